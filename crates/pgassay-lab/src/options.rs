@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub struct ServerOptions {
     /// Download nothing; use cached or installed versions.
     pub offline: bool,
-    /// Mirror of the repository to download PostgreSQL from.
+    /// Mirror of the repository to download PostgreSQL from; `https`, unless it is on this machine.
     pub mirror: Option<String>,
     /// Directory for downloaded versions; `None` means the user's cache directory.
     pub cache: Option<PathBuf>,

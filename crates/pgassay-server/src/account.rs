@@ -6,17 +6,18 @@
 //! directory could redirect root's own writes with a symbolic link.
 
 use std::ffi::OsStr;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::mpsc::channel;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::ServerError;
 use crate::os::{self, PasswordEntry, Pid, Signal};
+use crate::sweep::wait_until;
 
 /// The user that root runs a server as by default.
 const DEFAULT_USER: &str = "nobody";
@@ -24,6 +25,9 @@ const DEFAULT_USER: &str = "nobody";
 /// The environment variables passed to PostgreSQL's programs. An allow-list, since PG* variables
 /// would change the server, and since another user could read our secrets in `/proc/PID/environ`.
 const ENVIRONMENT: [&str; 3] = ["PATH", "TZ", "LD_LIBRARY_PATH"];
+
+/// How much of a program's output is kept.
+const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
 /// Time limit of a script that only writes a file.
 pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -82,6 +86,12 @@ impl OsAccount {
         self.user.uid != self.ourselves.uid
     }
 
+    /// The uids of the users whose server directories are ours to remove: the current user, who
+    /// creates them, and the server's user, to whom they are handed over.
+    pub(crate) fn owners(&self) -> Vec<u32> {
+        vec![self.ourselves.uid, self.user.uid]
+    }
+
     /// A command that runs as the server's user with a clean environment.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
@@ -124,28 +134,7 @@ impl OsAccount {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         os::detach(&mut command, &[]);
-        let mut child = command.spawn()?;
-        // All inputs fit into a pipe's buffer, so this does not block.
-        let written = child
-            .stdin
-            .take()
-            .map_or(Ok(()), |mut stdin| stdin.write_all(input));
-        let pid = Pid::try_from(child.id()).map_err(io::Error::other)?;
-        let (sender, receiver) = channel();
-        // The thread ends with the script, which either ends or is killed below.
-        thread::Builder::new().spawn(move || drop(sender.send(child.wait_with_output())))?;
-        let output = receiver.recv_timeout(timeout).or_else(|_| {
-            // The script leads a process group, which includes the processes that it started.
-            os::send(-pid, Signal::Kill)?;
-            let words = format!("timed out after {} s", timeout.as_secs());
-            Err(io::Error::new(io::ErrorKind::TimedOut, words))
-        })??;
-        // A script that fails before it has read its input breaks the pipe; its own error is more
-        // informative.
-        match written {
-            Err(error) if output.status.success() => Err(error),
-            _ => Ok(output),
-        }
+        run(command, input, timeout)
     }
 
     /// Writes or replaces a file that only the server's user can read.
@@ -193,10 +182,104 @@ impl OsAccount {
     }
 }
 
+/// Runs a command of [`OsAccount::command`] without input, as [`OsAccount::run_script`] does. It ends
+/// with us: it has no directory by which a keeper or a sweep would find it.
+pub(crate) fn run_program(mut command: Command, timeout: Duration) -> io::Result<Output> {
+    command
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    os::detach(&mut command, &[]);
+    os::end_with_us(&mut command);
+    run(command, b"", timeout)
+}
+
+/// Runs a command with three pipes, in a session of its own. Keeps only the beginning of a long
+/// output.
+fn run(mut command: Command, input: &[u8], timeout: Duration) -> io::Result<Output> {
+    let deadline = Instant::now() + timeout;
+    let mut child = command.spawn()?;
+    // All inputs fit into a pipe's buffer, so this does not block.
+    let written = child
+        .stdin
+        .take()
+        .map_or(Ok(()), |mut stdin| stdin.write_all(input));
+    let outputs = [
+        child.stdout.take().map(read_in_thread),
+        child.stderr.take().map(read_in_thread),
+    ];
+    let output = match collect(&mut child, outputs, deadline) {
+        Ok(output) => output,
+        Err(error) => {
+            // The command leads a process group, which includes the processes that it started.
+            os::send(
+                -Pid::try_from(child.id()).map_err(io::Error::other)?,
+                Signal::Kill,
+            )?;
+            child.wait()?;
+            return Err(match error.kind() {
+                io::ErrorKind::TimedOut => {
+                    let words = format!("timed out after {} s", timeout.as_secs());
+                    io::Error::new(io::ErrorKind::TimedOut, words)
+                }
+                _ => error,
+            });
+        }
+    };
+    // A script that fails before it has read its input breaks the pipe; its own error is more
+    // informative.
+    match written {
+        Err(error) if output.status.success() => Err(error),
+        _ => Ok(output),
+    }
+}
+
+/// Waits for the end of both outputs and of the command.
+fn collect(
+    child: &mut Child,
+    outputs: [Option<Receiver<Vec<u8>>>; 2],
+    deadline: Instant,
+) -> io::Result<Output> {
+    let late = || io::Error::from(io::ErrorKind::TimedOut);
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let [stdout, stderr] = outputs.map(|output| match output {
+        Some(output) => output.recv_timeout(left()).map_err(|_| late()),
+        None => Ok(Vec::new()),
+    });
+    let (stdout, stderr) = (stdout?, stderr?);
+    let mut status = child.try_wait();
+    wait_until(left(), || {
+        status = child.try_wait();
+        !matches!(status, Ok(None))
+    });
+    Ok(Output {
+        status: status?.ok_or_else(late)?,
+        stdout,
+        stderr,
+    })
+}
+
+/// Reads a pipe to its end, so that its writer never waits, and returns its beginning. The thread
+/// ends with the pipe's last writer.
+fn read_in_thread(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let mut kept = Vec::new();
+        // An error ends the output, as the end of the pipe does.
+        let _ = pipe.by_ref().take(OUTPUT_BYTES_MAX).read_to_end(&mut kept);
+        let _ = io::copy(&mut pipe, &mut io::sink());
+        // After the time limit there is no receiver.
+        let _ = sender.send(kept);
+    });
+    receiver
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::ExitStatusExt;
 
     #[test]
     fn a_server_never_runs_as_root() {
@@ -255,6 +338,48 @@ mod tests {
             run("cat; echo out; exit 3", 10_000).unwrap().stdout,
             b"inout\n"
         );
+    }
+
+    #[test]
+    fn endless_output_is_not_kept_and_ends_at_the_time_limit() {
+        let account = OsAccount::choose(None).unwrap();
+        let mut command = account.command(Path::new("/bin/sh"));
+        command.args(["-c", "cat /dev/zero"]);
+        let error = run_program(command, Duration::from_millis(300)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let mut command = account.command(Path::new("/bin/sh"));
+        command.args(["-c", "head -c 3000000 /dev/zero; echo no >&2"]);
+        let output = run_program(command, Duration::from_mins(1)).unwrap();
+        assert_eq!(output.stdout.len() as u64, OUTPUT_BYTES_MAX);
+        assert_eq!(output.stderr, b"no\n");
+    }
+
+    /// Regression test: a stopped `postgres --version` of a killed process stayed for ever.
+    #[test]
+    fn a_stopped_program_ends_with_the_thread_that_runs_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(directory.path(), mode).unwrap();
+        let file = directory.path().join("pid");
+        let account = OsAccount::choose(None).unwrap();
+        let mut command = account.command(Path::new("/bin/sh"));
+        command.args(["-c", "echo $$ >\"$1\"; kill -STOP $$", "sh"]);
+        command.arg(&file).stdin(Stdio::null());
+        os::end_with_us(&mut command);
+        // The thread starts it and ends without waiting for it.
+        let mut child = thread::spawn(move || command.spawn().unwrap())
+            .join()
+            .unwrap();
+        let mut ended = None;
+        wait_until(Duration::from_mins(1), || {
+            ended = child.try_wait().unwrap();
+            ended.is_some()
+        });
+        if ended.is_none() {
+            child.kill().unwrap();
+        }
+        let signal = ended.and_then(|status| status.signal());
+        assert_eq!(signal, Some(libc::SIGKILL));
     }
 
     #[test]

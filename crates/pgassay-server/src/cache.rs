@@ -6,11 +6,12 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::account::OsAccount;
 use crate::installation::{Installation, InstallationSource};
 use crate::os;
 use crate::version::{Series, Version, VersionRequest};
@@ -23,6 +24,8 @@ const POLL: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
     root: PathBuf,
+    /// The user that runs its programs.
+    account: OsAccount,
 }
 
 /// The lock for downloading a series; released on drop or when the process ends.
@@ -54,10 +57,15 @@ fn choose_directory(uid: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> Opt
 }
 
 impl Cache {
-    pub(crate) fn new(root: &Path) -> Self {
+    pub(crate) fn new(root: &Path, account: &OsAccount) -> Self {
         Self {
             root: root.to_owned(),
+            account: account.clone(),
         }
+    }
+
+    pub(crate) fn account(&self) -> &OsAccount {
+        &self.account
     }
 
     fn directory(&self) -> PathBuf {
@@ -95,7 +103,7 @@ impl Cache {
             .filter(|version| request.matches(version));
         fitting.into_iter().find_map(|version| {
             let bin_dir = self.entry(&version).join("bin");
-            match Installation::inspect(&bin_dir, InstallationSource::Cache) {
+            match Installation::inspect(&bin_dir, InstallationSource::Cache, &self.account) {
                 Ok(installation) => Some(installation),
                 Err(error) => {
                     tracing::warn!(entry = %bin_dir.display(), %error, "broken cache entry");
@@ -120,6 +128,7 @@ impl Cache {
             .create(true)
             .truncate(false)
             .mode(0o644)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(path)?;
         let start = Instant::now();
         loop {
@@ -133,14 +142,16 @@ impl Cache {
         }
     }
 
-    /// A path to unpack into, which does not exist yet. Removes what an interrupted download of the
-    /// series left. Only for the holder of the lock.
+    /// A path to unpack into, which does not exist yet, in a directory that only the current user can
+    /// enter. Removes what an interrupted download of the series left. Only for the holder of the
+    /// lock.
     pub(crate) fn scratch(&self, series: Series, _lock: &FetchLock) -> io::Result<PathBuf> {
         let scratch = self.directory().join(format!(".partial-{series}"));
         match fs::remove_dir_all(&scratch) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => {
-                create_open_to_all(&scratch)?;
+                create_open_to_all(&self.directory())?;
+                DirBuilder::new().mode(0o700).create(&scratch)?;
                 Ok(scratch.join("unpacked"))
             }
         }
@@ -154,9 +165,17 @@ impl Cache {
         version: &Version,
         _lock: &FetchLock,
     ) -> io::Result<Installation> {
+        // Nobody else could enter the scratch directory, so the files are as they were unpacked.
         open_to_all(unpacked)?;
-        // An archive whose programs do not run must not become an entry.
-        Installation::inspect(&unpacked.join("bin"), InstallationSource::Fetched)?;
+        if let Some(scratch) = unpacked.parent() {
+            fs::set_permissions(scratch, Permissions::from_mode(0o755))?;
+        }
+        // An archive whose programs do not run, or are another version's, must not become an entry.
+        let found = self.inspect_fetched(unpacked)?.version;
+        if found != *version {
+            let words = format!("the archive of PostgreSQL {version} contains PostgreSQL {found}");
+            return Err(io::Error::other(words));
+        }
         let directory = File::open(self.directory())?;
         os::sync_file_system(&directory)?;
         let entry = self.entry(version);
@@ -169,7 +188,12 @@ impl Cache {
         if let Some(scratch) = unpacked.parent() {
             fs::remove_dir_all(scratch)?;
         }
-        Installation::inspect(&entry.join("bin"), InstallationSource::Fetched)
+        self.inspect_fetched(&entry)
+    }
+
+    fn inspect_fetched(&self, directory: &Path) -> io::Result<Installation> {
+        let source = InstallationSource::Fetched;
+        Installation::inspect(&directory.join("bin"), source, &self.account)
     }
 }
 
@@ -190,9 +214,13 @@ fn create_open_to_all(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Lets every user read an unpacked tree, and execute the files that its owner can execute.
+/// Makes the current user the owner of an unpacked tree, lets every user read it, and execute the
+/// files that its owner can execute.
 fn open_to_all(path: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
+    if metadata.uid() != os::effective_uid() {
+        lchown(path, Some(os::effective_uid()), Some(os::effective_gid()))?;
+    }
     if metadata.is_symlink() {
         return Ok(());
     }
@@ -216,6 +244,17 @@ mod tests {
 
     /// Processes that other tests start hold our locks between fork and exec.
     const SOON: Duration = Duration::from_secs(5);
+
+    /// A directory that the server's user can enter.
+    fn open_directory() -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+        directory
+    }
+
+    fn new_cache(root: &Path) -> Cache {
+        Cache::new(root, &OsAccount::choose(None).unwrap())
+    }
 
     fn request(text: &str) -> VersionRequest {
         VersionRequest::parse(text).unwrap()
@@ -281,8 +320,8 @@ mod tests {
 
     #[test]
     fn the_newest_of_a_series_is_found_and_the_scratch_directory_is_removed() {
-        let directory = tempfile::tempdir().unwrap();
-        let cache = Cache::new(&directory.path().join("new/cache"));
+        let directory = open_directory();
+        let cache = new_cache(&directory.path().join("new/cache"));
         assert_eq!(cache.find(&request("18")), None);
         for version in ["18.2", "18.10", "18.9", "17.11"] {
             publish(&cache, version).unwrap();
@@ -302,8 +341,8 @@ mod tests {
 
     #[test]
     fn every_user_can_read_and_execute_an_entry() {
-        let directory = tempfile::tempdir().unwrap();
-        let cache = Cache::new(directory.path());
+        let directory = open_directory();
+        let cache = new_cache(directory.path());
         let entry = publish(&cache, "18.6").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&entry.program("postgres")), 0o755);
@@ -312,9 +351,25 @@ mod tests {
     }
 
     #[test]
+    fn an_archive_of_another_version_is_rejected() {
+        let directory = open_directory();
+        let cache = new_cache(directory.path());
+        let lock = cache.lock(series("18"), SOON, |_| ()).unwrap().unwrap();
+        let scratch = cache.scratch(series("18"), &lock).unwrap();
+        unpack(&scratch, "17.2");
+        let version = Version::parse("18.6").unwrap();
+        let error = cache.publish(&scratch, &version, &lock).unwrap_err();
+        assert!(
+            error.to_string().contains("contains PostgreSQL 17.2"),
+            "{error}"
+        );
+        assert_eq!(cache.find(&request("18")), None);
+    }
+
+    #[test]
     fn an_interrupted_unpacking_is_not_an_entry() {
-        let directory = tempfile::tempdir().unwrap();
-        let cache = Cache::new(directory.path());
+        let directory = open_directory();
+        let cache = new_cache(directory.path());
         let lock = cache.lock(series("18"), SOON, |_| ()).unwrap().unwrap();
         let scratch = cache.scratch(series("18"), &lock).unwrap();
         unpack(&scratch, "18.6");
@@ -327,8 +382,8 @@ mod tests {
 
     #[test]
     fn an_archive_that_does_not_run_is_rejected_and_a_broken_entry_is_replaced() {
-        let directory = tempfile::tempdir().unwrap();
-        let cache = Cache::new(directory.path());
+        let directory = open_directory();
+        let cache = new_cache(directory.path());
         let lock = cache.lock(series("18"), SOON, |_| ()).unwrap().unwrap();
         let scratch = cache.scratch(series("18"), &lock).unwrap();
         fs::create_dir_all(scratch.join("bin")).unwrap();
@@ -344,8 +399,8 @@ mod tests {
 
     #[test]
     fn one_process_at_a_time_downloads_a_series() {
-        let directory = tempfile::tempdir().unwrap();
-        let cache = Cache::new(directory.path());
+        let directory = open_directory();
+        let cache = new_cache(directory.path());
         let held = cache.lock(series("18"), SOON, |_| ()).unwrap().unwrap();
         assert!(cache.lock(series("9.6"), SOON, |_| ()).unwrap().is_some());
         let mut calls = 0;

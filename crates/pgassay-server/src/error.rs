@@ -148,7 +148,8 @@ pub enum ServerError {
     Connection(#[from] ConnectionError),
 }
 
-fn barrier_words(barrier: Option<&PathBuf>, user: &str) -> String {
+/// Explains a missing permission, if there is a directory that `user` cannot enter.
+pub(crate) fn barrier_words(barrier: Option<&PathBuf>, user: &str) -> String {
     barrier.map_or_else(String::new, |directory| {
         format!(
             " (user {user} has no access to the directory {}: grant it, or use another directory)",

@@ -6,9 +6,13 @@
 //! strings are found in the executable by their form. `tests/` compares them with those of the
 //! running server.
 
-use std::fs;
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+/// The part of an executable that is read. With debug information, servers have some 100 MB.
+const IMAGE_BYTES_MAX: u64 = 1 << 30;
 
 /// What is known about a build. A field is `None` if it is not in the executable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,9 +28,20 @@ pub struct BuildFacts {
 }
 
 impl BuildFacts {
-    /// Reads a server executable.
+    /// Reads a server executable, at most 1 GiB of it.
     pub fn of_program(program: &Path) -> io::Result<Self> {
-        Ok(Self::of_image(&fs::read(program)?))
+        // A study can name the file, which must not make us wait.
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(program)?;
+        if !file.metadata()?.is_file() {
+            let words = format!("{} is not a regular file", program.display());
+            return Err(io::Error::other(words));
+        }
+        let mut image = Vec::new();
+        file.take(IMAGE_BYTES_MAX).read_to_end(&mut image)?;
+        Ok(Self::of_image(&image))
     }
 
     /// Reads an executable's bytes, in one pass, since there are ten million.

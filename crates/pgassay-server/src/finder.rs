@@ -5,10 +5,11 @@ use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::account::{OsAccount, SHORT_TIMEOUT, run_program};
 use crate::cache::{Cache, default_cache_dir};
+use crate::error::ServerError;
 use crate::fetch::{FetchError, Repository};
 use crate::installation::{Installation, InstallationSource};
 use crate::version::{Series, Version, VersionRequest};
@@ -34,6 +35,9 @@ pub struct Finder {
     pub use_installed: bool,
     /// Time limit of one request to the repository.
     pub network_timeout: Duration,
+    /// The user that runs the programs to find out their version, as in
+    /// [`ServerConfig::run_as`](crate::ServerConfig::run_as). Root's default is `nobody`.
+    pub run_as: Option<String>,
 }
 
 /// What a finder is doing, for a progress display.
@@ -54,6 +58,12 @@ pub enum FinderProgress {
         /// Time since the start of this step.
         elapsed: Duration,
     },
+    /// Has downloaded an archive that is not in the table of known archives, so that only the
+    /// checksum of the same repository could be verified.
+    Unlisted {
+        /// The version.
+        version: Version,
+    },
     /// Waits for another process that downloads the same series.
     Waiting {
         /// The series.
@@ -70,6 +80,9 @@ pub enum FindError {
     /// There is no directory for the cache.
     #[error("no directory for the cache: set PGASSAY_CACHE or HOME")]
     NoCacheDir,
+    /// There is no user to run the programs as.
+    #[error(transparent)]
+    User(#[from] Box<ServerError>),
     /// The directory that the user specified does not contain the version.
     #[error("no PostgreSQL {request} in the specified directory {}: {reason}", dir.display())]
     Named {
@@ -175,6 +188,7 @@ impl Finder {
             named_dir: None,
             use_installed: true,
             network_timeout: NETWORK_TIMEOUT,
+            run_as: None,
         }
     }
 
@@ -195,10 +209,11 @@ impl Finder {
         request: &VersionRequest,
         progress: &mut dyn FnMut(FinderProgress),
     ) -> Result<Installation, FindError> {
+        let account = OsAccount::choose(self.run_as.as_deref()).map_err(Box::new)?;
         if let Some(dir) = &self.named_dir {
-            return in_named(dir, request);
+            return in_named(dir, request, &account);
         }
-        let cache = Cache::new(&self.cache_dir);
+        let cache = Cache::new(&self.cache_dir, &account);
         if let Some(installation) = cache.find(request) {
             return Ok(installation);
         }
@@ -207,7 +222,7 @@ impl Finder {
             Err(error) => error,
         };
         let installed = if self.use_installed {
-            in_system(request)
+            in_system(request, &account)
         } else {
             None
         };
@@ -298,11 +313,18 @@ impl Finder {
         };
         progress(fetching(Duration::ZERO));
         let pattern = exact.semver().ok_or(FetchError::NoSuchVersion);
-        let fetched = pattern.and_then(|pattern| {
-            repository.fetch(pattern, &scratch, |elapsed| progress(fetching(elapsed)))
-        });
-        let published = match fetched {
-            Ok(_) => cache.publish(&scratch, version, &lock).map_err(unwritable),
+        let fetched = pattern
+            .and_then(|pattern| repository.fetch(pattern, |elapsed| progress(fetching(elapsed))));
+        if let Ok(archive) = &fetched
+            && !archive.is_listed
+        {
+            warn_unlisted(version, repository);
+            let version = version.clone();
+            progress(FinderProgress::Unlisted { version });
+        }
+        let unpacked = fetched.and_then(|archive| archive.unpack(&scratch, cache.account()));
+        let published = match unpacked {
+            Ok(()) => cache.publish(&scratch, version, &lock).map_err(unwritable),
             Err(cause) => Err(self.not_fetched(cache, request, cause)),
         };
         if published.is_err() {
@@ -328,8 +350,20 @@ impl Finder {
     }
 }
 
+fn warn_unlisted(version: &Version, repository: &Repository) {
+    let from = repository.host();
+    tracing::warn!(
+        "PostgreSQL {version} from {from} is newer than this version of pgassay or not in its table \
+         of known archives: verified only with the checksum that {from} itself publishes"
+    );
+}
+
 /// Searches the directory that the user specified.
-fn in_named(dir: &Path, request: &VersionRequest) -> Result<Installation, FindError> {
+fn in_named(
+    dir: &Path,
+    request: &VersionRequest,
+    account: &OsAccount,
+) -> Result<Installation, FindError> {
     let named = |reason| FindError::Named {
         request: request.clone(),
         dir: dir.to_owned(),
@@ -342,7 +376,7 @@ fn in_named(dir: &Path, request: &VersionRequest) -> Result<Installation, FindEr
     for bin_dir in candidates.filter(|bin_dir| bin_dir.join("postgres").is_file()) {
         let bin_dir = bin_dir.canonicalize().unwrap_or(bin_dir);
         found.push(
-            Installation::inspect(&bin_dir, InstallationSource::Named)
+            Installation::inspect(&bin_dir, InstallationSource::Named, account)
                 .map_err(|error| named(error.to_string()))?,
         );
     }
@@ -365,14 +399,14 @@ fn in_named(dir: &Path, request: &VersionRequest) -> Result<Installation, FindEr
 }
 
 /// Searches the installed versions: Debian's directories, and `pg_config` on the `PATH`.
-fn in_system(request: &VersionRequest) -> Option<Installation> {
+fn in_system(request: &VersionRequest, account: &OsAccount) -> Option<Installation> {
     let source = || InstallationSource::Installed {
         note: String::new(),
     };
     series_dirs(Path::new(SYSTEM_INSTALLATIONS))
         .into_iter()
-        .chain(pg_config_bin_dir())
-        .filter_map(|bin_dir| Installation::inspect(&bin_dir, source()).ok())
+        .chain(pg_config_bin_dir(account))
+        .filter_map(|bin_dir| Installation::inspect(&bin_dir, source(), account).ok())
         .filter(|installation| request.matches(&installation.version))
         .max_by(|a, b| a.version.cmp(&b.version))
 }
@@ -385,12 +419,10 @@ fn series_dirs(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-fn pg_config_bin_dir() -> Option<PathBuf> {
-    let output = Command::new("pg_config")
-        .arg("--bindir")
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output();
+fn pg_config_bin_dir(account: &OsAccount) -> Option<PathBuf> {
+    let mut command = account.command(Path::new("pg_config"));
+    command.arg("--bindir");
+    let output = run_program(command, SHORT_TIMEOUT);
     let printed = String::from_utf8(output.ok()?.stdout).ok()?;
     (!printed.trim().is_empty()).then(|| PathBuf::from(printed.trim()))
 }

@@ -5,17 +5,19 @@
 //! even during a failing start, ends the processes and removes the directories.
 
 use std::fs::DirBuilder;
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::account::OsAccount;
 use crate::error::ServerError;
 use crate::keeper::Keeper;
 use crate::log::ServerLog;
+use crate::open_dir::OpenDir;
 use crate::os::{self, Pid, Signal};
 use crate::server_dir::ServerDir;
 use crate::sweep::{self, DATA_LOCATION_FILE, wait_until};
@@ -24,6 +26,8 @@ use crate::sweep::{self, DATA_LOCATION_FILE, wait_until};
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// The longest file name of a socket.
 const SOCKET_NAME: &str = ".s.PGSQL.65535";
+/// Time limit for the removal of our own directories; enough for terabytes on a slow disk.
+const REMOVE_TIMEOUT: Duration = Duration::from_mins(10);
 /// Directory for sockets when the path of the data is too long.
 const SHORT_DIRECTORY: &str = "/tmp";
 
@@ -79,22 +83,33 @@ impl ServerHome {
     fn prepare_directories(&self, account: &OsAccount) -> io::Result<ServerLog> {
         let log = ServerLog::create(self.base.path().join("log"))?;
         if let Some(socket) = &self.socket {
-            std::fs::write(
-                socket.path().join(DATA_LOCATION_FILE),
-                self.base.path().to_string_lossy().as_bytes(),
-            )?;
-            socket.hand_over(account)?;
+            let mut file = socket.directory().create_file(DATA_LOCATION_FILE)?;
+            file.write_all(self.base.path().as_os_str().as_bytes())?;
         } else {
             let directory = self.socket_directory();
             DirBuilder::new().mode(0o700).create(&directory)?;
             chown(&directory, Some(account.user.uid), Some(account.user.gid))?;
         }
+        // The socket's directory last: until then, it can refer to a directory of either user.
         self.base.hand_over(account)?;
+        if let Some(socket) = &self.socket {
+            socket.hand_over(account)?;
+        }
         Ok(log)
     }
 
     pub(crate) fn base(&self) -> &Path {
         self.base.path()
+    }
+
+    /// The server's directory itself, for everything that is read in it.
+    pub(crate) fn directory(&self) -> &OpenDir {
+        self.base.directory()
+    }
+
+    /// Ends every process of the server.
+    pub(crate) fn end_processes(&self) -> io::Result<()> {
+        sweep::end_processes(&self.base)
     }
 
     pub(crate) fn socket_directory(&self) -> PathBuf {
@@ -142,7 +157,7 @@ impl ServerHome {
             // The keeper was not started: there are only directories.
             return self.remove_directories();
         };
-        let ended = sweep::end_processes(self.base.path());
+        let ended = sweep::end_processes(&self.base);
         wait_until(Duration::from_secs(1), || {
             self.child().is_none() || self.exit_status().is_some()
         });
@@ -152,8 +167,12 @@ impl ServerHome {
     }
 
     fn remove_directories(&self) -> io::Result<()> {
-        let socket = self.socket.as_ref().map_or(Ok(()), ServerDir::remove);
-        self.base.remove().and(socket)
+        let deadline = Instant::now() + REMOVE_TIMEOUT;
+        let socket = self
+            .socket
+            .as_ref()
+            .map_or(Ok(()), |socket| socket.remove(deadline));
+        self.base.remove(deadline).and(socket)
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Child>> {

@@ -2,13 +2,16 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::account::{OsAccount, run_program};
+use crate::error::barrier_words;
 use crate::facts::BuildFacts;
 use crate::sweep::wait_until;
 use crate::version::Version;
 
+/// Time limit of `postgres --version`.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a program that was just unpacked can be busy.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The programs that a server needs.
@@ -44,8 +47,13 @@ pub enum InstallationSource {
 }
 
 impl Installation {
-    /// Inspects a directory of programs. The error says what is missing.
-    pub(crate) fn inspect(bin_dir: &Path, source: InstallationSource) -> io::Result<Self> {
+    /// Inspects a directory of programs. The error says what is missing. A study can name the
+    /// directory, and a download can bring it, so its programs run as the server's user only.
+    pub(crate) fn inspect(
+        bin_dir: &Path,
+        source: InstallationSource,
+        account: &OsAccount,
+    ) -> io::Result<Self> {
         for name in NEEDED {
             let program = bin_dir.join(name);
             if !program.is_file() {
@@ -54,7 +62,7 @@ impl Installation {
             }
         }
         let program = bin_dir.join("postgres");
-        let version = version_of(&program)?;
+        let version = version_of(&program, account)?;
         let build = BuildFacts::of_program(&program)?;
         Ok(Self {
             bin_dir: bin_dir.to_owned(),
@@ -86,25 +94,32 @@ impl Installation {
     }
 }
 
-fn version_of(program: &Path) -> io::Result<Version> {
-    let mut command = Command::new(program);
-    command
-        .arg("--version")
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null());
-    let mut result = command.output();
+fn version_of(program: &Path, account: &OsAccount) -> io::Result<Version> {
+    let ask = || {
+        let mut command = account.command(program);
+        command.arg("--version");
+        run_program(command, VERSION_TIMEOUT)
+    };
+    let mut result = ask();
     // A program that was just unpacked can be busy for a moment: a child forked by another thread
     // holds it open for writing until it calls exec.
     wait_until(BUSY_TIMEOUT, || {
         let busy =
             matches!(&result, Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy);
         if busy {
-            result = command.output();
+            result = ask();
         }
         !busy
     });
-    let output = result
-        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", program.display())))?;
+    let output = result.map_err(|error| {
+        let user = &account.user.name;
+        let barrier = barrier_words(account.barrier(program).as_ref(), user);
+        let words = format!(
+            "cannot run {} as user {user}: {error}{barrier}",
+            program.display()
+        );
+        io::Error::new(error.kind(), words)
+    })?;
     let printed = String::from_utf8_lossy(&output.stdout);
     Version::from_program_output(&printed).ok_or_else(|| {
         let words = String::from_utf8_lossy(&output.stderr);
@@ -122,6 +137,18 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
+    fn account() -> OsAccount {
+        OsAccount::choose(None).unwrap()
+    }
+
+    /// A directory that the server's user can enter.
+    fn open_directory() -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), mode).unwrap();
+        directory
+    }
+
     fn program(directory: &Path, name: &str, script: &str) {
         let path = directory.join(name);
         std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -130,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_version_is_read_from_the_server_program() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = open_directory();
         program(directory.path(), "initdb", "exit 0");
         program(
             directory.path(),
@@ -138,15 +165,15 @@ mod tests {
             "echo 'postgres (PostgreSQL) 16.4 (Vendor 1)'",
         );
         let installation =
-            Installation::inspect(directory.path(), InstallationSource::Named).unwrap();
+            Installation::inspect(directory.path(), InstallationSource::Named, &account()).unwrap();
         assert_eq!(installation.version.to_string(), "16.4");
     }
 
     #[test]
     fn the_error_includes_why_a_program_does_not_run() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = open_directory();
         let inspect = || {
-            Installation::inspect(directory.path(), InstallationSource::Named)
+            Installation::inspect(directory.path(), InstallationSource::Named, &account())
                 .unwrap_err()
                 .to_string()
         };

@@ -18,7 +18,7 @@ use crate::server_dir::ServerDir;
 use crate::sweep::wait_until;
 
 const SCRIPT: &str = include_str!("keeper.sh");
-/// The script's `PATH` if we have none, for `rm`, `readlink` and `sleep`.
+/// The script's `PATH` if we have none, for `rm`, `readlink`, `head`, `timeout` and `sleep`.
 const PROGRAMS: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Time limit for the end of a released keeper.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
@@ -103,7 +103,11 @@ mod tests {
         let path = base.path().to_owned();
         let mut keeper = Keeper::start(&base, None).unwrap();
         drop(base);
-        assert!(ServerDir::adopt(&path, &account).unwrap().is_none());
+        assert!(
+            ServerDir::adopt(&path, &account.owners())
+                .unwrap()
+                .is_none()
+        );
         keeper.release().unwrap();
     }
 }

@@ -30,23 +30,45 @@ end_all() {
         done
         [ -n "$left" ] || return 0
         kill -"$1" $left
+        kill -CONT $left
         sleep 0.2
     done
     return 1
 }
 
-# An immediate shutdown first: it releases the shared memory.
-pid=
-[ -r "$base/data/postmaster.pid" ] && read -r pid <"$base/data/postmaster.pid"
-case $pid in '' | *[!0-9]*) pid= ;; esac
+# Continues the server's processes that are stopped: they act on no other signal but KILL.
+resume_all() {
+    for directory in /proc/[0-9]*; do
+        lives_here "${directory#/proc/}" && kill -CONT "${directory#/proc/}"
+    done
+}
+
+# An immediate shutdown first: it releases the shared memory. The file is the server's, so nothing
+# but its first bytes is read, and not for long.
+pid=$(timeout 5 head -c 12 "$base/data/postmaster.pid" 2>/dev/null | head -n 1)
+case $pid in '' | 0* | *[!0-9]*) pid= ;; esac
 if [ -n "$pid" ] && lives_here "$pid"; then
     kill -QUIT "$pid"
+    resume_all
     tries=0
     while [ $tries -lt 50 ] && lives_here "$pid"; do
         tries=$((tries + 1))
         sleep 0.1
     done
 fi
+
+# Removes everything except what the next start needs to find the shared memory. Only names in the
+# working directory are used: a path through a directory of the server's could lead anywhere.
+remove_except_pid_file() {
+    cd -P "$base" && [ "$(pwd -P)" = "$base" ] || return
+    for name in * .[!.]*; do
+        case $name in data | lock) ;; *) rm -rf -- "./$name" ;; esac
+    done
+    cd -P data && [ "$(pwd -P)" = "$base/data" ] || return
+    for name in * .[!.]*; do
+        [ "$name" = postmaster.pid ] || rm -rf -- "./$name"
+    done
+}
 
 # Then initdb alone: the server that it runs exits cleanly when its input ends. Then all other
 # processes, with TERM and then KILL. Repeated, since a process that is just being started may
@@ -56,6 +78,12 @@ while [ $tries -lt 10 ]; do
     tries=$((tries + 1))
     end_all TERM initdb 10
     end_all TERM postgres 10 || end_all KILL postgres 20
+    # A server that was killed did not remove this file, nor its shared memory. That is beyond a
+    # shell script; the next start of pgassay finds it by this file, and removes both.
+    if [ -e "$base/data/postmaster.pid" ]; then
+        (remove_except_pid_file)
+        exit 0
+    fi
     rm -rf -- "$base" ${socket:+"$socket"}
     [ ! -e "$base" ] && { [ -z "$socket" ] || [ ! -e "$socket" ]; } && exit 0
     sleep 0.2

@@ -33,6 +33,7 @@
 
 mod account;
 mod cache;
+mod checksums;
 mod cluster;
 mod connection;
 mod counters;
@@ -45,6 +46,7 @@ mod home;
 mod installation;
 mod keeper;
 mod log;
+mod open_dir;
 mod os;
 mod processes;
 mod server;
@@ -55,6 +57,7 @@ mod sweep;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod timed_stream;
+mod unpack;
 mod version;
 
 pub use cache::default_cache_dir;
@@ -62,7 +65,7 @@ pub use connection::{Connection, ConnectionError, SqlError, Stream};
 pub use counters::{CounterDeltas, CounterReader, CounterReading, ServerProcesses};
 pub use error::ServerError;
 pub use facts::{BuildFacts, differ};
-pub use fetch::FetchError;
+pub use fetch::{ArchiveRow, FetchError, archive_row};
 pub use finder::{FindError, Finder, FinderProgress};
 pub use installation::{Installation, InstallationSource};
 pub use os::Pid;

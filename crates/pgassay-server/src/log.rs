@@ -1,11 +1,12 @@
 //! A server's log: its standard error, and the logging collector's files if a study enables it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::SystemTime;
+
+use crate::open_dir::OpenDir;
 
 /// The part of a log's end that is read.
 const TAIL_BYTES: u64 = 64 << 10;
@@ -66,25 +67,37 @@ impl ServerLog {
 }
 
 /// The last lines of the newest file in these directories, if there is any. With the logging
-/// collector, standard error only says where the log continues.
-pub(crate) fn collected_tail(directories: &[PathBuf], lines_max: usize) -> Option<String> {
-    let modified = |path: &PathBuf| {
-        fs::symlink_metadata(path)
-            .and_then(|m| m.modified())
-            .unwrap_or(SystemTime::UNIX_EPOCH)
-    };
-    let newest = directories
-        .iter()
-        .filter_map(|directory| fs::read_dir(directory).ok())
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .max_by_key(modified)?;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-        .open(newest)
-        .ok()?;
+/// collector, standard error only says where the log continues. The paths are relative to the
+/// server's directory `base`: the server's user could redirect others to files of root.
+pub(crate) fn collected_tail(
+    base: &OpenDir,
+    directories: &[PathBuf],
+    lines_max: usize,
+) -> Option<String> {
+    let mut newest: Option<(i64, File)> = None;
+    for directory in directories {
+        let Ok(directory) = base.open_below(directory) else {
+            continue;
+        };
+        let listed = directory.each_name(|name| {
+            let Ok(found) = directory.info_of(name) else {
+                return true;
+            };
+            let is_newer = newest
+                .as_ref()
+                .is_none_or(|(modified_ns, _)| found.modified_ns > *modified_ns);
+            if found.is_file
+                && is_newer
+                && let Ok(file) = directory.open_file(name)
+            {
+                newest = Some((found.modified_ns, file));
+            }
+            true
+        });
+        // What was read before an error is still useful in a message.
+        drop(listed);
+    }
+    let (_, file) = newest?;
     tail(&file, 0, lines_max).ok()
 }
 
@@ -95,7 +108,9 @@ fn readable(lines: io::Result<String>) -> String {
 fn tail(file: &File, from: u64, lines_max: usize) -> io::Result<String> {
     let end = file.metadata()?.len();
     let start = end.saturating_sub(TAIL_BYTES).max(from);
-    let mut bytes = vec![0; usize::try_from(end - start).unwrap_or_default()];
+    // The server can truncate its log at any time.
+    let length = end.saturating_sub(start);
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
     file.read_exact_at(&mut bytes, start)?;
     let text = String::from_utf8_lossy(&bytes);
     let mut lines: Vec<&str> = text.lines().collect();
@@ -109,7 +124,10 @@ fn tail(file: &File, from: u64, lines_max: usize) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::io::Write;
+    use std::os::unix::fs::symlink;
+    use std::time::SystemTime;
 
     #[test]
     fn the_tail_consists_of_the_last_complete_lines() {
@@ -129,6 +147,8 @@ mod tests {
         assert_eq!(log.tail_since_start(9), "");
         writeln!(log.file(), "line after").unwrap();
         assert_eq!(log.tail_since_start(9), "line after");
+        log.file().set_len(0).unwrap();
+        assert_eq!(log.tail_since_start(9), "", "truncated by the server");
         log.empty().unwrap();
         writeln!(log.file(), "first").unwrap();
         assert_eq!(
@@ -141,15 +161,21 @@ mod tests {
     fn the_collectors_newest_file_is_found() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
-        fs::write(at("old.log"), "old\n").unwrap();
-        fs::write(at("new.log"), "new\n").unwrap();
+        fs::create_dir(at("log")).unwrap();
+        fs::write(at("log/old.log"), "old\n").unwrap();
+        fs::write(at("log/new.log"), "new\n").unwrap();
+        // Neither a link nor a FIFO is read, and a directory that is a link is not entered.
+        symlink("/etc/passwd", at("log/link")).unwrap();
+        symlink("/etc", at("linked")).unwrap();
         let past = SystemTime::now() - std::time::Duration::from_mins(1);
-        File::open(at("old.log"))
+        File::open(at("log/old.log"))
             .unwrap()
             .set_modified(past)
             .unwrap();
-        let directories = [at("missing"), directory.path().to_owned()];
-        assert_eq!(collected_tail(&directories, 5).as_deref(), Some("new"));
-        assert_eq!(collected_tail(&directories[..1], 5), None);
+        let base = OpenDir::open_trusted(directory.path()).unwrap();
+        let directories = ["missing", "linked", "log"].map(PathBuf::from);
+        let found = collected_tail(&base, &directories, 5);
+        assert_eq!(found.as_deref(), Some("new"));
+        assert_eq!(collected_tail(&base, &directories[..2], 5), None);
     }
 }

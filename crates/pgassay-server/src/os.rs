@@ -2,13 +2,15 @@
 //! each with the reason why it is sound.
 
 use std::ffi::{CStr, CString};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+
+use crate::shared_memory::Segment;
 
 /// A process ID.
 pub type Pid = i32;
@@ -32,11 +34,18 @@ pub(crate) enum Signal {
     Terminate = libc::SIGTERM as isize,
     /// Kill, without a shutdown.
     Kill = libc::SIGKILL as isize,
+    /// Continue a stopped process, so that it acts on other signals.
+    Continue = libc::SIGCONT as isize,
 }
 
 pub(crate) fn effective_uid() -> u32 {
     // SAFETY: geteuid takes nothing and cannot fail.
     unsafe { libc::geteuid() }
+}
+
+pub(crate) fn effective_gid() -> u32 {
+    // SAFETY: as above.
+    unsafe { libc::getegid() }
 }
 
 /// Sends a signal. Not an error if the process has ended already.
@@ -75,17 +84,6 @@ pub(crate) fn sync_file_system(file: &File) -> io::Result<()> {
     }
 }
 
-/// Reads a text file, unless it is a symbolic link.
-pub(crate) fn read_no_link(path: &Path) -> io::Result<String> {
-    let mut file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-        .open(path)?;
-    let mut text = String::new();
-    file.read_to_string(&mut text)?;
-    Ok(text)
-}
-
 /// Makes the command's process the leader of a new session, which the terminal's Ctrl-C and hangup
 /// do not reach, and keeps `inherited` open in it.
 pub(crate) fn detach(command: &mut Command, inherited: &[BorrowedFd<'_>]) {
@@ -101,6 +99,24 @@ pub(crate) fn detach(command: &mut Command, inherited: &[BorrowedFd<'_>]) {
                 if libc::fcntl(fd, libc::F_SETFD, 0) == -1 {
                     return Err(io::Error::last_os_error());
                 }
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Lets the kernel kill the command's process when the thread that starts it ends, even by SIGKILL.
+pub(crate) fn end_with_us(command: &mut Command) {
+    let us = std::process::id();
+    // SAFETY: as in `detach`: prctl and getppid are system calls, and the error allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == -1 {
+                return Err(io::Error::last_os_error());
+            }
+            // We can have ended before.
+            if u32::try_from(libc::getppid()) != Ok(us) {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
             Ok(())
         });
@@ -159,21 +175,32 @@ fn look_up(
     }
 }
 
-/// The first bytes of a System V segment, if it has this key and this creator.
-pub(crate) fn shared_memory<const N: usize>(id: i32, key: i32, creator: Pid) -> Option<[u8; N]> {
+/// The state of a System V segment, if it is the described one and belongs to the user `owner` (a
+/// uid), who must not be root.
+fn segment_state(segment: &Segment, owner: u32) -> Option<libc::shmid_ds> {
+    let state = shared_memory_state(segment.id)?;
+    let is_it = state.shm_perm.__key == segment.key && state.shm_cpid == segment.creator;
+    (is_it && state.shm_perm.uid == owner && owner != 0).then_some(state)
+}
+
+fn shared_memory_state(id: i32) -> Option<libc::shmid_ds> {
     // SAFETY: shmid_ds is integers, for which zero is a value, and the call fills it.
-    let state = unsafe {
+    unsafe {
         let mut state: libc::shmid_ds = std::mem::zeroed();
-        (libc::shmctl(id, libc::IPC_STAT, &raw mut state) == 0).then_some(state)?
-    };
-    if state.shm_perm.__key != key || state.shm_cpid != creator || state.shm_segsz < N {
+        (libc::shmctl(id, libc::IPC_STAT, &raw mut state) == 0).then_some(state)
+    }
+}
+
+/// The first bytes of a System V segment, if it is the described one and belongs to `owner`.
+pub(crate) fn shared_memory<const N: usize>(segment: &Segment, owner: u32) -> Option<[u8; N]> {
+    if segment_state(segment, owner)?.shm_segsz < N {
         return None;
     }
     // SAFETY: the kernel chooses a free address and maps at least N bytes of the segment there for
     // reading. They may change while they are copied, so they are read as plain bytes with a
     // volatile read, and the mapping is not used after it is removed.
     unsafe {
-        let address = libc::shmat(id, std::ptr::null(), libc::SHM_RDONLY);
+        let address = libc::shmat(segment.id, std::ptr::null(), libc::SHM_RDONLY);
         if address.addr() == usize::MAX {
             return None;
         }
@@ -183,10 +210,50 @@ pub(crate) fn shared_memory<const N: usize>(id: i32, key: i32, creator: Pid) -> 
     }
 }
 
-/// Removes a System V segment, if it still exists.
-pub(crate) fn remove_shared_memory(id: i32) {
-    // SAFETY: IPC_RMID takes an id and accesses no memory of ours.
-    unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
+/// Removes a System V segment, if it is still the described one, belongs to `owner`, and no process
+/// uses it.
+pub(crate) fn remove_shared_memory(segment: &Segment, owner: u32) {
+    if segment_state(segment, owner).is_some_and(|state| state.shm_nattch == 0) {
+        // SAFETY: IPC_RMID takes an id and accesses no memory of ours.
+        unsafe { libc::shmctl(segment.id, libc::IPC_RMID, std::ptr::null_mut()) };
+    }
+}
+
+/// uid of the owner of a System V segment; `None` if it does not exist.
+#[cfg(test)]
+pub(crate) fn owner_of_segment(id: i32) -> Option<u32> {
+    shared_memory_state(id).map(|state| state.shm_perm.uid)
+}
+
+/// Confines the file accesses of the calling thread: its root directory becomes `directory`, and it
+/// has the rights of a user and of no other group. Only for root, and for a thread that ends after
+/// its task: the other threads are not affected, and there is no way back.
+pub(crate) fn confine_thread(directory: &Path, uid: u32, gid: u32) -> io::Result<()> {
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    let check = |result: libc::c_int| match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // SAFETY: unshare and setgroups take integers and an empty list; the path is NUL-terminated and
+    // outlives the calls. setgroups is the system call itself: the library's function would change
+    // every thread.
+    unsafe {
+        check(libc::unshare(libc::CLONE_FS))?;
+        check(libc::chroot(path.as_ptr()))?;
+        check(libc::chdir(c"/".as_ptr()))?;
+        let none = std::ptr::null::<libc::gid_t>();
+        if libc::syscall(libc::SYS_setgroups, 0, none) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // These two change only the calling thread, and return the previous ID.
+        libc::setfsgid(gid);
+        libc::setfsuid(uid);
+        let is_set = |now: libc::c_int, wanted: u32| u32::try_from(now) == Ok(wanted);
+        if is_set(libc::setfsgid(gid), gid) && is_set(libc::setfsuid(uid), uid) {
+            return Ok(());
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EPERM))
 }
 
 #[cfg(test)]

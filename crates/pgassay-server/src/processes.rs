@@ -6,12 +6,14 @@
 //! title; see `src/backend/utils/misc/ps_status.c`. 9.6 and 10 write `postgres: writer process`, 11
 //! and later `postgres: background writer`; a `cluster_name` and a colon come before the role.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::os::Pid;
+use crate::server_dir::ServerDir;
 
 const POLL: Duration = Duration::from_millis(1);
 
@@ -181,19 +183,19 @@ pub fn wait_until_gone(pid: Pid, timeout: Duration) -> bool {
 /// kernel's names for a server under valgrind, before and after it is loaded.
 pub(crate) const PROGRAMS: [&str; 4] = ["postgres", "initdb", "valgrind", "callgrind-"];
 
-/// The processes of these programs whose working directory is `base` or below it. Other programs,
-/// such as a user's shell, are ignored.
-pub(crate) fn living_in(base: &Path, programs: &[&str]) -> Vec<Pid> {
+/// The processes of these programs that run as the user `owner` (a uid) and whose working directory
+/// is `base` or below it. Other programs, such as a user's shell, are ignored.
+pub(crate) fn living_in(base: &Path, owner: u32, programs: &[&str]) -> Vec<Pid> {
     all_pids()
-        .filter(|&pid| runs_in(pid, base, programs))
+        .filter(|&pid| runs_in(pid, base, owner, programs))
         .collect()
 }
 
-pub(crate) fn lives_in(pid: Pid, base: &Path) -> bool {
-    runs_in(pid, base, &PROGRAMS)
+pub(crate) fn lives_in(pid: Pid, base: &Path, owner: u32) -> bool {
+    runs_in(pid, base, owner, &PROGRAMS)
 }
 
-fn runs_in(pid: Pid, base: &Path, programs: &[&str]) -> bool {
+fn runs_in(pid: Pid, base: &Path, owner: u32, programs: &[&str]) -> bool {
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).ok();
     let is_one = |program: PathBuf| {
         let name = program
@@ -201,14 +203,24 @@ fn runs_in(pid: Pid, base: &Path, programs: &[&str]) -> bool {
             .map(|name| name.to_string_lossy().into_owned());
         name.is_some_and(|name| programs.iter().any(|program| name.starts_with(program)))
     };
-    link("cwd").is_some_and(|cwd| cwd.starts_with(base)) && link("exe").is_some_and(is_one)
+    link("cwd").is_some_and(|cwd| cwd.starts_with(base))
+        && link("exe").is_some_and(is_one)
+        && user(pid) == Some(owner)
+}
+
+/// The real uid of a process.
+fn user(pid: Pid) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 /// The PID in a data directory's `postmaster.pid`, if that process is running there.
-pub(crate) fn postmaster_of(base: &Path) -> Option<Pid> {
-    let text = fs::read_to_string(base.join("data/postmaster.pid")).ok()?;
+pub(crate) fn postmaster_of(base: &ServerDir, owner: u32) -> Option<Pid> {
+    let data = base.directory().open_dir(OsStr::new("data")).ok()?;
+    let text = data.read_small_file("postmaster.pid").ok()?;
     let pid: Pid = text.lines().next()?.trim().parse().ok()?;
-    (pid > 1 && lives_in(pid, base)).then_some(pid)
+    (pid > 1 && lives_in(pid, base.path(), owner)).then_some(pid)
 }
 
 fn all_pids() -> impl Iterator<Item = Pid> {
@@ -288,7 +300,7 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let mut command = std::process::Command::new("sleep");
         let mut child = command.arg("30").current_dir(base.path()).spawn().unwrap();
-        assert!(living_in(base.path(), &PROGRAMS).is_empty());
+        assert!(living_in(base.path(), crate::os::effective_uid(), &PROGRAMS).is_empty());
         child.kill().unwrap();
         child.wait().unwrap();
     }

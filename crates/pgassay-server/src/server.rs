@@ -41,6 +41,8 @@ const PORT_TRIES: u32 = 5;
 const FAST_TIMEOUT: Duration = Duration::from_mins(1);
 const IMMEDIATE_TIMEOUT: Duration = Duration::from_secs(10);
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The largest file that is read whole: callgrind's largest have some hundred megabytes.
+const OWN_FILE_BYTES_MAX: u64 = 1 << 30;
 const POLL: Duration = Duration::from_millis(10);
 /// Number of log lines in an error.
 const LOG_LINES: usize = 20;
@@ -211,9 +213,10 @@ impl Server {
     }
 
     /// Reads a file that the server or its launcher wrote to its own directory. Does not follow
-    /// symbolic links, which the server's user could point anywhere.
+    /// symbolic links, which the server's user could point anywhere, and reads at most 1 GiB.
     pub fn read_own_file(&self, name: &str) -> io::Result<String> {
-        os::read_no_link(&self.home.base().join(name))
+        let directory = self.home.directory();
+        directory.read_below(Path::new(name), OWN_FILE_BYTES_MAX)
     }
 
     /// The postmaster's PID. It changes with a restart.
@@ -248,7 +251,14 @@ impl Server {
 
     /// Appends the last lines of the logging collector's newest file, if there is one.
     fn with_collected(&self, own: String, lines_max: usize) -> String {
-        match log::collected_tail(&self.collectors_directories(), lines_max) {
+        let base = self.home.base();
+        let directories: Vec<PathBuf> = self
+            .collectors_directories()
+            .iter()
+            .filter_map(|directory| directory.strip_prefix(base).ok())
+            .map(Path::to_owned)
+            .collect();
+        match log::collected_tail(self.home.directory(), &directories, lines_max) {
             Some(collected) => format!("{own}\n{collected}"),
             None => own,
         }
@@ -389,7 +399,7 @@ impl Server {
         {
             return Ok(());
         }
-        sweep::end_processes(self.home.base()).map_err(leftover)?;
+        self.home.end_processes().map_err(leftover)?;
         self.home
             .shut_down(Signal::Kill, IMMEDIATE_TIMEOUT)
             .map_err(leftover)

@@ -8,17 +8,18 @@
 //! just being created never has a free lock.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::account::OsAccount;
+use crate::open_dir::{NameInfo, OpenDir};
 use crate::os;
 
 const PREFIX: &str = "pgassay-";
 const LOCK: &str = "lock";
+const NEW_LOCK: &str = "lock.new";
 
 /// How long a directory may have no lock file; enough for a slow machine to create one.
 const GRACE: Duration = Duration::from_mins(1);
@@ -27,21 +28,35 @@ const GRACE: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub(crate) struct ServerDir {
     path: PathBuf,
+    parent: OpenDir,
+    directory: OpenDir,
     lock: File,
 }
 
 impl ServerDir {
     /// Creates a directory that only the current user can access, until `hand_over`.
     pub(crate) fn create(parent: &Path) -> io::Result<Self> {
-        let parent = parent.canonicalize()?;
-        let name = u64::from_ne_bytes(os::random_bytes()?);
-        let path = parent.join(format!("{PREFIX}{name:016x}"));
-        DirBuilder::new().mode(0o700).create(&path)?;
-        match lock_new(&path) {
-            Ok(lock) => Ok(Self { path, lock }),
+        let parent_path = parent.canonicalize()?;
+        let parent = OpenDir::open_trusted(&parent_path)?;
+        let random = u64::from_ne_bytes(os::random_bytes()?);
+        let name = format!("{PREFIX}{random:016x}");
+        let directory = parent.create_dir(OsStr::new(&name))?;
+        let path = parent_path.join(&name);
+        if directory.info()?.owner != os::effective_uid() {
+            let words = "another user replaced the directory that was just created";
+            return Err(io::Error::other(words));
+        }
+        match lock_new(&directory) {
+            Ok(lock) => Ok(Self {
+                path,
+                parent,
+                directory,
+                lock,
+            }),
             Err(error) => {
                 // The first error matters more than one of the cleanup.
-                let _ = fs::remove_dir_all(&path);
+                let _ = directory.remove_contents(Instant::now() + GRACE);
+                let _ = parent.remove_empty_dir(OsStr::new(&name));
                 Err(error)
             }
         }
@@ -51,39 +66,54 @@ impl ServerDir {
         &self.path
     }
 
+    /// The directory itself, for everything that is read in it.
+    pub(crate) fn directory(&self) -> &OpenDir {
+        &self.directory
+    }
+
     pub(crate) fn lock(&self) -> &File {
         &self.lock
+    }
+
+    /// uid of its owner: the server's user after `hand_over`.
+    pub(crate) fn owner(&self) -> io::Result<u32> {
+        Ok(self.directory.info()?.owner)
     }
 
     /// Makes the server's user the owner of the directory. Then only that user and root can access
     /// it.
     pub(crate) fn hand_over(&self, account: &OsAccount) -> io::Result<()> {
-        chown(&self.path, Some(account.user.uid), Some(account.user.gid))
+        self.directory.set_owner(account.user.uid, account.user.gid)
     }
 
-    /// Takes over a stale server directory. `None` if it is in use, is not a server directory, or is
-    /// owned neither by the current user nor by the server's user.
-    pub(crate) fn adopt(path: &Path, account: &OsAccount) -> io::Result<Option<Self>> {
-        if !path.file_name().is_some_and(is_server_dir_name) {
+    /// Takes over a stale server directory. `None` if it is in use, is not a server directory, or its
+    /// owner is not one of `owners` (uids). The owner is checked before anything is opened: any user
+    /// can create such a name in a directory that all share.
+    pub(crate) fn adopt(path: &Path, owners: &[u32]) -> io::Result<Option<Self>> {
+        let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else {
+            return Ok(None);
+        };
+        if !is_server_dir_name(name) {
             return Ok(None);
         }
-        let metadata = fs::symlink_metadata(path)?;
-        let owners = [account.ourselves.uid, account.user.uid];
-        if !metadata.is_dir() || !owners.contains(&metadata.uid()) {
+        let parent = OpenDir::open_trusted(parent)?;
+        let is_ours = |found: &NameInfo| found.is_dir && owners.contains(&found.owner);
+        let found = parent.info_of(name)?;
+        if !is_ours(&found) {
             return Ok(None);
         }
-        let opened = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(path.join(LOCK));
-        let lock = match opened {
+        let directory = parent.open_dir(name)?;
+        if directory.info()?.identity != found.identity {
+            // Replaced between the two calls.
+            return Ok(None);
+        }
+        let lock = match directory.open_file(OsStr::new(LOCK)) {
             Ok(lock) => lock,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let age = metadata.modified()?.elapsed().unwrap_or_default();
-                if age < GRACE {
+                if age(&found) < GRACE {
                     return Ok(None);
                 }
-                lock_new(path)?
+                lock_new(&directory)?
             }
             // Created by root for a server that runs as the current user: not ours to take over.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
@@ -92,6 +122,8 @@ impl ServerDir {
         match lock.try_lock() {
             Ok(()) => Ok(Some(Self {
                 path: path.to_owned(),
+                parent,
+                directory,
                 lock,
             })),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -99,25 +131,40 @@ impl ServerDir {
         }
     }
 
-    /// Removes the directory and its contents, if it still exists.
-    pub(crate) fn remove(&self) -> io::Result<()> {
-        match fs::remove_dir_all(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+    /// Removes the directory and its contents, if it still exists. Returns an error at the deadline.
+    pub(crate) fn remove(&self, deadline: Instant) -> io::Result<()> {
+        self.directory.remove_contents(deadline)?;
+        let name = self.path.file_name().unwrap_or_default();
+        self.parent.remove_empty_dir(name)
     }
 }
 
-/// The server directories in `parent`, in use or not.
-pub(crate) fn server_dirs_in(parent: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(parent) else {
-        return Vec::new();
+/// The server directories in `parent`, in use or not, that belong to one of `owners` (uids).
+pub(crate) fn server_dirs_in(parent: &Path, owners: &[u32]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let Ok(directory) = OpenDir::open_trusted(parent) else {
+        return found;
     };
-    entries
-        .flatten()
-        .filter(|entry| is_server_dir_name(&entry.file_name()))
-        .map(|entry| entry.path())
-        .collect()
+    let listed = directory.each_name(|name| {
+        let is_ours = |info: NameInfo| info.is_dir && owners.contains(&info.owner);
+        if is_server_dir_name(name) && directory.info_of(name).is_ok_and(is_ours) {
+            found.push(parent.join(name));
+        }
+        true
+    });
+    if let Err(error) = listed {
+        let path = parent.display();
+        tracing::warn!(%path, %error, "cannot list the directories of earlier servers");
+    }
+    found
+}
+
+fn age(found: &NameInfo) -> Duration {
+    let modified = u64::try_from(found.modified_ns).unwrap_or(0);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    now.saturating_sub(Duration::from_nanos(modified))
 }
 
 fn is_server_dir_name(name: &OsStr) -> bool {
@@ -126,35 +173,40 @@ fn is_server_dir_name(name: &OsStr) -> bool {
         .is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-fn lock_new(path: &Path) -> io::Result<File> {
-    let unnamed = path.join("lock.new");
-    let lock = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(&unnamed)?;
+fn lock_new(directory: &OpenDir) -> io::Result<File> {
+    // Left by a process that was killed between the two steps below.
+    directory.remove_file(OsStr::new(NEW_LOCK))?;
+    let lock = directory.create_file(NEW_LOCK)?;
     lock.try_lock().map_err(|error| match error {
         TryLockError::Error(error) => error,
         TryLockError::WouldBlock => io::Error::other("another process holds the lock"),
     })?;
-    fs::rename(&unnamed, path.join(LOCK))?;
+    directory.rename(NEW_LOCK, LOCK)?;
     Ok(lock)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn account() -> OsAccount {
         OsAccount::choose(None).unwrap()
+    }
+
+    fn owners() -> Vec<u32> {
+        account().owners()
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_mins(1)
     }
 
     /// Processes that other tests start hold our locks between fork and exec.
     fn adopt_soon(path: &Path) -> ServerDir {
         let mut adopted = None;
         crate::sweep::wait_until(Duration::from_secs(5), || {
-            adopted = ServerDir::adopt(path, &account()).unwrap();
+            adopted = ServerDir::adopt(path, &owners()).unwrap();
             adopted.is_some()
         });
         adopted.unwrap()
@@ -165,12 +217,12 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let place = ServerDir::create(parent.path()).unwrap();
         let path = place.path().to_owned();
-        assert_eq!(server_dirs_in(parent.path()), [path.as_path()]);
-        assert!(ServerDir::adopt(&path, &account()).unwrap().is_none());
+        assert_eq!(server_dirs_in(parent.path(), &owners()), [path.as_path()]);
+        assert!(ServerDir::adopt(&path, &owners()).unwrap().is_none());
         drop(place);
         let adopted = adopt_soon(&path);
-        adopted.remove().unwrap();
-        adopted.remove().unwrap();
+        adopted.remove(soon()).unwrap();
+        adopted.remove(soon()).unwrap();
         assert!(!path.exists());
     }
 
@@ -196,7 +248,9 @@ mod tests {
             // user, and the thread ends right after it.
             let changed = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
             assert_eq!(changed, 0);
-            ServerDir::adopt(&path, &account).unwrap().is_none()
+            ServerDir::adopt(&path, &account.owners())
+                .unwrap()
+                .is_none()
         });
         assert!(adopting.join().unwrap());
     }
@@ -206,7 +260,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("pgassay-0123456789abcdef");
         fs::create_dir(&path).unwrap();
-        assert!(ServerDir::adopt(&path, &account()).unwrap().is_none());
+        assert!(ServerDir::adopt(&path, &owners()).unwrap().is_none());
         let old = std::time::SystemTime::now() - 2 * GRACE;
         File::open(&path).unwrap().set_modified(old).unwrap();
         assert_eq!(adopt_soon(&path).path(), path);
@@ -223,12 +277,12 @@ mod tests {
         ] {
             fs::create_dir(parent.path().join(name)).unwrap();
             assert!(
-                ServerDir::adopt(&parent.path().join(name), &account())
+                ServerDir::adopt(&parent.path().join(name), &owners())
                     .unwrap()
                     .is_none()
             );
         }
-        assert!(server_dirs_in(parent.path()).is_empty());
+        assert!(server_dirs_in(parent.path(), &owners()).is_empty());
     }
 
     #[test]
@@ -237,6 +291,6 @@ mod tests {
         let target = tempfile::tempdir().unwrap();
         let link = parent.path().join("pgassay-0123456789abcdef");
         std::os::unix::fs::symlink(target.path(), &link).unwrap();
-        assert!(ServerDir::adopt(&link, &account()).unwrap().is_none());
+        assert!(ServerDir::adopt(&link, &owners()).unwrap().is_none());
     }
 }

@@ -1,9 +1,14 @@
 //! Ends a server's remaining processes and removes its directories: for our own servers, and for
 //! those left behind by a power failure or by the end of both a process and its keeper.
+//!
+//! What is found in a temporary directory can be an attack by another user. So a sweep believes
+//! only what belongs to the current user or to the server's user (see `server_dir`), touches only
+//! processes and shared memory of the directory's owner, and has a time limit.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
+use std::sync::mpsc::channel;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use crate::account::OsAccount;
@@ -18,24 +23,33 @@ const IMMEDIATE_TIMEOUT: Duration = Duration::from_secs(5);
 const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for the end of killed processes.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit of a sweep. What remains is left to the next start.
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(30);
+/// How much longer a start waits for a sweep that the file system holds up.
+const SWEEP_GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(10);
 
 /// A file in a socket's directory with the path of its server directory, for a sweep that does not
 /// know the configured location of the data.
 pub(crate) const DATA_LOCATION_FILE: &str = "elsewhere";
 
-/// Ends every PostgreSQL process in `base`: first cleanly, so that it releases its shared memory;
-/// then by killing it, and removes its shared memory.
-pub(crate) fn end_processes(base: &Path) -> io::Result<()> {
-    let memory = SharedMemory::of(base);
-    if let Some(postmaster) = processes::postmaster_of(base) {
+/// Ends every PostgreSQL process of the owner of `base` that runs in it: first cleanly, so that it
+/// releases its shared memory; then by killing it. Then removes what is left of its shared memory.
+pub(crate) fn end_processes(base: &ServerDir) -> io::Result<()> {
+    let owner = base.owner()?;
+    let path = base.path();
+    let memory = SharedMemory::of(base.directory(), owner);
+    let all = || processes::living_in(path, owner, &processes::PROGRAMS);
+    if let Some(postmaster) = processes::postmaster_of(base, owner) {
         os::send(postmaster, Signal::Immediate)?;
-        wait_until(IMMEDIATE_TIMEOUT, || !processes::lives_in(postmaster, base));
+        // A stopped process acts on no signal but KILL.
+        resume(&all());
+        let is_there = || processes::lives_in(postmaster, path, owner);
+        wait_until(IMMEDIATE_TIMEOUT, || !is_there());
     }
     // A server run by initdb does not clean up on a signal, but exits cleanly when its input ends.
-    let initdb = || processes::living_in(base, &["initdb"]);
+    let initdb = || processes::living_in(path, owner, &["initdb"]);
     signal_until_gone(initdb, Signal::Terminate, TERMINATE_TIMEOUT);
-    let all = || processes::living_in(base, &processes::PROGRAMS);
     let ended = signal_until_gone(all, Signal::Terminate, TERMINATE_TIMEOUT)
         || signal_until_gone(all, Signal::Kill, KILL_TIMEOUT);
     if !ended {
@@ -54,35 +68,60 @@ fn signal_until_gone(living: impl Fn() -> Vec<Pid>, signal: Signal, timeout: Dur
             // A process that we cannot signal keeps running, which is reported.
             let _ = os::send(pid, signal);
         }
+        resume(&left);
         left.is_empty()
     })
 }
 
+fn resume(stopped: &[Pid]) {
+    for &pid in stopped {
+        // As above.
+        let _ = os::send(pid, Signal::Continue);
+    }
+}
+
 /// Removes the stale server directories in `parents`, and ends the processes in them. Returns the
-/// removed paths. Only logs failures, since they must not prevent a new server from starting.
+/// removed paths. Only logs failures, since they must not prevent a new server from starting. Ends
+/// within a time limit: a file system can hold up any access to it, so the sweep has its own
+/// thread, which is abandoned after the limit.
 pub(crate) fn stale(parents: &[PathBuf], account: &OsAccount) -> Vec<PathBuf> {
+    let (sender, receiver) = channel();
+    let owners = account.owners();
+    let parents = parents.to_owned();
+    let deadline = Instant::now() + SWEEP_TIMEOUT;
+    let thread = thread::Builder::new()
+        .name("pgassay-sweep".to_owned())
+        .spawn(move || {
+            // After the limit there is no receiver.
+            let _ = sender.send(sweep_all(&parents, &owners, deadline));
+        });
+    let swept = match thread {
+        Ok(_) => receiver
+            .recv_timeout(SWEEP_TIMEOUT + SWEEP_GRACE)
+            .map_err(io::Error::other),
+        Err(error) => Err(error),
+    };
+    swept.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the removal of earlier servers did not finish");
+        Vec::new()
+    })
+}
+
+fn sweep_all(parents: &[PathBuf], owners: &[u32], deadline: Instant) -> Vec<PathBuf> {
     let mut removed = Vec::new();
-    for path in parents
+    let found = parents
         .iter()
-        .flat_map(|parent| server_dir::server_dirs_in(parent))
-    {
-        let elsewhere = std::fs::read_to_string(path.join(DATA_LOCATION_FILE))
-            .ok()
-            .map(PathBuf::from);
-        // The data first: only the socket's directory refers to them.
-        for path in elsewhere.into_iter().chain([path]) {
-            if !path.exists() {
-                continue;
-            }
-            match sweep_one(&path, account) {
-                Ok(true) => removed.push(path),
-                Ok(false) => break,
-                Err(error) => {
-                    let path = path.display();
-                    tracing::warn!(%path, %error, "cannot remove the directory of an earlier server");
-                    break;
-                }
-            }
+        .flat_map(|parent| server_dir::server_dirs_in(parent, owners));
+    for path in found {
+        if Instant::now() > deadline {
+            tracing::warn!(
+                "there are many directories of earlier servers; the next start continues"
+            );
+            break;
+        }
+        if let Err(error) = sweep_one(&path, owners, deadline, &mut removed) {
+            let path = path.display();
+            tracing::warn!(%path, %error, "cannot remove the directory of an earlier server");
         }
     }
     if !removed.is_empty() {
@@ -91,13 +130,58 @@ pub(crate) fn stale(parents: &[PathBuf], account: &OsAccount) -> Vec<PathBuf> {
     removed
 }
 
-fn sweep_one(path: &Path, account: &OsAccount) -> io::Result<bool> {
-    let Some(place) = ServerDir::adopt(path, account)? else {
-        return Ok(false);
+fn sweep_one(
+    path: &Path,
+    owners: &[u32],
+    deadline: Instant,
+    removed: &mut Vec<PathBuf>,
+) -> io::Result<()> {
+    let Some(place) = ServerDir::adopt(path, owners)? else {
+        return Ok(());
     };
-    end_processes(place.path())?;
-    place.remove()?;
-    Ok(true)
+    // The data first: only the socket's directory refers to them.
+    if let Some(data) = data_elsewhere(&place)? {
+        match ServerDir::adopt(&data, &trusted_by(&place, owners)?) {
+            Ok(Some(data)) => remove_server(&data, deadline, removed)?,
+            // In use, or not a server directory of this user.
+            Ok(None) if data.exists() => return Ok(()),
+            Ok(None) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    remove_server(&place, deadline, removed)
+}
+
+fn remove_server(
+    place: &ServerDir,
+    deadline: Instant,
+    removed: &mut Vec<PathBuf>,
+) -> io::Result<()> {
+    end_processes(place)?;
+    place.remove(deadline)?;
+    removed.push(place.path().to_owned());
+    Ok(())
+}
+
+/// The directory that a socket's directory refers to, if it refers to one.
+fn data_elsewhere(place: &ServerDir) -> io::Result<Option<PathBuf>> {
+    match place.directory().read_small_file(DATA_LOCATION_FILE) {
+        Ok(text) => Ok(Some(PathBuf::from(text)).filter(|path| path.is_absolute())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The owners that a directory's file can refer to: its own owner, who wrote the file or could have
+/// replaced it. A directory of the current user is not yet handed over, and can refer to both.
+fn trusted_by(place: &ServerDir, owners: &[u32]) -> io::Result<Vec<u32>> {
+    let owner = place.owner()?;
+    Ok(if owner == os::effective_uid() {
+        owners.to_owned()
+    } else {
+        vec![owner]
+    })
 }
 
 /// Polls `done` every few milliseconds; returns whether it became true within `timeout`.

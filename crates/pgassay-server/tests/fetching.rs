@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader, Cursor, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,10 +22,12 @@ use pgassay_server::{
 use sha2::{Digest, Sha512};
 use zip::write::SimpleFileOptions;
 
-const VERSIONS: [&str; 4] = ["9.6.24", "10.22.0", "18.2.0", "18.10.0"];
+/// None of these archives is in the table of known ones, except the last.
+const VERSIONS: [&str; 5] = ["9.6.23", "10.22.0", "18.2.0", "18.10.0", LISTED];
+const LISTED: &str = "18.6.0";
 
 /// How a repository answers a request for an archive.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Behavior {
     Proper,
     /// The connection breaks after half of the archive.
@@ -35,7 +38,12 @@ enum Behavior {
     Silent,
     /// The archive arrives slowly.
     Slow,
+    /// The archive contains more entries than it should.
+    Hostile(Trap),
 }
+
+/// Entries of an archive: name, type, and the target of a link.
+type Trap = &'static [(&'static str, tar::EntryType, &'static str)];
 
 /// A small Maven repository on its own port. Its thread ends with the test process.
 struct Repository {
@@ -82,7 +90,7 @@ fn serve(stream: &mut TcpStream, manner: Behavior, archives_sent: &AtomicU32) {
     if manner == Behavior::Silent {
         thread::sleep(Duration::from_mins(1));
     }
-    let answer = answer(&path);
+    let answer = answer(&path, manner);
     let is_archive = Path::new(&path).extension().is_some_and(|end| end == "jar");
     if manner == Behavior::Slow && is_archive {
         thread::sleep(Duration::from_millis(700));
@@ -110,7 +118,7 @@ fn serve(stream: &mut TcpStream, manner: Behavior, archives_sent: &AtomicU32) {
     stream.write_all(&body).unwrap();
 }
 
-fn answer(path: &str) -> Option<Vec<u8>> {
+fn answer(path: &str, manner: Behavior) -> Option<Vec<u8>> {
     let (_, rest) = path.split_once("/maven/io/zonky/test/postgres/")?;
     let (artefact, file) = rest.split_once('/')?;
     if file == "maven-metadata.xml" {
@@ -121,10 +129,10 @@ fn answer(path: &str) -> Option<Vec<u8>> {
         .find(|version| file.starts_with(version))?;
     let name = format!("{version}/{artefact}-{version}.jar");
     match file.strip_prefix(name.as_str())? {
-        "" => Some(archive(version)),
+        "" => Some(archive(version, manner)),
         ".sha512" => {
             let mut text = String::new();
-            for byte in Sha512::digest(archive(version)) {
+            for byte in Sha512::digest(archive(version, manner)) {
                 write!(text, "{byte:02x}").unwrap();
             }
             Some(text.into_bytes())
@@ -145,7 +153,7 @@ fn metadata(artefact: &str) -> String {
 }
 
 /// An archive in the real format: a zip that contains a compressed tar.
-fn archive(version: &str) -> Vec<u8> {
+fn archive(version: &str, manner: Behavior) -> Vec<u8> {
     let printed = version.strip_suffix(".0").unwrap_or(version);
     let mut tar = tar::Builder::new(Vec::new());
     for name in ["postgres", "initdb"] {
@@ -156,6 +164,11 @@ fn archive(version: &str) -> Vec<u8> {
         header.set_cksum();
         tar.append_data(&mut header, format!("bin/{name}"), script.as_bytes())
             .unwrap();
+    }
+    if let Behavior::Hostile(trap) = manner {
+        for (name, kind, target) in trap {
+            append_raw(&mut tar, name, *kind, target);
+        }
     }
     let mut packed = Vec::new();
     let tar = tar.into_inner().unwrap();
@@ -168,6 +181,20 @@ fn archive(version: &str) -> Vec<u8> {
         .unwrap();
     zip.write_all(&packed).unwrap();
     zip.finish().unwrap().into_inner()
+}
+
+/// Appends an entry with any name, which the library refuses to write.
+fn append_raw(tar: &mut tar::Builder<Vec<u8>>, name: &str, kind: tar::EntryType, target: &str) {
+    let mut header = tar::Header::new_gnu();
+    let fields = header.as_gnu_mut().unwrap();
+    fields.name[..name.len()].copy_from_slice(name.as_bytes());
+    fields.linkname[..target.len()].copy_from_slice(target.as_bytes());
+    header.set_entry_type(kind);
+    let text: &[u8] = if kind.is_file() { b"trapped" } else { b"" };
+    header.set_size(text.len() as u64);
+    header.set_mode(0o4755);
+    header.set_cksum();
+    tar.append(&header, text).unwrap();
 }
 
 fn find(finder: &Finder, version: &str) -> Result<Installation, FindError> {
@@ -202,7 +229,7 @@ fn the_newest_of_a_series_is_fetched_once_and_then_cached() {
     assert_eq!(find(&finder, "18").unwrap().bin_dir, fetched.bin_dir);
     assert_eq!(repository.archives_sent.load(Ordering::Relaxed), 1);
     assert_eq!(find(&finder, "18.2").unwrap().version.to_string(), "18.2");
-    assert_eq!(find(&finder, "9.6").unwrap().version.to_string(), "9.6.24");
+    assert_eq!(find(&finder, "9.6").unwrap().version.to_string(), "9.6.23");
 }
 
 #[test]
@@ -214,7 +241,7 @@ fn the_error_for_an_unknown_version_lists_the_available_ones() {
         assert!(matches!(error, FindError::Unknown { .. }), "{error}");
         let text = error.to_string();
         assert!(
-            text.contains(version) && text.contains("18.10, 10.22, 9.6.24"),
+            text.contains(version) && text.contains("18.10, 10.22, 9.6.23"),
             "{text}"
         );
     }
@@ -241,6 +268,119 @@ fn a_truncated_or_damaged_download_is_an_error_and_leaves_nothing() {
         let proper = Repository::start(Behavior::Proper);
         find(&proper.finder(cache.path()), "18").unwrap();
     }
+}
+
+/// Regression test: an archive could write anywhere as root, by its names and through its links.
+#[test]
+fn an_archive_that_leads_out_of_its_directory_is_refused_and_writes_nothing() {
+    use tar::EntryType as T;
+    // Nothing can create it.
+    const OUT: &str = "/proc/pgassay-test-escaped";
+    let traps: [Trap; 14] = [
+        &[("../../../../escaped", T::Regular, "")],
+        &[("bin/../../../../../escaped", T::Regular, "")],
+        &[(OUT, T::Regular, "")],
+        &[("out", T::Symlink, "/etc")],
+        &[
+            ("out", T::Symlink, "../../.."),
+            ("out/escaped", T::Regular, ""),
+        ],
+        &[("in", T::Symlink, "bin"), ("in/escaped", T::Regular, "")],
+        &[("up", T::Symlink, "."), ("out", T::Symlink, "up/..")],
+        &[("bin/postgres", T::Symlink, "initdb")],
+        &[("bin", T::Symlink, "share")],
+        &[("shadow", T::Link, "/etc/shadow")],
+        &[("shadow", T::Link, "../../../../escaped")],
+        &[("device", T::Char, "")],
+        &[("fifo", T::Fifo, "")],
+        &[("./", T::Symlink, "bin")],
+    ];
+    for trap in traps {
+        let repository = Repository::start(Behavior::Hostile(trap));
+        let directory = common::open_directory();
+        let cache = directory.path().join("cache");
+        let error = find(&repository.finder(&cache), "18").unwrap_err();
+        let FindError::NotFetched { cause, .. } = &error else {
+            panic!("{trap:?}: {error}")
+        };
+        assert!(
+            matches!(**cause, FetchError::Unsafe { .. }),
+            "{trap:?}: {cause}"
+        );
+        assert!(
+            entries(&cache).is_empty(),
+            "{trap:?}: {:?}",
+            entries(&cache)
+        );
+        assert_eq!(
+            fs::read_dir(directory.path()).unwrap().count(),
+            1,
+            "{trap:?}"
+        );
+    }
+    // The same with names and links that stay inside is unpacked.
+    let harmless: Trap = &[
+        ("lib", T::Directory, ""),
+        ("lib/a.so.1", T::Regular, ""),
+        ("lib/a.so", T::Symlink, "a.so.1"),
+        ("lib/postgres", T::Symlink, "../bin/postgres"),
+        ("lib/b.so", T::Link, "lib/a.so.1"),
+    ];
+    let repository = Repository::start(Behavior::Hostile(harmless));
+    let directory = common::open_directory();
+    let installation = find(&repository.finder(directory.path()), "18").unwrap();
+    let lib = installation.bin_dir.parent().unwrap().join("lib");
+    for name in ["a.so", "a.so.1", "b.so"] {
+        assert_eq!(fs::read(lib.join(name)).unwrap(), b"trapped", "{name}");
+    }
+    // It belongs to the current user, whoever unpacked it, and is not setuid.
+    let file = fs::metadata(lib.join("a.so.1")).unwrap();
+    // SAFETY: geteuid takes nothing and cannot fail.
+    assert_eq!(file.uid(), unsafe { libc::geteuid() });
+    assert_eq!(file.permissions().mode() & 0o7777, 0o755);
+}
+
+/// Regression test: the checksum came from the same host as the archive.
+#[test]
+fn an_archive_that_was_replaced_is_refused_whatever_the_repository_says() {
+    let repository = Repository::start(Behavior::Proper);
+    let cache = common::open_directory();
+    let error = find(&repository.finder(cache.path()), "18.6").unwrap_err();
+    let FindError::NotFetched { cause, .. } = &error else {
+        panic!("{error}")
+    };
+    let is_replaced = matches!(&**cause, FetchError::Replaced { version, .. } if version == LISTED);
+    assert!(is_replaced, "{cause}");
+    assert!(
+        error.to_string().contains("Do not use this repository"),
+        "{error}"
+    );
+    assert!(entries(cache.path()).is_empty());
+}
+
+#[test]
+fn an_archive_that_is_not_in_the_table_is_reported() {
+    let repository = Repository::start(Behavior::Proper);
+    let cache = common::open_directory();
+    let mut unlisted = Vec::new();
+    let request = VersionRequest::parse("18.10").unwrap();
+    let found = repository.finder(cache.path()).find(&request, &mut |step| {
+        if let FinderProgress::Unlisted { version } = step {
+            unlisted.push(version.to_string());
+        }
+    });
+    found.unwrap();
+    assert_eq!(unlisted, ["18.10"]);
+}
+
+#[test]
+fn a_mirror_without_tls_is_refused_unless_it_is_on_this_machine() {
+    let cache = tempfile::tempdir().unwrap();
+    let mut finder = Finder::new(cache.path());
+    finder.use_installed = false;
+    finder.mirror = Some("http://mirror.test/maven".to_owned());
+    let text = find(&finder, "18").unwrap_err().to_string();
+    assert!(text.contains("does not begin with https://"), "{text}");
 }
 
 #[test]

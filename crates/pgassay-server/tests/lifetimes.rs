@@ -42,8 +42,7 @@ fn a_process_with_a_server() {
         return;
     }
     // A connection that is busy must not keep the server from ending.
-    let mut busy = server.connect().unwrap();
-    std::thread::spawn(move || busy.query("select pg_sleep(600)"));
+    common::query_in_parallel(&server);
     let known = format!(
         "{}\n{}\n",
         server.data_dir().display(),
@@ -104,6 +103,18 @@ impl Helper {
         let keepers: Vec<i32> = keepers.collect();
         assert_eq!(keepers.len(), 1);
         keepers[0]
+    }
+
+    /// Waits for the server's shared memory, and returns its segment and its files: at least the
+    /// control segment and that of a parallel query.
+    fn shared_memory(&self) -> (i32, Vec<PathBuf>) {
+        let pid_file = fs::read_to_string(self.data.join("postmaster.pid")).unwrap();
+        let mut files = Vec::new();
+        eventually("a parallel query runs", BOUND, || {
+            files = common::shared_files(&self.data);
+            files.len() >= 2
+        });
+        (common::segment(&pid_file), files)
     }
 
     fn die(&mut self) {
@@ -257,4 +268,118 @@ fn servers_do_not_sweep_each_other() {
     assert!(is_running(second.postmaster) && second.data.exists());
     second.die();
     nothing_is_left(directory.path());
+}
+
+/// The next start, by the same user, and with the same temporary directory.
+fn start_and_stop(installation: &Installation, directory: &Path, uid: Option<u32>) {
+    let mut command = common::helper("a_process_with_a_server", directory, uid);
+    command
+        .env("PGASSAY_TEST_STOP", "1")
+        .env("PGASSAY_TEST_BIN_DIR", &installation.bin_dir);
+    assert!(command.status().unwrap().success());
+}
+
+fn no_shared_memory_is_left(segment: i32, files: &[PathBuf]) {
+    let left: Vec<_> = files.iter().filter(|file| file.exists()).collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(!common::segment_exists(segment));
+}
+
+/// Regression test: a stopped server does not act on a signal, was killed, and its shared memory
+/// stayed for ever.
+#[test]
+fn a_stopped_server_of_a_killed_process_leaves_nothing() {
+    for version in ["9.6", "18"] {
+        let Some(installation) = testing::installation(version) else {
+            continue;
+        };
+        for uid in users() {
+            for with_keeper in [true, false] {
+                let directory = common::open_directory();
+                let mut helper = Helper::start(&installation, directory.path(), uid);
+                let (segment, files) = helper.shared_memory();
+                for pid in processes_in(&helper.data) {
+                    kill(pid, libc::SIGSTOP);
+                }
+                if !with_keeper {
+                    kill(helper.keeper(), libc::SIGKILL);
+                }
+                helper.die();
+                if with_keeper {
+                    // The keeper needs no help.
+                    nothing_is_left(directory.path());
+                }
+                start_and_stop(&installation, directory.path(), uid);
+                nothing_is_left(directory.path());
+                no_shared_memory_is_left(segment, &files);
+            }
+        }
+    }
+}
+
+/// Regression test: a killed postmaster left its dynamic shared memory. After the keeper, the next
+/// start removes it.
+#[test]
+fn a_killed_postmaster_leaves_no_shared_memory_after_the_next_start() {
+    for version in ["9.6", "13", "18"] {
+        let Some(installation) = testing::installation(version) else {
+            continue;
+        };
+        for uid in users() {
+            let directory = common::open_directory();
+            let mut helper = Helper::start(&installation, directory.path(), uid);
+            let (segment, files) = helper.shared_memory();
+            // The others are killed too, since they would release what they use.
+            for pid in processes_in(&helper.data) {
+                kill(pid, libc::SIGSTOP);
+            }
+            for pid in processes_in(&helper.data) {
+                kill(pid, libc::SIGKILL);
+            }
+            helper.die();
+            eventually("the keeper is done", BOUND, || {
+                processes_in(directory.path()).is_empty() && !has_base(directory.path())
+            });
+            start_and_stop(&installation, directory.path(), uid);
+            nothing_is_left(directory.path());
+            no_shared_memory_is_left(segment, &files);
+        }
+    }
+}
+
+/// Whether the data of a server are there: a keeper leaves at most the file with its PID.
+fn has_base(directory: &Path) -> bool {
+    places(directory)
+        .iter()
+        .any(|place| place.join("data/base").exists())
+}
+
+/// Regression test, as above, in the process that started the server.
+#[test]
+fn a_killed_postmaster_leaves_no_shared_memory() {
+    for version in ["9.6", "13", "18"] {
+        let Some(server) = testing::server(version) else {
+            continue;
+        };
+        common::query_in_parallel(&server);
+        let data = server.data_dir();
+        let mut files = Vec::new();
+        eventually("a parallel query runs", BOUND, || {
+            files = common::shared_files(&data);
+            files.len() >= 2
+        });
+        let segment = fs::read_to_string(data.join("postmaster.pid")).unwrap();
+        let segment = common::segment(&segment);
+        let all = processes_in(&data);
+        for &pid in &all {
+            kill(pid, libc::SIGSTOP);
+        }
+        for &pid in &all {
+            kill(pid, libc::SIGKILL);
+        }
+        eventually("the server has died", BOUND, || server.is_alive().is_err());
+        assert!(server.stop().is_err());
+        no_shared_memory_is_left(segment, &files);
+        assert!(!data.exists());
+    }
 }

@@ -191,7 +191,8 @@ pub struct ServerArgs {
     #[arg(long)]
     pub offline: bool,
 
-    /// Mirror of Maven Central to download PostgreSQL from.
+    /// Mirror of Maven Central to download PostgreSQL from. Must begin with https://, unless it is
+    /// on this machine.
     #[arg(long, value_name = "URL", env = "PGASSAY_MIRROR")]
     pub mirror: Option<String>,
 

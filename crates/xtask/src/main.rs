@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use xtask::presence::{Major, Presence};
-use xtask::{licenses, source_tree, tables};
+use xtask::{archives, licenses, source_tree, tables};
 
 const USAGE: &str = "\
 usage:
@@ -19,6 +19,9 @@ usage:
       Writes the rows of a packed table to standard output.
   xtask tables --check
       Fails if packing the rows of a committed table does not reproduce the file.
+  xtask archives MAVEN_URL [VERSION]...
+      Downloads the newest archive of each version, by default of each series, and
+      adds its checksum to crates/pgassay-server/data/archives.tsv.
   xtask licenses
       Fails if deny.toml does not allow the license of a dependency.
 ";
@@ -54,6 +57,8 @@ fn run(arguments: &[&str]) -> Result<()> {
             print(&tables::dump_wait_events(&stored("wait-events.zlib")?)?)
         }
         ["tables", "--check"] => tables::check(),
+        ["archives", repository] => print(&archives::update(repository, &archives::SERIES)?),
+        ["archives", repository, versions @ ..] => print(&archives::update(repository, versions)?),
         ["licenses"] => print(&format!("{}\n", licenses::check()?)),
         _ => bail!("unknown arguments\n{USAGE}"),
     }

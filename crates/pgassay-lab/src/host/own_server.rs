@@ -77,6 +77,7 @@ fn installation(
     };
     finder.offline = options.offline;
     finder.mirror = options.mirror.clone().or(finder.mirror);
+    finder.run_as.clone_from(&options.run_as);
     finder.named_dir = wanted.binaries.as_ref().map(Into::into);
     let installation = finder.find(&request, &mut |step| context.stage(&describe_step(&step)))?;
     Ok(installation)

@@ -1,6 +1,7 @@
 //! Waits for a server to start, and reports why it did not.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,8 @@ const STARTING: &str = "57P03";
 const STATE_IN_PID_FILE_SINCE: u16 = 10;
 /// Its line, from 0; see `LOCK_FILE_LINE_PM_STATUS` in `src/include/utils/pidfile.h`.
 const STATE_LINE: usize = 7;
+/// Eight lines, of which one is a path.
+const PID_FILE_BYTES_MAX: u64 = 8 << 10;
 /// Time limit for the end of the backend that we connected to.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -47,7 +50,8 @@ impl Server {
     /// Why the server does not accept connections yet; `None` if it does.
     fn why_not_ready(&self) -> Result<Option<String>, ServerError> {
         if self.installation.version.series().major() >= STATE_IN_PID_FILE_SINCE {
-            let file = os::read_no_link(&self.data_dir().join("postmaster.pid"));
+            let directory = self.home.directory();
+            let file = directory.read_below(Path::new("data/postmaster.pid"), PID_FILE_BYTES_MAX);
             let state = file
                 .ok()
                 .and_then(|text| state(&text, self.postmaster_pid()));

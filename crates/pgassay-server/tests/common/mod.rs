@@ -121,3 +121,36 @@ pub fn control_segment(postmaster: i32) -> PathBuf {
         .find(|word| word.starts_with("/dev/shm/PostgreSQL."));
     path.unwrap().into()
 }
+
+/// The files of shared memory that a server's processes use.
+pub fn shared_files(data: &Path) -> Vec<PathBuf> {
+    let maps = |pid| fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let mut files: Vec<PathBuf> = processes_in(data)
+        .into_iter()
+        .flat_map(|pid| {
+            let maps = maps(pid);
+            let words = maps.split_whitespace();
+            let words = words.filter(|word| word.starts_with("/dev/shm/PostgreSQL."));
+            words.map(PathBuf::from).collect::<Vec<_>>()
+        })
+        .collect();
+    files.sort();
+    files.dedup();
+    files
+}
+
+/// Starts a query in a parallel worker, which has a segment of dynamic shared memory, and lets it
+/// run until its server ends.
+pub fn query_in_parallel(server: &pgassay_server::Server) {
+    let mut busy = server.connect().unwrap();
+    let is_new = server.installation().version.series().major() >= 16;
+    let name = if is_new {
+        "debug_parallel_query"
+    } else {
+        "force_parallel_mode"
+    };
+    busy.execute("set max_parallel_workers_per_gather = 2")
+        .unwrap();
+    busy.execute(&format!("set {name} = on")).unwrap();
+    std::thread::spawn(move || busy.query("select pg_sleep(600)"));
+}

@@ -1,0 +1,337 @@
+//! Directories and files by descriptor, for directories that another user may own.
+//!
+//! A path can be redirected between two uses of it; a descriptor cannot. So every file in a server's
+//! directory is opened relative to the directory's descriptor, without following symbolic links,
+//! and without waiting: opening a FIFO or a leased file would otherwise wait for its other user.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+use std::time::Instant;
+
+use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags};
+
+/// The largest file that holds a path or a few numbers.
+const SMALL_FILE_BYTES_MAX: u64 = 4 << 10;
+/// The deepest tree that is removed. A data directory has five levels.
+const DEPTH_MAX: u32 = 64;
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct OpenDir {
+    fd: OwnedFd,
+}
+
+/// What a name in a directory refers to, without following a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NameInfo {
+    pub is_dir: bool,
+    pub is_file: bool,
+    /// uid of its owner.
+    pub owner: u32,
+    /// Number of its names (hard links).
+    pub names: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Time of its last change, in nanoseconds since the epoch.
+    pub modified_ns: i64,
+    /// Device and inode.
+    pub identity: (u64, u64),
+}
+
+fn directory_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC
+}
+
+fn file_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC
+}
+
+#[allow(
+    clippy::useless_conversion,
+    reason = "the width of these fields depends on the architecture"
+)]
+fn info(stat: &fs::Stat) -> NameInfo {
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    NameInfo {
+        is_dir: kind == FileType::Directory,
+        is_file: kind == FileType::RegularFile,
+        owner: stat.st_uid,
+        names: stat.st_nlink.into(),
+        bytes: u64::try_from(stat.st_size).unwrap_or(0),
+        modified_ns: i64::from(stat.st_mtime)
+            .saturating_mul(1_000_000_000)
+            .saturating_add(i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+        identity: (stat.st_dev, stat.st_ino),
+    }
+}
+
+fn refused(name: &OsStr, why: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("{} {why}", name.display()),
+    )
+}
+
+impl OpenDir {
+    /// Opens a directory whose path the current user chose, so links in it are followed.
+    pub(crate) fn open_trusted(path: &Path) -> io::Result<Self> {
+        let flags = directory_flags() - OFlags::NOFOLLOW;
+        let fd = fs::openat(CWD, path, flags, Mode::empty())?;
+        Ok(Self { fd })
+    }
+
+    /// Opens a directory in this one, unless it is a link.
+    pub(crate) fn open_dir(&self, name: &OsStr) -> io::Result<Self> {
+        let fd = fs::openat(&self.fd, name, directory_flags(), Mode::empty())?;
+        Ok(Self { fd })
+    }
+
+    /// Creates a directory in this one that only the current user can access.
+    pub(crate) fn create_dir(&self, name: &OsStr) -> io::Result<Self> {
+        fs::mkdirat(&self.fd, name, Mode::RWXU)?;
+        self.open_dir(name)
+    }
+
+    /// The directory itself.
+    pub(crate) fn info(&self) -> io::Result<NameInfo> {
+        Ok(info(&fs::fstat(&self.fd)?))
+    }
+
+    /// What a name refers to. Opens nothing.
+    pub(crate) fn info_of(&self, name: &OsStr) -> io::Result<NameInfo> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        Ok(info(&fs::statat(&self.fd, name, flags)?))
+    }
+
+    /// Opens a regular file for reading. A file with a second name is refused: that may be in a
+    /// directory of another user.
+    pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<File> {
+        let fd = fs::openat(&self.fd, name, file_flags(), Mode::empty())?;
+        let found = info(&fs::fstat(&fd)?);
+        if !found.is_file {
+            return Err(refused(name, "is not a regular file"));
+        }
+        if found.names > 1 {
+            return Err(refused(name, "has a second name"));
+        }
+        Ok(File::from(fd))
+    }
+
+    /// Reads a regular file of at most `bytes_max` bytes. Invalid UTF-8 is replaced.
+    pub(crate) fn read_file(&self, name: &OsStr, bytes_max: u64) -> io::Result<String> {
+        let mut bytes = Vec::new();
+        let file = self.open_file(name)?;
+        file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > bytes_max {
+            return Err(refused(
+                name,
+                &format!("is larger than {bytes_max} bytes, which is not expected"),
+            ));
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Reads a regular file of at most `bytes_max` bytes in this directory or below it.
+    pub(crate) fn read_below(&self, path: &Path, bytes_max: u64) -> io::Result<String> {
+        let name = path.file_name().unwrap_or_default();
+        match path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+        {
+            Some(parent) => self.open_below(parent)?.read_file(name, bytes_max),
+            None => self.read_file(name, bytes_max),
+        }
+    }
+
+    /// Opens a directory below this one. No part of the path can be a link or `..`.
+    pub(crate) fn open_below(&self, path: &Path) -> io::Result<Self> {
+        let mut opened: Option<Self> = None;
+        for part in path.components() {
+            let Component::Normal(name) = part else {
+                return Err(refused(path.as_os_str(), "is not below the directory"));
+            };
+            opened = Some(opened.as_ref().unwrap_or(self).open_dir(name)?);
+        }
+        opened.ok_or_else(|| refused(path.as_os_str(), "is not below the directory"))
+    }
+
+    /// Reads a regular file of at most 4 KiB.
+    pub(crate) fn read_small_file(&self, name: &str) -> io::Result<String> {
+        self.read_file(OsStr::new(name), SMALL_FILE_BYTES_MAX)
+    }
+
+    /// Creates a file that only the current user can access.
+    pub(crate) fn create_file(&self, name: &str) -> io::Result<File> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(File::from(fd))
+    }
+
+    /// Renames a file in this directory.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(fs::renameat(&self.fd, from, &self.fd, to)?)
+    }
+
+    /// Makes a user and a group the owners of the directory.
+    pub(crate) fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
+        let (uid, gid) = (fs::Uid::from_raw(uid), fs::Gid::from_raw(gid));
+        Ok(fs::fchown(&self.fd, Some(uid), Some(gid))?)
+    }
+
+    /// Calls `act` for each name until it returns false.
+    pub(crate) fn each_name(&self, mut act: impl FnMut(&OsStr) -> bool) -> io::Result<()> {
+        for entry in fs::Dir::read_from(&self.fd)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." && !act(name) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a file. Not an error if it does not exist.
+    pub(crate) fn remove_file(&self, name: &OsStr) -> io::Result<()> {
+        absent_is_ok(fs::unlinkat(&self.fd, name, AtFlags::empty()))
+    }
+
+    /// Removes an empty directory. Not an error if it does not exist.
+    pub(crate) fn remove_empty_dir(&self, name: &OsStr) -> io::Result<()> {
+        absent_is_ok(fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR))
+    }
+
+    /// Removes everything in this directory. Returns an error at the deadline, and for a tree that
+    /// is deeper than any server's.
+    pub(crate) fn remove_contents(&self, deadline: Instant) -> io::Result<()> {
+        self.remove_level(deadline, 0)
+    }
+
+    fn remove_level(&self, deadline: Instant, depth: u32) -> io::Result<()> {
+        if depth > DEPTH_MAX {
+            return Err(io::Error::other(format!(
+                "the directory has more than {DEPTH_MAX} levels"
+            )));
+        }
+        // Removing names while reading them can hide others, so this repeats until none is left.
+        loop {
+            let mut found = false;
+            let mut result = Ok(());
+            self.each_name(|name| {
+                found = true;
+                result = self.remove_one(name, deadline, depth);
+                result.is_ok()
+            })?;
+            result?;
+            if !found {
+                return Ok(());
+            }
+        }
+    }
+
+    fn remove_one(&self, name: &OsStr, deadline: Instant, depth: u32) -> io::Result<()> {
+        if Instant::now() > deadline {
+            let words = "removing it takes too long; the next start continues";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, words));
+        }
+        match self.info_of(name) {
+            Ok(found) if found.is_dir => {
+                self.open_dir(name)?.remove_level(deadline, depth + 1)?;
+                self.remove_empty_dir(name)
+            }
+            Ok(_) => self.remove_file(name),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn absent_is_ok(result: rustix::io::Result<()>) -> io::Result<()> {
+    match result {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::time::Duration;
+
+    fn open(directory: &tempfile::TempDir) -> OpenDir {
+        OpenDir::open_trusted(directory.path()).unwrap()
+    }
+
+    #[test]
+    fn only_small_regular_files_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        std::fs::write(at("small"), "text").unwrap();
+        std::fs::write(at("large"), vec![b'x'; 4097]).unwrap();
+        std::fs::write(at("named twice"), "text").unwrap();
+        std::fs::hard_link(at("named twice"), at("other name")).unwrap();
+        symlink("/dev/zero", at("endless")).unwrap();
+        symlink(at("small"), at("link")).unwrap();
+        std::fs::create_dir(at("directory")).unwrap();
+        rustix::fs::mkfifoat(CWD, at("fifo"), Mode::RWXU).unwrap();
+        let dir = open(&directory);
+        assert_eq!(dir.read_small_file("small").unwrap(), "text");
+        for name in [
+            "large",
+            "named twice",
+            "endless",
+            "link",
+            "directory",
+            "fifo",
+        ] {
+            assert!(dir.read_small_file(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn files_below_are_reached_by_names_only() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(directory.path().join("a/b")).unwrap();
+        std::fs::write(directory.path().join("a/b/file"), "text").unwrap();
+        symlink("a", directory.path().join("link")).unwrap();
+        let read = |path: &str| open(&directory).read_below(Path::new(path), 4);
+        assert_eq!(read("a/b/file").unwrap(), "text");
+        for path in ["link/b/file", "a/../a/b/file", "/etc/passwd", "a", "", ".."] {
+            assert!(read(path).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn removing_follows_no_link_and_ends_at_the_deadline() {
+        let directory = tempfile::tempdir().unwrap();
+        let victim = tempfile::tempdir().unwrap();
+        std::fs::write(victim.path().join("keep"), "").unwrap();
+        std::fs::create_dir_all(directory.path().join("a/b/c")).unwrap();
+        std::fs::write(directory.path().join("a/b/file"), "").unwrap();
+        symlink(victim.path(), directory.path().join("a/link")).unwrap();
+        let dir = open(&directory);
+        let past = Instant::now();
+        std::thread::sleep(Duration::from_millis(1));
+        let error = dir.remove_contents(past).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        dir.remove_contents(Instant::now() + Duration::from_mins(1))
+            .unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        assert!(victim.path().join("keep").exists());
+    }
+
+    #[test]
+    fn a_tree_that_is_too_deep_is_an_error_and_not_a_crash() {
+        let directory = tempfile::tempdir().unwrap();
+        let deep: std::path::PathBuf = std::iter::repeat_n("d", 200).collect();
+        std::fs::create_dir_all(directory.path().join(deep)).unwrap();
+        let end = Instant::now() + Duration::from_mins(1);
+        let error = open(&directory).remove_contents(end).unwrap_err();
+        assert!(error.to_string().contains("levels"), "{error}");
+    }
+}
