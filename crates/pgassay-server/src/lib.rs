@@ -52,8 +52,6 @@ mod server_dir;
 mod settings;
 mod shared_memory;
 mod sweep;
-#[cfg(feature = "testing")]
-pub mod testing;
 mod version;
 
 pub use cache::default_cache_dir;

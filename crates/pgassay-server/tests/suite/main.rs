@@ -1,0 +1,11 @@
+//! Real servers: finding, downloading, starting, and what is left when they or their owner end.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod access;
+mod common;
+mod disks;
+mod fetching;
+mod lifetimes;
+mod logs;
+mod servers;
