@@ -10,8 +10,9 @@
 //! - [`Scratch`]: the program `pgassay` in a scratch directory.
 //! - [`SmallDisk`]: a file system to fill.
 //! - [`os`]: users, signals, processes, refused system calls.
-//! - [`servers`]: servers as pgassay starts them; [`BareServer`]: a postmaster started by hand, with
-//!   its own `pg_hba.conf`; [`Certificates`] for TLS.
+//! - With the feature `servers`: `servers`, as pgassay starts them; `BareServer`, a postmaster started
+//!   by hand, with its own `pg_hba.conf`; `Certificates` for TLS.
+//! - With the feature `sampling`: `sampling_is_permitted`.
 
 #![allow(
     clippy::missing_panics_doc,

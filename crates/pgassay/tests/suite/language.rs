@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use crate::printed;
 
@@ -107,16 +108,30 @@ fn words(line: &str) -> String {
     format!(" {} ", words.join(" "))
 }
 
+/// The words of [`OTHERS_TERMS`], and the entries of [`GLOSSARY`] by their words.
+struct Patterns {
+    others: Vec<String>,
+    ours: Vec<(String, (&'static str, &'static str))>,
+}
+
+static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns {
+    others: OTHERS_TERMS.iter().map(|term| words(term)).collect(),
+    ours: GLOSSARY
+        .iter()
+        .map(|entry| (words(entry.0), *entry))
+        .collect(),
+});
+
 /// What a line says that the glossary says otherwise.
 fn found_in(line: &str) -> Vec<(&'static str, &'static str)> {
     let mut text = words(line);
-    for term in OTHERS_TERMS {
-        while text.contains(&words(term)) {
-            text = text.replace(&words(term), "  ");
+    for term in &PATTERNS.others {
+        while text.contains(term) {
+            text = text.replace(term, "  ");
         }
     }
-    let is_in = |entry: &&(&str, &str)| text.contains(&words(entry.0));
-    GLOSSARY.iter().filter(is_in).copied().collect()
+    let found = PATTERNS.ours.iter().filter(|it| text.contains(&it.0));
+    found.map(|it| it.1).collect()
 }
 
 /// Every place in a text where the glossary says otherwise. Program output that documents quote is of
