@@ -92,7 +92,9 @@ fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .filter(|(_, line)| !line.trim_start().starts_with("//"))
 }
 
+/// Regression: in a clone below a directory named `tests`, all files were those of tests.
 fn is_test_file(path: &Path) -> bool {
+    let path = path.strip_prefix(crates()).expect("a file of a crate");
     path.file_name().is_some_and(|name| name == "tests.rs")
         || path.components().any(|part| part.as_os_str() == "tests")
 }
