@@ -8,9 +8,6 @@
 
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 
-#[path = "../../pgassay-wire/tests/support/mod.rs"]
-mod support;
-
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,6 +15,7 @@ use std::time::Duration;
 
 use pgassay_load::{ClientPool, ClientPoolConfig, RunLength};
 use pgassay_script::{ParseOptions, ParsedScript, QueryProtocol, VariableNames};
+use pgassay_test_support::BareServer;
 use pgassay_wire::conninfo::Target;
 
 const SCRIPT: &str = "\\set aid random(1, 100000 * :scale)\n\
@@ -31,7 +29,7 @@ fn main() {
     let pairs = arguments.first().map_or(7, |text| text.parse().unwrap());
     let seconds = arguments.get(1).map_or(2, |text| text.parse().unwrap());
     let mode = arguments.get(2).map_or("prepared", String::as_str);
-    let Some(server) = support::Server::trusting() else {
+    let Some(server) = BareServer::trusting() else {
         return;
     };
     let initialized = pgbench(&server, &["-i", "-q"]).status().unwrap();
@@ -64,8 +62,12 @@ fn summary(mut ratios: Vec<f64>) -> String {
     format!("{:.2} [{least:.2}..{largest:.2}]", ratios[ratios.len() / 2])
 }
 
-fn pgbench(server: &support::Server, arguments: &[&str]) -> Command {
-    let mut command = Command::new(support::bin_directory().unwrap().join("pgbench"));
+fn pgbench(server: &BareServer, arguments: &[&str]) -> Command {
+    let mut command = Command::new(
+        pgassay_test_support::bin_directory()
+            .unwrap()
+            .join("pgbench"),
+    );
     let (host, port) = (server.socket_directory(), server.port().to_string());
     command
         .args(["-U", "tester", "-p", &port, "-h"])
@@ -75,7 +77,7 @@ fn pgbench(server: &support::Server, arguments: &[&str]) -> Command {
     command
 }
 
-fn run_pgbench(server: &support::Server, clients: u32, seconds: u64, mode: &str) -> Figures {
+fn run_pgbench(server: &BareServer, clients: u32, seconds: u64, mode: &str) -> Figures {
     let (clients, seconds) = (clients.to_string(), seconds.to_string());
     let arguments = [
         "-S", "-n", "-j", "1", "-M", mode, "-c", &clients, "-T", &seconds,
@@ -106,7 +108,7 @@ fn children_cpu_us() -> f64 {
     us(usage.ru_utime) + us(usage.ru_stime)
 }
 
-fn run_ours(server: &support::Server, clients: u32, seconds: u64, mode: &str) -> Figures {
+fn run_ours(server: &BareServer, clients: u32, seconds: u64, mode: &str) -> Figures {
     let protocol = QueryProtocol::from_name(mode).expect("simple, extended or prepared");
     let mut names = VariableNames::new();
     let options = ParseOptions {

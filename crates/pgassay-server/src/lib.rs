@@ -54,8 +54,6 @@ mod server_dir;
 mod settings;
 mod shared_memory;
 mod sweep;
-#[cfg(feature = "testing")]
-pub mod testing;
 mod timed_stream;
 mod unpack;
 mod version;

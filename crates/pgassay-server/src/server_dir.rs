@@ -232,7 +232,7 @@ mod tests {
     fn a_directory_created_by_root_is_left_alone_by_the_user_of_its_server() {
         let account = account();
         if account.ourselves.uid != 0 {
-            crate::testing::skip("a directory created by root", "requires root");
+            pgassay_test_support::skip("a directory created by root", "requires root");
             return;
         }
         let parent = tempfile::tempdir().unwrap();

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use fixture::{STARTED_US, STUDY, run};
 use pgassay_store::{Filter, Store, StoreError};
+use pgassay_test_support::SmallDisk;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -388,12 +389,11 @@ impl InBackground for Command {
 }
 
 #[test]
-#[ignore = "needs a small file system: PGASSAY_SMALL_DISK=/mnt/tiny cargo test -- --ignored"]
 fn a_full_disk_is_named_and_leaves_nothing_behind() {
-    let Some(disk) = std::env::var_os("PGASSAY_SMALL_DISK") else {
+    let Some(disk) = SmallDisk::mount("8m") else {
         return;
     };
-    let store = Store::open(&Path::new(&disk).join("runs")).unwrap();
+    let store = Store::open(&disk.path().join("runs")).unwrap();
     let files = [("server.log".to_owned(), vec![b'x'; 64 << 20])];
     let message = store.save(&run(ID), STUDY, &files).unwrap_err().to_string();
     assert!(message.contains("free disk space"), "{message}");

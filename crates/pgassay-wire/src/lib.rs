@@ -15,7 +15,7 @@
 //! # Invariants
 //! - It uses protocol 3.0, which PostgreSQL 7.4 and later support.
 //! - Any received bytes produce an event or a [`WireError`], never a panic.
-//! - Events do not depend on how the replies are split into pieces (`tests/replies.rs`).
+//! - Events do not depend on how the replies are split into pieces (`tests/suite/replies.rs`).
 //! - In steady state, a reply causes no allocation: rows that the caller does not need are skipped
 //!   by their length.
 //! - `Debug` and `Display` never show a password.

@@ -22,7 +22,7 @@ use pgassay_profile::{
     LiveServer, OffCpuConfig, ProcessTotals, Sampler, SamplerConfig, Samples, WaitLog, WaitReader,
 };
 use pgassay_script::{ParseOptions, ParsedScript, QueryProtocol, VariableNames};
-use pgassay_server::testing;
+use pgassay_test_support::servers;
 use pgassay_wire::conninfo::{EmptyEnvironment, Request};
 use std::fmt::Write as _;
 use std::process::{Child, Command, Stdio};
@@ -110,7 +110,7 @@ fn main() -> Result<()> {
     let version = arguments.get(2).map_or("18", String::as_str);
     let chosen = |name: &str| arguments.len() <= 3 || arguments[3..].iter().any(|it| it == name);
     let probes: Vec<_> = PROBES.iter().filter(|it| chosen(it.0)).collect();
-    let Some(server) = testing::server(version) else {
+    let Some(server) = servers::start(version) else {
         bail!("PostgreSQL {version} is not available");
     };
     fill(&server)?;

@@ -16,7 +16,7 @@
 //! Sources: E. Lord, "The use of range in place of standard deviation in the t-test" (Biometrika, 1947),
 //! for the method; Z. Šidák, "Rectangular confidence regions" (JASA, 1967). The factors were computed for
 //! this file from 20 million draws for each number of rounds and ratio of noises (0, 0.1, 0.3, 0.6, 1);
-//! `tests/margin.rs` checks them by simulation.
+//! `tests/suite/margin.rs` checks them by simulation.
 
 /// Probability of any false difference among the compared variants.
 pub const ERROR: f64 = 0.01;

@@ -6,9 +6,8 @@ use pgassay_explain::{
     ExplainOptions, ExplainRequest, PlanDifference, PlanKind, PreparedExplain, QueryPlan,
     difference_text,
 };
-use pgassay_server::{
-    Connection, ConnectionError, Finder, Installation, Server, VersionRequest, testing,
-};
+use pgassay_server::{Connection, ConnectionError, Finder, Installation, Server, VersionRequest};
+use pgassay_test_support::{servers, skip};
 
 /// A connection to a temporary server of its own.
 pub struct Session {
@@ -21,7 +20,7 @@ pub struct Session {
 impl Session {
     /// Of a version that the tests download. `None`, with a visible skip, if it is not available.
     pub fn of_version(version: &str) -> Option<Self> {
-        testing::installation(version).map(|it| Self::start(&it))
+        servers::installation(version).map(|it| Self::start(&it))
     }
 
     /// Of the newest version that Debian's packages installed. `None`, with a visible skip, if there is
@@ -32,14 +31,14 @@ impl Session {
         match finder.find(&VersionRequest::Latest, &mut |_| ()) {
             Ok(installation) => Some(Self::start(&installation)),
             Err(error) => {
-                testing::skip("plans of an installed PostgreSQL", &error.to_string());
+                skip("plans of an installed PostgreSQL", &error.to_string());
                 None
             }
         }
     }
 
     fn start(installation: &Installation) -> Self {
-        let mut config = testing::config();
+        let mut config = servers::config();
         for (name, value) in [
             ("autovacuum", "off"),
             ("max_parallel_workers_per_gather", "0"),

@@ -285,15 +285,13 @@ fn look(pids: &[u32], slices: &mut Slices, servers: &mut ProfiledServers) {
 mod tests {
     use super::*;
     use crate::perf::record::RawRecords;
-    use std::io::Write as _;
 
     #[test]
     fn a_switch_record_has_no_space_for_a_stack() {
         let mut slicer = match Slicer::open(OffCpuConfig::default(), 24 * 1024, 8 << 20) {
             Ok(slicer) => slicer,
-            Err(SamplerError::NotPermitted(_) | SamplerError::Unsupported { .. }) => {
-                let line = "SKIPPED: a_switch_record_has_no_space_for_a_stack: not permitted\n";
-                std::io::stderr().write_all(line.as_bytes()).unwrap();
+            Err(error @ (SamplerError::NotPermitted(_) | SamplerError::Unsupported { .. })) => {
+                pgassay_test_support::skip("records of switches", &error.to_string());
                 return;
             }
             Err(error) => panic!("{error}"),

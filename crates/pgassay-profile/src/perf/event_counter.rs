@@ -171,8 +171,7 @@ mod tests {
     use super::*;
 
     fn skip(why: &EventCounterError) {
-        let line = format!("SKIPPED: counting page faults: {why}\n");
-        io::Write::write_all(&mut io::stderr(), line.as_bytes()).unwrap();
+        pgassay_test_support::skip("counting page faults", &why.to_string());
     }
 
     #[test]

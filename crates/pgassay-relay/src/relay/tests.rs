@@ -45,7 +45,7 @@ fn a_round_trip_takes_at_least_the_delay_and_keeps_its_bytes() {
         assert!(begin.elapsed() >= Duration::from_millis(4));
     }
     // A piece is counted after it has left, so its reader may see it earlier.
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_mins(1);
     while relay.lateness().pieces < 10 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -61,15 +61,15 @@ fn requests_in_flight_do_not_wait_for_each_other() {
     let relay = Relay::start(address, Duration::from_millis(200)).unwrap();
     let mut socket = client(&relay);
     let begin = Instant::now();
-    for _ in 0..10 {
+    for _ in 0..50 {
         socket.write_all(b"x").unwrap();
         std::thread::sleep(Duration::from_millis(2));
     }
-    let mut answer = [0; 10];
+    let mut answer = [0; 50];
     socket.read_exact(&mut answer).unwrap();
-    // Sequentially, they would take 2 s.
+    // Sequentially, they would take 10 s.
     assert!(
-        begin.elapsed() < Duration::from_millis(1200),
+        begin.elapsed() < Duration::from_secs(5),
         "{:?}",
         begin.elapsed()
     );

@@ -21,6 +21,7 @@ use crate::args::{ColorWhen, RunArgs, RunFlags};
 use crate::command::count::{Countable, countable};
 use crate::command::study::{PlannedStudy, planned};
 use crate::exit::Partial;
+use crate::output::print_line_stderr;
 use crate::progress::ProgressDisplay;
 use crate::style::style;
 use crate::{checks, interrupt, results};
@@ -90,7 +91,10 @@ pub fn run_planned(
     match ended_early {
         None => Ok(()),
         Some(error) if error.is::<Interrupted>() => {
-            eprintln!("pgassay: interrupted; completed trials saved as {}", run.id);
+            print_line_stderr(&format!(
+                "pgassay: interrupted; completed trials saved as {}",
+                run.id
+            ));
             Err(Interrupted.into())
         }
         Some(error) => Err(Partial {

@@ -1,0 +1,8 @@
+//! Plans, comparisons and ledgers through the public interface.
+
+mod assess;
+mod busy_server;
+mod consistency;
+mod ledger;
+mod margin;
+mod plan;

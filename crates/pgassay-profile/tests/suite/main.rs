@@ -1,0 +1,6 @@
+//! Roles of a server's processes, and the sampler on programs that the tests start.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod processes;
+mod roles;

@@ -1,0 +1,9 @@
+//! Reports on the terminal, as HTML and as JSON, and exports for other viewers.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod exports;
+mod fixture;
+mod html;
+mod json;
+mod terminal;

@@ -1,0 +1,198 @@
+//! The terminal's report as a reader sees it; the expected texts are in `snapshots`.
+
+use insta::assert_snapshot;
+use pgassay_core::comparison::{Inconclusive, Verdict};
+use pgassay_core::ledger::Divider;
+use pgassay_core::run::Run;
+use pgassay_report::{Style, terminal};
+
+const PLAIN: Style = Style {
+    color: false,
+    width: 100,
+};
+
+/// Characters in the widest line.
+fn widest(text: &str) -> usize {
+    text.lines()
+        .map(|line| line.chars().count())
+        .max()
+        .unwrap_or(0)
+}
+
+fn all_runs() -> Vec<Run> {
+    vec![
+        crate::fixture::run(),
+        crate::fixture::small_run(),
+        crate::fixture::doubtful_run(),
+        crate::fixture::descriptive_run(),
+        crate::fixture::run_without_profiles(),
+        crate::fixture::hostile_run(),
+        crate::fixture::counted_run(),
+        crate::fixture::expectations::run_with_expectations(),
+    ]
+}
+
+#[test]
+fn study_report_matches_its_snapshot() {
+    assert_snapshot!("study", &terminal(&crate::fixture::run(), &PLAIN));
+}
+
+#[test]
+fn single_comparison_shows_its_interval() {
+    assert_snapshot!("small", &terminal(&crate::fixture::small_run(), &PLAIN));
+}
+
+#[test]
+fn instruction_counts_are_shown_with_timings() {
+    assert_snapshot!(
+        "instruction-counts",
+        &terminal(&crate::fixture::counted_run(), &PLAIN),
+    );
+}
+
+#[test]
+fn expectations_source_and_unit_are_shown() {
+    assert_snapshot!(
+        "expectations",
+        &terminal(
+            &crate::fixture::expectations::run_with_expectations(),
+            &PLAIN
+        ),
+    );
+}
+
+#[test]
+fn inconclusive_comparisons_show_what_they_need() {
+    assert_snapshot!(
+        "doubtful",
+        &terminal(&crate::fixture::doubtful_run(), &PLAIN)
+    );
+}
+
+#[test]
+fn a_ledger_without_its_tail_says_why() {
+    let mut run = crate::fixture::small_run();
+    for ledger in &mut run.ledgers {
+        ledger.tail = None;
+        ledger.checks.profiled_tps_ratio = Some(0.9);
+    }
+    let flat = |run: &Run| {
+        let text = terminal(run, &PLAIN);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(flat(&run).contains("beyond p99: fewer than 20 transactions while context switches"));
+    for ledger in &mut run.ledgers {
+        ledger.blocked_by = Divider::MemoryWaitEvents;
+    }
+    assert!(flat(&run).contains("beyond p99: not available: context switches were not recorded"));
+}
+
+#[test]
+fn missing_profiles_show_how_to_enable_them() {
+    assert_snapshot!(
+        "no-profile",
+        &terminal(&crate::fixture::run_without_profiles(), &PLAIN),
+    );
+}
+
+#[test]
+fn single_variant_gets_no_verdict() {
+    assert_snapshot!(
+        "descriptive",
+        &terminal(&crate::fixture::descriptive_run(), &PLAIN),
+    );
+}
+
+#[test]
+fn narrow_terminal_drops_columns_but_no_answer() {
+    assert_snapshot!(
+        "narrow",
+        &terminal(
+            &crate::fixture::run(),
+            &Style {
+                color: false,
+                width: 72,
+            },
+        ),
+    );
+}
+
+#[test]
+fn no_line_is_wider_than_the_terminal() {
+    for run in all_runs() {
+        for width in [72, 80, 100, 200] {
+            let text = terminal(
+                &run,
+                &Style {
+                    color: false,
+                    width,
+                },
+            );
+            assert!(widest(&text) <= width.min(100), "{width}:\n{text}");
+        }
+    }
+}
+
+#[test]
+fn colors_add_only_escape_sequences() {
+    let run = crate::fixture::small_run();
+    let colored = terminal(
+        &run,
+        &Style {
+            color: true,
+            width: 100,
+        },
+    );
+    assert!(colored.contains("\u{1b}[1;32mfaster\u{1b}[0m"));
+    let mut plain = String::new();
+    let mut rest = colored.as_str();
+    while let Some((before, after)) = rest.split_once("\u{1b}[") {
+        plain.push_str(before);
+        rest = after.split_once('m').unwrap().1;
+    }
+    plain.push_str(rest);
+    assert_eq!(plain, terminal(&run, &PLAIN));
+}
+
+#[test]
+fn names_cannot_send_terminal_commands() {
+    let text = terminal(&crate::fixture::hostile_run(), &PLAIN);
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text}");
+}
+
+#[test]
+fn invalid_indices_do_not_panic() {
+    let mut run = crate::fixture::small_run();
+    run.plan.conditions.clear();
+    run.comparisons[0].variant = 7;
+    assert!(terminal(&run, &PLAIN).contains(&run.study.question));
+}
+
+#[test]
+fn a_contradicted_and_a_rounded_verdict_are_visible_everywhere() {
+    let mut run = crate::fixture::run();
+    for (comparison, reason) in run
+        .comparisons
+        .iter_mut()
+        .zip([Inconclusive::RanksDisagree, Inconclusive::BelowResolution])
+    {
+        comparison.verdict = Verdict::Inconclusive;
+        comparison.inconclusive_reason = Some(reason);
+        comparison.tps.ranks_disagree = reason == Inconclusive::RanksDisagree;
+        comparison.tps.widened = 0.025;
+    }
+    let text = terminal(&run, &PLAIN);
+    let page = pgassay_report::html(&run);
+    for shown in [&text, &page] {
+        let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(shown.contains("* The rank test contradicts the mean"));
+        assert!(shown.contains("† The pairs vary by less than the resolution"));
+        assert!(shown.contains("because the rank test contradicts the interval"));
+        assert!(shown.contains("because the pairs vary by less than the resolution"));
+    }
+    assert!(text.contains(" †\n") && text.contains(" *\n"));
+    let json = pgassay_report::json(&run);
+    for kept in ["\"ranks_disagree\"", "\"below_resolution\"", "\"widened\""] {
+        assert!(json.contains(kept), "{kept}");
+    }
+}

@@ -1,0 +1,10 @@
+//! The protocol against scripted bytes, real servers, and psql.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod connecting;
+mod conninfo;
+mod replies;
+mod server;
+mod targets;
+mod tls;

@@ -1,0 +1,146 @@
+//! `pgassay compare`: questions in one line.
+
+use pgassay_core::comparison::Verdict;
+use pgassay_core::run::Run;
+use pgassay_test_support::{Finished, Scratch};
+
+const TABLE: &str = "create table t (a int); \
+                     insert into t select i from generate_series(1, 20000) i; vacuum analyze t";
+const LOOKUP: &str = "select * from t where a = 42";
+/// Short trials: the effects here are large.
+const SHORT: [&str; 5] = ["--length", "2s", "--pairs", "4", "--no-profile"];
+
+fn finished(scratch: &Scratch, args: &[&str]) -> Finished {
+    let output = scratch.command().args(args).output();
+    Finished::of(&output.expect("the program runs"))
+}
+
+/// Runs the program and returns its output.
+fn ok(scratch: &Scratch, args: &[&str]) -> String {
+    let finished = finished(scratch, args);
+    assert_eq!(finished.code, Some(0), "{args:?}: {}", finished.stderr);
+    finished.stdout
+}
+
+#[test]
+fn an_index_answers_faster_without_a_study_file() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let index = "create index on t (a)";
+    let mut args = vec![
+        "compare",
+        "--setup",
+        TABLE,
+        "--vs-setup",
+        index,
+        LOOKUP,
+        "--json",
+    ];
+    args.extend(SHORT);
+    let output = ok(&scratch, &args);
+    let run: Run = serde_json::from_str(&output).expect("the result is JSON");
+    assert_eq!(run.plan.variants, ["as set up", index]);
+    assert_eq!(
+        run.comparisons[0].verdict,
+        Verdict::Faster,
+        "{:?}",
+        run.comparisons[0].tps
+    );
+    assert!(run.study.question.contains(index), "{}", run.study.question);
+}
+
+#[test]
+fn every_further_choice_is_a_variant_of_the_first() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let saved = scratch.path().join("study.toml");
+    let saved = saved.to_str().expect("a plain path");
+    let output = ok(
+        &scratch,
+        &[
+            "compare",
+            "-S",
+            "-M",
+            "simple,prepared",
+            "--servers",
+            "17,18",
+            "--vs",
+            "work_mem=64MB",
+            "--vs",
+            "extended",
+            "--vs",
+            "jit=off, work_mem=1MB",
+            "-c",
+            "1,4",
+            "--save",
+            saved,
+        ],
+    );
+    assert!(output.contains("pgassay run"), "{output}");
+    let plan = ok(&scratch, &["study", "plan", saved, "--json"]);
+    let plan: pgassay_core::plan::Plan = serde_json::from_str(&plan).expect("the plan is JSON");
+    let expected = [
+        "baseline",
+        "prepared",
+        "18",
+        "work_mem=64MB",
+        "extended",
+        "jit=off, work_mem=1MB",
+    ];
+    assert_eq!(plan.variants, expected);
+    assert_eq!(plan.conditions.len(), 2);
+    let versions: Vec<_> = plan
+        .servers
+        .iter()
+        .map(|it| it.version.as_deref())
+        .collect();
+    assert_eq!(
+        versions.iter().filter(|it| **it == Some("18")).count(),
+        1,
+        "{versions:?}"
+    );
+}
+
+#[test]
+fn statements_that_begin_alike_have_different_names() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let saved = scratch.path().join("study.toml");
+    let saved = saved.to_str().expect("a plain path");
+    let statement =
+        |end: &str| format!("select * from pgbench_accounts where aid = 1 and bid = {end}");
+    let (first, second) = (statement("1"), statement("2;"));
+    ok(&scratch, &["compare", &first, &second, "--save", saved]);
+    let text = std::fs::read_to_string(saved).expect("the study was saved");
+    assert!(text.contains("bid = 2;") && !text.contains(";;"), "{text}");
+    let plan = ok(&scratch, &["study", "plan", saved]);
+    assert!(plan.contains("variants: … 1, … 2 "), "{plan}");
+}
+
+#[test]
+fn a_question_without_a_second_choice_says_what_is_missing() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    for (args, expected) in [
+        (vec!["compare"], "nothing to run"),
+        (vec!["compare", "select 1"], "nothing to compare with"),
+        (
+            vec!["compare", "-S", "--vs", "fast"],
+            "--vs fast: expected a setting",
+        ),
+        (
+            vec!["compare", "-S", "--vs", "=1"],
+            "--vs =1: expected NAME=VALUE",
+        ),
+        (
+            vec!["compare", "-f", "no.sql", "--vs", "17"],
+            "cannot read the script no.sql",
+        ),
+        (
+            vec!["compare", "select 1", "--setup", "no.sql", "--vs", "17"],
+            "--setup: cannot read no.sql",
+        ),
+        (vec!["compare", " ", "select 1"], "a statement is empty"),
+    ] {
+        let output = finished(&scratch, &args);
+        let error = output.stderr;
+        assert_eq!(output.code, Some(1), "{args:?}: {error}");
+        assert!(error.contains(expected), "{args:?}: {error}");
+    }
+}

@@ -1,0 +1,289 @@
+//! Failures: each gives a clear error and the right exit code, and leaves nothing behind.
+
+use std::fs;
+use std::time::Duration;
+
+use pgassay_test_support::os::{is_root, kill};
+use pgassay_test_support::{
+    Finished, SMALL_STUDY, Scratch, SmallDisk, not_applicable, servers, skip, wait_for_exit,
+    wait_within,
+};
+
+use crate::PROGRAM;
+
+/// Long enough for several trials of [`long`] on a busy machine; no output tells when one ends.
+const A_FEW_TRIALS: Duration = Duration::from_secs(4);
+
+/// A study of 20 s, long enough to be interrupted.
+fn long() -> String {
+    SMALL_STUDY
+        .replace("full = \"2s\"", "full = \"20s\"")
+        .replace("pairs = 2", "pairs = 20")
+}
+
+#[test]
+fn a_study_that_cannot_be_run_is_refused_with_its_line_before_any_server_starts() {
+    let table = [
+        (
+            SMALL_STUDY.replace("[length]", "[lenght]"),
+            "study.toml:22:2: unknown field `lenght`",
+            "did you mean \"length\"?",
+        ),
+        (
+            SMALL_STUDY.replace("protocol = \"prepared\"", "protocol = \"preparde\""),
+            "study.toml:19:12: unknown variant `preparde`",
+            "did you mean \"prepared\"?",
+        ),
+        (
+            SMALL_STUDY.replace("\"18\"", "\"eighteen\""),
+            "study.toml:3:11: \"eighteen\" is not a PostgreSQL version",
+            "specify a series",
+        ),
+        (
+            SMALL_STUDY.replace("random(1, 10)", "random(1,"),
+            "study.toml:12:1: one:1: syntax error in command \"set\"",
+            "",
+        ),
+        (
+            SMALL_STUDY.replace("pairs = 2", "pairs = two"),
+            "study.toml:24:9:",
+            "",
+        ),
+        (
+            SMALL_STUDY.replace("insert into t", "copy t from stdin; insert into t"),
+            "",
+            "COPY FROM STDIN is not supported here",
+        ),
+    ];
+    for (study, beginning, part) in table {
+        let scratch = Scratch::new(PROGRAM);
+        let finished = scratch.run(&study, &["--offline"]);
+        if beginning.is_empty() && !servers::is_available("18") {
+            continue;
+        }
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        assert!(
+            finished.error_message().contains(beginning),
+            "{finished:?} should name {beginning}"
+        );
+        assert!(
+            finished.error_message().contains(part),
+            "{finished:?} should say {part}"
+        );
+        assert_eq!(finished.stdout, "", "errors go to stderr");
+        assert!(scratch.kept().is_empty());
+        scratch.assert_nothing_left();
+    }
+}
+
+#[test]
+fn no_network_and_an_empty_cache_say_what_to_do() {
+    let scratch = Scratch::new(PROGRAM);
+    let empty = scratch.path().join("empty");
+    let study = SMALL_STUDY.replace("\"18\"", "\"18.0\"");
+    let finished = scratch.run(
+        &study,
+        &["--offline", "--cache", &empty.display().to_string()],
+    );
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(
+        finished
+            .error_message()
+            .contains("study.toml:3:11: PostgreSQL 18.0 is not in the cache"),
+        "{finished:?}"
+    );
+    assert!(
+        finished
+            .error_message()
+            .contains("Run once without --offline"),
+        "{finished:?}"
+    );
+}
+
+#[test]
+fn sql_that_fails_in_the_set_up_names_its_line() {
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let finished = scratch.run(&SMALL_STUDY.replace("select 1;", "select\n  nope;"), &[]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(
+        finished
+            .error_message()
+            .contains("study.toml:8:1: ERROR: column \"nope\" does not exist"),
+        "{finished:?}"
+    );
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn a_script_whose_sql_fails_names_its_line_and_variant() {
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let finished = scratch.run(
+        &SMALL_STUDY.replace("select i from t", "select nope from t"),
+        &[],
+    );
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let error_message = finished.error_message();
+    assert!(
+        error_message.contains("variant \"") && error_message.contains("study.toml:13:1: client"),
+        "{finished:?}"
+    );
+    assert!(
+        error_message.contains("column \"nope\" does not exist"),
+        "{finished:?}"
+    );
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn a_server_crash_is_reported_and_completed_trials_are_saved() {
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let mut child = scratch.start(&long(), &[]);
+    std::thread::sleep(A_FEW_TRIALS);
+    kill(scratch.postmaster_pid(), libc::SIGKILL);
+    let code = wait_for_exit(&mut child, Duration::from_mins(1));
+    assert_eq!(code, Some(2), "{}", scratch.stderr());
+    assert!(
+        scratch
+            .stderr()
+            .contains("server died (signal: 9 (SIGKILL))"),
+        "{}",
+        scratch.stderr()
+    );
+    assert_eq!(scratch.kept().len(), 1, "the partial result is stored");
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn the_first_ctrl_c_stops_after_the_current_step_and_saves_trials() {
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let mut child = scratch.start(&long(), &[]);
+    std::thread::sleep(A_FEW_TRIALS);
+    kill(child.id().cast_signed(), libc::SIGINT);
+    assert_eq!(
+        wait_for_exit(&mut child, Duration::from_mins(2)),
+        Some(130),
+        "{}",
+        scratch.stderr()
+    );
+    assert_eq!(scratch.kept().len(), 1, "{}", scratch.stderr());
+    let output = scratch
+        .command()
+        .args(["show", "last"])
+        .output()
+        .expect("the program runs");
+    assert!(
+        Finished::of(&output).stdout.contains("ended after"),
+        "the result is marked as partial"
+    );
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn the_second_ctrl_c_ends_at_once_and_leaves_nothing() {
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    // A statement that does not end.
+    let study = long().replace("select i from t where i < :x;", "select pg_sleep(30);");
+    let mut child = scratch.start(&study, &[]);
+    // Until it ends, since two signals that arrive before the program runs again count as one.
+    wait_within("the second signal ends it", Duration::from_secs(20), || {
+        kill(child.id().cast_signed(), libc::SIGINT);
+        child.try_wait().expect("our child").is_some()
+    });
+    let code = child.wait().expect("our child").code();
+    assert_eq!(code, Some(130), "{}", scratch.stderr());
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn a_killed_run_takes_its_server_with_it() {
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let mut child = scratch.start(&long(), &[]);
+    child.kill().expect("the process runs");
+    assert_eq!(wait_for_exit(&mut child, Duration::from_mins(1)), None);
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn a_full_disk_under_the_data_directory_is_reported() {
+    let Some(disk) = SmallDisk::mount("80m") else {
+        return;
+    };
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let study = SMALL_STUDY.replace(
+        "insert into t select 1;",
+        "insert into t select generate_series(1, 10000000);",
+    );
+    let finished = scratch.run(
+        &study,
+        &["--data-parent", &disk.path().display().to_string()],
+    );
+    let left: Vec<_> = fs::read_dir(disk.path())
+        .expect("the disk")
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(
+        finished.error_message().contains("No space left on device"),
+        "{finished:?}"
+    );
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn without_permission_to_sample_the_study_runs_and_names_the_fix() {
+    if !is_root() {
+        skip("a study without sampling", "only root can switch users");
+        return;
+    }
+    if !servers::is_available("18") {
+        return;
+    }
+    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    if paranoid.trim().parse::<i32>().is_ok_and(|level| level <= 0) {
+        not_applicable("a study without sampling", "any user may sample here");
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let program = scratch.path().join("pgassay");
+    fs::copy(PROGRAM, &program).expect("a copy of the program");
+    let study = scratch.study(SMALL_STUDY);
+    let mut command = scratch.command_of("setpriv".as_ref());
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&program)
+        .arg("run")
+        .arg(study);
+    if let Some(cache) = pgassay_server::default_cache_dir() {
+        command.env("PGASSAY_CACHE", cache);
+    }
+    let finished = Finished::of(&command.output().expect("setpriv runs"));
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(finished.stdout.contains("no CPU profile"), "{finished:?}");
+    assert!(
+        finished.stdout.contains("perf_event_paranoid"),
+        "{finished:?}"
+    );
+    scratch.assert_nothing_left();
+}

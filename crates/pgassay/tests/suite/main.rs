@@ -1,0 +1,33 @@
+//! The program, as its users run it: on servers that it starts, and on others.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod bench;
+mod circles;
+mod compare;
+mod counters;
+mod counting;
+mod crate_dependencies;
+mod documents;
+mod faults;
+mod founding_scripts;
+mod initialization;
+mod language;
+mod own_server;
+mod own_study;
+mod pgbench;
+mod printed;
+mod profile;
+mod profile_remote;
+mod profiling;
+mod server_files;
+mod shipped;
+mod study_keys;
+mod study_to_answer;
+mod terminal;
+mod timing_command;
+mod variant_servers;
+mod waits;
+
+/// The program under test.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_pgassay");

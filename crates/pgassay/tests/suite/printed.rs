@@ -1,0 +1,91 @@
+//! What commands print, word for word: help, plans of built-in studies, the list of stored runs.
+//!
+//! After an intended change: `INSTA_UPDATE=always cargo test -p pgassay --test suite printed`.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use insta::assert_snapshot;
+use pgassay_test_support::Scratch;
+
+use crate::PROGRAM;
+
+/// The help of a command, independent of environment variables and of the terminal's width.
+fn help(arguments: &[String]) -> String {
+    let mut command = Command::new(PROGRAM);
+    let output = command
+        .args(arguments)
+        .arg("--help")
+        .env_clear()
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The names listed under "Commands:".
+fn subcommands(help: &str) -> Vec<String> {
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let listed = listed.take_while(|line| !line.is_empty());
+    let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let names = names.filter_map(|line| line.split_whitespace().next());
+    names
+        .filter(|name| *name != "help")
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The arguments of every command and subcommand, and its help.
+pub fn helps() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut left = vec![Vec::new()];
+    while let Some(arguments) = left.pop() {
+        let text = help(&arguments);
+        for name in subcommands(&text) {
+            left.push([&arguments[..], &[name]].concat());
+        }
+        found.push((arguments.join(" "), text));
+    }
+    assert!(found.len() > 12, "{} commands", found.len());
+    found
+}
+
+#[test]
+fn help_of_every_command() {
+    for (command, text) in helps() {
+        let name = format!("help {command}").trim_end().replace(' ', "-");
+        assert_snapshot!(name, text);
+    }
+}
+
+fn printed(scratch: &Scratch, arguments: &[&str]) -> String {
+    let output = scratch
+        .command()
+        .args(arguments)
+        .env("TZ", "UTC")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn plans_of_two_built_in_studies() {
+    let scratch = Scratch::new(PROGRAM);
+    for study in ["prepared-vs-simple", "synchronous-commit"] {
+        let arguments = ["study", "plan", study, "--quick", "--seed", "7"];
+        assert_snapshot!(format!("plan-{study}"), printed(&scratch, &arguments));
+    }
+}
+
+#[test]
+fn the_list_of_stored_runs() {
+    let scratch = Scratch::new(PROGRAM);
+    let directory = scratch.results().join("20261123-040611-prepared-vs-simple");
+    fs::create_dir_all(&directory).unwrap();
+    let stored =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../pgassay-store/tests/fixture/run-1.json");
+    fs::copy(stored, directory.join("run.json")).unwrap();
+    assert_snapshot!("list", printed(&scratch, &["list"]));
+}

@@ -1,0 +1,143 @@
+//! `pgassay profile` of a server whose processes are invisible.
+
+use std::thread;
+
+use crate::PROGRAM;
+use crate::profiling::{Load, observed, run};
+use pgassay_core::ledger::Part;
+use pgassay_server::ServerConfig;
+use pgassay_test_support::{Finished, Scratch, collapse_whitespace, os::is_root, servers, skip};
+
+/// Runs `pgassay profile` in a separate PID namespace, where the server's processes are as invisible
+/// as those of another machine.
+fn run_in_pid_namespace(scratch: &Scratch, dsn: &str, arguments: &[&str]) -> Finished {
+    let program = scratch.command();
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--"]);
+    command
+        .arg(program.get_program())
+        .args(["profile", "--dsn", dsn]);
+    command.args(arguments);
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    run(&mut command)
+}
+
+#[test]
+fn a_remote_server_is_profiled_by_pg_stat_activity() {
+    if !is_root() {
+        skip("a remote server", "a PID namespace requires root");
+        return;
+    }
+    let config = ServerConfig {
+        tcp: true,
+        ..servers::config()
+    };
+    for version in ["9.6", "18"] {
+        let Some(server) = servers::start_with(version, &config) else {
+            continue;
+        };
+        check_profile_by_activity(&server, version);
+        server.stop().expect("the server stops");
+    }
+}
+
+fn check_profile_by_activity(server: &pgassay_server::Server, version: &str) {
+    let mut holder = server.connect().expect("a connection");
+    for sql in [
+        "create role watcher login password 'secret'",
+        "select pg_advisory_lock(1)",
+    ] {
+        holder.query(sql).expect("the query succeeds");
+    }
+    let mut waiter = server.connect().expect("a connection");
+    let waiting = thread::spawn(move || waiter.query("select pg_advisory_lock(1)").map(drop));
+    // Not in FROM, where the rows would go to a temporary file, and the backend would wait for it.
+    let sql = "select sum(sqrt(i)) from (select generate_series(1, 3000000) i) s";
+    let working = Load::of(server, 1, sql);
+    let scratch = Scratch::new(PROGRAM);
+    let page = scratch.path().join("page.html");
+    let page_name = page.to_string_lossy();
+    let dsn = server.conninfo();
+    let seen = observed(&run_in_pid_namespace(
+        &scratch,
+        &dsn,
+        &["--duration", "2s", "--json", "--html", &page_name],
+    ));
+    let text = run_in_pid_namespace(&scratch, &dsn, &["--duration", "1s"]);
+    let port = server.tcp_address().expect("the server listens").port();
+    let theirs = format!("host=127.0.0.1 port={port} user=watcher password=secret dbname=postgres");
+    let strangers = run_in_pid_namespace(&scratch, &theirs, &["--duration", "1s"]);
+    let pid = run_in_pid_namespace(&scratch, &dsn, &["--pid", "1"]);
+    let stacks = run_in_pid_namespace(
+        &scratch,
+        &dsn,
+        &["--duration", "1s", "--export", "folded=-"],
+    );
+    drop(holder);
+    waiting
+        .join()
+        .expect("the thread does not panic")
+        .expect("the lock");
+    working.stop();
+
+    assert_eq!(seen.subject.postmaster_pid, None);
+    assert_eq!(seen.subject.major.as_deref(), Some(version));
+    assert_eq!(
+        (seen.backends, seen.sessions),
+        (None, 3),
+        "own connections are excluded"
+    );
+    let there_us = 3.0 * seen.window_us;
+    assert!(
+        (seen.backends_present_us / there_us - 1.0).abs() < 0.02,
+        "{seen:?}"
+    );
+    let rows = seen.ledger();
+    let share = |part: Part| {
+        let of_part = rows.iter().filter(|row| row.part == part);
+        of_part.map(|row| row.us).sum::<f64>() / seen.backends_present_us
+    };
+    for part in [Part::Running, Part::Client, Part::Blocked] {
+        assert!((share(part) - 1.0 / 3.0).abs() < 0.05, "{rows:?}");
+    }
+    let lock = rows.iter().find(|row| row.part == Part::Blocked);
+    assert_eq!(lock.map(|row| &*row.mechanism), Some("Lock advisory"));
+    let questions = seen.transactions.expect("transactions were counted");
+    assert!(questions < 50, "{questions}: pgassay's own are excluded");
+    for part in [
+        "at socket ",
+        "T0: all time by samples of pg_stat_activity",
+        "on CPU or in run queue",
+        "run pgassay on the server's host",
+    ] {
+        assert!(
+            collapse_whitespace(&text.stdout).contains(part),
+            "{part}: {text:?}"
+        );
+    }
+    let named = |it: &&str| text.stdout.contains(*it);
+    let unknown = ["TIME", "BLOCKED", "  run queue", "99th percentile"];
+    assert_eq!(
+        unknown.iter().copied().find(|it| named(it)),
+        None,
+        "{text:?}"
+    );
+    assert!(strangers.stdout.contains("pg_monitor"), "{strangers:?}");
+    assert_eq!(pid.code, Some(1), "{pid:?}");
+    assert!(
+        pid.error_message().contains("--pid cannot be one"),
+        "{pid:?}"
+    );
+    assert_eq!(stacks.code, Some(1), "{stacks:?}");
+    assert!(
+        stacks.error_message().contains("no stacks to export"),
+        "{stacks:?}"
+    );
+    let page = std::fs::read_to_string(page).expect("the file was written");
+    assert!(page.contains("T0: all time by samples"), "{page}");
+}
