@@ -12,8 +12,11 @@
 //! Nothing here does I/O or reads a clock.
 
 pub mod calibration;
+pub mod check;
 pub mod comparison;
+pub mod cost_row;
 pub mod counters;
+pub mod cpu;
 pub mod finding;
 pub mod instructions;
 pub mod ledger;
@@ -27,3 +30,4 @@ pub mod study;
 pub mod subsystem;
 pub mod transactions;
 pub mod trial;
+pub mod waits;

@@ -9,7 +9,9 @@ use hdrhistogram::serialization::{Deserializer, Serializer as _, V2Serializer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::observation::{Background, Waits};
+use crate::cpu::Background;
+pub use crate::cpu::CpuTotals;
+use crate::waits::Waits;
 
 /// Why a trial was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -138,17 +140,6 @@ impl Trial {
     pub fn server_cpu_us_per_tx(&self) -> Option<f64> {
         Some(self.server?.on_cpu_us / self.transactions_total as f64)
     }
-}
-
-/// Exact CPU totals of a group of processes, from the kernel's `schedstat`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CpuTotals {
-    /// Time on a CPU.
-    pub on_cpu_us: f64,
-    /// Run-queue wait: time runnable but waiting for a CPU.
-    pub run_queue_us: f64,
-    /// Number of processes.
-    pub processes: u32,
 }
 
 /// CPU usage of the load generator over the whole trial, and a breakdown of its clients' time in the

@@ -18,7 +18,7 @@ use super::{
     ExplainedShare, LedgerDifference, LedgerRow, Nature, Part, Row, UNEXPLAINED_SHARE_MAX,
     UNEXPLAINED_TIME_SHARE_MAX, is_explained,
 };
-use crate::comparison::{Change, CostRow};
+use crate::cost_row::{Change, CostRow};
 use crate::trial::LatencyError;
 
 /// Confidence of each interval.

@@ -41,7 +41,8 @@ pub use tail::{TAIL_TRANSACTIONS_MIN, Tail, TailRow};
 pub use trials::{PointMeasurements, ledger};
 pub(crate) use trials::{blocked_key, blocked_weights, cpu_weights, rows_by_block};
 
-use crate::comparison::{Change, CostRow};
+use crate::cost_row::{Change, CostRow};
+use crate::waits::WaitSource;
 
 /// A difference with more unexplained time than this share of it is not called explained.
 pub const UNEXPLAINED_TIME_SHARE_MAX: f64 = 0.05;
@@ -132,6 +133,15 @@ pub enum Divider {
     MemoryWaitEvents,
     /// Stacks of blocked backends.
     Stacks,
+}
+
+impl From<WaitSource> for Divider {
+    fn from(source: WaitSource) -> Self {
+        match source {
+            WaitSource::Memory => Self::MemoryWaitEvents,
+            WaitSource::PgStatActivity => Self::ActivityWaitEvents,
+        }
+    }
 }
 
 /// Where the transactions of a point spend their time.

@@ -18,10 +18,11 @@ use super::checks::{Guards, LedgerInputs, consistency, mean};
 use super::reason::Reason;
 use super::tail::tail;
 use super::{BackgroundRow, Divider, Ledger, Part, Row};
-use crate::observation::WaitSource;
+use crate::cpu::CpuTotals;
 use crate::profile::{BlockedStack, Frame, Profile};
 use crate::subsystem::{Attribution, FrameName, Phase, Subsystem, Symbols};
-use crate::trial::{CpuTotals, LatencyError, Trial, TrialKind};
+use crate::trial::{LatencyError, Trial, TrialKind};
+use crate::waits::WaitSource;
 
 /// All measurements of one point.
 pub struct PointMeasurements<'a> {

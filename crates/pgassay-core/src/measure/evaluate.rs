@@ -9,7 +9,8 @@ use super::{
     CheckOutcome, ExpectationCheck, ExpectationOutcome, Expression, Figure, Percentile,
     RatioFigure, Reading, ReferenceFigure, ReferenceTable, Relation, WatchedFunction, Where,
 };
-use crate::comparison::{Comparison, CostRow, PointSummary};
+use crate::comparison::{Comparison, PointSummary};
+use crate::cost_row::CostRow;
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::study::Study;
@@ -366,7 +367,7 @@ fn figure(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::comparison::Change;
+    use crate::cost_row::Change;
 
     fn row(name: &str, low_us: f64, high_us: f64) -> CostRow {
         CostRow {
