@@ -8,9 +8,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::measurements::{PointMeasurements, of_kind};
 use super::reason::Reason;
-use super::trials::{PointMeasurements, cpu_key, key_in_profile, of_kind};
-use super::{Nature, Part};
+use super::row::{Nature, Part};
+use super::weights::{cpu_key, key_in_profile};
 use crate::profile::{Node, Profile};
 use crate::subsystem::Symbols;
 use crate::trial::{LatencyError, TrialKind};
