@@ -18,6 +18,8 @@ pub mod cost_row;
 pub mod counters;
 pub mod cpu;
 pub mod finding;
+#[cfg(test)]
+mod fixture;
 pub mod instructions;
 pub mod ledger;
 pub mod measure;

@@ -78,8 +78,8 @@ pub struct Trial {
     /// be negative, because the kernel counts idle time in ticks. `None` if not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unaccounted: Option<f64>,
-    /// Server and kernel statistics by name (see [`crate::counters`]), over the whole trial like the CPU
-    /// totals; empty if not read.
+    /// Server and kernel statistics by name, such as `wal.insert_bytes`, over the whole trial like the
+    /// CPU totals; empty if not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, f64>,
     /// Share of the machine's CPU time that was used by anything, 0 to 1; 0 if not recorded.
@@ -124,6 +124,37 @@ pub struct CrossCheckReadings {
 }
 
 impl Trial {
+    /// A trial of this kind in which nothing was measured: all figures are 0 or absent, and the latency
+    /// histogram is empty text, which does not decode.
+    pub fn empty(kind: TrialKind) -> Self {
+        Self {
+            block: 0,
+            server_start: 0,
+            condition: 0,
+            variant: 0,
+            position: 0,
+            kind,
+            started_us: 0,
+            window_us: 0.0,
+            transactions: 0,
+            credited_transactions: None,
+            transactions_total: 0,
+            latency: Latency {
+                hdr_v2_ns: String::new(),
+            },
+            server: None,
+            client: ClientTotals::default(),
+            cpu_steal: 0.0,
+            other_programs: 0.0,
+            unaccounted: None,
+            counters: BTreeMap::new(),
+            cpu_utilization: 0.0,
+            background: Vec::new(),
+            waits: None,
+            cross_checks: None,
+        }
+    }
+
     /// Transactions, weighted by the share of their duration inside the window; in results of older
     /// versions, the number that ended inside it.
     pub fn credited_or_counted(&self) -> f64 {
@@ -222,38 +253,8 @@ impl Latency {
 pub struct LatencyError;
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-
-    /// A timed trial of one second with 100 transactions.
-    pub(crate) fn trial() -> Trial {
-        Trial {
-            block: 0,
-            server_start: 0,
-            condition: 0,
-            variant: 0,
-            position: 0,
-            kind: TrialKind::Timed,
-            started_us: 0,
-            window_us: 1e6,
-            transactions: 100,
-            credited_transactions: None,
-            transactions_total: 100,
-            latency: Latency {
-                hdr_v2_ns: String::new(),
-            },
-            server: Some(CpuTotals::default()),
-            client: ClientTotals::default(),
-            cpu_steal: 0.0,
-            other_programs: 0.0,
-            unaccounted: None,
-            cpu_utilization: 0.0,
-            background: Vec::new(),
-            waits: None,
-            cross_checks: None,
-            counters: BTreeMap::new(),
-        }
-    }
 
     #[test]
     fn a_histogram_round_trips() {
@@ -267,7 +268,11 @@ pub(crate) mod tests {
 
     #[test]
     fn throughput_uses_credited_transactions_if_available() {
-        let mut trial = trial();
+        let mut trial = Trial {
+            window_us: 1e6,
+            transactions: 100,
+            ..Trial::empty(TrialKind::Timed)
+        };
         assert_eq!((trial.credited_or_counted(), trial.tps()), (100.0, 100.0));
         trial.credited_transactions = Some(100.25);
         assert_eq!((trial.credited_or_counted(), trial.tps()), (100.25, 100.25));

@@ -28,7 +28,7 @@ pub struct RemedyVariant {
 
 impl RemedyVariant {
     /// Uses another protocol.
-    pub(super) fn protocol(protocol: Protocol) -> Self {
+    pub fn protocol(protocol: Protocol) -> Self {
         Self {
             name: format!("protocol={}", protocol.as_str()),
             protocol: Some(protocol),
@@ -37,7 +37,7 @@ impl RemedyVariant {
     }
 
     /// Uses another version.
-    pub(super) fn version(version: &str) -> Self {
+    pub fn version(version: &str) -> Self {
         Self {
             name: format!("version={version}"),
             version: Some(version.to_owned()),
@@ -46,7 +46,7 @@ impl RemedyVariant {
     }
 
     /// Changes session settings.
-    pub(super) fn session(pairs: &[(&str, &str)]) -> Self {
+    pub fn session(pairs: &[(&str, &str)]) -> Self {
         Self {
             name: named(pairs),
             session: owned(pairs),
@@ -55,7 +55,7 @@ impl RemedyVariant {
     }
 
     /// Changes server settings.
-    pub(super) fn settings(pairs: &[(&str, &str)]) -> Self {
+    pub fn settings(pairs: &[(&str, &str)]) -> Self {
         Self {
             name: named(pairs),
             settings: owned(pairs),

@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Finding, RemedyVariant};
+use super::record::Finding;
+use super::remedy::RemedyVariant;
 use crate::plan::{Plan, Point, ServerPlan};
 use crate::run::Run;
 use crate::study::DriverKind;

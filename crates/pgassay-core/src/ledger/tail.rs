@@ -206,9 +206,9 @@ fn timed_us(measured: &PointMeasurements<'_>) -> Result<f64, LatencyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::trial;
     use crate::profile::{Frame, ProfileBuilder};
     use crate::transactions::{TransactionTimes, Transactions};
-    use crate::trial::tests::trial;
     use crate::trial::{Latency, Trial};
     use hdrhistogram::Histogram;
 

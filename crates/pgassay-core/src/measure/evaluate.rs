@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::blocks::{inclusive_share, of_counter, of_trials};
-use super::interval::{MeasuredValue, outcome};
-use super::parse;
-use super::{
-    CheckOutcome, ExpectationCheck, ExpectationOutcome, Expression, Figure, Percentile,
-    RatioFigure, Reading, ReferenceFigure, ReferenceTable, Relation, WatchedFunction, Where,
+use super::expression::{
+    ExpectationCheck, Expression, Figure, Percentile, RatioFigure, Relation, Where,
 };
+use super::interval::{MeasuredValue, outcome};
+use super::outcome::{
+    CheckOutcome, ExpectationOutcome, Reading, ReferenceFigure, ReferenceTable, WatchedFunction,
+};
+use super::parse;
 use crate::comparison::{Comparison, PointSummary};
 use crate::cost_row::CostRow;
 use crate::plan::Plan;

@@ -4,7 +4,9 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::{ExpectationCheck, Expression, Figure, Percentile, RatioFigure, Relation, Where};
+use super::expression::{
+    ExpectationCheck, Expression, Figure, Percentile, RatioFigure, Relation, Where,
+};
 use crate::study::{Study, StudyError, StudySource, most_similar};
 
 /// An error in an expression, with what was expected.
@@ -20,7 +22,7 @@ const FIGURES: &str = "tps_ratio, latency_ratio, p95_ratio, p99_ratio, cpu_ratio
 latency_ms, p50_ms, p95_ms, p99_ms, cpu_us, share(FUNCTION), counted(COUNTER), per_second(COUNTER), leading";
 
 /// Parses a check.
-pub(crate) fn check(text: &str) -> Result<ExpectationCheck, ExpressionError> {
+pub fn check(text: &str) -> Result<ExpectationCheck, ExpressionError> {
     let (text, conditions) = split_where(text)?;
     let mut parser = Parser::new(text)?;
     let left = parser.sum()?;
@@ -73,7 +75,7 @@ pub(crate) fn check(text: &str) -> Result<ExpectationCheck, ExpressionError> {
 }
 
 /// Parses an expression and its conditions.
-pub(crate) fn expression(text: &str) -> Result<(Expression, Vec<Where>), ExpressionError> {
+pub fn expression(text: &str) -> Result<(Expression, Vec<Where>), ExpressionError> {
     let (text, conditions) = split_where(text)?;
     let mut parser = Parser::new(text)?;
     let found = parser.sum()?;
@@ -82,7 +84,7 @@ pub(crate) fn expression(text: &str) -> Result<(Expression, Vec<Where>), Express
 }
 
 /// Parses a variant and the conditions under which it is compared with the baseline.
-pub(crate) fn comparison(text: &str) -> Result<(String, Vec<Where>), ExpressionError> {
+pub fn comparison(text: &str) -> Result<(String, Vec<Where>), ExpressionError> {
     let (text, conditions) = split_where(text)?;
     let mut parser = Parser::new(text)?;
     let Some(CheckToken::Word(variant)) = parser.next() else {

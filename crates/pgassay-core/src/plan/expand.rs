@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::combination::{Combination, combinations};
-use super::interpolate::interpolate;
-use super::names::{check_names, chosen_variants, script_named, unknown_name};
+use super::expansion::Expansion;
+use super::names::{check_names, chosen_variants, script_named};
 use super::schedule::{count_connections, schedule};
-use super::servers::ServerSet;
+use super::server_set::ServerSet;
 use super::yields::yield_of;
-use super::{Condition, Overrides, Plan, PlannedScript, PlannedSql, Point};
+use super::{Condition, Overrides, Plan, PlannedScript, Point};
 use crate::measure;
 use crate::study::{DriverKind, Scalar, Script, Study, StudyError, StudySource, Variant};
 
@@ -62,14 +62,6 @@ pub fn plan(
         points,
         schedule,
     })
-}
-
-/// The inputs of every step of the expansion, and the servers found so far.
-pub(super) struct Expansion<'a> {
-    pub(super) study: &'a Study,
-    pub(super) source: &'a StudySource,
-    pub(super) overrides: &'a Overrides,
-    pub(super) servers: ServerSet,
 }
 
 impl Expansion<'_> {
@@ -155,35 +147,6 @@ impl Expansion<'_> {
         Ok(session)
     }
 
-    /// The study's `setup` or `reset`, followed by the variant's.
-    pub(super) fn sql(
-        &self,
-        index: usize,
-        variant: &Variant,
-        key: &str,
-        values: &BTreeMap<String, String>,
-    ) -> Result<Vec<PlannedSql>, StudyError> {
-        let (shared, own) = match key {
-            "setup" => (&self.study.data.setup, &variant.setup),
-            _ => (&self.study.data.reset, &variant.reset),
-        };
-        let mut all = Vec::new();
-        for (of_variant, text) in [(None, shared), (Some(index), own)] {
-            let Some(text) = text else { continue };
-            let mut sql = PlannedSql {
-                of_variant,
-                text: String::new(),
-            };
-            let path = sql.path(key);
-            let path: Vec<&str> = path.iter().map(String::as_str).collect();
-            sql.text = self.fill_parameters(text, values, &path)?;
-            if !sql.text.trim().is_empty() {
-                all.push(sql);
-            }
-        }
-        Ok(all)
-    }
-
     /// The parameter `scale`, from which pgbench's scripts compute their numbers of rows.
     fn scale(&self, values: &BTreeMap<String, String>) -> Result<i64, StudyError> {
         let Some(text) = values.get("scale") else {
@@ -241,31 +204,6 @@ impl Expansion<'_> {
         values.extend(self.overrides.parameters.clone());
         values.insert("clients".to_owned(), at.clients.to_string());
         values
-    }
-
-    pub(super) fn fill_parameters(
-        &self,
-        text: &str,
-        values: &BTreeMap<String, String>,
-        path: &[&str],
-    ) -> Result<String, StudyError> {
-        interpolate(text, values).map_err(|unknown| {
-            let mut error = unknown_name(
-                self.source,
-                path,
-                "parameter",
-                &unknown.name,
-                values.keys().map(String::as_str),
-            );
-            if let (Some(location), Some(line)) = (
-                &mut error.location,
-                self.source.line_in_text(path, unknown.line),
-            ) {
-                location.line = line;
-                location.column = 1;
-            }
-            error
-        })
     }
 
     fn scripts(
