@@ -10,7 +10,7 @@ use super::interval::{MeasuredValue, outcome};
 use super::outcome::{
     CheckOutcome, ExpectationOutcome, Reading, ReferenceFigure, ReferenceTable, WatchedFunction,
 };
-use super::parse;
+use super::parse::{parse_check, parse_expression};
 use crate::comparison::{Comparison, PointSummary};
 use crate::cost_row::CostRow;
 use crate::plan::Plan;
@@ -56,7 +56,7 @@ pub fn read(
         profiles,
     };
     let expectations = study.expect.iter().map(|expected| {
-        let readings = match parse::check(&expected.check) {
+        let readings = match parse_check(&expected.check) {
             Ok(check) => measured.readings(&check),
             Err(_) => Vec::new(),
         };
@@ -286,7 +286,7 @@ impl ExpressionData<'_> {
 
     /// The geometric mean of an expression over its conditions.
     fn mean(&self, text: &str) -> Option<f64> {
-        let (expression, wanted) = parse::expression(text).ok()?;
+        let (expression, wanted) = parse_expression(text).ok()?;
         let values: Vec<f64> = (0..self.plan.conditions.len())
             .filter(|condition| self.is_at(*condition, &wanted))
             .filter_map(|condition| Some(self.value(&expression, condition)?.point))
@@ -316,7 +316,7 @@ impl ExpressionData<'_> {
 
 /// The figure of an expression, for any variant; `None` if the expression computes something.
 fn figure_of(text: &str) -> Option<Figure> {
-    match parse::expression(text).ok()?.0 {
+    match parse_expression(text).ok()?.0 {
         Expression::Figure { figure, .. } => Some(figure),
         _ => None,
     }
