@@ -184,10 +184,10 @@ fn single_condition_plan(plan: &Plan, condition: usize, pairs: u32) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::trial;
     use crate::plan::{Overrides, plan};
     use crate::study::StudySource;
     use crate::trial::Latency;
-    use crate::trial::tests::trial;
 
     const STUDY: &str = "question = \"?\"\n[[script]]\nname = \"s\"\ntext = \"select 1\"\n\
 [[script]]\nname = \"t\"\ntext = \"select 2\"\n[[variant]]\nname = \"A\"\n[[variant]]\nname = \"A again\"\n\

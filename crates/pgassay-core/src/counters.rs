@@ -185,7 +185,7 @@ pub fn is_about_transactions(name: &str) -> bool {
 }
 
 /// The counters of one point.
-pub(crate) struct PointCounters<'a> {
+pub struct PointCounters<'a> {
     trials: Vec<&'a Trial>,
     names: BTreeSet<&'a str>,
 }
@@ -288,7 +288,7 @@ pub fn per_transaction(figures: &[CounterFigure]) -> BTreeMap<&str, f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::tests::trial;
+    use crate::fixture::trial;
 
     fn counted(values: &[(f64, u64)]) -> Vec<Trial> {
         values

@@ -12,9 +12,14 @@
 //! Nothing here does I/O or reads a clock.
 
 pub mod calibration;
+pub mod check;
 pub mod comparison;
+pub mod cost_row;
 pub mod counters;
+pub mod cpu;
 pub mod finding;
+#[cfg(test)]
+mod fixture;
 pub mod instructions;
 pub mod ledger;
 pub mod measure;
@@ -27,3 +32,4 @@ pub mod study;
 pub mod subsystem;
 pub mod transactions;
 pub mod trial;
+pub mod waits;

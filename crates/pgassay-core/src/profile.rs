@@ -1,7 +1,7 @@
 //! Stored CPU profiles: call trees of sample counts, with the quality of the sampling.
 //!
 //! Samples only apportion time: the cost of a function is its share of the samples times the exact
-//! on-CPU time of the backends (see [`crate::comparison`]).
+//! on-CPU time of the backends (see the crate `pgassay-account`).
 
 use std::collections::HashMap;
 

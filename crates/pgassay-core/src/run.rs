@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::calibration::CalibrationSummary;
+pub use crate::check::Check;
 use crate::comparison::{Comparison, PointSummary};
 use crate::finding::Finding;
 use crate::instructions::InstructionCosts;
@@ -136,21 +137,6 @@ pub struct RelayFacts {
     pub late_mean_us: f64,
     /// Maximum lateness.
     pub late_max_us: f64,
-}
-
-/// One check of the machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Check {
-    /// What was checked, for example `kernel.perf_event_paranoid`.
-    pub name: String,
-    /// The value found.
-    pub value: String,
-    /// The limitation, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limitation: Option<String>,
-    /// The command that removes the limitation, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fix: Option<String>,
 }
 
 /// A warning that affects the interpretation of the results.

@@ -9,7 +9,9 @@ use hdrhistogram::serialization::{Deserializer, Serializer as _, V2Serializer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::observation::{Background, Waits};
+use crate::cpu::Background;
+pub use crate::cpu::CpuTotals;
+use crate::waits::Waits;
 
 /// Why a trial was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -76,8 +78,8 @@ pub struct Trial {
     /// be negative, because the kernel counts idle time in ticks. `None` if not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unaccounted: Option<f64>,
-    /// Server and kernel statistics by name (see [`crate::counters`]), over the whole trial like the CPU
-    /// totals; empty if not read.
+    /// Server and kernel statistics by name, such as `wal.insert_bytes`, over the whole trial like the
+    /// CPU totals; empty if not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, f64>,
     /// Share of the machine's CPU time that was used by anything, 0 to 1; 0 if not recorded.
@@ -122,6 +124,37 @@ pub struct CrossCheckReadings {
 }
 
 impl Trial {
+    /// A trial of this kind in which nothing was measured: all figures are 0 or absent, and the latency
+    /// histogram is empty text, which does not decode.
+    pub fn empty(kind: TrialKind) -> Self {
+        Self {
+            block: 0,
+            server_start: 0,
+            condition: 0,
+            variant: 0,
+            position: 0,
+            kind,
+            started_us: 0,
+            window_us: 0.0,
+            transactions: 0,
+            credited_transactions: None,
+            transactions_total: 0,
+            latency: Latency {
+                hdr_v2_ns: String::new(),
+            },
+            server: None,
+            client: ClientTotals::default(),
+            cpu_steal: 0.0,
+            other_programs: 0.0,
+            unaccounted: None,
+            counters: BTreeMap::new(),
+            cpu_utilization: 0.0,
+            background: Vec::new(),
+            waits: None,
+            cross_checks: None,
+        }
+    }
+
     /// Transactions, weighted by the share of their duration inside the window; in results of older
     /// versions, the number that ended inside it.
     pub fn credited_or_counted(&self) -> f64 {
@@ -138,17 +171,6 @@ impl Trial {
     pub fn server_cpu_us_per_tx(&self) -> Option<f64> {
         Some(self.server?.on_cpu_us / self.transactions_total as f64)
     }
-}
-
-/// Exact CPU totals of a group of processes, from the kernel's `schedstat`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CpuTotals {
-    /// Time on a CPU.
-    pub on_cpu_us: f64,
-    /// Run-queue wait: time runnable but waiting for a CPU.
-    pub run_queue_us: f64,
-    /// Number of processes.
-    pub processes: u32,
 }
 
 /// CPU usage of the load generator over the whole trial, and a breakdown of its clients' time in the
@@ -231,38 +253,8 @@ impl Latency {
 pub struct LatencyError;
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-
-    /// A timed trial of one second with 100 transactions.
-    pub(crate) fn trial() -> Trial {
-        Trial {
-            block: 0,
-            server_start: 0,
-            condition: 0,
-            variant: 0,
-            position: 0,
-            kind: TrialKind::Timed,
-            started_us: 0,
-            window_us: 1e6,
-            transactions: 100,
-            credited_transactions: None,
-            transactions_total: 100,
-            latency: Latency {
-                hdr_v2_ns: String::new(),
-            },
-            server: Some(CpuTotals::default()),
-            client: ClientTotals::default(),
-            cpu_steal: 0.0,
-            other_programs: 0.0,
-            unaccounted: None,
-            cpu_utilization: 0.0,
-            background: Vec::new(),
-            waits: None,
-            cross_checks: None,
-            counters: BTreeMap::new(),
-        }
-    }
 
     #[test]
     fn a_histogram_round_trips() {
@@ -276,7 +268,11 @@ pub(crate) mod tests {
 
     #[test]
     fn throughput_uses_credited_transactions_if_available() {
-        let mut trial = trial();
+        let mut trial = Trial {
+            window_us: 1e6,
+            transactions: 100,
+            ..Trial::empty(TrialKind::Timed)
+        };
         assert_eq!((trial.credited_or_counted(), trial.tps()), (100.0, 100.0));
         trial.credited_transactions = Some(100.25);
         assert_eq!((trial.credited_or_counted(), trial.tps()), (100.25, 100.25));

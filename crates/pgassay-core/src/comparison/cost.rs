@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pgassay_stats as stats;
 
+use super::CostDifference;
 use super::naming::{Key, Naming};
-use super::{Change, CostDifference, CostRow};
+use crate::cost_row::{Change, CostRow};
 use crate::plan::Plan;
 use crate::profile::{Frame, Profile};
 use crate::subsystem::{FrameName, Phase, Subsystem, Symbols};

@@ -14,6 +14,7 @@ mod pairing;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::cost_row::{Change, CostRow};
 use crate::counters::{CounterDifference, CounterFigure};
 
 pub use assess::{Assessment, assess};
@@ -208,44 +209,6 @@ pub struct CostDifference {
     pub minimum_detectable_us: f64,
     /// Throughput of the profiled trials relative to the timed ones: the profiling overhead.
     pub profiled_tps_ratio: f64,
-}
-
-/// The cost of one row per transaction on both sides.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CostRow {
-    /// Function, phase or subsystem.
-    pub name: String,
-    /// For functions, the program or library.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub object: String,
-    /// Under the baseline, µs per transaction.
-    pub baseline_us: f64,
-    /// Under the variant, µs per transaction.
-    pub variant_us: f64,
-    /// Variant minus baseline.
-    pub difference_us: f64,
-    /// Lower end of the difference's interval.
-    pub low_us: f64,
-    /// Upper end of the difference's interval.
-    pub high_us: f64,
-    /// How the cost changed.
-    pub change: Change,
-}
-
-/// How the cost of a row changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Change {
-    /// Added: absent under the baseline.
-    Added,
-    /// Increased.
-    Increased,
-    /// Decreased.
-    Decreased,
-    /// Removed: absent under the variant.
-    Removed,
-    /// Not distinguishable from noise.
-    Inconclusive,
 }
 
 #[expect(

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use super::evidence::Evidence;
 use super::measure::{Evaluation, Signature};
+use super::record::{Confidence, Finding, TriedFix};
+use super::remedy_trial::RemedyTrial;
 use super::side::{EvidenceByBlock, interval};
-use super::{Confidence, Finding, RemedyTrial, TriedFix, signatures};
+use super::signatures::signatures;
 use crate::comparison::{Comparison, Verdict};
 use crate::observation::Observation;
 use crate::run::Run;

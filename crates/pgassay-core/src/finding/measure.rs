@@ -1,8 +1,8 @@
 //! The result of applying a signature to one point.
 
 use super::evidence::Evidence;
+use super::record::{Confidence, Fact, FactUnit, Source};
 use super::remedy::RemedyVariant;
-use super::{Confidence, Fact, FactUnit, Source};
 
 /// A known cause of lost time.
 pub struct Signature {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::plan::{Point, ServerPlan};
 use crate::study::Protocol;
 
 /// What to change in the affected variant; everything else stays the same.
@@ -28,7 +29,7 @@ pub struct RemedyVariant {
 
 impl RemedyVariant {
     /// Uses another protocol.
-    pub(super) fn protocol(protocol: Protocol) -> Self {
+    pub fn protocol(protocol: Protocol) -> Self {
         Self {
             name: format!("protocol={}", protocol.as_str()),
             protocol: Some(protocol),
@@ -37,7 +38,7 @@ impl RemedyVariant {
     }
 
     /// Uses another version.
-    pub(super) fn version(version: &str) -> Self {
+    pub fn version(version: &str) -> Self {
         Self {
             name: format!("version={version}"),
             version: Some(version.to_owned()),
@@ -46,7 +47,7 @@ impl RemedyVariant {
     }
 
     /// Changes session settings.
-    pub(super) fn session(pairs: &[(&str, &str)]) -> Self {
+    pub fn session(pairs: &[(&str, &str)]) -> Self {
         Self {
             name: named(pairs),
             session: owned(pairs),
@@ -55,12 +56,50 @@ impl RemedyVariant {
     }
 
     /// Changes server settings.
-    pub(super) fn settings(pairs: &[(&str, &str)]) -> Self {
+    pub fn settings(pairs: &[(&str, &str)]) -> Self {
         Self {
             name: named(pairs),
             settings: owned(pairs),
             ..Self::default()
         }
+    }
+
+    /// Whether it changes anything at a point whose server has these settings, and can be applied.
+    pub fn changes(
+        &self,
+        point: &Point,
+        server: &ServerPlan,
+        set: &BTreeMap<String, String>,
+    ) -> bool {
+        let session = self.session.iter().any(|(name, value)| {
+            let now = point.session.get(name).or(set.get(name));
+            now != Some(value)
+        });
+        let settings = self
+            .settings
+            .iter()
+            .any(|(name, value)| set.get(name) != Some(value));
+        let protocol = self.protocol.is_some_and(|it| it != point.protocol);
+        let version = self
+            .version
+            .as_ref()
+            .is_some_and(|it| server.version.as_ref() != Some(it));
+        // pgassay does not change settings of an external server, nor replace it.
+        let is_possible =
+            server.dsn.is_none() || (self.settings.is_empty() && self.version.is_none());
+        is_possible && (session || settings || protocol || version)
+    }
+
+    /// The server that it needs, with enough connections for all variants that share it.
+    pub fn server(&self, of: &ServerPlan, remedies: usize) -> ServerPlan {
+        let mut server = of.clone();
+        server.connections *= remedies as u32 + 1;
+        server.settings.extend(self.settings.clone());
+        if let Some(version) = &self.version {
+            server.version = Some(version.clone());
+            server.binaries = None;
+        }
+        server
     }
 }
 

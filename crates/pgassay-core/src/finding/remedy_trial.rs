@@ -4,10 +4,11 @@
 //! One variant is treated: the one with the strongest finding whose suggested fix can be run as a
 //! variant. Its fixes run under all conditions for which any of them was suggested.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use super::{Finding, RemedyVariant};
-use crate::plan::{Plan, Point, PointId, ServerPlan};
+use super::record::Finding;
+use super::remedy::RemedyVariant;
+use crate::plan::{Plan, Point, PointId};
 use crate::run::Run;
 use crate::study::DriverKind;
 
@@ -119,44 +120,10 @@ fn plan(
     plan
 }
 
-impl RemedyVariant {
-    /// Whether it changes anything at a point whose server has these settings, and can be applied.
-    fn changes(&self, point: &Point, server: &ServerPlan, set: &BTreeMap<String, String>) -> bool {
-        let session = self.session.iter().any(|(name, value)| {
-            let now = point.session.get(name).or(set.get(name));
-            now != Some(value)
-        });
-        let settings = self
-            .settings
-            .iter()
-            .any(|(name, value)| set.get(name) != Some(value));
-        let protocol = self.protocol.is_some_and(|it| it != point.protocol);
-        let version = self
-            .version
-            .as_ref()
-            .is_some_and(|it| server.version.as_ref() != Some(it));
-        // pgassay does not change settings of an external server, nor replace it.
-        let is_possible =
-            server.dsn.is_none() || (self.settings.is_empty() && self.version.is_none());
-        is_possible && (session || settings || protocol || version)
-    }
-
-    /// The server that it needs, with enough connections for all variants that share it.
-    fn server(&self, of: &ServerPlan, remedies: usize) -> ServerPlan {
-        let mut server = of.clone();
-        server.connections *= remedies as u32 + 1;
-        server.settings.extend(self.settings.clone());
-        if let Some(version) = &self.version {
-            server.version = Some(version.clone());
-            server.binaries = None;
-        }
-        server
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::ServerPlan;
     use crate::study::Protocol;
 
     fn server() -> ServerPlan {

@@ -7,13 +7,13 @@
 //! The time in which the server waits for its client is divided in this order, each part taking no
 //! more than is left: between transactions, sleep, client CPU, client run queue, client thread busy
 //! (the thread serves other clients first). The rest is network and wake-up, which pgassay does not
-//! measure ([`is_remainder`]). The client's thread also works between two transactions, so that CPU
+//! measure ([`super::is_remainder`]). The client's thread also works between two transactions, so that CPU
 //! time is subtracted once.
 
 use std::collections::BTreeMap;
 
 use super::reason::Reason;
-use super::{Nature, Part, Row};
+use super::row::{NETWORK_AND_THREAD_REMAINDER, NETWORK_REMAINDER, Nature, Part, Row};
 
 /// Exact times per transaction, in µs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -70,16 +70,6 @@ impl ClientParts {
         let turn_us = self.thread_busy_us.unwrap_or(0.0);
         self.between_us + self.sleep_us + cpu_us + self.waited_for_cpu_us() + turn_us
     }
-}
-
-/// The rest of the server's wait for its client if `thread_busy_us` was measured.
-const NETWORK_REMAINDER: &str = "network and wake-up";
-/// The same if `thread_busy_us` was not measured.
-const NETWORK_AND_THREAD_REMAINDER: &str = "network, wake-up, client thread";
-
-/// Whether a row is a remainder, so that no source measures it.
-pub fn is_remainder(mechanism: &str) -> bool {
-    matches!(mechanism, NETWORK_REMAINDER | NETWORK_AND_THREAD_REMAINDER)
 }
 
 /// Key of a row on CPU.
@@ -286,6 +276,7 @@ fn client_rows(client_us: f64, client: Option<&ClientParts>) -> Vec<Row> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::row::is_remainder;
     use super::*;
     use proptest::prelude::*;
 

@@ -14,8 +14,10 @@
 
 use super::account::Exact;
 use super::consistency::{CheckName, ConsistencyCheck};
-use super::trials::{BlockFigures, PointMeasurements, exact_totals, of_kind};
-use super::{COVERAGE_ERROR_MAX, Divider, LedgerChecks, Part, Row, SAMPLES_ERROR_MAX};
+use super::divider::Divider;
+use super::measurements::{BlockFigures, PointMeasurements, exact_totals, mean, of_kind};
+use super::row::{Part, Row};
+use super::{COVERAGE_ERROR_MAX, LedgerChecks, SAMPLES_ERROR_MAX};
 use crate::trial::{CrossCheckReadings, LatencyError, Trial, TrialKind};
 
 /// Share of the machine's time, beyond CPU steal, that no process may account for.
@@ -411,11 +413,6 @@ fn edge(blocks: &[BlockFigures]) -> f64 {
         }
     };
     over(blocks, |it| at_stake_us(it) / it.window_us)
-}
-
-pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (count, sum) = values.fold((0u32, 0.0), |(count, sum), it| (count + 1, sum + it));
-    (count > 0).then(|| sum / f64::from(count))
 }
 
 /// Geometric mean of profiled throughput over that of timed throughput.

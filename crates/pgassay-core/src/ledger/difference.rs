@@ -13,12 +13,13 @@ use std::collections::BTreeMap;
 use pgassay_stats as stats;
 
 use super::consistency::{CheckName, CheckSide, ConsistencyCheck};
-use super::trials::{BlockRows, LedgerWithBlocks, PointMeasurements, ledger_with_blocks};
+use super::measurements::PointMeasurements;
+use super::row::{Nature, Part, Row, is_explained};
+use super::trials::{BlockRows, LedgerWithBlocks, ledger_with_blocks};
 use super::{
-    ExplainedShare, LedgerDifference, LedgerRow, Nature, Part, Row, UNEXPLAINED_SHARE_MAX,
-    UNEXPLAINED_TIME_SHARE_MAX, is_explained,
+    ExplainedShare, LedgerDifference, LedgerRow, UNEXPLAINED_SHARE_MAX, UNEXPLAINED_TIME_SHARE_MAX,
 };
-use crate::comparison::{Change, CostRow};
+use crate::cost_row::{Change, CostRow};
 use crate::trial::LatencyError;
 
 /// Confidence of each interval.

@@ -27,21 +27,28 @@ pub mod account;
 mod checks;
 mod consistency;
 mod difference;
+mod divider;
+mod measurements;
 mod reason;
+mod row;
 mod tail;
 mod trials;
+mod weights;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use consistency::{CheckName, CheckSide, ConsistencyCheck};
 pub use difference::difference;
+pub use divider::{Divider, tier};
+pub use measurements::PointMeasurements;
 pub use reason::Reason;
+pub use row::{Nature, Part, Row, explained_share, groups, is_explained, is_remainder};
 pub use tail::{TAIL_TRANSACTIONS_MIN, Tail, TailRow};
-pub use trials::{PointMeasurements, ledger};
-pub(crate) use trials::{blocked_key, blocked_weights, cpu_weights, rows_by_block};
+pub use trials::{ledger, rows_by_block};
+pub use weights::{blocked_key, blocked_weights, cpu_weights};
 
-use crate::comparison::{Change, CostRow};
+use crate::cost_row::{Change, CostRow};
 
 /// A difference with more unexplained time than this share of it is not called explained.
 pub const UNEXPLAINED_TIME_SHARE_MAX: f64 = 0.05;
@@ -56,83 +63,6 @@ pub const COVERAGE_ERROR_MAX: f64 = 0.01;
 pub const LITTLE_ERROR_MAX: f64 = 0.01;
 /// Exact totals and the machine's CPU ticks may differ by this share.
 pub const TOTALS_ERROR_MAX: f64 = 0.02;
-
-/// State of the backend during a row's time.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Part {
-    /// On a CPU.
-    OnCpu,
-    /// In the run queue, waiting for a CPU.
-    RunQueue,
-    /// In a statement, on CPU or in the run queue, if the two cannot be distinguished.
-    Running,
-    /// Blocked inside the server.
-    Blocked,
-    /// Waiting for the client inside a transaction.
-    Client,
-    /// Between transactions of the client.
-    Between,
-    /// Blocked or on CPU for an unknown reason.
-    Unexplained,
-}
-
-/// Whether a row is service, queueing or think time.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Nature {
-    /// Service: work of a CPU or a device. A saving at the bottleneck also shortens others' queueing.
-    Service,
-    /// Queueing: waiting for others' work to end, as for a CPU, a lock or a pipe.
-    Queueing,
-    /// Think time, as requested by `\sleep` or a schedule.
-    Think,
-    /// Unknown.
-    Unknown,
-}
-
-/// One row of a ledger.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Row {
-    /// State of the backend.
-    pub part: Part,
-    /// Service, queueing or think time.
-    pub nature: Nature,
-    /// The phase of the statement, such as `plan`; empty if unknown.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub phase: String,
-    /// The subsystem on CPU, or the reason for waiting, such as `LWLock WALWrite`.
-    pub mechanism: String,
-    /// Time per transaction.
-    pub us: f64,
-    /// The part of it inside the kernel, for rows on CPU.
-    #[serde(default)]
-    pub system_us: f64,
-}
-
-/// The source that divides the blocked time by reason.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Divider {
-    /// No source.
-    #[default]
-    Nothing,
-    /// Samples of session states in `pg_stat_activity` only. No totals of CPU time or blocked time are
-    /// known, so shares of samples stand for shares of time.
-    ActivityStates,
-    /// Wait events sampled from `pg_stat_activity`.
-    ActivityWaitEvents,
-    /// Wait events read from the backends' memory.
-    MemoryWaitEvents,
-    /// Stacks of blocked backends.
-    Stacks,
-}
 
 /// Where the transactions of a point spend their time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -206,40 +136,6 @@ pub struct LedgerChecks {
     pub cpu_steal: f64,
 }
 
-/// The tier of an account: 0 if only the server's views are available, 1 with exact totals, 2 if
-/// stacks divide the on-CPU time, 3 if stacks also divide the blocked time.
-pub fn tier(cpu_by_stacks: bool, blocked_by: Divider) -> u8 {
-    match (cpu_by_stacks, blocked_by) {
-        (_, Divider::ActivityStates) => 0,
-        (_, Divider::Stacks) => 3,
-        (true, _) => 2,
-        (false, _) => 1,
-    }
-}
-
-/// Whether a row explains its time. Time with an unknown reason, undivided on-CPU time and the
-/// remainder of the wait for the client do not.
-pub fn is_explained(part: Part, phase: &str, mechanism: &str) -> bool {
-    match part {
-        Part::Unexplained | Part::Running => false,
-        Part::OnCpu => !phase.is_empty(),
-        Part::Client => !account::is_remainder(mechanism),
-        Part::RunQueue | Part::Blocked | Part::Between => true,
-    }
-}
-
-/// The share of the time in rows that explain it (see [`is_explained`]); 1 if there is no time.
-pub fn explained_share(rows: &[Row]) -> f64 {
-    let unexplained = |row: &&Row| !is_explained(row.part, &row.phase, &row.mechanism);
-    let unexplained_us: f64 = rows.iter().filter(unexplained).map(|row| row.us).sum();
-    let whole_us: f64 = rows.iter().map(|row| row.us).sum();
-    if whole_us > 0.0 {
-        1.0 - unexplained_us / whole_us
-    } else {
-        1.0
-    }
-}
-
 /// The difference of two ledgers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LedgerDifference {
@@ -293,17 +189,6 @@ pub struct LedgerRow {
     pub cost: CostRow,
 }
 
-impl Row {
-    /// The name of its group, unique within its part.
-    pub fn group(&self) -> &str {
-        match self.part {
-            Part::OnCpu if !self.phase.is_empty() => &self.phase,
-            Part::OnCpu => "all phases",
-            _ => &self.mechanism,
-        }
-    }
-}
-
 impl LedgerDifference {
     /// Whether the response times differ by more than the noise.
     pub fn differs(&self) -> bool {
@@ -345,24 +230,4 @@ impl Ledger {
     pub fn groups(&self) -> Vec<Row> {
         groups(&self.rows)
     }
-}
-
-/// The sums of rows by [`Row::group`], longest first.
-pub fn groups(rows: &[Row]) -> Vec<Row> {
-    let mut groups: Vec<Row> = Vec::new();
-    for row in rows {
-        let same = |it: &&mut Row| it.part == row.part && it.mechanism == row.group();
-        if let Some(group) = groups.iter_mut().find(same) {
-            group.us += row.us;
-            group.system_us += row.system_us;
-            continue;
-        }
-        groups.push(Row {
-            mechanism: row.group().to_owned(),
-            phase: String::new(),
-            ..row.clone()
-        });
-    }
-    groups.sort_by(|a, b| b.us.total_cmp(&a.us));
-    groups
 }

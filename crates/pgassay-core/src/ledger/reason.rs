@@ -10,7 +10,7 @@
 //! `postmaster/bgworker.c`, `storage/ipc/shm_mq.c`, `executor/nodeGather.c`; wait classes in
 //! `utils/activity/wait_event_names.txt`.
 
-use super::{Nature, Part};
+use super::row::{Nature, Part};
 use crate::subsystem::FrameName;
 
 /// Why a backend was blocked.

@@ -8,9 +8,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::measurements::{PointMeasurements, of_kind};
 use super::reason::Reason;
-use super::trials::{PointMeasurements, cpu_key, key_in_profile, of_kind};
-use super::{Nature, Part};
+use super::row::{Nature, Part};
+use super::weights::{cpu_key, key_in_profile};
 use crate::profile::{Node, Profile};
 use crate::subsystem::Symbols;
 use crate::trial::{LatencyError, TrialKind};
@@ -205,9 +206,9 @@ fn timed_us(measured: &PointMeasurements<'_>) -> Result<f64, LatencyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::trial;
     use crate::profile::{Frame, ProfileBuilder};
     use crate::transactions::{TransactionTimes, Transactions};
-    use crate::trial::tests::trial;
     use crate::trial::{Latency, Trial};
     use hdrhistogram::Histogram;
 

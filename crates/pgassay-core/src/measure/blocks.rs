@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use pgassay_stats as stats;
 
+use super::expression::{Figure, Percentile};
 use super::interval::MeasuredValue;
-use super::{Figure, Percentile};
+
 use crate::counters::{CounterFigure, PointCounters};
 use crate::profile::{Node, Profile};
 use crate::trial::{Trial, TrialKind};
@@ -129,7 +130,6 @@ mod tests {
     use super::*;
     use crate::counters::PointCounters;
     use crate::profile::{Frame, ProfileBuilder};
-    use crate::trial::tests::trial;
 
     /// Two trials per block, given their transactions.
     fn trials(transactions: &[u64]) -> Vec<Trial> {
@@ -137,7 +137,9 @@ mod tests {
             block: index as u32 / 2,
             transactions,
             counters: [("log.lines".to_owned(), transactions as f64)].into(),
-            ..trial()
+            window_us: 1e6,
+            transactions_total: 100,
+            ..Trial::empty(TrialKind::Timed)
         };
         transactions.iter().enumerate().map(of).collect()
     }

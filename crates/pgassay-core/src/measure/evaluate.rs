@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 
 use super::blocks::{inclusive_share, of_counter, of_trials};
-use super::interval::{MeasuredValue, outcome};
-use super::parse;
-use super::{
-    CheckOutcome, ExpectationCheck, ExpectationOutcome, Expression, Figure, Percentile,
-    RatioFigure, Reading, ReferenceFigure, ReferenceTable, Relation, WatchedFunction, Where,
+use super::expression::{
+    ExpectationCheck, Expression, Figure, Percentile, RatioFigure, Relation, Where,
 };
-use crate::comparison::{Comparison, CostRow, PointSummary};
+use super::interval::{MeasuredValue, outcome};
+use super::outcome::{
+    CheckOutcome, ExpectationOutcome, Reading, ReferenceFigure, ReferenceTable, WatchedFunction,
+};
+use super::parse::{parse_check, parse_expression};
+use crate::comparison::{Comparison, PointSummary};
+use crate::cost_row::CostRow;
 use crate::plan::{Plan, PointId};
 use crate::profile::Profile;
 use crate::study::Study;
@@ -53,7 +56,7 @@ pub fn read(
         profiles,
     };
     let expectations = study.expect.iter().map(|expected| {
-        let readings = match parse::check(&expected.check) {
+        let readings = match parse_check(&expected.check) {
             Ok(check) => measured.readings(&check),
             Err(_) => Vec::new(),
         };
@@ -286,7 +289,7 @@ impl ExpressionData<'_> {
 
     /// The geometric mean of an expression over its conditions.
     fn mean(&self, text: &str) -> Option<f64> {
-        let (expression, wanted) = parse::expression(text).ok()?;
+        let (expression, wanted) = parse_expression(text).ok()?;
         let values: Vec<f64> = (0..self.plan.conditions.len())
             .filter(|condition| self.is_at(*condition, &wanted))
             .filter_map(|condition| Some(self.value(&expression, condition)?.point))
@@ -316,7 +319,7 @@ impl ExpressionData<'_> {
 
 /// The figure of an expression, for any variant; `None` if the expression computes something.
 fn figure_of(text: &str) -> Option<Figure> {
-    match parse::expression(text).ok()?.0 {
+    match parse_expression(text).ok()?.0 {
         Expression::Figure { figure, .. } => Some(figure),
         _ => None,
     }
@@ -369,7 +372,7 @@ fn figure(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::comparison::Change;
+    use crate::cost_row::Change;
 
     fn row(name: &str, low_us: f64, high_us: f64) -> CostRow {
         CostRow {

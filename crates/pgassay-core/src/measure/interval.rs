@@ -3,7 +3,8 @@
 //! Figures are combined by interval arithmetic, as if all errors could be at their worst at once. An
 //! expression's interval is therefore never too narrow: a check is inconclusive rather than wrong.
 
-use super::{CheckOutcome, Relation};
+use super::expression::Relation;
+use super::outcome::CheckOutcome;
 
 /// A figure and its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]

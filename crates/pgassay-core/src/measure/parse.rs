@@ -4,7 +4,9 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::{ExpectationCheck, Expression, Figure, Percentile, RatioFigure, Relation, Where};
+use super::expression::{
+    ExpectationCheck, Expression, Figure, Percentile, RatioFigure, Relation, Where,
+};
 use crate::study::{Study, StudyError, StudySource, most_similar};
 
 /// An error in an expression, with what was expected.
@@ -20,7 +22,7 @@ const FIGURES: &str = "tps_ratio, latency_ratio, p95_ratio, p99_ratio, cpu_ratio
 latency_ms, p50_ms, p95_ms, p99_ms, cpu_us, share(FUNCTION), counted(COUNTER), per_second(COUNTER), leading";
 
 /// Parses a check.
-pub(crate) fn check(text: &str) -> Result<ExpectationCheck, ExpressionError> {
+pub fn parse_check(text: &str) -> Result<ExpectationCheck, ExpressionError> {
     let (text, conditions) = split_where(text)?;
     let mut parser = Parser::new(text)?;
     let left = parser.sum()?;
@@ -73,7 +75,7 @@ pub(crate) fn check(text: &str) -> Result<ExpectationCheck, ExpressionError> {
 }
 
 /// Parses an expression and its conditions.
-pub(crate) fn expression(text: &str) -> Result<(Expression, Vec<Where>), ExpressionError> {
+pub fn parse_expression(text: &str) -> Result<(Expression, Vec<Where>), ExpressionError> {
     let (text, conditions) = split_where(text)?;
     let mut parser = Parser::new(text)?;
     let found = parser.sum()?;
@@ -82,7 +84,7 @@ pub(crate) fn expression(text: &str) -> Result<(Expression, Vec<Where>), Express
 }
 
 /// Parses a variant and the conditions under which it is compared with the baseline.
-pub(crate) fn comparison(text: &str) -> Result<(String, Vec<Where>), ExpressionError> {
+pub fn parse_comparison(text: &str) -> Result<(String, Vec<Where>), ExpressionError> {
     let (text, conditions) = split_where(text)?;
     let mut parser = Parser::new(text)?;
     let Some(CheckToken::Word(variant)) = parser.next() else {
@@ -333,7 +335,7 @@ pub fn check_names(study: &Study, source: &StudySource) -> Result<(), StudyError
     for (index, expected) in study.expect.iter().enumerate() {
         let path = ["expect", &index.to_string(), "check"];
         let at_path = |error: ExpressionError| source.error_at(&path, error.to_string());
-        let check = check(&expected.check).map_err(at_path)?;
+        let check = parse_check(&expected.check).map_err(at_path)?;
         for side in [Some(&check.left), check.right.as_ref()]
             .into_iter()
             .flatten()
@@ -346,7 +348,7 @@ pub fn check_names(study: &Study, source: &StudySource) -> Result<(), StudyError
     for (index, row) in rows.enumerate() {
         let path = ["reference", "row", &index.to_string(), "is"];
         let at_path = |error: ExpressionError| source.error_at(&path, error.to_string());
-        let (found, conditions) = expression(&row.is).map_err(at_path)?;
+        let (found, conditions) = parse_expression(&row.is).map_err(at_path)?;
         check_expression_names(&found, study).map_err(at_path)?;
         known_conditions(&conditions, study).map_err(at_path)?;
     }
@@ -383,7 +385,7 @@ fn check_expression_names(expression: &Expression, study: &Study) -> Result<(), 
 }
 
 fn known_comparison(text: &str, study: &Study) -> Result<(), ExpressionError> {
-    let (variant, conditions) = comparison(text)?;
+    let (variant, conditions) = parse_comparison(text)?;
     known_variant(&variant, study)?;
     if study.variant.first().is_some_and(|it| it.name == variant) {
         return error(format!(
@@ -442,10 +444,10 @@ mod tests {
     #[test]
     fn checks_are_read_with_their_conditions() {
         let found =
-            check("prepared.tps_ratio > 1.2 where script = plain and clients = 1|8").unwrap();
+            parse_check("prepared.tps_ratio > 1.2 where script = plain and clients = 1|8").unwrap();
         assert_eq!(found.relation, Relation::More);
         assert_eq!(found.conditions[1].values, ["1", "8"]);
-        let found = check("'128 range'.share(ExecInit) >= 50").unwrap();
+        let found = parse_check("'128 range'.share(ExecInit) >= 50").unwrap();
         let Expression::Figure {
             variant, figure, ..
         } = found.left
@@ -456,7 +458,7 @@ mod tests {
             (variant.as_str(), figure),
             ("128 range", Figure::Share("ExecInit".to_owned()))
         );
-        let found = check("a.leading = plan").unwrap();
+        let found = parse_check("a.leading = plan").unwrap();
         assert_eq!(
             (found.relation, found.right),
             (Relation::Is("plan".to_owned()), None)
@@ -465,8 +467,9 @@ mod tests {
 
     #[test]
     fn arithmetic_binds_as_it_should() {
-        let found =
-            check("p.tps_ratio ~ 52 * (network + w.latency_ms[network = 0ms]) / 2 within 20%");
+        let found = parse_check(
+            "p.tps_ratio ~ 52 * (network + w.latency_ms[network = 0ms]) / 2 within 20%",
+        );
         let ExpectationCheck {
             relation, right, ..
         } = found.unwrap();
@@ -479,12 +482,15 @@ mod tests {
 
     #[test]
     fn a_comparison_is_a_variant_and_where() {
-        let (variant, conditions) = comparison("'many, cache' where clients = 1|16").unwrap();
+        let (variant, conditions) = parse_comparison("'many, cache' where clients = 1|16").unwrap();
         assert_eq!(variant, "many, cache");
         assert_eq!(conditions[0].values, ["1", "16"]);
-        assert_eq!(comparison("many").unwrap(), ("many".to_owned(), Vec::new()));
+        assert_eq!(
+            parse_comparison("many").unwrap(),
+            ("many".to_owned(), Vec::new())
+        );
         for text in ["", "many, cache", "many.tps", "3"] {
-            assert!(comparison(text).is_err(), "{text}");
+            assert!(parse_comparison(text).is_err(), "{text}");
         }
     }
 
@@ -505,7 +511,7 @@ mod tests {
             ("'a.tps > 1", "no closing"),
             ("a.tps > 1 ! 2", "unexpected `!`"),
         ] {
-            let message = check(text).unwrap_err().to_string();
+            let message = parse_check(text).unwrap_err().to_string();
             assert!(message.contains(words), "{text}: {message}");
         }
     }

@@ -61,9 +61,9 @@ impl Observation {
 #[cfg(test)]
 mod tests {
     use super::super::rows::tests::observation;
-    use super::super::{WaitCount, WaitSource, Waits};
     use crate::ledger::{Divider, Part, explained_share, tier};
     use crate::profile::{Frame, ProfileBuilder};
+    use crate::waits::{WaitCount, WaitSource, Waits};
 
     fn event(kind: &str, name: &str, samples: u64) -> WaitCount {
         WaitCount {

@@ -15,12 +15,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use rows::CpuRow;
-pub use waits::{WaitCount, WaitRow, WaitSource, Waits};
+pub use waits::WaitRow;
 
+use crate::check::Check;
+pub use crate::cpu::Background;
+use crate::cpu::CpuTotals;
 use crate::finding::Finding;
 use crate::profile::Profile;
-use crate::run::Check;
-use crate::trial::CpuTotals;
+pub use crate::waits::{WaitCount, WaitSource, Waits};
 
 /// The value of [`Observation::schema`] that this version writes.
 pub const SCHEMA: &str = "pgassay.observation/2";
@@ -84,15 +86,6 @@ pub struct Subject {
     /// The server's major version, such as `18` or `9.6`; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub major: Option<String>,
-}
-
-/// CPU time of one kind of background process.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Background {
-    /// The role of the processes, such as `checkpointer`.
-    pub role: String,
-    /// Their exact totals.
-    pub cpu: CpuTotals,
 }
 
 /// The divisor of displayed times.

@@ -138,9 +138,9 @@ fn sorted(mut rows: Vec<CpuRow>) -> Vec<CpuRow> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::cpu::CpuTotals;
     use crate::observation::{SCHEMA, Subject, TimeDivisor};
     use crate::profile::ProfileBuilder;
-    use crate::trial::CpuTotals;
 
     fn frame(symbol: &str) -> Frame {
         Frame {

@@ -2,73 +2,9 @@
 //!
 //! The rows are the ledger's own, so that one wait never has two figures. They come from blocked
 //! stacks if these were observed, with locks named from wait samples, otherwise from wait samples only.
-//!
-//! A user-space sampler under-reports runnable backends, by half on a saturated machine (PostgreSQL 15,
-//! 2 CPUs, 16 clients: 18% of its samples, while the kernel counts 32% of the time). The number of
-//! samples that found backends runnable is therefore kept, but no time is computed from it.
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::Observation;
-use crate::ledger::{self, Divider, Nature, Part};
-
-/// The source of wait samples.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum WaitSource {
-    /// The backends' memory; reading it costs the server nothing.
-    #[default]
-    Memory,
-    /// `pg_stat_activity`, over a connection, if the memory may not be read. A query takes long enough
-    /// for a backend to continue, so short waits without a wait event are missed.
-    PgStatActivity,
-}
-
-impl From<WaitSource> for Divider {
-    fn from(source: WaitSource) -> Self {
-        match source {
-            WaitSource::Memory => Self::MemoryWaitEvents,
-            WaitSource::PgStatActivity => Self::ActivityWaitEvents,
-        }
-    }
-}
-
-/// Sampled wait events of the backends.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Waits {
-    /// The source of the samples.
-    #[serde(default)]
-    pub source: WaitSource,
-    /// Samples that found a backend blocked; the events' samples add up to it.
-    pub blocked_samples: u64,
-    /// Samples that found one on CPU or in the run queue. Not a share of time: see the module.
-    pub runnable_samples: u64,
-    /// Samples of processes that could not be read, or for which the server returned no data.
-    pub unreadable: u64,
-    /// CPU time of sampling, including the server's if it was queried and its processes are visible.
-    pub sampling_cpu_us: f64,
-    /// The waits.
-    pub events: Vec<WaitCount>,
-}
-
-impl Waits {
-    /// Samples that returned the state of a backend.
-    pub fn samples(&self) -> u64 {
-        self.blocked_samples + self.runnable_samples
-    }
-}
-
-/// How often a wait event was sampled.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct WaitCount {
-    /// `wait_event_type` as in `pg_stat_activity`; empty if unknown.
-    pub kind: String,
-    /// `wait_event`, likewise.
-    pub name: String,
-    /// Samples that found it.
-    pub samples: u64,
-}
+use crate::ledger::{self, Nature, Part};
 
 /// The wait event of a backend that waits for its client.
 const CLIENT: (&str, &str) = ("Client", "ClientRead");
@@ -147,6 +83,7 @@ mod tests {
     use super::super::rows::tests::observation;
     use super::*;
     use crate::profile::{Frame, ProfileBuilder};
+    use crate::waits::{WaitCount, Waits};
 
     #[test]
     fn samples_divide_the_blocked_time_and_no_other() {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::combination::{Combination, combinations};
-use super::interpolate::{InterpolateProblem, interpolate};
-use super::names::{check_names, chosen_variants, script_named, unknown_name};
+use super::expansion::Expansion;
+use super::names::{check_names, chosen_variants, script_named};
 use super::schedule::{count_connections, schedule};
-use super::servers::ServerSet;
+use super::server_set::ServerSet;
 use super::yields::yield_of;
-use super::{Condition, Overrides, Plan, PlannedScript, PlannedSql, Point, Requirement};
+use super::{Condition, Overrides, Plan, PlannedScript, Point, Requirement};
 use crate::measure;
 use crate::study::{DriverKind, Requires, Scalar, Script, Study, StudyError, StudySource, Variant};
 
@@ -105,14 +105,6 @@ fn requirements<'a>(variants: impl Iterator<Item = &'a Variant>) -> Vec<Requirem
     variants.enumerate().filter_map(of_variant).collect()
 }
 
-/// The inputs of every step of the expansion, and the servers found so far.
-pub(super) struct Expansion<'a> {
-    pub(super) study: &'a Study,
-    pub(super) source: &'a StudySource,
-    pub(super) overrides: &'a Overrides,
-    pub(super) servers: ServerSet,
-}
-
 impl Expansion<'_> {
     /// The point of a variant under a combination; the caller sets its indexes.
     fn point(
@@ -196,35 +188,6 @@ impl Expansion<'_> {
         Ok(session)
     }
 
-    /// The study's `setup` or `reset`, followed by the variant's.
-    pub(super) fn sql(
-        &self,
-        index: usize,
-        variant: &Variant,
-        key: &str,
-        values: &BTreeMap<String, String>,
-    ) -> Result<Vec<PlannedSql>, StudyError> {
-        let (shared, own) = match key {
-            "setup" => (&self.study.data.setup, &variant.setup),
-            _ => (&self.study.data.reset, &variant.reset),
-        };
-        let mut all = Vec::new();
-        for (of_variant, text) in [(None, shared), (Some(index), own)] {
-            let Some(text) = text else { continue };
-            let mut sql = PlannedSql {
-                of_variant,
-                text: String::new(),
-            };
-            let path = sql.path(key);
-            let path: Vec<&str> = path.iter().map(String::as_str).collect();
-            sql.text = self.fill_parameters(text, values, &path)?;
-            if !sql.text.trim().is_empty() {
-                all.push(sql);
-            }
-        }
-        Ok(all)
-    }
-
     /// The parameter `scale`, from which pgbench's scripts compute their numbers of rows.
     fn scale(&self, values: &BTreeMap<String, String>) -> Result<i64, StudyError> {
         let Some(text) = values.get("scale") else {
@@ -282,31 +245,6 @@ impl Expansion<'_> {
         values.extend(self.overrides.parameters.clone());
         values.insert("clients".to_owned(), at.clients.to_string());
         values
-    }
-
-    pub(super) fn fill_parameters(
-        &self,
-        text: &str,
-        values: &BTreeMap<String, String>,
-        path: &[&str],
-    ) -> Result<String, StudyError> {
-        interpolate(text, values).map_err(|wrong| {
-            let mut error = match &wrong.problem {
-                InterpolateProblem::Undefined { name } => {
-                    let known = values.keys().map(String::as_str);
-                    unknown_name(self.source, path, "parameter", name, known)
-                }
-                other => self.source.error_at(path, other.message()),
-            };
-            if let (Some(location), Some(line)) = (
-                &mut error.location,
-                self.source.line_in_text(path, wrong.line),
-            ) {
-                location.line = line;
-                location.column = 1;
-            }
-            error
-        })
     }
 
     fn scripts(

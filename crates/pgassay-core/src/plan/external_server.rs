@@ -5,7 +5,7 @@
 //! settings are compared with that server's, and the report lists the differences.
 
 use super::combination::Combination;
-use super::expand::Expansion;
+use super::expansion::Expansion;
 use crate::study::{StudyError, Variant};
 
 impl Expansion<'_> {

@@ -11,10 +11,12 @@
 
 mod combination;
 mod expand;
+mod expansion;
 mod external_server;
 mod interpolate;
 mod names;
 mod schedule;
+mod server_set;
 mod servers;
 mod yields;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::expand::Expansion;
+use super::expansion::Expansion;
 use super::{PlannedScript, Yield};
 use crate::study::StudyError;
 

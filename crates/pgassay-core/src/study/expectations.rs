@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// An expectation and the check that decides it. Written `that = "prepared statements pay off"`,
-/// `check = "prepared.tps_ratio > 1.2 where script = plain"`; see [`crate::measure`].
+/// `check = "prepared.tps_ratio > 1.2 where script = plain"`; see docs/study-file.md.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Expectation {
@@ -40,6 +40,6 @@ pub struct ReferenceRow {
     /// The published figure; absent if the source gives none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<f64>,
-    /// The same figure in this run, as an expression; see [`crate::measure`].
+    /// The same figure in this run, as an expression; see docs/study-file.md.
     pub is: String,
 }

@@ -66,7 +66,7 @@ pub struct Study {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<String>,
     /// The comparison whose costs the terminal shows in full, such as `VARIANT where script = plain
-    /// and clients = 8`; see [`crate::measure`]. Default: the most informative one.
+    /// and clients = 8`; see docs/study-file.md. Default: the most informative one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explain: Option<String>,
     /// Functions to list in the report with their share of the server's CPU time, callees included.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use super::diagnosis::findings_of_point;
 use super::evidence::Evidence;
-use super::signatures;
+use super::signatures::signatures;
 use super::stacks::{Stacks, tests::profile};
 use crate::study::Protocol;
 

@@ -3,10 +3,10 @@
 //! Sources: `src/backend/utils/error/elog.c` and `postmaster/syslogger.c` (one pipe for all backends),
 //! `portability/instr_time.h`, `utils/activity/`.
 
-use super::Source;
-use super::evidence::Evidence;
-use super::measure::{Evaluation, Signature};
-use super::remedy::RemedyVariant;
+use crate::finding::evidence::Evidence;
+use crate::finding::measure::{Evaluation, Signature};
+use crate::finding::record::Source;
+use crate::finding::remedy::RemedyVariant;
 
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {

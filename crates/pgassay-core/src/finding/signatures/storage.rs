@@ -3,10 +3,10 @@
 //! Sources: `src/backend/storage/buffer/`, `access/heap/hio.c` (extension by many blocks; better
 //! since 16), `storage/file/buffile.c`, `storage/page/checksum.c` (on by default since 18).
 
-use super::Source;
-use super::evidence::Evidence;
-use super::measure::{Evaluation, Signature};
-use super::remedy::RemedyVariant;
+use crate::finding::evidence::Evidence;
+use crate::finding::measure::{Evaluation, Signature};
+use crate::finding::record::Source;
+use crate::finding::remedy::RemedyVariant;
 
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {

@@ -4,9 +4,9 @@
 //! choice), `executor/execPartition.c`, `executor/functions.c` (SQL functions have a plan cache
 //! from 18), `jit/`.
 
-use super::evidence::Evidence;
-use super::measure::{Evaluation, Signature};
-use super::remedy::RemedyVariant;
+use crate::finding::evidence::Evidence;
+use crate::finding::measure::{Evaluation, Signature};
+use crate::finding::remedy::RemedyVariant;
 use crate::study::Protocol;
 
 pub(super) const SIGNATURES: &[Signature] = &[

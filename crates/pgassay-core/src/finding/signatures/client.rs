@@ -3,9 +3,9 @@
 //! Sources: `src/backend/libpq/{pqcomm,be-secure}.c`, `postmaster/postmaster.c` and
 //! `utils/init/postinit.c` (the cost of a new connection).
 
-use super::Source;
-use super::evidence::{CLIENT, Evidence};
-use super::measure::{Evaluation, Signature};
+use crate::finding::evidence::{CLIENT, Evidence};
+use crate::finding::measure::{Evaluation, Signature};
+use crate::finding::record::Source;
 
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {

@@ -4,9 +4,9 @@
 //! `max_locks_per_transaction` of them in 18), `access/transam/slru.c` (configurable from 17),
 //! `storage/ipc/procarray.c` (snapshots scale since 14).
 
-use super::evidence::Evidence;
-use super::measure::{Evaluation, Signature};
-use super::remedy::RemedyVariant;
+use crate::finding::evidence::Evidence;
+use crate::finding::measure::{Evaluation, Signature};
+use crate::finding::remedy::RemedyVariant;
 
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {

@@ -3,10 +3,10 @@
 //! Sources: `src/backend/access/transam/xlog.c` (8 insertion locks; full-page images after a
 //! checkpoint), `replication/syncrep.c`. Names: `WALWriteLock` until 12, `WALWrite` since 13.
 
-use super::Source;
-use super::evidence::Evidence;
-use super::measure::{Evaluation, Signature};
-use super::remedy::RemedyVariant;
+use crate::finding::evidence::Evidence;
+use crate::finding::measure::{Evaluation, Signature};
+use crate::finding::record::Source;
+use crate::finding::remedy::RemedyVariant;
 
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
