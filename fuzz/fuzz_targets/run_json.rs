@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pgassay_core::run::Run;
+use pgassay_record::run::Run;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(run) = serde_json::from_slice::<Run>(data) else {

@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pgassay_core::plan::{Overrides, plan};
-use pgassay_core::study::StudySource;
+use pgassay_model::plan::{Overrides, plan};
+use pgassay_model::study::StudySource;
 
 fuzz_target!(|data: &[u8]| {
     let source = StudySource {

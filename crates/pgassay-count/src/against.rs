@@ -3,7 +3,7 @@
 //! Counts repeat only on one machine and one build. If either changed, a difference says nothing
 //! about the code, so such counts are not compared.
 
-use pgassay_core::instructions::{CountVerdict, Counts, Difference, VariantCount, margin};
+use pgassay_account::instructions::{CountVerdict, Counts, Difference, VariantCount, margin};
 
 /// The outcome of comparing one variant.
 #[derive(Debug, Clone, PartialEq)]

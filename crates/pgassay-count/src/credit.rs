@@ -5,8 +5,8 @@
 //! function is assigned to the caller that spends most in it. Libraries are a subsystem of their
 //! own: this keeps their costs exact, whereas dividing them among callers would be an estimate.
 
-use pgassay_core::instructions::{base_name, is_address};
-use pgassay_core::subsystem::{FrameName, Subsystem, Symbols};
+use pgassay_account::instructions::{base_name, is_address};
+use pgassay_knowledge::{FrameName, Subsystem, Symbols};
 
 use crate::tally::{FunctionTally, InstructionTally};
 

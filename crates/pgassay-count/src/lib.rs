@@ -4,7 +4,7 @@
 //! time. [`OutFile`] parses callgrind's output, [`InstructionTally`] subtracts a short run from a long one,
 //! which leaves the transactions only, [`variant_count`] assigns functions to subsystems,
 //! [`call_tree`] keeps call paths, and [`against`] compares with earlier counts. The results are
-//! types of `pgassay_core::instructions`.
+//! types of `pgassay_account::instructions`.
 //!
 //! # Invariants
 //! - No I/O and no clock: text in, plain structs and text out.

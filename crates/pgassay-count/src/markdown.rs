@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use pgassay_core::instructions::{
+use pgassay_account::instructions::{
     Build, ConditionCount, CountVerdict, Counts, Difference, VariantCount,
 };
 
@@ -171,7 +171,7 @@ fn not_linear<'a>(out: &mut String, conditions: impl Iterator<Item = &'a Conditi
 mod tests {
     use std::collections::BTreeMap;
 
-    use pgassay_core::instructions::{Machine, Repeat, SCHEMA};
+    use pgassay_account::instructions::{Machine, Repeat, SCHEMA};
 
     use super::*;
 

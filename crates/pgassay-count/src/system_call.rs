@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use pgassay_core::instructions::{SystemCalls, is_address};
+use pgassay_account::instructions::{SystemCalls, is_address};
 
 use crate::tally::InstructionTally;
 

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use pgassay_core::instructions::CallTally;
+use pgassay_account::instructions::CallTally;
 
 use crate::cycle;
 use crate::outfile::OutFile;

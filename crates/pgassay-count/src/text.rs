@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use pgassay_core::instructions::{
+use pgassay_account::instructions::{
     Build, CallTally, ConditionCount, CountVerdict, Counts, Difference, VariantCount, base_name,
     is_clock_function, margin,
 };

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use pgassay_core::instructions::{CallPath, CallTree, PathFunction, base_name};
+use pgassay_account::instructions::{CallPath, CallTree, PathFunction, base_name};
 
 use crate::outfile::OutFile;
 

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use pgassay_core::instructions::{
+use pgassay_account::instructions::{
     Build, CallTally, FunctionCount, Repeat, SubsystemCount, VariantCount,
 };
-use pgassay_core::subsystem::Subsystem;
+use pgassay_knowledge::Subsystem;
 
-use crate::credit;
-use crate::system_call;
 use crate::tally::InstructionTally;
+use crate::{credit, system_call};
 
 /// Adds names, subsystems and sums to a tally.
 pub fn variant_count(

@@ -1,10 +1,10 @@
 //! Runs a study from a program: `cargo run -p pgassay-lab --example embed`.
 
-use pgassay_core::plan::{Overrides, plan};
-use pgassay_core::study::StudySource;
 use pgassay_lab::{
     Interrupt, LabEvent, Laboratory, LoadedStudy, RunContext, RunIdentity, ServerOptions, assemble,
 };
+use pgassay_model::plan::{Overrides, plan};
+use pgassay_model::study::StudySource;
 
 const STUDY: &str = r#"
 question = "What does a work_mem of 64 MB save for a sort of 100,000 rows?"

@@ -1,13 +1,13 @@
 //! Turns the measurements of a run into the run that is stored: comparison, ledgers, findings, warnings.
 
 use anyhow::Result;
-use pgassay_core::calibration::CalibrationSummary;
-use pgassay_core::comparison::assess;
-use pgassay_core::finding::diagnose;
-use pgassay_core::measure;
-use pgassay_core::plan::Plan;
-use pgassay_core::run::{Check, Run, SCHEMA};
-use pgassay_core::trial::{Trial, TrialKind};
+use pgassay_account::calibration::CalibrationSummary;
+use pgassay_account::comparison::assess;
+use pgassay_diagnosis::{diagnose, expectations};
+use pgassay_model::check::Check;
+use pgassay_model::plan::Plan;
+use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_record::run::{Run, SCHEMA};
 
 use crate::run::Outcome;
 use crate::study::LoadedStudy;
@@ -40,7 +40,7 @@ pub fn assemble(
     let servers = outcome.servers.iter();
     let majors: Vec<String> = servers.map(|it| major_of(&it.version)).collect();
     let assessment = assess(&plan, &majors, &outcome.trials, &outcome.profiles)?;
-    let readings = measure::read(
+    let readings = expectations::read(
         &study.study,
         &plan,
         &outcome.trials,

@@ -1,8 +1,8 @@
 //! Where a run's servers, load and observers come from.
 
 use anyhow::Result;
-use pgassay_core::plan::{Plan, ServerPlan};
-use pgassay_core::run::{Warning, WarningKind};
+use pgassay_model::plan::{Plan, ServerPlan};
+use pgassay_record::run::{Warning, WarningKind};
 use pgassay_server::InstallationSource;
 
 use crate::host::{self, ExternalServer, Host, Servers};

@@ -1,6 +1,6 @@
 //! What a run tells the program that started it.
 
-use pgassay_core::trial::Trial;
+use pgassay_model::trial::Trial;
 
 /// Something that happened in a run.
 #[derive(Debug)]

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use hdrhistogram::Histogram;
-use pgassay_core::plan::{Plan, Point, ServerPlan};
-use pgassay_core::run::{ServerFacts, Warning};
-use pgassay_core::study::Network;
-use pgassay_core::trial::{Trial, TrialKind};
 use pgassay_load::{
     ClientTime, Instants, IoUsed, LoadError, Measurement, Reconnecting, RunLength, TimerLag,
 };
+use pgassay_model::plan::{Plan, Point, ServerPlan};
+use pgassay_model::study::Network;
+use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_profile::LiveServer;
+use pgassay_record::run::{ServerFacts, Warning};
 use pgassay_server::{BuildFacts, ConnectionError, CounterReader, Pid, ServerProcesses};
 use pgassay_wire::ExchangeError;
 use pgassay_wire::conninfo::Target;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use pgassay_core::plan::{Plan, PointId, Requirement};
-use pgassay_core::study::{DriverKind, Requires};
+use pgassay_model::plan::{Plan, PointId, Requirement};
+use pgassay_model::study::{DriverKind, Requires};
 
 use crate::host::{self, ExternalServer, Host};
 use crate::run_context::RunContext;

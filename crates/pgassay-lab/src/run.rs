@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use pgassay_core::plan::{Plan, PointId};
-use pgassay_core::profile::Profile;
-use pgassay_core::run::{RelayFacts, ServerFacts, Warning, WarningKind};
-use pgassay_core::statement::ScriptStatements;
-use pgassay_core::trial::Trial;
+use pgassay_model::plan::{Plan, PointId};
+use pgassay_model::profile::Profile;
+use pgassay_model::statement::ScriptStatements;
+use pgassay_model::trial::Trial;
+use pgassay_record::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 
 use crate::equipment::{Equipment, RealEquipment};
 use crate::event::LabEvent;

@@ -1,7 +1,7 @@
 //! What every step of a run needs: its study, its options, its events, and whether to stop.
 
 use anyhow::Result;
-use pgassay_core::study::StudySource;
+use pgassay_model::study::StudySource;
 
 use crate::event::{EventSink, LabEvent};
 use crate::interrupt::Interrupt;

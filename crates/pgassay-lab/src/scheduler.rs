@@ -1,7 +1,7 @@
 //! Decides which block comes next, and when a run ends.
 
-use pgassay_core::plan::{Plan, Round};
-use pgassay_core::trial::Trial;
+use pgassay_model::plan::{Plan, Round};
+use pgassay_model::trial::Trial;
 
 /// The rounds to run next.
 #[derive(Debug, Clone, PartialEq, Eq)]

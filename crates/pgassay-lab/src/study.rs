@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use pgassay_core::study::{Study, StudySource};
+use pgassay_model::study::{Study, StudySource};
 use pgassay_wire::conninfo::{Request, Secrets, split_secrets};
 
 /// A study, ready to be planned.
@@ -112,7 +112,7 @@ fn split_names(values: &[String], known: &[&str]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use pgassay_core::study::StudySource;
+    use pgassay_model::study::StudySource;
 
     use super::{LoadedStudy, split_names};
 

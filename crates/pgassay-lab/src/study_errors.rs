@@ -1,7 +1,7 @@
 //! Errors that name the location in the study file they come from.
 
 use anyhow::anyhow;
-use pgassay_core::study::{StudyError, StudySource};
+use pgassay_model::study::{StudyError, StudySource};
 
 use crate::study::LoadedStudy;
 

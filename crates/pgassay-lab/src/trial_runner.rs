@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use pgassay_core::plan::{Plan, Point, PointId, Round};
-use pgassay_core::study::{DriverKind, HumanDuration};
-use pgassay_core::trial::{ClientTotals, Latency, Trial, TrialKind};
 use pgassay_load::{Measurement, RunLength, ThreadUsage, Timing};
+use pgassay_model::plan::{Plan, Point, PointId, Round};
+use pgassay_model::study::{DriverKind, HumanDuration};
+use pgassay_model::trial::{ClientTotals, Latency, Trial, TrialKind};
 
 use crate::event::LabEvent;
 use crate::host::{MaintenanceRunner, Servers, reset};

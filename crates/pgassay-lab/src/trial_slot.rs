@@ -1,8 +1,8 @@
 //! The position of a trial in a run.
 
-use pgassay_core::plan::PointId;
-use pgassay_core::trial::TrialKind;
 use pgassay_load::Timing;
+use pgassay_model::plan::PointId;
+use pgassay_model::trial::TrialKind;
 
 /// The position of a trial in a run.
 #[derive(Debug, Clone, Copy)]

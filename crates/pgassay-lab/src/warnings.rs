@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use pgassay_core::run::{Run, Warning, WarningKind};
-use pgassay_core::study::DriverKind;
-use pgassay_core::trial::{Trial, TrialKind};
+use pgassay_model::study::DriverKind;
+use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_record::run::{Run, Warning, WarningKind};
 
 /// Shares of the machine's CPU time above which a warning is shown.
 const STEAL_NOTICEABLE: f64 = 0.02;
@@ -91,7 +91,7 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
 }
 
 fn warn_of_profiles(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
-    let sum = |count: fn(&pgassay_core::profile::Quality) -> u64| {
+    let sum = |count: fn(&pgassay_model::profile::Quality) -> u64| {
         run.profiles
             .iter()
             .map(|profile| count(&profile.quality))

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use pgassay_core::plan::{Overrides, Plan, plan};
-use pgassay_core::study::StudySource;
 use pgassay_lab::fake::{FakeEquipment, FakeFault, Journal};
 use pgassay_lab::{
     FixedBlocks, Interrupt, Interrupted, Laboratory, LoadedStudy, NoEvents, Outcome, RunContext,
     ServerOptions,
 };
+use pgassay_model::plan::{Overrides, Plan, plan};
+use pgassay_model::study::StudySource;
 
 /// A study of `variants` variants that write; the last has a server of its own.
 fn study(variants: usize) -> LoadedStudy {

@@ -1,7 +1,7 @@
 //! Text for the results of A/A comparisons.
 
-use pgassay_core::calibration::CalibrationSummary;
-use pgassay_core::run::Run;
+use pgassay_account::calibration::CalibrationSummary;
+use pgassay_record::run::Run;
 
 /// The result of the A/A comparisons on this machine, if there were any.
 pub(crate) fn calibration(run: &Run) -> Option<String> {

@@ -1,6 +1,6 @@
 //! Text for the checks that decide whether a difference is explained.
 
-use pgassay_core::ledger::{CheckName, CheckSide, ConsistencyCheck, ExplainedShare};
+use pgassay_account::ledger::{CheckName, CheckSide, ConsistencyCheck, ExplainedShare};
 
 use crate::number;
 

@@ -1,7 +1,7 @@
 //! Text for the outcome of an expectation.
 
-use pgassay_core::measure::{CheckOutcome, ExpectationOutcome, Reading};
-use pgassay_core::run::Run;
+use pgassay_record::expectation::{CheckOutcome, ExpectationOutcome, Reading};
+use pgassay_record::run::Run;
 
 use crate::number;
 use crate::outline::condition_title;

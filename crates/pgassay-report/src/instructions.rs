@@ -1,8 +1,8 @@
 //! Instruction counts as reports show them, next to the timed figures.
 
-use pgassay_core::comparison::{Comparison, PointSummary};
-use pgassay_core::instructions::{CountVerdict, Difference, InstructionCosts, VariantCount};
-use pgassay_core::run::Run;
+use pgassay_account::comparison::{Comparison, PointSummary};
+use pgassay_account::instructions::{CountVerdict, Difference, InstructionCosts, VariantCount};
+use pgassay_record::run::Run;
 
 use crate::number;
 use crate::outline::{clients, comparison, point};

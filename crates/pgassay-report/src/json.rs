@@ -1,8 +1,8 @@
 //! Runs and observations as JSON, and the JSON Schemas of runs, observations and studies.
 
-use pgassay_core::observation::Observation;
-use pgassay_core::run::Run;
-use pgassay_core::study::Study;
+use pgassay_model::study::Study;
+use pgassay_record::observation::Observation;
+use pgassay_record::run::Run;
 use schemars::{JsonSchema, schema_for};
 
 /// The run as indented JSON with a final newline: the format of `run.json`, see `docs/schema`.

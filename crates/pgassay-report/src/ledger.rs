@@ -1,11 +1,12 @@
 //! Text for ledgers, the same in the terminal and on the page.
 
-use pgassay_core::ledger::{
+use pgassay_account::ledger::{
     self as core_ledger, Divider, LITTLE_ERROR_MAX, Ledger, LedgerChecks, LedgerDifference,
     LedgerRow, Nature, Part, SAMPLES_ERROR_MAX, TOTALS_ERROR_MAX, UNEXPLAINED_TIME_SHARE_MAX,
     explained_share,
 };
-use pgassay_core::run::{Check, Run};
+use pgassay_model::check::Check;
+use pgassay_record::run::Run;
 
 use crate::outline::{condition_title, variant_name};
 use crate::{consistency, number};

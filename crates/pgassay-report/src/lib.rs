@@ -1,7 +1,7 @@
 //! Renders results: terminal, HTML, JSON, and the formats of other profilers.
 //!
-//! Every function takes a [`Run`](pgassay_core::run::Run), or an
-//! [`Observation`](pgassay_core::observation::Observation) of a live server, and returns text. It does no I/O,
+//! Every function takes a [`Run`](pgassay_record::run::Run), or an
+//! [`Observation`](pgassay_record::observation::Observation) of a live server, and returns text. It does no I/O,
 //! reads no clock and computes no statistics: everything a report states was determined when the run
 //! was assessed.
 

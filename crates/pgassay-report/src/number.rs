@@ -5,7 +5,7 @@
 //! rounded only when printed.
 
 use jiff::Timestamp;
-use pgassay_core::counters::CounterUnit;
+use pgassay_account::counters::CounterUnit;
 
 /// A whole number with separated thousands: `12 583`.
 pub(crate) fn whole(value: f64) -> String {

@@ -3,18 +3,17 @@
 //! Nothing is computed beyond sums of rows. Every lookup by index returns `None` or a placeholder if the
 //! index is out of range, as in a file edited by hand: a report never panics over its data.
 
-use pgassay_core::comparison::{
-    Change, Comparison, CostDifference, CostRow, PointSummary, Verdict,
-};
-use pgassay_core::counters::{self, CounterDifference};
-use pgassay_core::measure::is_explained;
-use pgassay_core::profile::Profile;
-use pgassay_core::run::Run;
+use pgassay_account::comparison::{Comparison, CostDifference, PointSummary, Verdict};
+use pgassay_account::cost_row::{Change, CostRow};
+use pgassay_account::counters::{self, CounterDifference};
+use pgassay_model::expression::is_explained;
+use pgassay_model::profile::Profile;
+use pgassay_record::run::Run;
 
 use crate::number;
 
 /// The equivalence margin: ratios within 1 ± this are equivalent (see
-/// `pgassay_core::comparison::Verdict`).
+/// `pgassay_account::comparison::Verdict`).
 pub(crate) const EQUIVALENCE_MARGIN: f64 = 0.02;
 
 /// Conditions that differ only in their number of clients: one curve in a chart.
@@ -106,7 +105,7 @@ pub(crate) fn condition_title(run: &Run, condition: usize) -> String {
     run.plan
         .conditions
         .get(condition)
-        .map_or_else(|| "?".to_owned(), pgassay_core::plan::Condition::title)
+        .map_or_else(|| "?".to_owned(), pgassay_model::plan::Condition::title)
 }
 
 /// A condition's number of clients.

@@ -1,10 +1,10 @@
 //! Text on the reliability of verdicts: why a comparison is inconclusive, its minimum detectable effect,
 //! how many comparisons share the error rate, and which server starts a verdict covers.
 
-use pgassay_core::comparison::{
+use pgassay_account::comparison::{
     Basis, Comparison, CostDifference, Inconclusive, Ratio, UnitOfAnalysis, Verdict,
 };
-use pgassay_core::run::Run;
+use pgassay_record::run::Run;
 
 use crate::number;
 

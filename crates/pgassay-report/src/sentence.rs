@@ -1,17 +1,19 @@
 //! A run's results in sentences, the same in the terminal and on the page.
 
-use pgassay_core::comparison::{Change, Comparison, Ratio, Verdict};
-use pgassay_core::counters::CounterUnit;
-use pgassay_core::finding::{Confidence, Fact, FactUnit, Finding};
-use pgassay_core::ledger::LedgerChecks;
-use pgassay_core::observation::{Observation, WaitRow, WaitSource, Waits};
-use pgassay_core::profile::{Profile, Quality};
-use pgassay_core::run::{Check, RelayFacts, Run};
+use pgassay_account::comparison::{Comparison, Ratio, Verdict};
+use pgassay_account::cost_row::Change;
+use pgassay_account::counters::CounterUnit;
+use pgassay_account::ledger::LedgerChecks;
+use pgassay_model::check::Check;
+use pgassay_model::profile::{Profile, Quality};
+use pgassay_model::waits::{WaitSource, Waits};
+use pgassay_record::finding::{Confidence, Fact, FactUnit, Finding};
+use pgassay_record::observation::{Observation, WaitRow};
+use pgassay_record::run::{RelayFacts, Run};
 
 use crate::ledger::group_name;
-use crate::number;
 use crate::outline::{EQUIVALENCE_MARGIN, baseline_name, condition_title, variant_name};
-use crate::reliability;
+use crate::{number, reliability};
 
 /// How many log entries were lost, if the log's format shows it.
 pub(crate) fn log_entries(run: &Run) -> Option<String> {

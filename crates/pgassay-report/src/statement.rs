@@ -1,7 +1,7 @@
 //! Text for the latency of each statement, the same in the terminal and on the page.
 
-use pgassay_core::run::Run;
-use pgassay_core::statement::{ScriptStatements, StatementLatency};
+use pgassay_model::statement::{ScriptStatements, StatementLatency};
+use pgassay_record::run::Run;
 
 use crate::number;
 use crate::outline::{explained_ledger, variant_name};

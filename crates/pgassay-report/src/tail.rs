@@ -1,7 +1,7 @@
 //! Text for the tail of a ledger, the same in the terminal and on the page.
 
-use pgassay_core::ledger::{Divider, Ledger, TAIL_TRANSACTIONS_MIN, Tail, TailRow};
-use pgassay_core::run::Run;
+use pgassay_account::ledger::{Divider, Ledger, TAIL_TRANSACTIONS_MIN, Tail, TailRow};
+use pgassay_record::run::Run;
 
 use crate::ledger::group_name;
 use crate::number;

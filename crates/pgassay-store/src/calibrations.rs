@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use pgassay_core::calibration::{AaComparison, Calibration, CalibrationSummary};
+use pgassay_account::calibration::{AaComparison, Calibration, CalibrationSummary};
 
 use crate::error::StoreError;
 use crate::{Store, files};

@@ -1,7 +1,7 @@
 //! A run in one line, as lists print it.
 
-use pgassay_core::comparison::{Comparison, Verdict};
-use pgassay_core::run::Run;
+use pgassay_account::comparison::{Comparison, Verdict};
+use pgassay_record::run::Run;
 
 /// `prepared: 6 faster ×1.245 to ×1.284; extended: 5 slower, 1 equivalent ×0.961 to ×0.990`.
 pub(crate) fn headline(run: &Run) -> String {

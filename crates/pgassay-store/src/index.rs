@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pgassay_core::comparison::{Comparison, PointSummary, Ratio};
-use pgassay_core::run::Run;
+use pgassay_account::comparison::{Comparison, PointSummary, Ratio};
+use pgassay_record::run::Run;
 use rusqlite::{Connection, TransactionBehavior, params};
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pgassay_core::run::{Run, SCHEMA};
+use pgassay_record::run::{Run, SCHEMA};
 use serde::Deserialize;
 
 use crate::error::StoreError;

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use pgassay_core::run::Run;
+use pgassay_record::run::Run;
 
 use crate::error::StoreError;
 use crate::{RUN_FILE, Store, files, index, names, writer};

@@ -233,7 +233,7 @@ fn replace(value: &mut Value, renamed: Renamed) {
 
 #[cfg(test)]
 mod tests {
-    use pgassay_core::run::Run;
+    use pgassay_record::run::Run;
 
     use super::*;
 

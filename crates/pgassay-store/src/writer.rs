@@ -12,9 +12,9 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use pgassay_core::plan::Plan;
-use pgassay_core::run::Run;
-use pgassay_core::trial::Trial;
+use pgassay_model::plan::Plan;
+use pgassay_model::trial::Trial;
+use pgassay_record::run::Run;
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;

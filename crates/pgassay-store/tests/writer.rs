@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fixture::{STARTED_US, STUDY, run};
-use pgassay_core::run::Run;
-use pgassay_core::trial::Trial;
+use pgassay_model::trial::Trial;
+use pgassay_record::run::Run;
 use pgassay_store::{RunStart, Store, StoreError};
 use rusqlite::Connection;
 use tempfile::TempDir;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand};
-use pgassay_core::study::HumanDuration;
 use pgassay_lab::ServerOptions;
+use pgassay_model::study::HumanDuration;
 use pgassay_report::ExportFormat;
 
 /// When output is colored.

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use pgassay_core::study::StudySource;
 use pgassay_lab::LoadedStudy;
+use pgassay_model::study::StudySource;
 use pgassay_script::Builtin;
 
 use crate::study_files;

@@ -1,8 +1,8 @@
 //! Checks of the machine, stored with every result and printed by `doctor`.
 
-use pgassay_core::calibration::machine_key;
-use pgassay_core::run::Check;
+use pgassay_account::calibration::machine_key;
 use pgassay_lab::counting::Valgrind;
+use pgassay_model::check::Check;
 use pgassay_profile::{Access, CountedEvent, EventCounter, MachineConditions, Tier};
 
 /// Checks everything that limits measurements.

@@ -4,7 +4,7 @@
 //! - [`source_tree`]: the functions of one PostgreSQL source tree, read with universal-ctags;
 //! - [`licenses`]: the licenses of all dependencies;
 //! - [`presence`]: which file defines which function in which major versions, merged over trees;
-//! - [`tables`]: writes and checks the packed tables in `pgassay-core`.
+//! - [`tables`]: writes and checks the packed tables in `pgassay-knowledge`.
 //!
 //! Invariants: the same rows always produce the same bytes; nothing here is linked into pgassay.
 

@@ -14,7 +14,7 @@ usage:
       Writes the functions of PostgreSQL source trees to standard output, one row
       per function, file, and range of major versions. --merge adds them to a table.
   xtask tables --functions FILE.tsv | --wait-events FILE.tsv
-      Packs a table into crates/pgassay-core/data.
+      Packs a table into crates/pgassay-knowledge/data.
   xtask tables --dump functions | --dump wait-events
       Writes the rows of a packed table to standard output.
   xtask tables --check

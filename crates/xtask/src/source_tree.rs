@@ -3,7 +3,7 @@
 //! This includes static and inline functions; headers and grammars are parsed as C. Release tarballs
 //! also contain the output of bison and flex (`gram.c` for `gram.y`), which is left out, so that a
 //! tarball and a checkout produce the same table. Parsed as C, the first function after the rules of
-//! a grammar (such as `base_yyerror`) is lost; pgassay-core recognizes these by prefix.
+//! a grammar (such as `base_yyerror`) is lost; pgassay-knowledge recognizes these by prefix.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

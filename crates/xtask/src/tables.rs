@@ -1,6 +1,6 @@
-//! Writes, unpacks and checks the packed tables of `pgassay-core`.
+//! Writes, unpacks and checks the packed tables of `pgassay-knowledge`.
 //!
-//! [`pgassay_core::subsystem::packed`] describes the format. Rows are grouped by path and letters
+//! [`pgassay_knowledge::packed`] describes the format. Rows are grouped by path and letters
 //! stand for majors, which reduces 1.5 MB of functions to about 160 kB.
 //!
 //! Invariant: [`pack_functions`] and [`pack_wait_events`] are the only writers; a test compares the
@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use pgassay_core::subsystem::packed::{
+use pgassay_knowledge::packed::{
     self, FUNCTIONS_HEADER, FunctionTable, WAIT_EVENTS_HEADER, WaitEventRow,
 };
 
@@ -25,7 +25,7 @@ const LEVEL: u8 = 10;
 
 /// The folder of the packed tables.
 pub fn data_folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../pgassay-core/data")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../pgassay-knowledge/data")
 }
 
 /// Packs a tab-separated table of functions.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use pgassay_core::instructions::{Build, Difference, Repeat, VariantCount};
+use pgassay_account::instructions::{Build, Difference, Repeat, VariantCount};
 use pgassay_count::{InstructionTally, OutFile, variant_count};
 use proptest::prelude::*;
 

@@ -1,6 +1,6 @@
 //! The published schema matches the types.
 
-use pgassay_core::instructions::Counts;
+use pgassay_account::instructions::Counts;
 
 #[test]
 fn the_published_schema_matches_the_types() {

@@ -1,6 +1,6 @@
 //! Facts about what executed the instructions: the machine and the server's build.
 
-use pgassay_core::instructions::{Build, Machine};
+use pgassay_account::instructions::{Build, Machine};
 use pgassay_profile::MachineConditions;
 use pgassay_server::Server;
 

@@ -34,12 +34,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use pgassay_core::instructions::{
+use pgassay_account::instructions::{
     CallTree, ConditionCount, Counts, NOT_LINEAR, Repeat, SCHEMA, VariantCount,
 };
-use pgassay_core::plan::{Plan, Point as PlannedPoint, ServerPlan};
-use pgassay_core::study::Network;
 use pgassay_count::{InstructionTally, OutFile, variant_count};
+use pgassay_model::plan::{Plan, Point as PlannedPoint, ServerPlan};
+use pgassay_model::study::Network;
 use pgassay_server::Server;
 
 use self::names::ObjectSymbols;

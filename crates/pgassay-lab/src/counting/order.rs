@@ -7,7 +7,7 @@
 //!
 //! A server is started once per round for all its points.
 
-use pgassay_core::plan::Plan;
+use pgassay_model::plan::Plan;
 use pgassay_stats::random::SplitMix64;
 
 /// The servers of a cluster in start order, with the points of each.

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use pgassay_core::plan::Point;
 use pgassay_count::OutFile;
 use pgassay_load::{ClientPool, RunLength};
+use pgassay_model::plan::Point;
 use pgassay_server::Server;
 
 use super::names::ObjectSymbols;

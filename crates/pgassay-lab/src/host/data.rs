@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use pgassay_core::plan::{PlannedSql, ServerPlan};
-use pgassay_core::study::StudySource;
+use pgassay_model::plan::{PlannedSql, ServerPlan};
+use pgassay_model::study::StudySource;
 use pgassay_server::ConnectionError;
 
 use super::{DataLocation, Host, SqlConnection};

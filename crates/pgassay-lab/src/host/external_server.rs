@@ -10,9 +10,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use pgassay_core::run::{ServerFacts, Warning, WarningKind};
-use pgassay_core::study::Network;
+use pgassay_model::study::Network;
 use pgassay_profile::LiveServer;
+use pgassay_record::run::{ServerFacts, Warning, WarningKind};
 use pgassay_server::{BuildFacts, Connection, CounterReader, Pid, ProcessRole, ServerProcesses};
 use pgassay_wire::conninfo::{Address, Target};
 

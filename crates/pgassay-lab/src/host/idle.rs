@@ -1,7 +1,7 @@
 //! Idle connections that a study requests in addition to its load.
 
 use anyhow::{Context, Result};
-use pgassay_core::plan::{Plan, ServerPlan};
+use pgassay_model::plan::{Plan, ServerPlan};
 
 use super::{Host, SqlConnection};
 use crate::run_context::RunContext;

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
-use pgassay_core::plan::{Plan, ServerPlan};
-use pgassay_core::study::{Maintenance, MaintenanceTime};
+use pgassay_model::plan::{Plan, ServerPlan};
+use pgassay_model::study::{Maintenance, MaintenanceTime};
 
 use super::{Servers, SqlConnection};
 use crate::interrupt::Interrupt;

@@ -18,9 +18,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use pgassay_core::run::ServerFacts;
-use pgassay_core::study::Network;
+use pgassay_model::study::Network;
 use pgassay_profile::LiveServer;
+use pgassay_record::run::ServerFacts;
 use pgassay_server::{
     BuildFacts, Connection, ConnectionError, CounterReader, Pid, ServerProcesses,
 };

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use pgassay_core::plan::ServerPlan;
-use pgassay_core::run::ServerFacts;
-use pgassay_core::study::Network;
+use pgassay_model::plan::ServerPlan;
+use pgassay_model::study::Network;
 use pgassay_profile::LiveServer;
+use pgassay_record::run::ServerFacts;
 use pgassay_server::{
     BuildFacts, CounterReader, Finder, FinderProgress as Fetching, Installation,
     InstallationSource, Pid, Server, ServerConfig, ServerError, ServerProcesses, VersionRequest,

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pgassay_core::plan::{Plan, Point, ServerPlan};
-use pgassay_core::run::{RelayFacts, ServerFacts, Warning, WarningKind};
-use pgassay_core::study::{Maintenance, Network};
+use pgassay_model::plan::{Plan, Point, ServerPlan};
+use pgassay_model::study::{Maintenance, Network};
+use pgassay_record::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 use pgassay_relay::Relay;
 
 use super::{Host, SqlConnection, data, idle, maintenance};

@@ -13,9 +13,9 @@ pub use warm_up::warm_up;
 use std::time::Duration;
 
 use anyhow::Result;
-use pgassay_core::plan::{Plan, Point};
-use pgassay_core::study::DriverKind;
 use pgassay_load::{LoadError, Measurement, RunLength};
+use pgassay_model::plan::{Plan, Point};
+use pgassay_model::study::DriverKind;
 
 use crate::host::DataLocation;
 use crate::observe::TransactionRecorder;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use pgassay_core::plan::Point;
-use pgassay_core::study::StudySource;
 use pgassay_load::{
     ClientOptions, ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, Measurement,
     RunLength,
 };
+use pgassay_model::plan::Point;
+use pgassay_model::study::StudySource;
 use pgassay_wire::conninfo::Target;
 
 use super::scripts::{self, Scripts};

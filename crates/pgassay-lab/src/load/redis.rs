@@ -12,9 +12,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use pgassay_core::plan::{Plan, Point};
-use pgassay_core::study::DriverKind;
 use pgassay_load::{LoadError, Measurement, RedisClientPool, RedisError, RunLength};
+use pgassay_model::plan::{Plan, Point};
+use pgassay_model::study::DriverKind;
 
 use super::Clients;
 use crate::interrupt::Interrupted;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use pgassay_core::plan::Point;
-use pgassay_core::study::{DriverKind, Protocol, StudySource};
 use pgassay_load::WeightedScript;
+use pgassay_model::plan::Point;
+use pgassay_model::study::{DriverKind, Protocol, StudySource};
 use pgassay_script::{ParseOptions, ParsedScript, VariableNames};
 
 use crate::study_errors::at_line;

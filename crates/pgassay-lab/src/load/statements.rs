@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use pgassay_core::plan::{Plan, PointId};
-use pgassay_core::statement::{ScriptStatements, StatementLatency};
-use pgassay_core::study::StudySource;
 use pgassay_load::CommandMeasurement;
+use pgassay_model::plan::{Plan, PointId};
+use pgassay_model::statement::{ScriptStatements, StatementLatency};
+use pgassay_model::study::StudySource;
 use pgassay_script::{CommandKind, ScriptCommand};
 
 use super::scripts;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use pgassay_core::plan::{Point, Schedule};
 use pgassay_load::{RunLength, Timing};
+use pgassay_model::plan::{Point, Schedule};
 
 use super::Clients;
 use crate::interrupt::Interrupted;

@@ -1,8 +1,8 @@
 //! Counts instructions and cycles in trials of their own: counting changes what a profile shows.
 
 use anyhow::Result;
-use pgassay_core::trial::{Trial, TrialKind};
 use pgassay_load::Measurement;
+use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_profile::{CountedEvent, EventCounter};
 
 use super::{Observation, TrialObserver, TrialWatch, WatchedTrial};

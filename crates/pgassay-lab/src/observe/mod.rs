@@ -16,9 +16,9 @@ pub use statistics::Statistics;
 pub use transactions::TransactionRecorder;
 
 use anyhow::Result;
-use pgassay_core::plan::Point;
-use pgassay_core::trial::Trial;
 use pgassay_load::Measurement;
+use pgassay_model::plan::Point;
+use pgassay_model::trial::Trial;
 
 use crate::load::Clients;
 use crate::trial_runner::RawResults;

@@ -1,9 +1,10 @@
 //! The probes' observation of one trial: started before its load, finished or dropped after it.
 
 use anyhow::Result;
-use pgassay_core::plan::PointId;
-use pgassay_core::trial::{ClientTotals, CpuTotals, CrossCheckReadings, Trial, TrialKind};
 use pgassay_load::{Measurement, ThreadUsage};
+use pgassay_model::cpu::CpuTotals;
+use pgassay_model::plan::PointId;
+use pgassay_model::trial::{ClientTotals, CrossCheckReadings, Trial, TrialKind};
 use pgassay_profile::{LiveServer, ProcessTreeCpu, Sampler};
 
 use super::TrialWatch;

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use pgassay_core::plan::{Plan, Schedule};
-use pgassay_core::run::{Warning, WarningKind};
-use pgassay_core::study::Network;
+use pgassay_model::plan::{Plan, Schedule};
+use pgassay_model::study::Network;
 use pgassay_profile::{LiveServer, OffCpuConfig, Sampler, SamplerConfig, SamplerError};
+use pgassay_record::run::{Warning, WarningKind};
 use pgassay_wire::Exchange;
 
 use super::probe_watch::ProbeWatch;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use pgassay_core::plan::{Plan, Point, PointId};
-use pgassay_core::profile::{Frame, Profile, ProfileBuilder, Quality};
-use pgassay_core::subsystem::wait_event;
+use pgassay_knowledge::wait_event;
+use pgassay_model::plan::{Plan, Point, PointId};
+use pgassay_model::profile::{Frame, Profile, ProfileBuilder, Quality};
 use pgassay_profile::{Blocked, OffCpu, ProcessOffCpu, Samples, Selection, Span};
 
 use super::transactions::TransactionAccount;

@@ -9,10 +9,10 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use pgassay_core::plan::{Plan, Point, PointId};
-use pgassay_core::study::DriverKind;
-use pgassay_core::trial::{Trial, TrialKind};
 use pgassay_load::Measurement;
+use pgassay_model::plan::{Plan, Point, PointId};
+use pgassay_model::study::DriverKind;
+use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_server::{CounterReader, CounterReading, Pid};
 
 use super::{Observation, TrialObserver, TrialWatch, WatchedTrial};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use pgassay_core::observation::Background;
-use pgassay_core::trial::{CpuTotals, CrossCheckReadings};
+use pgassay_model::cpu::{Background, CpuTotals};
+use pgassay_model::trial::CrossCheckReadings;
 use pgassay_profile::{
     CpuLog, LiveServer, MachineCpu, ProcessTotals, ProcessTreeCpu, ProcessTreesCpu, Role,
     own_cpu_ns, process_cpu_ns,

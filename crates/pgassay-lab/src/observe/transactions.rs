@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pgassay_core::transactions::{TransactionTimes, Transactions};
 use pgassay_load::{
     ClientPool, FailedTry, LoadError, Measurement, Observer, Transaction, TransactionOutcome,
 };
+use pgassay_model::transactions::{TransactionTimes, Transactions};
 use pgassay_profile::{Blocked, Samples, Span, SpanAccount};
 
 /// Maximum number of transactions recorded per trial, over all threads: 24 MiB.

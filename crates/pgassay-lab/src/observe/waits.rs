@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pgassay_core::observation::{WaitCount, WaitSource, Waits};
-use pgassay_core::run::Check;
-use pgassay_core::subsystem::{wait_event, wait_number};
+use pgassay_knowledge::{wait_event, wait_number};
+use pgassay_model::check::Check;
+use pgassay_model::waits::{WaitCount, WaitSource, Waits};
 use pgassay_profile::{
     ActivitySampler, KnownWaits, LiveServer, NamedWait, WaitError, WaitLog, WaitReader,
 };

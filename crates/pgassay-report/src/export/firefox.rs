@@ -9,8 +9,8 @@ use fxprof_processed_profile::{
     CategoryColor, CpuDelta, Frame as ShownFrame, FrameFlags, FrameInfo, Profile as Shown,
     ReferenceTimestamp, SamplingInterval, Timestamp, WeightType,
 };
-use pgassay_core::observation::Observation;
-use pgassay_core::profile::Profile;
+use pgassay_model::profile::Profile;
+use pgassay_record::observation::Observation;
 
 /// The file's content.
 pub(super) fn json(observation: &Observation, profile: &Profile) -> String {

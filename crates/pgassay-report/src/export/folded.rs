@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use pgassay_core::instructions::CallTree;
-use pgassay_core::profile::Profile;
+use pgassay_account::instructions::CallTree;
+use pgassay_model::profile::Profile;
 
 /// All stacks, sorted and unique.
 pub(super) fn text(profile: &Profile) -> String {

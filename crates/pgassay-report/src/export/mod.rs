@@ -12,8 +12,8 @@ mod pprof;
 mod speedscope;
 mod stacks;
 
-use pgassay_core::instructions::CallTree;
-use pgassay_core::observation::Observation;
+use pgassay_account::instructions::CallTree;
+use pgassay_record::observation::Observation;
 
 pub use stacks::ExportedStacks;
 use stacks::WeightedStacks;

@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
-use pgassay_core::instructions::CallTree;
-use pgassay_core::observation::Observation;
+use pgassay_account::instructions::CallTree;
+use pgassay_record::observation::Observation;
 
 use super::stacks::{self, WeightedStacks};
 

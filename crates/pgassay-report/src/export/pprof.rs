@@ -9,8 +9,8 @@
 
 use std::collections::HashMap;
 
-use pgassay_core::observation::Observation;
-use pgassay_core::profile::Profile;
+use pgassay_model::profile::Profile;
+use pgassay_record::observation::Observation;
 
 use super::stacks::{self, WeightedStacks};
 

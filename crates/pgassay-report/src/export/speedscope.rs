@@ -3,7 +3,7 @@
 //! See `src/lib/file-format-spec.ts` of speedscope: stacks are outermost first, `weights` are in
 //! the profile's `unit`, and `endValue` is at least the sum of the weights.
 
-use pgassay_core::observation::Observation;
+use pgassay_record::observation::Observation;
 use serde_json::{Value, json};
 
 use super::stacks::{self, WeightedStacks};

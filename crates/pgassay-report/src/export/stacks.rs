@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use pgassay_core::observation::Observation;
-use pgassay_core::profile::{Frame, Profile};
+use pgassay_model::profile::{Frame, Profile};
+use pgassay_record::observation::Observation;
 
 /// Which stacks of an observation to export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,8 +6,8 @@
 use std::fmt::Write as _;
 
 use maud::{Markup, html};
-use pgassay_core::comparison::{Comparison, PointSummary, Ratio};
-use pgassay_core::run::Run;
+use pgassay_account::comparison::{Comparison, PointSummary, Ratio};
+use pgassay_record::run::Run;
 
 use super::scale::{Scale, px, tick_label};
 use crate::outline::{Group, clients, comparison, groups, point, variant_name};

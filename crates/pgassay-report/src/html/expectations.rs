@@ -1,8 +1,8 @@
 //! The source's figures, the study's expectations, and the functions that the study watches.
 
 use maud::{Markup, html};
-use pgassay_core::measure::CheckOutcome;
-use pgassay_core::run::Run;
+use pgassay_record::expectation::CheckOutcome;
+use pgassay_record::run::Run;
 
 use crate::outline::{condition_title, variant_name};
 use crate::{expectations, number};

@@ -1,8 +1,8 @@
 //! All findings: each with its points, the evidence for and against it, and the suggested fix.
 
 use maud::{Markup, html};
-use pgassay_core::finding::Finding;
-use pgassay_core::run::Run;
+use pgassay_record::finding::Finding;
+use pgassay_record::run::Run;
 
 use super::tables;
 use crate::{number, sentence};

@@ -10,10 +10,10 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use maud::{Markup, PreEscaped, html};
-use pgassay_core::instructions::{CallTree, InstructionCosts};
-use pgassay_core::observation::{Observation, TimeDivisor};
-use pgassay_core::profile::{Frame, Profile};
-use pgassay_core::run::Run;
+use pgassay_account::instructions::{CallTree, InstructionCosts};
+use pgassay_model::profile::{Frame, Profile};
+use pgassay_record::observation::{Observation, TimeDivisor};
+use pgassay_record::run::Run;
 use serde_json::{Value, json};
 
 use crate::outline::{baseline_name, comparison, condition_title, explained, point, profile};

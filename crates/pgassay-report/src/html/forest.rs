@@ -4,8 +4,8 @@
 //! script and at any width; all text is next to the strip, as HTML.
 
 use maud::{Markup, html};
-use pgassay_core::comparison::{Comparison, Verdict};
-use pgassay_core::run::Run;
+use pgassay_account::comparison::{Comparison, Verdict};
+use pgassay_record::run::Run;
 
 use super::scale::{Scale, percent, tick_label};
 use crate::outline::{

@@ -1,10 +1,10 @@
 //! Instruction counts: a table with the timed figures, then waterfalls and functions of each difference.
 
 use maud::{Markup, html};
-use pgassay_core::instructions::{
+use pgassay_account::instructions::{
     CountVerdict, Difference, FunctionChange, InstructionCosts, VariantCount, VariantDifference,
 };
-use pgassay_core::run::Run;
+use pgassay_record::run::Run;
 
 use super::waterfall::{AxisUnit, DifferencePart};
 use super::{flame, page, waterfall};

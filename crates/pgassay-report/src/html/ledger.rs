@@ -2,9 +2,10 @@
 //! baseline's response time to the variant's, with its rows and consistency checks.
 
 use maud::{Markup, html};
-use pgassay_core::comparison::{Comparison, CostRow};
-use pgassay_core::ledger::{Ledger, LedgerDifference, LedgerRow, Nature, Part};
-use pgassay_core::run::Run;
+use pgassay_account::comparison::Comparison;
+use pgassay_account::cost_row::CostRow;
+use pgassay_account::ledger::{Ledger, LedgerDifference, LedgerRow, Nature, Part};
+use pgassay_record::run::Run;
 
 use super::scale::{Scale, percent};
 use super::{tail, waterfall};

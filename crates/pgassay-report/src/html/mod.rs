@@ -30,8 +30,8 @@ pub use observation::observation_html;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use pgassay_core::comparison::{Comparison, CostDifference};
-use pgassay_core::run::{Run, WarningKind};
+use pgassay_account::comparison::{Comparison, CostDifference};
+use pgassay_record::run::{Run, WarningKind};
 use sha2::{Digest, Sha256};
 
 use crate::outline::{

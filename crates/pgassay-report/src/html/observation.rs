@@ -1,8 +1,8 @@
 //! The page of an observed live server: where its time goes, and its flame graph.
 
 use maud::{Markup, html};
-use pgassay_core::ledger::explained_share;
-use pgassay_core::observation::{CpuRow, Observation};
+use pgassay_account::ledger::explained_share;
+use pgassay_record::observation::{CpuRow, Observation};
 
 use super::{findings, flame, page};
 use crate::{ledger, number, sentence};

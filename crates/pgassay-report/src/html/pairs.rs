@@ -1,8 +1,8 @@
 //! The pairs in the order they ran, which shows drift and outliers.
 
 use maud::{Markup, html};
-use pgassay_core::comparison::{Comparison, Ratio};
-use pgassay_core::run::Run;
+use pgassay_account::comparison::{Comparison, Ratio};
+use pgassay_record::run::Run;
 
 use super::scale::{Scale, px};
 use crate::outline::{condition_title, variant_name};

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use maud::{Markup, html};
-use pgassay_core::run::{Run, ServerFacts};
+use pgassay_record::run::{Run, ServerFacts};
 
 use crate::number;
 

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use maud::{Markup, html};
-use pgassay_core::run::Run;
-use pgassay_core::statement::{ScriptStatements, StatementLatency};
+use pgassay_model::statement::{ScriptStatements, StatementLatency};
+use pgassay_record::run::Run;
 
 use super::scale::{Scale, px, tick_label};
 use crate::number;

@@ -1,9 +1,9 @@
 //! Server and kernel statistics per transaction: where variants differ, and all of them.
 
 use maud::{Markup, html};
-use pgassay_core::comparison::Comparison;
-use pgassay_core::counters;
-use pgassay_core::run::Run;
+use pgassay_account::comparison::Comparison;
+use pgassay_account::counters;
+use pgassay_record::run::Run;
 
 use crate::outline::{baseline_name, condition_title, differing, point, variant_name};
 use crate::{number, sentence};

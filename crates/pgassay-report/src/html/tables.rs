@@ -1,8 +1,9 @@
 //! The figures as tables.
 
 use maud::{Markup, html};
-use pgassay_core::comparison::{Change, Comparison, CostDifference, CostRow, Ratio};
-use pgassay_core::run::Run;
+use pgassay_account::comparison::{Comparison, CostDifference, Ratio};
+use pgassay_account::cost_row::{Change, CostRow};
+use pgassay_record::run::Run;
 
 use crate::outline::{
     ThroughputUnit, baseline_name, condition_title, per_transaction, plus_minus, point, top_rows,

@@ -1,8 +1,8 @@
 //! What transactions beyond p99 spend their time on, compared with all transactions.
 
 use maud::{Markup, html};
-use pgassay_core::ledger::{Ledger, Tail, TailRow};
-use pgassay_core::run::Run;
+use pgassay_account::ledger::{Ledger, Tail, TailRow};
+use pgassay_record::run::Run;
 
 use crate::number;
 use crate::outline::{condition_title, variant_name};

@@ -3,7 +3,7 @@
 //! differences within noise form one gray step.
 
 use maud::{Markup, html};
-use pgassay_core::comparison::{Change, CostRow};
+use pgassay_account::cost_row::{Change, CostRow};
 
 use super::scale::{Scale, percent, tick_label};
 use crate::number;

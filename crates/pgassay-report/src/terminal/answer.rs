@@ -1,7 +1,7 @@
 //! One line per comparison: `prepared  faster  tps ×1.412 [1.396, 1.428]  6 pairs, …`.
 
-use pgassay_core::comparison::{Comparison, Verdict};
-use pgassay_core::run::Run;
+use pgassay_account::comparison::{Comparison, Verdict};
+use pgassay_record::run::Run;
 
 use super::style::{Style, clients, heading};
 use super::table::{Alignment, Table, TextStyle, cell, inked, name, wrap};

@@ -1,8 +1,9 @@
 //! Where the difference in the server's CPU time lies: the most informative comparison in full, the
 //! others in one line each.
 
-use pgassay_core::comparison::{Change, Comparison, CostDifference, CostRow};
-use pgassay_core::run::Run;
+use pgassay_account::comparison::{Comparison, CostDifference};
+use pgassay_account::cost_row::{Change, CostRow};
+use pgassay_record::run::Run;
 
 use super::differences::{self, CostStyle, DifferenceTable};
 use super::style::{Style, heading};

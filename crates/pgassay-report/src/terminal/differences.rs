@@ -1,7 +1,8 @@
 //! The table of a comparison: a row's figures for baseline and variant, their difference, and its error.
 
-use pgassay_core::comparison::{Change, Comparison, CostRow};
-use pgassay_core::run::Run;
+use pgassay_account::comparison::Comparison;
+use pgassay_account::cost_row::{Change, CostRow};
+use pgassay_record::run::Run;
 
 use super::style::Style;
 use super::table::{Alignment, Cell, Table, TextStyle, bar, cell, cut, inked, visible};

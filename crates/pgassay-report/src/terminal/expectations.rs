@@ -1,8 +1,8 @@
 //! The source's figures, the study's expectations, and the functions that the study watches.
 
-use pgassay_core::measure::{CheckOutcome, ExpectationOutcome};
-use pgassay_core::plan::PointId;
-use pgassay_core::run::Run;
+use pgassay_model::plan::PointId;
+use pgassay_record::expectation::{CheckOutcome, ExpectationOutcome};
+use pgassay_record::run::Run;
 
 use super::style::{Style, heading};
 use super::table::{Alignment, Table, TextStyle, cell, inked, paint, wrap};

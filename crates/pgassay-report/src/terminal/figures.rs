@@ -1,7 +1,7 @@
 //! The figures of every point.
 
-use pgassay_core::comparison::PointSummary;
-use pgassay_core::run::Run;
+use pgassay_account::comparison::PointSummary;
+use pgassay_record::run::Run;
 
 use super::style::{Style, clients, heading};
 use super::table::{Alignment, Table, TextStyle, cell, inked, name};

@@ -1,7 +1,7 @@
 //! The strongest findings: what happens, the evidence, the suggested fix. The page has all of them.
 
-use pgassay_core::finding::{Confidence, Finding};
-use pgassay_core::run::Run;
+use pgassay_record::finding::{Confidence, Finding};
+use pgassay_record::run::Run;
 
 use super::answer;
 use super::style::{Style, heading};

@@ -1,7 +1,7 @@
 //! Instruction counts next to timed figures, one row per variant, and the functions behind differences.
 
-use pgassay_core::instructions::{CountVerdict, VariantDifference};
-use pgassay_core::run::Run;
+use pgassay_account::instructions::{CountVerdict, VariantDifference};
+use pgassay_record::run::Run;
 
 use super::style::{Style, heading};
 use super::table::{Alignment, Table, TextStyle, cell, inked, name, wrap};
@@ -82,11 +82,11 @@ fn table(rows: &[InstructionRow<'_>]) -> Table {
         if row.difference.is_none() && !row.condition.is_empty() {
             table.across(cell(row.condition));
         }
-        let of = |text: fn(&pgassay_core::instructions::Difference) -> String| {
+        let of = |text: fn(&pgassay_account::instructions::Difference) -> String| {
             cell(row.difference.map_or_else(String::new, text))
         };
         let comparison = row.timed.and_then(|timed| timed.comparison);
-        let ratio = |ratio: Option<&pgassay_core::comparison::Ratio>| {
+        let ratio = |ratio: Option<&pgassay_account::comparison::Ratio>| {
             cell(ratio.map_or_else(String::new, |it| number::ratio(it.ratio)))
         };
         table.row(vec![

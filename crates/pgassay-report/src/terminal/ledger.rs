@@ -1,8 +1,9 @@
 //! Where the difference in response time lies: one comparison in full, the others in one line each.
 
-use pgassay_core::comparison::{Comparison, CostRow};
-use pgassay_core::ledger::{Ledger, LedgerDifference, LedgerRow};
-use pgassay_core::run::Run;
+use pgassay_account::comparison::Comparison;
+use pgassay_account::cost_row::CostRow;
+use pgassay_account::ledger::{Ledger, LedgerDifference, LedgerRow};
+use pgassay_record::run::Run;
 
 use super::differences::{self, CostStyle, DifferenceTable};
 use super::style::{Style, heading};
@@ -10,9 +11,8 @@ use super::table::{TextStyle, cut, inked, paint, visible, wrap};
 use crate::ledger::{
     background, checks, explanation, group_name, ledger, nature_word, tier_of_run,
 };
-use crate::number;
 use crate::outline::{condition_title, explained_ledger, plus_minus, variant_name};
-use crate::tail;
+use crate::{number, tail};
 
 /// Rows of the full account, and rows named in a line.
 const ROWS: usize = 9;

@@ -23,7 +23,7 @@ mod table;
 pub use observation::observation_text;
 pub use style::Style;
 
-use pgassay_core::run::Run;
+use pgassay_record::run::Run;
 
 use crate::{calibration, sentence};
 use table::{TextStyle, paint, wrap};

@@ -1,6 +1,6 @@
 //! Measurement quality, warnings and limitations, with how to fix them.
 
-use pgassay_core::run::{Run, WarningKind};
+use pgassay_record::run::{Run, WarningKind};
 
 use super::style::{Style, heading};
 use super::table::{TextStyle, paint, wrap};

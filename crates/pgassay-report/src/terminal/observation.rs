@@ -1,7 +1,7 @@
 //! An observation of a live server as text.
 
-use pgassay_core::ledger::{explained_share, groups};
-use pgassay_core::observation::{CpuRow, Observation};
+use pgassay_account::ledger::{explained_share, groups};
+use pgassay_record::observation::{CpuRow, Observation};
 
 use super::findings;
 use super::style::{Style, heading};

@@ -1,6 +1,6 @@
 //! The latency of each statement, one or two lines for every variant with several per transaction.
 
-use pgassay_core::run::Run;
+use pgassay_record::run::Run;
 
 use super::style::{Style, heading};
 use super::table::{visible, wrap};

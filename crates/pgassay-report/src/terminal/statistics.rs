@@ -1,9 +1,9 @@
 //! Server and kernel statistics per transaction that differ between variants: the most informative
 //! comparison, the most informative counters first.
 
-use pgassay_core::comparison::Comparison;
-use pgassay_core::counters;
-use pgassay_core::run::Run;
+use pgassay_account::comparison::Comparison;
+use pgassay_account::counters;
+use pgassay_record::run::Run;
 
 use super::differences::{self, DifferenceTable};
 use super::style::{Style, heading};

@@ -1,6 +1,6 @@
 //! How to write for a terminal, and the headings of its sections.
 
-use pgassay_core::run::Run;
+use pgassay_record::run::Run;
 
 use super::table::{TextStyle, paint, wrap};
 use crate::outline;

@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
-use pgassay_core::observation::{
-    Background, Observation, SCHEMA, Subject, WaitCount, WaitSource, Waits,
-};
-use pgassay_core::profile::{BlockedStack, Frame, ProfileBuilder, Quality};
-use pgassay_core::trial::CpuTotals;
+use pgassay_model::cpu::{Background, CpuTotals};
+use pgassay_model::profile::{BlockedStack, Frame, ProfileBuilder, Quality};
+use pgassay_model::waits::{WaitCount, WaitSource, Waits};
+use pgassay_record::observation::{Observation, SCHEMA, Subject};
 use pgassay_report::{
     ExportFormat, ExportedStacks, Style, export, observation_html, observation_text,
 };

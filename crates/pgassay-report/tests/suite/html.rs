@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use html5gum::emitters::default::DefaultEmitter;
 use html5gum::{Token, Tokenizer};
 use insta::assert_snapshot;
-use pgassay_core::run::Run;
+use pgassay_record::run::Run;
 use pgassay_report::{ExportFormat, html};
 use serde_json::Value;
 use sha2::{Digest, Sha256};

@@ -1,6 +1,6 @@
 //! JSON output, and the committed schemas.
 
-use pgassay_core::run::Run;
+use pgassay_record::run::Run;
 use pgassay_report::{json, observation_schema, run_schema, study_schema};
 use serde_json::Value;
 

@@ -1,9 +1,9 @@
 //! The terminal's report as a reader sees it; the expected texts are in `snapshots`.
 
 use insta::assert_snapshot;
-use pgassay_core::comparison::{Inconclusive, Verdict};
-use pgassay_core::ledger::Divider;
-use pgassay_core::run::Run;
+use pgassay_account::comparison::{Inconclusive, Verdict};
+use pgassay_account::ledger::Divider;
+use pgassay_record::run::Run;
 use pgassay_report::{Style, terminal};
 
 const PLAIN: Style = Style {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use pgassay_core::study::{Protocol, Scalar, Variant};
+use pgassay_model::study::{Protocol, Scalar, Variant};
 use pgassay_server::VersionRequest;
 
 /// pgbench's tables, as `pgbench -i -I dtGvp` creates them (initPopulateTable, pgbench.c).

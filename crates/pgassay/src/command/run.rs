@@ -7,14 +7,14 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use pgassay_core::calibration::CalibrationSummary;
-use pgassay_core::instructions::InstructionCosts;
-use pgassay_core::plan::{Overrides, Plan, plan};
-use pgassay_core::run::{Run, Warning, WarningKind};
+use pgassay_account::calibration::CalibrationSummary;
+use pgassay_account::instructions::InstructionCosts;
 use pgassay_lab::requirements::{self, Unmet};
 use pgassay_lab::{
     Interrupted, Laboratory, LoadedStudy, Outcome, RunContext, RunIdentity, assemble, counting,
 };
+use pgassay_model::plan::{Overrides, Plan, plan};
+use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_store::Store;
 
 use crate::args::{ColorWhen, RunArgs, RunFlags};

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use pgassay_core::plan::Plan;
+use pgassay_model::plan::Plan;
 use serde_json::json;
 
 use crate::args::{ChoiceArgs, JsonArgs};

@@ -5,11 +5,9 @@ use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, bail};
-use pgassay_core::plan::{Overrides, Plan, plan};
-use pgassay_core::study::HumanDuration;
-use pgassay_lab::LoadedStudy;
-use pgassay_lab::scripts;
-use pgassay_lab::study_errors;
+use pgassay_lab::{LoadedStudy, scripts, study_errors};
+use pgassay_model::plan::{Overrides, Plan, plan};
+use pgassay_model::study::HumanDuration;
 use pgassay_server::VersionRequest;
 use pgassay_wire::conninfo::split_secrets;
 

@@ -1,7 +1,7 @@
 //! `pgassay compare`: questions in one line.
 
-use pgassay_core::comparison::Verdict;
-use pgassay_core::run::Run;
+use pgassay_account::comparison::Verdict;
+use pgassay_record::run::Run;
 use pgassay_test_support::{Finished, Scratch};
 
 const TABLE: &str = "create table t (a int); \
@@ -76,7 +76,7 @@ fn every_further_choice_is_a_variant_of_the_first() {
     );
     assert!(output.contains("pgassay run"), "{output}");
     let plan = ok(&scratch, &["study", "plan", saved, "--json"]);
-    let plan: pgassay_core::plan::Plan = serde_json::from_str(&plan).expect("the plan is JSON");
+    let plan: pgassay_model::plan::Plan = serde_json::from_str(&plan).expect("the plan is JSON");
     let expected = [
         "baseline",
         "prepared",

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use pgassay_core::run::Run;
-use pgassay_core::trial::{Trial, TrialKind};
+use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_record::run::Run;
 use pgassay_test_support::{Scratch, servers};
 
 use crate::PROGRAM;

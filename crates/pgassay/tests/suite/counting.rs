@@ -194,7 +194,7 @@ fn a_study_that_resets_its_data_is_counted_and_the_same_each_time() {
     let finished = count(&scratch, &["study.toml", "-t", "50", "--json"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let result: Value = serde_json::from_str(&finished.stdout).unwrap();
-    let counts: pgassay_core::instructions::Counts =
+    let counts: pgassay_account::instructions::Counts =
         serde_json::from_value(result["counts"].clone()).unwrap();
     let [plain, keyed] = &counts.conditions[0].variants[..] else {
         panic!("{finished:?}");

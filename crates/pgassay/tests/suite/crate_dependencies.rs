@@ -6,23 +6,52 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crate → crates it may depend on. `pgassay` may depend on all; `xtask` is a tool.
-const MAY_KNOW: [(&str, &[&str]); 14] = [
+const MAY_KNOW: [(&str, &[&str]); 18] = [
     ("pgassay-wire", &[]),
     ("pgassay-script", &[]),
     ("pgassay-stats", &[]),
-    ("pgassay-core", &["pgassay-stats"]),
-    ("pgassay-count", &["pgassay-core"]),
+    ("pgassay-model", &["pgassay-stats"]),
+    ("pgassay-knowledge", &[]),
+    (
+        "pgassay-account",
+        &["pgassay-stats", "pgassay-model", "pgassay-knowledge"],
+    ),
+    (
+        "pgassay-record",
+        &["pgassay-model", "pgassay-knowledge", "pgassay-account"],
+    ),
+    (
+        "pgassay-diagnosis",
+        &[
+            "pgassay-stats",
+            "pgassay-model",
+            "pgassay-knowledge",
+            "pgassay-account",
+            "pgassay-record",
+        ],
+    ),
+    ("pgassay-count", &["pgassay-knowledge", "pgassay-account"]),
     ("pgassay-explain", &[]),
     ("pgassay-load", &["pgassay-wire", "pgassay-script"]),
     ("pgassay-relay", &[]),
     ("pgassay-server", &["pgassay-wire"]),
     ("pgassay-profile", &["pgassay-wire"]),
-    ("pgassay-store", &["pgassay-core"]),
-    ("pgassay-report", &["pgassay-core"]),
+    (
+        "pgassay-store",
+        &["pgassay-model", "pgassay-account", "pgassay-record"],
+    ),
+    (
+        "pgassay-report",
+        &["pgassay-model", "pgassay-account", "pgassay-record"],
+    ),
     (
         "pgassay-lab",
         &[
-            "pgassay-core",
+            "pgassay-model",
+            "pgassay-knowledge",
+            "pgassay-account",
+            "pgassay-record",
+            "pgassay-diagnosis",
             "pgassay-count",
             "pgassay-load",
             "pgassay-profile",
@@ -43,11 +72,15 @@ const MAY_KNOW: [(&str, &[&str]); 14] = [
 const TEST_SUPPORT: &str = "pgassay-test-support";
 
 /// Crates without I/O.
-const PURE: [&str; 6] = [
+const PURE: [&str; 10] = [
     "pgassay-wire",
     "pgassay-script",
     "pgassay-stats",
-    "pgassay-core",
+    "pgassay-model",
+    "pgassay-knowledge",
+    "pgassay-account",
+    "pgassay-record",
+    "pgassay-diagnosis",
     "pgassay-count",
     "pgassay-explain",
 ];

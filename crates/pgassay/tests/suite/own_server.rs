@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use pgassay_core::ledger::{Divider, Part};
-use pgassay_core::run::{Run, WarningKind};
+use pgassay_account::ledger::{Divider, Part};
+use pgassay_record::run::{Run, WarningKind};
 use pgassay_server::{Server, ServerConfig};
 use pgassay_test_support::{Finished, Scratch, os::kill, servers, skip, wait_for_exit, wait_until};
 

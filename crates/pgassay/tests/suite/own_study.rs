@@ -1,7 +1,7 @@
 //! Copies, checks and runs the first study of docs/study-file.md, as a new user would.
 
-use pgassay_core::measure::CheckOutcome;
-use pgassay_core::run::Run;
+use pgassay_record::expectation::CheckOutcome;
+use pgassay_record::run::Run;
 use pgassay_test_support::{Finished, Scratch, servers};
 
 use crate::PROGRAM;

@@ -5,7 +5,7 @@ use std::thread;
 
 use crate::PROGRAM;
 use crate::profiling::{Load, observed, run};
-use pgassay_core::observation::WaitSource;
+use pgassay_model::waits::WaitSource;
 use pgassay_server::ServerConfig;
 use pgassay_test_support::{
     Finished, Scratch, collapse_whitespace, not_applicable, os::is_root, sampling_is_permitted,

@@ -4,7 +4,7 @@ use std::thread;
 
 use crate::PROGRAM;
 use crate::profiling::{Load, observed, run};
-use pgassay_core::ledger::Part;
+use pgassay_account::ledger::Part;
 use pgassay_server::ServerConfig;
 use pgassay_test_support::{Finished, Scratch, collapse_whitespace, os::is_root, servers, skip};
 

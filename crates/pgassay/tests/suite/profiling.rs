@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use pgassay_core::observation::Observation;
+use pgassay_record::observation::Observation;
 use pgassay_server::Server;
 use pgassay_test_support::{Finished, wait_until};
 

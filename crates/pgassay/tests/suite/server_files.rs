@@ -7,7 +7,8 @@ use std::process::Command;
 
 use crate::PROGRAM;
 use crate::profiling::{Load, observed, run};
-use pgassay_core::observation::{Observation, WaitSource};
+use pgassay_model::waits::WaitSource;
+use pgassay_record::observation::Observation;
 use pgassay_server::{Installation, Server};
 use pgassay_test_support::{Scratch, sampling_is_permitted, servers, skip};
 

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use pgassay_core::run::{Run, Warning, WarningKind};
+use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_test_support::{Finished, SMALL_STUDY, Scratch, servers, skip};
 use serde_json::Value;
 

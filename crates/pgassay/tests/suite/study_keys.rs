@@ -1,9 +1,9 @@
 //! Effects of study file keys on a real server.
 
-use pgassay_core::measure::CheckOutcome;
-use pgassay_core::plan::PointId;
-use pgassay_core::run::{Run, WarningKind};
-use pgassay_core::study::DriverKind;
+use pgassay_model::plan::PointId;
+use pgassay_model::study::DriverKind;
+use pgassay_record::expectation::CheckOutcome;
+use pgassay_record::run::{Run, WarningKind};
 use pgassay_test_support::{Scratch, servers};
 
 use crate::PROGRAM;
@@ -249,7 +249,7 @@ fn each_statement_of_a_transaction_is_timed_in_a_pipeline_too() {
     let texts: Vec<&str> = apart.statements.iter().map(|it| it.text.as_str()).collect();
     let sleep = "select pg_sleep(0.001);";
     assert_eq!(texts, ["begin;", sleep, sleep, "end;"]);
-    let wait_us = |it: &pgassay_core::statement::StatementLatency| it.p50_us;
+    let wait_us = |it: &pgassay_model::statement::StatementLatency| it.p50_us;
     for it in &apart.statements {
         let slept = it.text == sleep;
         assert_eq!(wait_us(it) >= 1000.0, slept, "{it:?}");

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use pgassay_core::run::Run;
-use pgassay_core::trial::TrialKind;
+use pgassay_model::trial::TrialKind;
+use pgassay_record::run::Run;
 use pgassay_test_support::{Finished, SMALL_STUDY, Scratch, sampling_is_permitted, servers};
 
 use crate::PROGRAM;

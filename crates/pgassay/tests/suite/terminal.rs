@@ -98,7 +98,11 @@ fn assert_clean(output: &Output, case: &str) {
     assert!(!output.status.success(), "{case}");
     assert!(stderr.contains("attack"), "{case}: {stderr}");
     for bytes in [&output.stderr, &output.stdout] {
-        assert_eq!(control_characters(bytes, &[]), [], "{case}: {stderr:?}");
+        assert_eq!(
+            control_characters(bytes, &[]),
+            [char::MAX; 0],
+            "{case}: {stderr:?}"
+        );
     }
 }
 
@@ -154,7 +158,7 @@ fn a_notice_now_and_then_does_not_extend_the_time_limit_of_profile() {
     }
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(control_characters(&output.stderr, &[]), []);
+    assert_eq!(control_characters(&output.stderr, &[]), [char::MAX; 0]);
 }
 
 const STUDY: &str = r#"question = "ATTACK?"
@@ -235,7 +239,11 @@ fn escape_sequences_do_not_reach_a_terminal_on_stdout() {
     let shown = String::from_utf8_lossy(&received);
     assert!(shown.contains("\u{fffd}]0;pwned"), "{shown:?}");
     // The terminal itself ends lines with a carriage return.
-    assert_eq!(control_characters(&received, &['\r']), [], "{shown:?}");
+    assert_eq!(
+        control_characters(&received, &['\r']),
+        [char::MAX; 0],
+        "{shown:?}"
+    );
 }
 
 /// Only `output.rs` prints.

@@ -148,11 +148,11 @@ fn tls_is_on_where_it_is_asked_for_and_each_run_may_have_a_connection_of_its_own
     let scratch = Scratch::new(PROGRAM);
     let finished = scratch.run(TLS, &["--no-profile", "--offline", "--json"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let run: pgassay_core::run::Run = serde_json::from_str(&finished.stdout).expect("JSON");
+    let run: pgassay_record::run::Run = serde_json::from_str(&finished.stdout).expect("JSON");
     assert_eq!(run.servers.len(), 1, "they share a server");
     // Starting a backend takes much longer than a query.
     let cpu_us = |condition: usize, variant: usize| {
-        let of = |point: &&pgassay_core::comparison::PointSummary| {
+        let of = |point: &&pgassay_account::comparison::PointSummary| {
             (point.condition, point.variant) == (condition, variant)
         };
         run.points

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pgassay_core::subsystem::{wait_event, wait_number};
+use pgassay_knowledge::{wait_event, wait_number};
 use pgassay_profile::{
     ActivitySampler, KnownWaits, LiveServer, NamedWait, WaitError, WaitLog, WaitReader,
 };

@@ -1,7 +1,7 @@
 //! A/A: the measurements in a pair must not depend on the variant or its position in the block.
 
-use pgassay_core::run::Run;
-use pgassay_core::trial::{Trial, TrialKind};
+use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_record::run::Run;
 use pgassay_test_support::{Scratch, servers, timing_tests};
 
 use crate::PROGRAM;

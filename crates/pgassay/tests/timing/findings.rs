@@ -1,9 +1,9 @@
 //! Known causes of lost time, provoked on real servers: pgassay finds each and no other.
 
-use pgassay_core::comparison::Verdict;
-use pgassay_core::finding::Confidence;
-use pgassay_core::ledger::Row;
-use pgassay_core::run::{Run, Warning, WarningKind};
+use pgassay_account::comparison::Verdict;
+use pgassay_account::ledger::Row;
+use pgassay_record::finding::Confidence;
+use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_test_support::{Scratch, sampling_is_permitted, servers, skip, timing_tests};
 use std::collections::BTreeSet;
 

@@ -5,14 +5,14 @@
 //! contended row, a log that is read too slowly. Trials are short, because identities need no
 //! precision; other programs on the machine lengthen times but do not break sums.
 
-use pgassay_core::ledger::{
+use pgassay_account::ledger::{
     CheckName, Divider, Ledger, LedgerDifference, Nature, Part, PointMeasurements, Row,
     SAMPLES_ERROR_MAX, difference,
 };
-use pgassay_core::observation::WaitSource;
-use pgassay_core::plan::PointId;
-use pgassay_core::run::Run;
-use pgassay_core::trial::{Trial, TrialKind};
+use pgassay_model::plan::PointId;
+use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_model::waits::WaitSource;
+use pgassay_record::run::Run;
 use pgassay_test_support::{Finished, Scratch, os::refuse, servers, timing_tests};
 
 use crate::PROGRAM;

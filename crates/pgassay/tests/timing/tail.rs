@@ -1,9 +1,9 @@
 //! Tail ledgers on a real server: a cause that affects few transactions leads the tail's ledger but
 //! not the overall one, and the rows add up to what the clients measured.
 
-use pgassay_core::ledger::{Ledger, Nature, Part, Tail};
-use pgassay_core::run::Run;
-use pgassay_core::trial::TrialKind;
+use pgassay_account::ledger::{Ledger, Nature, Part, Tail};
+use pgassay_model::trial::TrialKind;
+use pgassay_record::run::Run;
 use pgassay_test_support::{Scratch, servers, timing_tests};
 
 use crate::PROGRAM;
@@ -76,7 +76,8 @@ fn ledger(script: &str) -> Option<(Run, Ledger)> {
 /// The tail of a ledger, checked against all data of the run about the same transactions.
 fn tail<'a>(run: &Run, ledger: &'a Ledger) -> &'a Tail {
     let tail = ledger.tail.as_ref().expect("context switches were traced");
-    let sum = |of: fn(&pgassay_core::ledger::TailRow) -> f64| tail.rows.iter().map(of).sum::<f64>();
+    let sum =
+        |of: fn(&pgassay_account::ledger::TailRow) -> f64| tail.rows.iter().map(of).sum::<f64>();
     let (all_us, tail_us) = (sum(|row| row.all_us), sum(|row| row.tail_us));
     assert!((tail_us / tail.tail_us - 1.0).abs() < 1e-9, "{tail:#?}");
     assert!((all_us / tail.all_us - 1.0).abs() < 1e-9, "{tail:#?}");
@@ -127,7 +128,7 @@ fn a_rare_sleep_leads_the_tail_and_not_the_mean() {
     assert_eq!(lead.mechanism, "sleep", "{tail:#?}");
     assert_eq!(lead.nature, Nature::Think);
     assert!(lead.tail_us > 0.5 * tail.tail_us, "{tail:#?}");
-    let of_all = |row: &&pgassay_core::ledger::TailRow| row.all_us > lead.all_us;
+    let of_all = |row: &&pgassay_account::ledger::TailRow| row.all_us > lead.all_us;
     assert!(tail.rows.iter().any(|row| of_all(&row)), "{tail:#?}");
     assert_ne!(
         ledger.groups()[0].mechanism,

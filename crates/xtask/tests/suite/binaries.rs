@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use object::{Object, ObjectSymbol, SymbolKind};
-use pgassay_core::subsystem::Symbols;
+use pgassay_knowledge::Symbols;
 use pgassay_test_support::skip;
 
 /// `postgres` executables with their versions, as far as folder names contain them.

@@ -5,12 +5,12 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use pgassay_core::calibration::{
+use pgassay_account::calibration::{
     AaComparison, Calibration, CalibrationSummary, SCHEMA, comparisons,
 };
-use pgassay_core::plan::{Overrides, Plan, plan};
-use pgassay_core::study::StudySource;
 use pgassay_lab::{Interrupt, Interrupted, Laboratory, LoadedStudy, RunContext, major_of};
+use pgassay_model::plan::{Overrides, Plan, plan};
+use pgassay_model::study::StudySource;
 
 use crate::args::{ResultsArgs, ServerArgs};
 use crate::command::study::seed_of_now;

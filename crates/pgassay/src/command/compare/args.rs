@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use pgassay_core::study::{HumanDuration, Protocol};
+use pgassay_model::study::{HumanDuration, Protocol};
 
 use crate::args::RunFlags;
 use crate::command::choice::protocol;

@@ -6,8 +6,8 @@ mod question;
 use std::io::Write;
 
 use anyhow::{Context, Result};
-use pgassay_core::plan::Overrides;
-use pgassay_core::study::StudySource;
+use pgassay_model::plan::Overrides;
+use pgassay_model::study::StudySource;
 
 pub use args::CompareArgs;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use pgassay_core::study::{Protocol, Variant};
+use pgassay_model::study::{Protocol, Variant};
 use pgassay_script::Builtin;
 use pgassay_wire::conninfo::split_secrets;
 use toml::{Table, Value};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use pgassay_core::study::Protocol;
+use pgassay_model::study::Protocol;
 
 use crate::args::{ExportTo, ServerArgs};
 use crate::command::choice::protocol;

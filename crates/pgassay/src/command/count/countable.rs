@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
-use pgassay_core::plan::{Overrides, Plan, plan};
-use pgassay_core::study::{DriverKind, Network, Study};
 use pgassay_lab::{LoadedStudy, RunContext, counting, requirements, scripts, study_errors};
+use pgassay_model::plan::{Overrides, Plan, plan};
+use pgassay_model::study::{DriverKind, Network, Study};
 use pgassay_server::VersionRequest;
 
 /// A plan with one client, and what it omits from the study.

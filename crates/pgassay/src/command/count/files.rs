@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context, Result, anyhow, bail};
-use pgassay_core::instructions::{InstructionCosts, VariantCount};
+use pgassay_account::instructions::{InstructionCosts, VariantCount};
 
 use super::CountArgs;
 use crate::output_file::write_to;

@@ -10,21 +10,20 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use pgassay_core::instructions::{Counts, InstructionCosts, SCHEMA};
-use pgassay_core::plan::Overrides;
+use pgassay_account::instructions::{Counts, InstructionCosts, SCHEMA};
 use pgassay_count::against::{self, VariantComparison, VariantOutcome};
 use pgassay_count::{markdown, text};
 use pgassay_lab::counting::{self, CountingOptions};
 use pgassay_lab::{LoadedStudy, RunContext};
+use pgassay_model::plan::Overrides;
 use serde_json::json;
 
 pub use args::CountArgs;
 pub use countable::{Countable, countable};
 
-use crate::catalog;
 use crate::exit::{Gate, NOT_COMPARABLE, REGRESSION};
-use crate::interrupt;
 use crate::progress::ProgressDisplay;
+use crate::{catalog, interrupt};
 
 /// Counts or loads instruction counts, then saves, prints and compares them as requested.
 pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
-use pgassay_core::study::{
+use pgassay_lab::LoadedStudy;
+use pgassay_model::study::{
     Conditions, Data, Length, Maintenance, Script, ServerChoice, Study, StudySource,
 };
-use pgassay_lab::LoadedStudy;
 use pgassay_script::{Builtin, ParseOptions, VariableNames};
 use pgassay_server::VersionRequest;
 

@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
-use pgassay_core::finding::diagnose_observation;
-use pgassay_core::observation::{self, Background, Observation, SCHEMA};
-use pgassay_core::profile::{Profile, ProfileBuilder};
-use pgassay_core::run::Check;
-use pgassay_core::trial::CpuTotals;
-use pgassay_lab::Interrupt;
+use pgassay_diagnosis::diagnose_observation;
 use pgassay_lab::waits::{WaitProbe, WaitSampler};
-use pgassay_lab::{ProfiledTrial, add_blocked, add_samples};
+use pgassay_lab::{Interrupt, ProfiledTrial, add_blocked, add_samples};
+use pgassay_model::check::Check;
+use pgassay_model::cpu::{Background, CpuTotals};
+use pgassay_model::profile::{Profile, ProfileBuilder};
 use pgassay_profile::{
     Access, CpuLog, Limit, LiveServer, LoggedProcess, OffCpuConfig, Role, Sampler, SamplerConfig,
     SamplerError, Samples, Tier,
 };
+use pgassay_record::observation::{self, Observation, SCHEMA};
 
 use super::connection::{self, LocalConnection};
 use crate::checks;

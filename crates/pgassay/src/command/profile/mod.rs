@@ -7,14 +7,13 @@ mod remote;
 use std::io::Write;
 
 use anyhow::{Result, anyhow, bail};
-use pgassay_core::observation::Observation;
 use pgassay_profile::LiveServer;
+use pgassay_record::observation::Observation;
 use pgassay_report::ExportedStacks;
 
 use crate::args::{ColorWhen, ProfileArgs};
-use crate::interrupt;
 use crate::output_file::write_to;
-use crate::style;
+use crate::{interrupt, style};
 use connection::{LocalConnection, Reached};
 use local::{ProfiledProcesses, ProfilingSession};
 

@@ -9,12 +9,13 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pgassay_core::finding::diagnose_observation;
-use pgassay_core::observation::{Observation, SCHEMA, Subject, WaitSource, Waits};
-use pgassay_core::run::Check;
+use pgassay_diagnosis::diagnose_observation;
 use pgassay_lab::waits::{ACTIVITY_HZ, waits_of};
 use pgassay_lab::{Interrupt, major_of};
+use pgassay_model::check::Check;
+use pgassay_model::waits::{WaitSource, Waits};
 use pgassay_profile::{Access, ActivitySampler, WaitLog};
+use pgassay_record::observation::{Observation, SCHEMA, Subject};
 
 use super::connection::{RemoteServer, transactions};
 use super::local::unix_us;

@@ -1,9 +1,9 @@
 //! `--try-fixes`: the second stage of a run, which benchmarks the suggested fixes as variants.
 
 use anyhow::Result;
-use pgassay_core::finding::{confirm, remedy_trial};
-use pgassay_core::run::{Run, Warning, WarningKind};
+use pgassay_diagnosis::{confirm, remedy_trial};
 use pgassay_lab::{Interrupted, Laboratory, RunContext, assemble};
+use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_store::Store;
 
 use super::identity;

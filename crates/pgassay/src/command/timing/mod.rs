@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use pgassay_core::study::HumanDuration;
+use pgassay_model::study::HumanDuration;
 use pgassay_profile::{Clock, ClockSource, ClockSteps};
 use serde_json::{Value, json};
 

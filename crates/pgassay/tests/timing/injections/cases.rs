@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use pgassay_core::ledger::{LedgerRow, Part};
+use pgassay_account::ledger::{LedgerRow, Part};
 
 use super::laboratory::{BURN, Held};
 

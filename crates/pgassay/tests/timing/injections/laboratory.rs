@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pgassay_core::comparison::{Change, CostRow};
-use pgassay_core::ledger::LedgerDifference;
-use pgassay_core::run::Run;
+use pgassay_account::cost_row::{Change, CostRow};
+use pgassay_account::ledger::LedgerDifference;
+use pgassay_record::run::Run;
 use pgassay_server::{Connection, Server, ServerConfig};
 use pgassay_test_support::{Finished, Scratch, servers};
 

@@ -12,7 +12,7 @@ mod table;
 
 use cases::{Case, Length};
 use laboratory::{Figure, Laboratory, Landing};
-use pgassay_core::ledger::LedgerRow;
+use pgassay_account::ledger::LedgerRow;
 use pgassay_test_support::{sampling_is_permitted, skip, timing_tests};
 
 timing_tests! {

@@ -10,8 +10,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use pgassay_core::comparison::{Ratio, Verdict};
-use pgassay_core::run::Run;
+use pgassay_account::comparison::{Ratio, Verdict};
+use pgassay_record::run::Run;
 use pgassay_server::Server;
 use pgassay_test_support::{Finished, Scratch, servers};
 

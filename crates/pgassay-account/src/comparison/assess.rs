@@ -1,0 +1,194 @@
+//! Computes summaries, ratios and verdicts from trials.
+
+use hdrhistogram::Histogram;
+use pgassay_model::plan::{Plan, PointId};
+use pgassay_model::profile::Profile;
+use pgassay_model::study::DriverKind;
+use pgassay_model::trial::{LatencyError, Trial, TrialKind};
+
+use super::cost::{ProfiledSide, cost_difference};
+use super::figures::{TPS, TrialFigures, figures, geometric_mean};
+use super::pairing::compare_all;
+use super::{Comparison, PointSummary};
+use crate::counters::PointCounters;
+use crate::ledger::{self, Ledger, PointMeasurements};
+
+/// The figures of every point, and the comparison of every variant with the baseline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Assessment {
+    /// The points, in the plan's order.
+    pub points: Vec<PointSummary>,
+    /// The comparisons, by condition, then by variant; without the baseline.
+    pub comparisons: Vec<Comparison>,
+    /// The ledger of each point; none for points without exact totals.
+    pub ledgers: Vec<Ledger>,
+}
+
+/// Assesses the trials. Omits conditions without a complete pair.
+///
+/// `profiles` has one profile per point, in the plan's order, or is empty if nothing was sampled.
+/// `majors` has the servers' major versions (`18`, `9.6`), in the plan's order.
+///
+/// # Errors
+/// A corrupted latency histogram.
+pub fn assess(
+    plan: &Plan,
+    majors: &[String],
+    trials: &[Trial],
+    profiles: &[Profile],
+) -> Result<Assessment, LatencyError> {
+    let mut assessment = Assessment {
+        points: Vec::new(),
+        comparisons: Vec::new(),
+        ledgers: Vec::new(),
+    };
+    let by_condition: Vec<Vec<Vec<TrialFigures>>> = (0..plan.conditions.len())
+        .map(|condition| figures_of_condition(plan, trials, condition))
+        .collect::<Result<_, _>>()?;
+    // All conditions together, because the verdicts of a study share one error rate.
+    let mut all = compare_all(plan.schedule.blocks, &by_condition)
+        .into_iter()
+        .peekable();
+    for (condition, variants) in by_condition.iter().enumerate() {
+        let mut summaries = Vec::new();
+        for (variant, figures) in variants.iter().enumerate() {
+            let units = plan
+                .point(PointId::new(condition, variant))
+                .per_transaction();
+            summaries.push(summary(trials, condition, variant, figures, units as f64)?);
+        }
+        let mut comparisons: Vec<Comparison> =
+            std::iter::from_fn(|| all.next_if(|it| it.condition == condition)).collect();
+        let measured = |variant: usize| {
+            let point = plan.point(PointId::new(condition, variant));
+            // Only PostgreSQL backends have a ledger.
+            let has_account = point.driver == DriverKind::Postgres;
+            let trials = of_point(trials, condition, variant);
+            PointMeasurements {
+                condition,
+                variant,
+                trials: trials.filter(|_| has_account).collect(),
+                profile: profiles.get(plan.index_of(PointId::new(condition, variant))),
+                major: majors.get(point.server).map_or("", String::as_str),
+            }
+        };
+        for variant in 0..plan.variants.len() {
+            assessment
+                .ledgers
+                .extend(ledger::ledger(&measured(variant))?);
+        }
+        for comparison in &mut comparisons {
+            comparison.ledger = ledger::difference(&measured(0), &measured(comparison.variant))?;
+            let side = |variant: usize| -> Option<ProfiledSide<'_>> {
+                let profile = profiles.get(plan.index_of(PointId::new(condition, variant)))?;
+                let major = majors[plan.point(PointId::new(condition, variant)).server].as_str();
+                Some(ProfiledSide {
+                    profile,
+                    trials,
+                    condition,
+                    variant,
+                    major,
+                    units: plan
+                        .point(PointId::new(condition, variant))
+                        .per_transaction(),
+                })
+            };
+            let counted = |variant: usize| counted(trials, condition, variant);
+            comparison.counters = counted(comparison.variant).compare_with(&counted(0));
+            if let (Some(baseline), Some(variant)) = (side(0), side(comparison.variant)) {
+                comparison.cost = cost_difference(plan, &baseline, &variant);
+            }
+        }
+        assessment.points.extend(summaries);
+        assessment.comparisons.extend(comparisons);
+    }
+    Ok(assessment)
+}
+
+/// The figures of each variant's timed trials.
+fn figures_of_condition(
+    plan: &Plan,
+    trials: &[Trial],
+    condition: usize,
+) -> Result<Vec<Vec<TrialFigures>>, LatencyError> {
+    let clients = plan.conditions[condition].clients;
+    let of_variant = |variant: usize| {
+        let units = plan
+            .point(PointId::new(condition, variant))
+            .per_transaction();
+        figures(timed(trials, condition, variant), clients, units as f64)
+    };
+    (0..plan.variants.len()).map(of_variant).collect()
+}
+
+/// The counters of all trials, including profiled ones.
+fn counted(trials: &[Trial], condition: usize, variant: usize) -> PointCounters<'_> {
+    PointCounters::new(of_point(trials, condition, variant))
+}
+
+fn of_point(trials: &[Trial], condition: usize, variant: usize) -> impl Iterator<Item = &Trial> {
+    let is_of_point =
+        move |trial: &&Trial| trial.condition == condition && trial.variant == variant;
+    trials.iter().filter(is_of_point)
+}
+
+fn timed(trials: &[Trial], condition: usize, variant: usize) -> impl Iterator<Item = &Trial> {
+    of_point(trials, condition, variant).filter(|trial| trial.kind == TrialKind::Timed)
+}
+
+fn summary(
+    trials: &[Trial],
+    condition: usize,
+    variant: usize,
+    figures: &[TrialFigures],
+    units: f64,
+) -> Result<PointSummary, LatencyError> {
+    // One histogram for all trials: percentiles of all transactions, not means of percentiles.
+    let mut latency = Histogram::<u64>::new(3).expect("3 digits are within the crate's 0 to 5");
+    let (mut transactions, mut total, mut limited, mut count) = (0, 0, 0u32, 0u32);
+    let mut client_us = 0.0;
+    // All trials of a point run on one server: either all have these totals or none.
+    let mut server: Option<(f64, f64)> = None;
+    for trial in timed(trials, condition, variant) {
+        // An auto-resizing histogram accepts all values of another histogram.
+        latency
+            .add(trial.latency.histogram()?)
+            .map_err(|_| LatencyError)?;
+        transactions += trial.transactions;
+        total += trial.transactions_total;
+        limited += u32::from(trial.client.client_limited);
+        if let Some(of_trial) = trial.server {
+            let (on_cpu_us, run_queue_us) = server.get_or_insert_default();
+            *on_cpu_us += of_trial.on_cpu_us;
+            *run_queue_us += of_trial.run_queue_us;
+        }
+        client_us += trial.client.cpu_us;
+        count += 1;
+    }
+    let mean_of = |metric: usize| {
+        geometric_mean(figures.iter().filter_map(|f| f.values[metric])).unwrap_or(0.0)
+    };
+    let per_transaction = |sum: f64| if total == 0 { 0.0 } else { sum / total as f64 };
+    let quantile_us = |q: f64| latency.value_at_quantile(q) as f64 / 1e3;
+    Ok(PointSummary {
+        condition,
+        variant,
+        trials: count,
+        transactions,
+        tps: mean_of(TPS) / units,
+        latency_mean_us: latency.mean() / 1e3,
+        latency_p50_us: quantile_us(0.5),
+        latency_p95_us: quantile_us(0.95),
+        latency_p99_us: quantile_us(0.99),
+        latency_max_us: latency.max() as f64 / 1e3,
+        server_cpu_us: server.map(|(on_cpu_us, _)| per_transaction(on_cpu_us)),
+        server_run_queue_us: server.map(|(_, run_queue_us)| per_transaction(run_queue_us)),
+        client_cpu_us: per_transaction(client_us),
+        client_limited: if count == 0 {
+            0.0
+        } else {
+            f64::from(limited) / f64::from(count)
+        },
+        counters: counted(trials, condition, variant).figures(),
+    })
+}

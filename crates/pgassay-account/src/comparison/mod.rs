@@ -1,0 +1,220 @@
+//! Evaluates trials: figures of each point, ratios with confidence intervals, verdicts, and the
+//! breakdown of differences in cost.
+//!
+//! The unit of every interval is the pair (one per block) or the server start, never a second inside a
+//! trial. Verdicts come from timed trials only. Profiles show where the time goes; the exact on-CPU
+//! totals of the timed trials show how much there is. All comparisons of a study share one error rate.
+
+mod assess;
+mod cost;
+mod figures;
+mod naming;
+mod pairing;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cost_row::CostRow;
+use crate::counters::{CounterDifference, CounterFigure};
+
+pub use assess::{Assessment, assess};
+
+use crate::ledger::LedgerDifference;
+
+/// Figures of one point over all its timed trials.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PointSummary {
+    /// Index into the plan's conditions.
+    pub condition: usize,
+    /// Index into the plan's variants.
+    pub variant: usize,
+    /// Number of timed trials.
+    pub trials: u32,
+    /// Transactions inside the measurement windows.
+    pub transactions: u64,
+    /// Transactions per second: geometric mean of the trials.
+    pub tps: f64,
+    /// Mean latency.
+    pub latency_mean_us: f64,
+    /// Median latency.
+    pub latency_p50_us: f64,
+    /// 95th percentile of latency.
+    pub latency_p95_us: f64,
+    /// 99th percentile of latency.
+    pub latency_p99_us: f64,
+    /// The slowest transaction.
+    pub latency_max_us: f64,
+    /// On-CPU time of the backends per transaction, over all timed trials; `None` if not available, for
+    /// example from a server on another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_cpu_us: Option<f64>,
+    /// Run-queue wait of the backends per transaction, if available.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_run_queue_us: Option<f64>,
+    /// On-CPU time of the load generator per transaction.
+    pub client_cpu_us: f64,
+    /// Share of the timed trials in which the load generator was the bottleneck, 0 to 1.
+    pub client_limited: f64,
+    /// Counters per transaction; empty if none were read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counters: Vec<CounterFigure>,
+}
+
+/// A variant compared with the baseline under one condition.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Comparison {
+    /// Index into the plan's conditions.
+    pub condition: usize,
+    /// Index into the plan's variants; never the baseline's.
+    pub variant: usize,
+    /// The verdict, based on throughput.
+    pub verdict: Verdict,
+    /// Why the comparison is inconclusive; `None` if it is conclusive, and in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inconclusive_reason: Option<Inconclusive>,
+    /// The basis of the intervals; `None` for a single pair, and in results of older versions, whose
+    /// intervals were corrected only for the variants of one condition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub basis: Option<Basis>,
+    /// Throughput, in the study's unit if it has one; above 1 is better.
+    pub tps: Ratio,
+    /// Mean latency; below 1 is better.
+    pub latency_mean: Ratio,
+    /// Median latency.
+    pub latency_p50: Ratio,
+    /// 95th percentile of latency.
+    pub latency_p95: Ratio,
+    /// 99th percentile of latency.
+    pub latency_p99: Ratio,
+    /// On-CPU time of the backends per transaction, or per unit if the study has one; `None` if not
+    /// available.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_cpu: Option<Ratio>,
+    /// Breakdown of the difference in that time; `None` without profiles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CostDifference>,
+    /// Counters per transaction on both sides; empty if none were read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counters: Vec<CounterDifference>,
+    /// Breakdown of the difference in response time; `None` without exact totals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ledger: Option<LedgerDifference>,
+}
+
+/// The result of a comparison, given an equivalence margin of ±2%.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// The interval lies above 1 and not entirely within the margin.
+    Faster,
+    /// The interval lies below 1 and not entirely within the margin.
+    Slower,
+    /// Equivalent: the whole interval lies within the margin.
+    Equivalent,
+    /// Inconclusive: the interval contains 1 and extends beyond the margin. More pairs are needed.
+    Inconclusive,
+}
+
+/// Why a comparison is inconclusive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Inconclusive {
+    /// A single pair gives no estimate of the noise.
+    OnePair,
+    /// The interval contains 1 and extends beyond the margin.
+    Noise,
+    /// The rank test contradicts the interval, for example because of an outlier.
+    RanksDisagree,
+    /// The pairs do not vary, or vary by less than the resolution of the rate, so that the same rounding
+    /// error may repeat in every pair; and the interval, widened by the resolution, is inconclusive.
+    BelowResolution,
+}
+
+/// The basis of an interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Basis {
+    /// Unit of analysis.
+    pub unit: UnitOfAnalysis,
+    /// Number of units; the interval has one degree of freedom less.
+    pub units: u32,
+    /// Number of server starts among the pairs. With pairs as units, the verdict holds for these server
+    /// starts only.
+    pub server_starts: u32,
+    /// Number of comparisons that share the error rate: the probability of any false `faster` or `slower`
+    /// among them is at most 5%, and so is that of any false `same`.
+    pub comparisons: u32,
+}
+
+/// Unit of analysis: what varies independently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UnitOfAnalysis {
+    /// Pairs of trials, one per block.
+    Pair,
+    /// Server starts, each with the mean of its pairs.
+    ServerStart,
+}
+
+/// The ratio of variant to baseline, from pairs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Ratio {
+    /// Geometric mean of the pairs' ratios.
+    pub ratio: f64,
+    /// Lower end of the interval; equal to the ratio if there is only one pair.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
+    /// Confidence level of the interval: the level of the verdict, corrected for all comparisons of the
+    /// study.
+    pub confidence_level: f64,
+    /// Standard deviation of the pairs' ratios, relative to the ratio (0.01 is 1%).
+    pub pair_sd: f64,
+    /// The minimum detectable effect (MDE): the effect that another run like this one detects with 80%
+    /// power, at the level of this comparison (0.01 is 1%); `None` for a single pair.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimum_detectable_effect: Option<f64>,
+    /// Range of the MDE: its values at both ends of the 80% interval of the standard deviation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimum_detectable_effect_range: Option<[f64; 2]>,
+    /// How far each end of the interval was moved because the pairs vary by less than the resolution of
+    /// the figures (0.01 is 1%); 0 if rounding is part of their noise.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub widened: f64,
+    /// Whether the rank test contradicts the interval, for example because of an outlier.
+    pub ranks_disagree: bool,
+    /// The ratio of each pair, in the order of the blocks.
+    pub by_pair: Vec<f64>,
+}
+
+/// Breakdown of the difference in the backends' on-CPU time per transaction, or per unit if the study
+/// has one.
+///
+/// The rows of each list add up to the total, `other` rows included.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CostDifference {
+    /// The exact totals, with an interval from pairs.
+    pub total: CostRow,
+    /// By function, without callees; largest difference first.
+    pub functions: Vec<CostRow>,
+    /// By phase of a statement: parse, plan, execute, …
+    pub phases: Vec<CostRow>,
+    /// By subsystem of PostgreSQL.
+    pub subsystems: Vec<CostRow>,
+    /// Programs and libraries with more symbols on one side than on the other, such as a stripped build
+    /// compared with an unstripped one. Their functions that have a name on one side only share one row;
+    /// phases and subsystems are not marked if such an object has a considerable share of the samples.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects_with_unequal_symbols: Vec<String>,
+    /// Differences of a function below this are not distinguishable from noise.
+    pub minimum_detectable_us: f64,
+    /// Throughput of the profiled trials relative to the timed ones: the profiling overhead.
+    pub profiled_tps_ratio: f64,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls it by reference"
+)]
+fn is_zero(value: &f64) -> bool {
+    *value <= 0.0
+}

@@ -1,0 +1,387 @@
+//! A ledger with wrong inputs is never called explained, although its rows add up.
+//!
+//! The trials are those of a busy server: 64 clients, short transactions, and slightly different
+//! blocks. Each exact input is scaled on one side or on both, in timed trials or in all trials. The
+//! rows still add up, since blocked time is the rest of the window, so only the checks can detect it.
+
+use hdrhistogram::Histogram;
+use pgassay_account::ledger::{
+    CheckName, LedgerDifference, LedgerRow, Part, difference, explained_share, ledger,
+};
+use pgassay_model::cpu::CpuTotals;
+use pgassay_model::profile::Profile;
+use pgassay_model::trial::{Latency, Trial, TrialKind};
+
+use crate::busy_server::*;
+
+/// The measurements of both sides.
+#[derive(Clone)]
+struct Known {
+    trials: [Vec<Trial>; 2],
+    profiles: Option<[Profile; 2]>,
+}
+
+impl Known {
+    fn with_switches() -> Self {
+        Self {
+            trials: [A, B].map(trials),
+            profiles: Some([A, B].map(profile)),
+        }
+    }
+
+    fn difference(&self) -> LedgerDifference {
+        let profile = |at: usize| self.profiles.as_ref().map(|it| &it[at]);
+        difference(
+            &side(0, &self.trials[0], profile(0)),
+            &side(1, &self.trials[1], profile(1)),
+        )
+        .expect("histograms are whole")
+        .expect("there are totals")
+    }
+
+    /// Mutates the trials of some sides, timed ones or all.
+    fn mutated(&self, scope: Scope, mutate: &dyn Fn(&mut Trial)) -> Self {
+        let mut mutated = self.clone();
+        for (at, trials) in mutated.trials.iter_mut().enumerate() {
+            let of_side = scope.sides[at];
+            let of_kind = |it: &&mut Trial| scope.profiled || it.kind == TrialKind::Timed;
+            trials
+                .iter_mut()
+                .filter(|_| of_side)
+                .filter(of_kind)
+                .for_each(mutate);
+        }
+        mutated
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Scope {
+    sides: [bool; 2],
+    profiled: bool,
+}
+
+const SCOPES: [Scope; 6] = {
+    const fn scope(a: bool, b: bool, profiled: bool) -> Scope {
+        Scope {
+            sides: [a, b],
+            profiled,
+        }
+    }
+    [
+        scope(true, true, true),
+        scope(true, false, true),
+        scope(false, true, true),
+        scope(true, true, false),
+        scope(true, false, false),
+        scope(false, true, false),
+    ]
+};
+const FACTORS: [f64; 4] = [0.5, 2.0, 0.02, 3.0];
+
+fn failed(difference: &LedgerDifference) -> Vec<CheckName> {
+    let failed = difference.checks.iter().filter(|it| !it.passed);
+    failed.map(|it| it.name).collect()
+}
+
+/// Every exact input of a ledger.
+#[allow(clippy::type_complexity)]
+fn inputs() -> Vec<(&'static str, fn(&mut Trial, f64))> {
+    fn server(trial: &mut Trial, change: impl FnOnce(&mut CpuTotals)) {
+        if let Some(server) = &mut trial.server {
+            change(server);
+        }
+    }
+    vec![
+        ("on CPU", |it, by| server(it, |it| it.on_cpu_us *= by)),
+        ("run queue", |it, by| server(it, |it| it.run_queue_us *= by)),
+        ("backends", |it, by| {
+            server(it, |it| {
+                it.processes = (f64::from(it.processes) * by) as u32;
+            });
+        }),
+        ("window", |it, by| it.window_us *= by),
+        ("transactions", |it, by| {
+            it.transactions = (it.transactions as f64 * by) as u64;
+        }),
+        ("credited transactions", |it, by| {
+            it.credited_transactions = it.credited_transactions.map(|credit| credit * by);
+        }),
+        ("all transactions", |it, by| {
+            it.transactions_total = (it.transactions_total as f64 * by) as u64;
+        }),
+        ("latencies", |it, by| {
+            let latency = it.latency.histogram().expect("it is whole");
+            let mut scaled = Histogram::<u64>::new(3).expect("3 digits are allowed");
+            for step in latency.iter_recorded() {
+                let value = (step.value_iterated_to() as f64 * by) as u64;
+                let count = step.count_since_last_iteration();
+                scaled.record_n(value, count).expect("it grows");
+            }
+            it.latency = Latency::from_histogram(&scaled);
+        }),
+        ("client CPU", |it, by| it.client.cpu_us *= by),
+        ("client run queue", |it, by| {
+            it.client.client_run_queue_us = it.client.client_run_queue_us.map(|us| us * by);
+        }),
+        ("client thread busy", |it, by| {
+            it.client.thread_busy_us = it.client.thread_busy_us.map(|us| us * by);
+        }),
+        ("in transactions", |it, by| {
+            it.client.in_transaction_us *= by;
+        }),
+        ("between transactions", |it, by| {
+            it.client.between_transactions_us *= by;
+        }),
+    ]
+}
+
+#[test]
+fn a_ledger_of_sound_figures_is_explained() {
+    let difference = Known::with_switches().difference();
+    assert_eq!(failed(&difference), [], "{:#?}", difference.checks);
+    assert!(difference.explained);
+    let share = difference.explained_share.expect("there is a difference");
+    let [low, high] = share.interval.expect("four pairs bound it");
+    assert!(low <= share.share && share.share <= high, "{share:?}");
+    assert!((share.share - 1.0).abs() < 0.05, "{share:?}");
+}
+
+#[test]
+fn an_input_off_by_a_factor_of_two_is_never_explained() {
+    let sound = Known::with_switches();
+    for (name, mutate) in inputs() {
+        for factor in FACTORS {
+            for scope in SCOPES {
+                let mutated = sound.mutated(scope, &|it| mutate(it, factor));
+                let profile = mutated.profiles.as_ref().map(|it| &it[0]);
+                let point = side(0, &mutated.trials[0], profile);
+                let Ok(Some(of_a)) = ledger(&point) else {
+                    continue;
+                };
+                let sum: f64 = of_a.rows.iter().map(|row| row.us).sum();
+                let whole = of_a.response_us + of_a.between_transactions_us;
+                assert!(
+                    (sum - whole).abs() < 1e-6 * whole,
+                    "rows add up in any case"
+                );
+                let difference = mutated.difference();
+                assert!(
+                    !difference.explained && !failed(&difference).is_empty(),
+                    "{name} × {factor}, {scope:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_sampled_cpu_time_is_not_explained() {
+    for factor in FACTORS {
+        for at in [0, 1] {
+            let mut known = Known::with_switches();
+            let profiles = known.profiles.as_mut().expect("there are some");
+            let sampled_ns = &mut profiles[at].quality.sampled_ns;
+            *sampled_ns = (*sampled_ns as f64 * factor) as u64;
+            let difference = known.difference();
+            assert_eq!(failed(&difference), [CheckName::Samples], "{factor}");
+            assert!(!difference.explained);
+        }
+    }
+}
+
+#[test]
+fn a_run_queue_with_one_source_only_does_not_explain() {
+    // Without context switches and `thread_busy_us`, schedstat is the only source of the run queue.
+    let mut known = Known::with_switches();
+    for profile in known.profiles.iter_mut().flatten() {
+        profile.quality.switched_cpu_ns = 0;
+        profile.quality.switched_run_queue_ns = 0;
+    }
+    assert!(
+        known.difference().explained,
+        "the client's own times bound it"
+    );
+    for trial in known.trials.iter_mut().flatten() {
+        trial.client.thread_busy_us = None;
+    }
+    let difference = known.difference();
+    assert!(!difference.explained);
+    let failed = failed(&difference);
+    assert!(failed.contains(&CheckName::Sources), "{failed:?}");
+}
+
+#[test]
+fn without_switches_the_clients_times_detect_a_wrong_run_queue() {
+    let mut sound = Known::with_switches();
+    for profile in sound.profiles.iter_mut().flatten() {
+        profile.quality.switched_cpu_ns = 0;
+        profile.quality.switched_run_queue_ns = 0;
+    }
+    assert!(sound.difference().explained);
+    for factor in FACTORS {
+        for scope in SCOPES {
+            let mutated = sound.mutated(scope, &|it| {
+                if let Some(server) = &mut it.server {
+                    server.run_queue_us *= factor;
+                }
+            });
+            assert!(!mutated.difference().explained, "{factor} {scope:?}");
+        }
+    }
+}
+
+#[test]
+fn the_remainder_is_not_explained() {
+    // All of the difference is in the network between server and client.
+    let slow = Spends {
+        network: 240.0,
+        ..A
+    };
+    let known = Known {
+        trials: [A, slow].map(trials),
+        profiles: Some([A, slow].map(profile)),
+    };
+    let difference = known.difference();
+    let row = &difference.groups[0];
+    assert_eq!(
+        (row.part, row.cost.name.as_str()),
+        (Part::Client, "network and wake-up")
+    );
+    assert!((row.cost.difference_us - 200.0).abs() < 4.0, "{row:?}");
+    assert!(difference.unexplained_us < 1.0, "every µs has a name");
+    assert!(!difference.explained);
+    assert!(failed(&difference).contains(&CheckName::ExplainedShare));
+    let share = difference.explained_share.expect("there is a difference");
+    assert!(share.share.abs() < 0.05, "{share:?}");
+    let of_point = ledger(&side(1, &known.trials[1], None)).expect("histograms are whole");
+    let of_point = of_point.expect("there are totals");
+    assert!(explained_share(&of_point.rows) < 0.9);
+}
+
+#[test]
+fn a_remainder_whose_difference_is_noise_of_the_size_of_the_effect_is_not_explained() {
+    let noisy = |spends: Spends, sign: f64| -> Vec<Trial> {
+        let of_block = |block: u32| {
+            let error = [90.0, -80.0, 70.0, -75.0][block as usize] * sign;
+            Spends {
+                network: 140.0 + error,
+                ..spends
+            }
+        };
+        let kinds = [TrialKind::Timed, TrialKind::Profiled];
+        (0..BLOCKS)
+            .flat_map(|block| kinds.map(|kind| trial(block, kind, of_block(block))))
+            .collect()
+    };
+    let known = Known {
+        trials: [noisy(A, -1.0), noisy(B, 1.0)],
+        profiles: Some([A, B].map(|it| {
+            profile(Spends {
+                network: 140.0,
+                ..it
+            })
+        })),
+    };
+    let difference = known.difference();
+    let share = difference.explained_share.expect("there is a difference");
+    if let Some([low, high]) = share.interval {
+        assert!(high - low > 0.2, "{share:?}");
+    }
+    assert!(failed(&difference).contains(&CheckName::ExplainedShare));
+    assert!(!difference.explained);
+}
+
+#[test]
+fn a_limiting_client_or_high_profiling_overhead_is_not_explained() {
+    let sound = Known::with_switches();
+    let both = SCOPES[0];
+    let limited = sound.mutated(both, &|it| it.client.client_limited = true);
+    assert!(failed(&limited.difference()).contains(&CheckName::ClientLimited));
+    let slowed = sound.mutated(both, &|it| {
+        if it.kind == TrialKind::Profiled {
+            it.credited_transactions = it.credited_transactions.map(|credit| credit / 2.0);
+        }
+    });
+    assert!(failed(&slowed.difference()).contains(&CheckName::ProfilingOverhead));
+    // A large share of the machine's time goes to processes that are not visible.
+    let hidden = sound.mutated(both, &|it| it.cpu_utilization += 0.3);
+    let failed = failed(&hidden.difference());
+    assert!(failed.contains(&CheckName::Machine), "{failed:?}");
+}
+
+#[test]
+fn long_transactions_do_not_widen_the_tolerance_where_they_count_by_their_share() {
+    let lasting = |spends: Spends| Spends {
+        row_lock: spends.row_lock + 120_000.0,
+        ..spends
+    };
+    let mut known = Known {
+        trials: [A, B].map(|it| trials(lasting(it))),
+        profiles: None,
+    };
+    let edge = |known: &Known| {
+        let of_a = ledger(&side(0, &known.trials[0], None)).expect("histograms are whole");
+        of_a.expect("there are totals").checks.edge
+    };
+    // Half of them take 60 ms and half 180 ms, in windows of a second: E[R²]/E[R] is 150 ms.
+    let credited = edge(&known);
+    for trial in known.trials.iter_mut().flatten() {
+        trial.credited_transactions = None;
+    }
+    let counted = edge(&known);
+    assert!((counted - 0.15).abs() < 0.01, "{counted}");
+    assert!((credited - 0.03).abs() < 0.01, "{credited}");
+}
+
+#[test]
+fn a_difference_without_checks_still_loads() {
+    let difference = Known::with_switches().difference();
+    let mut kept = serde_json::to_value(&difference).expect("it is plain");
+    let fields = kept.as_object_mut().expect("an object");
+    for field in ["checks", "explained_share"] {
+        assert!(fields.remove(field).is_some(), "{field}");
+    }
+    let old: LedgerDifference = serde_json::from_value(kept).expect("old results load");
+    assert!(old.checks.is_empty() && old.explained_share.is_none());
+    let text = serde_json::to_string(&difference).expect("it is plain");
+    assert!(
+        text.contains("\"name\":\"cpu_clock\""),
+        "results contain the names of the checks"
+    );
+}
+
+#[test]
+fn client_times_longer_than_the_wait_widen_the_interval() {
+    // A client's thread still works after its server has started, by a different time in each block.
+    let overlapping = |spends: Spends, overlaps: [f64; 4]| -> Vec<Trial> {
+        let mut trials = trials(Spends {
+            network: 0.0,
+            ..spends
+        });
+        for trial in &mut trials {
+            let overlap_us = overlaps[trial.block as usize] * trial.credited_or_counted();
+            if let Some(turn_us) = &mut trial.client.thread_busy_us {
+                *turn_us += overlap_us;
+            }
+        }
+        trials
+    };
+    let known = Known {
+        trials: [
+            overlapping(A, [10.0, 90.0, 20.0, 110.0]),
+            overlapping(B, [80.0, 15.0, 100.0, 20.0]),
+        ],
+        profiles: Some([A, B].map(|it| profile(Spends { network: 0.0, ..it }))),
+    };
+    let difference = known.difference();
+    let of_remainder = |row: &&LedgerRow| row.cost.name == "network and wake-up";
+    let remainder = difference.groups.iter().find(of_remainder);
+    assert!(remainder.is_none_or(|row| row.cost.difference_us.abs() < 1.0));
+    let share = difference.explained_share.expect("there is a difference");
+    let [low, high] = share.interval.expect("four pairs bound it");
+    assert!(
+        high - low > 0.1,
+        "trimmed rows widen the interval: {share:?}"
+    );
+}

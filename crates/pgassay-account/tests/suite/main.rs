@@ -1,0 +1,7 @@
+//! Comparisons, ledgers and margins through the public interface.
+
+mod assess;
+mod busy_server;
+mod consistency;
+mod ledger;
+mod margin;

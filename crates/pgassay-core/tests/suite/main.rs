@@ -1,8 +1,0 @@
-//! Plans, comparisons and ledgers through the public interface.
-
-mod assess;
-mod busy_server;
-mod consistency;
-mod ledger;
-mod margin;
-mod plan;

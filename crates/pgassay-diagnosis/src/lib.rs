@@ -1,0 +1,49 @@
+//! What explains a run: known causes of lost time, what to do about them, and whether the study's
+//! [`expectations`] are met.
+//!
+//! A [`Signature`] is a pure function of the [`Evidence`] of one point (one variant under one
+//! condition) or of a live server. It weighs one known cause of lost time in µs per transaction and
+//! returns the evidence for it, the evidence against it, and a suggested fix. A [`Finding`] is a
+//! signature that matched a point, or one whose weight changed between two points.
+//!
+//! Confidence follows one rule, not the judgment of a signature's author:
+//! - [`Confidence::Confirmed`]: its suggested fix was run ([`remedy_trial`](fn@remedy_trial)), throughput rose, and
+//!   the cause shrank with an interval that excludes 0. Only an experiment proves a cause.
+//! - [`Confidence::Correlated`]: two variants differ in this cause with an interval that excludes 0, the
+//!   verdict is clear and in the same direction, and the cause accounts for a good part of the
+//!   difference. That is a correlation: a queue grows with the service time that it waits for.
+//! - [`Confidence::Likely`]: at least two independent sources measured it (stacks, waits, counters,
+//!   clocks), and there is no evidence against it. A version, a protocol or a setting measures
+//!   nothing, nor does a fact that is shown for context.
+//! - [`Confidence::Hint`]: one source only, or there is evidence against it.
+//!
+//! Among findings that moved, service time ranks above queueing ([`Finding::queueing`]).
+//!
+//! Invariants: every finding has a fact that can be checked in the report; a figure that was not
+//! measured matches nothing.
+//!
+//! [`Confidence::Confirmed`]: pgassay_record::finding::Confidence::Confirmed
+//! [`Confidence::Correlated`]: pgassay_record::finding::Confidence::Correlated
+//! [`Confidence::Likely`]: pgassay_record::finding::Confidence::Likely
+//! [`Confidence::Hint`]: pgassay_record::finding::Confidence::Hint
+//! [`Finding`]: pgassay_record::finding::Finding
+//! [`Finding::queueing`]: pgassay_record::finding::Finding::queueing
+
+mod diagnosis;
+mod evaluation;
+mod evidence;
+pub mod expectations;
+#[cfg(test)]
+mod lookalikes;
+#[cfg(test)]
+mod regressions;
+mod remedy_trial;
+mod side;
+mod signatures;
+mod stacks;
+
+pub use diagnosis::{confirm, diagnose, diagnose_observation};
+pub use evaluation::{Evaluation, Signature};
+pub use evidence::Evidence;
+pub use remedy_trial::{RemedyTrial, remedy_trial};
+pub use signatures::signatures;

@@ -1,0 +1,111 @@
+//! One side of a comparison: the evidence of a point over all blocks, and of each block.
+//!
+//! A signature weighs each block as it weighs the whole point, so the difference of its weight has
+//! an interval over paired blocks, as a verdict has.
+
+use std::collections::BTreeMap;
+
+use pgassay_account::counters::{PointCounters, per_transaction};
+use pgassay_account::ledger::{self, PointMeasurements};
+use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_record::run::Run;
+use pgassay_stats as stats;
+
+use super::evidence::Evidence;
+use crate::evaluation::Signature;
+
+/// Confidence of each interval.
+const LEVEL: f64 = 0.95;
+
+/// The evidence of a point, and of each of its blocks.
+pub(super) struct EvidenceByBlock {
+    pub whole: Evidence,
+    pub blocks: BTreeMap<u32, Evidence>,
+}
+
+impl EvidenceByBlock {
+    /// `whole` must be the evidence of the same point.
+    pub fn new(run: &Run, whole: Evidence, condition: usize, variant: usize) -> Self {
+        let blocks = blocks(run, &whole, condition, variant);
+        Self { whole, blocks }
+    }
+}
+
+/// Confidence interval of a signature's weight under the variant minus that under the baseline.
+/// `None` with fewer than two common blocks, or if nothing varies: a width of 0 means no knowledge.
+pub(super) fn interval(
+    signature: &Signature,
+    baseline: &EvidenceByBlock,
+    variant: &EvidenceByBlock,
+) -> Option<[f64; 2]> {
+    let weight = |evidence: &Evidence| (signature.measure)(evidence).weight_us;
+    let differences: Vec<f64> = baseline
+        .blocks
+        .iter()
+        .filter_map(|(number, of_baseline)| {
+            let of_variant = variant.blocks.get(number)?;
+            Some(weight(of_variant) - weight(of_baseline))
+        })
+        .collect();
+    let mean = stats::mean_difference(&differences, LEVEL).ok()?;
+    let interval = mean.interval?;
+    (interval.high > interval.low).then_some([interval.low, interval.high])
+}
+
+fn blocks(
+    run: &Run,
+    whole: &Evidence,
+    condition: usize,
+    variant: usize,
+) -> BTreeMap<u32, Evidence> {
+    let trials: Vec<&Trial> = run
+        .trials
+        .iter()
+        .filter(|it| (it.condition, it.variant) == (condition, variant))
+        .collect();
+    let mut points = run.plan.points.iter();
+    let place = points.position(|it| (it.condition, it.variant) == (condition, variant));
+    let profile = place.and_then(|place| run.profiles.get(place));
+    let mut ledgers = run.ledgers.iter();
+    let ledger = ledgers.find(|it| (it.condition, it.variant) == (condition, variant));
+    let blocked_by = ledger.map(|it| it.blocked_by).unwrap_or_default();
+    let major = whole.major.to_string();
+    let measured = PointMeasurements {
+        condition,
+        variant,
+        trials: trials.clone(),
+        profile,
+        major: &major,
+    };
+    // The assessment has already reported a damaged histogram.
+    let rows = ledger::rows_by_block(&measured).unwrap_or_default();
+    rows.into_iter()
+        .filter_map(|(number, rows)| {
+            let of_block = || trials.iter().copied().filter(|it| it.block == number);
+            let cpu_us = cpu_us(of_block())?;
+            let counted = PointCounters::new(of_block()).figures();
+            let mut counters = whole.counters.clone();
+            for (name, value) in per_transaction(&counted) {
+                counters.insert(name.to_owned(), value);
+            }
+            let stacks = profile.map(|it| whole.stacks.in_block(it, cpu_us, number));
+            let evidence = Evidence {
+                cpu_us,
+                stacks: stacks.unwrap_or_default(),
+                counters,
+                ..whole.clone()
+            };
+            Some((number, evidence.with_rows(&rows, blocked_by)))
+        })
+        .collect()
+}
+
+/// The backends' CPU time per transaction of the timed trials.
+fn cpu_us<'a>(trials: impl Iterator<Item = &'a Trial>) -> Option<f64> {
+    let (mut on_cpu_us, mut transactions) = (0.0, 0);
+    for trial in trials.filter(|it| it.kind == TrialKind::Timed) {
+        on_cpu_us += trial.server?.on_cpu_us;
+        transactions += trial.transactions_total;
+    }
+    (transactions > 0).then(|| on_cpu_us / transactions as f64)
+}

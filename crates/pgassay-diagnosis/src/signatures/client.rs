@@ -1,0 +1,141 @@
+//! Between client and server: round trips, the load generator, connections, TLS.
+//!
+//! Sources: `src/backend/libpq/{pqcomm,be-secure}.c`, `postmaster/postmaster.c` and
+//! `utils/init/postinit.c` (the cost of a new connection).
+
+use pgassay_record::finding::Source;
+
+use crate::evaluation::{Evaluation, Signature};
+use crate::evidence::{CLIENT, Evidence};
+
+pub(super) const SIGNATURES: &[Signature] = &[
+    Signature {
+        id: "round-trips",
+        title: "Round trips between client and server dominate the response time",
+        manual: "libpq: Pipeline Mode",
+        measure: round_trips,
+    },
+    Signature {
+        id: "client-limited",
+        title: "The load generator, not the server, is the bottleneck",
+        manual: "pgbench: Good Practices",
+        measure: client_limited,
+    },
+    Signature {
+        id: "connection-churn",
+        title: "Connections are opened and closed too often",
+        manual: "Server Configuration: Connections and Authentication",
+        measure: connection_churn,
+    },
+    Signature {
+        id: "tls",
+        title: "TLS encryption takes CPU time",
+        manual: "Server Setup and Operation: Secure TCP/IP Connections with SSL",
+        measure: tls,
+    },
+];
+
+/// With fewer waits per transaction than this, round trips do not matter.
+const ROUND_TRIPS_MIN: f64 = 4.5;
+
+fn round_trips(e: &Evidence) -> Evaluation {
+    let trips = e.counter("backends.voluntary_switches");
+    let waited = e.blocked(&[CLIENT]);
+    let network = e.phases(&["network"]);
+    // Without wait samples: the time that is neither on CPU nor in the run queue.
+    let rest = (e.response_us - e.cpu_us - e.run_queue_us).max(0.0);
+    let away = if e.blocked.is_empty() { rest } else { waited };
+    let others: f64 = e.blocked.values().sum::<f64>() - waited;
+    let many = trips.is_some_and(|count| count >= ROUND_TRIPS_MIN);
+    let large = e.of_response(away) >= 0.35 || e.of_cpu(network) >= 0.35;
+    Evaluation::of(away + network)
+        .when(many && large)
+        .counter("waits of a backend (voluntary context switches)", trips)
+        .waits("server waiting for the client", waited)
+        .stacks("reading from and writing to the client", network)
+        .against(
+            others > waited,
+            "the server waits longer for other things than for the client",
+        )
+        .remedy(
+            "Send statements in a pipeline (libpq 14 and later, any server version), combine them \
+             in one function or CTE, or insert many rows per statement or with COPY. On the same \
+             host, use a Unix-domain socket instead of TCP. Each statement costs a round trip, two \
+             wake-ups and the client's own processing.",
+        )
+}
+
+fn client_limited(e: &Evidence) -> Evaluation {
+    Evaluation::of(e.client_cpu_us)
+        .when(e.client_limited >= 0.5)
+        .share(
+            Source::Clocks,
+            "of trials had a saturated load generator thread",
+            Some(e.client_limited),
+        )
+        .context(|it| {
+            it.clock("load generator CPU time", e.client_cpu_us)
+                .clock("server CPU time", e.cpu_us)
+                .share(
+                    Source::Counters,
+                    "of CPU capacity in use",
+                    e.cpu_utilization(),
+                )
+        })
+        .remedy(
+            "Give the load generator more threads ([length] threads, -j) or a machine of its own, \
+             or simplify the script's expressions. The figures show the limit of the load \
+             generator, not of the server.",
+        )
+}
+
+fn connection_churn(e: &Evidence) -> Evaluation {
+    let begin_or_end = [
+        "InitPostgres",
+        "BackendInitialize",
+        "ProcessStartupPacket",
+        "InitProcess",
+        "ClientAuthentication",
+        "RelationCacheInitializePhase3",
+        "proc_exit",
+        "shmem_exit",
+    ];
+    // Parallel workers also start and end processes, but not for a client.
+    let of_workers = e.in_nested_functions(&[
+        &["BackgroundWorkerMain", "StartBackgroundWorker"],
+        &begin_or_end,
+    ]);
+    let us = e.in_functions(&begin_or_end) - of_workers;
+    let sessions = e.counter("pg_stat_database.sessions");
+    // Sessions are counted from 14 on; a count takes precedence over stacks.
+    let many = sessions.map_or(e.of_cpu(us) >= 0.15, |count| count >= 0.3);
+    Evaluation::of(us)
+        .when(many)
+        .stacks("starting and ending server processes", us)
+        .counter("sessions started", sessions)
+        .remedy(
+            "Keep connections open, or use a connection pooler (PgBouncer or the driver's own). \
+             Each new connection starts a process, authenticates and fills its caches: some \
+             milliseconds, many times the cost of a short transaction.",
+        )
+}
+
+fn tls(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&[
+        "be_tls_read",
+        "be_tls_write",
+        "be_tls_open_server",
+        "libssl",
+        "libcrypto",
+    ]);
+    let handshakes = e.in_functions(&["be_tls_open_server"]);
+    Evaluation::of(us)
+        .when(e.of_cpu(us) >= 0.1)
+        .stacks("TLS", us)
+        .stacks("of which handshakes", handshakes)
+        .remedy(
+            "Keep connections open, so that handshakes are rare. Check that the CPU supports AES \
+             instructions (openssl speed); on the same host, use a Unix-domain socket, which needs \
+             no encryption.",
+        )
+}

@@ -1,0 +1,274 @@
+//! The machine, its clock, the server log, and the cost of statistics.
+//!
+//! Sources: `src/backend/utils/error/elog.c` and `postmaster/syslogger.c` (one pipe for all backends),
+//! `portability/instr_time.h`, `utils/activity/`.
+
+use pgassay_record::finding::Source;
+use pgassay_record::remedy::RemedyVariant;
+
+use crate::evaluation::{Evaluation, Signature};
+use crate::evidence::Evidence;
+
+pub(super) const SIGNATURES: &[Signature] = &[
+    Signature {
+        id: "cpu-saturation",
+        title: "The CPUs are saturated",
+        manual: "Server Configuration: Connections and Authentication, max_connections",
+        measure: cpu_saturation,
+    },
+    Signature {
+        id: "logging",
+        title: "Writing the server log takes time",
+        manual: "Server Configuration: Error Reporting and Logging",
+        measure: logging,
+    },
+    Signature {
+        id: "slow-clock",
+        title: "Reading the clock is slow",
+        manual: "pg_test_timing",
+        measure: slow_clock,
+    },
+    Signature {
+        id: "statistics",
+        title: "Collecting statistics takes CPU time",
+        manual: "Monitoring: The Cumulative Statistics System; pg_stat_statements",
+        measure: statistics,
+    },
+    Signature {
+        id: "page-faults",
+        title: "Backends take page faults on shared memory",
+        manual: "Server Setup and Operation: Linux Huge Pages",
+        measure: page_faults,
+    },
+    Signature {
+        id: "throttled",
+        title: "CPU steal or a CPU quota limits the server",
+        manual: "Server Setup and Operation: Managing Kernel Resources",
+        measure: throttled,
+    },
+];
+
+/// CPUs count as saturated from this utilization on.
+const SATURATED: f64 = 0.9;
+/// Other programs may be the cause from this share of the machine on.
+const OTHER_PROGRAMS_MIN: f64 = 0.1;
+
+fn cpu_saturation(e: &Evidence) -> Evaluation {
+    let busy = e.cpu_utilization();
+    let is_full = busy.map_or(e.of_response(e.run_queue_us) >= 0.3, |share| {
+        share >= SATURATED
+    });
+    Evaluation::of(e.run_queue_us)
+        .queueing(e.run_queue_us)
+        .when(is_full && e.of_response(e.run_queue_us) >= 0.15)
+        .clock("run-queue wait of backends", e.run_queue_us)
+        .share(Source::Counters, "of CPU capacity in use", busy)
+        .context(|it| {
+            let switches = e.counter("backends.involuntary_switches");
+            it.counter("preemptions (involuntary context switches)", switches)
+        })
+        .against(
+            e.other_programs >= OTHER_PROGRAMS_MIN,
+            "other programs used 10% or more of the machine at the same time",
+        )
+        .remedy(
+            "Limit active connections to about the number of CPUs, with a connection pooler in \
+             transaction mode: more of them only queue. Beyond that, reduce the work per \
+             transaction or add CPUs.",
+        )
+}
+
+fn logging(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&[
+        "EmitErrorReport",
+        "write_pipe_chunks",
+        "send_message_to_server_log",
+        "errfinish",
+        "write_csvlog",
+        "write_jsonlog",
+    ]);
+    let waited = e.blocked(&["logging pipe"]);
+    let lines = e.counter("log.lines");
+    let logger_us = e.counter("background(logger).cpu_us");
+    // The logger is one process: its share of one CPU at this transaction rate.
+    let logger_busy = logger_us.map(|us| us * e.tps / 1e6);
+    let csv = e.in_functions(&["write_csvlog", "appendCSVLiteral"]);
+    let json = e.in_functions(&["write_jsonlog", "escape_json"]);
+    let asked: Vec<(&str, &str)> = [
+        ("log_statement", "none"),
+        ("log_duration", "off"),
+        ("log_min_duration_statement", "-1"),
+        ("log_connections", "off"),
+        ("log_lock_waits", "off"),
+        ("log_min_messages", "warning"),
+    ]
+    .into_iter()
+    .filter(|(name, off)| e.setting(name).is_some_and(|value| value != *off))
+    .collect();
+    Evaluation::of(us + waited + logger_us.unwrap_or(0.0))
+        .when(
+            lines.is_none_or(|count| count >= 0.1)
+                && (e.of_cpu(us) >= 0.08 || e.of_response(waited) >= 0.05),
+        )
+        .stacks("formatting and writing log messages", us)
+        .stacks("of which CSV", csv)
+        .stacks("of which JSON", json)
+        .waits("pipe to the logger full", waited)
+        .counter("log lines", lines)
+        .bytes("log written", e.counter("log.bytes"))
+        .share(
+            Source::Clocks,
+            "of one CPU used by the logger, a single process",
+            logger_busy,
+        )
+        .remedy(
+            "Log less: set log_min_duration_statement, sample with log_transaction_sample_rate \
+             (PostgreSQL 12 and later) or log_min_duration_sample (13 and later), or use pg_stat_statements \
+             instead of logging every statement. Under load, prefer stderr or csvlog to jsonlog. \
+             Each line is formatted, written through one pipe that all backends share, and wakes \
+             the logger.",
+        )
+        .variant((!asked.is_empty()).then(|| RemedyVariant::session(&asked)))
+}
+
+fn slow_clock(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&["read_hpet", "acpi_pm_read", "hpet_readl"]);
+    let slow = ["hpet", "acpi_pm"]
+        .iter()
+        .any(|name| e.clock_source.contains(name));
+    let asked = e.in_functions(&[
+        "clock_gettime",
+        "__vdso_clock_gettime",
+        "GetCurrentTimestamp",
+        "InstrStartNode",
+        "InstrStopNode",
+    ]);
+    Evaluation::of(us.max(asked))
+        .when(e.of_cpu(us) >= 0.02 || (slow && e.of_cpu(asked) >= 0.03))
+        .stacks("reading a slow clock", us)
+        .stacks("reading the time", asked)
+        .condition(
+            slow,
+            "the clock source is hpet or acpi_pm, which take about 1 µs per read",
+        )
+        .remedy(
+            "Switch the kernel to the tsc clock source (clocksource=tsc) if tsc is stable on this \
+             machine. Until then, turn off track_io_timing, log_duration and the TIMING option of \
+             EXPLAIN ANALYZE. pgassay timing measures the cost of a clock read.",
+        )
+}
+
+fn statistics(e: &Evidence) -> Evaluation {
+    let statements = e.in_functions(&[
+        "pgss_store",
+        "pgss_planner",
+        "pgss_ExecutorEnd",
+        "pgss_ExecutorRun",
+        "pgss_post_parse_analyze",
+        "pgss_ProcessUtility",
+    ]);
+    // The other hooks contain the query itself.
+    let own = e.in_functions(&["pgss_store"]);
+    let reports = e.in_functions(&[
+        "pgstat_report_stat",
+        "pgstat_report_activity",
+        "pgstat_send_tabstat",
+        "pgstat_report_tabstat",
+        "pgstat_init_function_usage",
+        "pgstat_end_function_usage",
+    ]);
+    let us = own + reports;
+    let with_statements = statements > 0.0;
+    Evaluation::of(us)
+        .when(e.of_cpu(own) >= 0.03 || e.of_cpu(us) >= 0.12)
+        .stacks("pg_stat_statements", own)
+        .stacks("reporting activity and counters", reports)
+        .condition(with_statements, "pg_stat_statements is loaded")
+        .remedy(
+            "Compare with a control variant that sets pg_stat_statements.track=none and turns off \
+             track_activities, track_counts and track_io_timing. In production, these statistics \
+             are usually worth their cost.",
+        )
+        .variant(
+            with_statements
+                .then(|| RemedyVariant::session(&[("pg_stat_statements.track", "none")])),
+        )
+}
+
+/// Kernel entry points of a page fault.
+const FAULTS: [&str; 5] = [
+    "asm_exc_page_fault",
+    "exc_page_fault",
+    "do_user_addr_fault",
+    "handle_mm_fault",
+    "do_page_fault",
+];
+/// Kernel functions that give a process new, zeroed private memory.
+const ANONYMOUS: [&str; 5] = [
+    "do_anonymous_page",
+    "alloc_anon_folio",
+    "vma_alloc_zeroed_movable_folio",
+    "do_huge_pmd_anonymous_page",
+    "alloc_zeroed_user_highpage_movable",
+];
+/// Functions that fill private memory: allocators, sorts and hash tables. None of them calls
+/// functions that touch shared buffers.
+#[rustfmt::skip]
+const OWN_MEMORY: [&str; 30] = [
+    "AllocSetAlloc", "AllocSetAllocFromNewBlock", "AllocSetAllocLarge", "AllocSetRealloc",
+    "AllocSetContextCreateInternal", "GenerationAlloc", "BumpAlloc", "SlabAlloc",
+    "palloc", "palloc0", "repalloc", "MemoryContextAlloc", "MemoryContextAllocHuge",
+    "MemoryContextAllocExtended", "malloc", "__libc_malloc", "_int_malloc", "realloc", "sysmalloc",
+    "tuplesort_begin_common", "tuplesort_puttuple_common", "tuplesort_puttupleslot",
+    "tuplesort_putdatum", "tuplesort_performsort", "tuplesort_gettupleslot", "grow_memtuples",
+    "ExecHashTableInsert", "ExecHashTableCreate", "tuplestore_puttuple_common",
+    "LookupTupleHashEntry",
+];
+
+fn page_faults(e: &Evidence) -> Evaluation {
+    let all = e.in_functions(&FAULTS);
+    // Huge pages help shared memory only: private memory, such as a sort's, still faults.
+    let own = e
+        .in_nested_functions(&[&FAULTS, &ANONYMOUS])
+        .max(e.in_nested_functions(&[&OWN_MEMORY, &FAULTS]));
+    let us = (all - own).max(0.0);
+    let faults = e.counter("backends.minor_faults");
+    Evaluation::of(us)
+        .when(e.of_cpu(us) >= 0.08 && faults.is_none_or(|count| count >= 0.5))
+        .stacks("page faults on shared memory and files", us)
+        .context(|it| it.stacks("page faults on private memory", own))
+        .counter("minor page faults", faults)
+        .counter(
+            "major page faults (read from disk)",
+            e.counter("backends.major_faults"),
+        )
+        .remedy(
+            "Keep connections open: each new process maps the shared buffers page by page as it \
+             first touches them. Set huge_pages=try with reserved pages (vm.nr_hugepages), and \
+             warm up longer.",
+        )
+}
+
+fn throttled(e: &Evidence) -> Evaluation {
+    let all: f64 = [
+        "machine.busy_us",
+        "machine.idle_us",
+        "machine.io_wait_us",
+        "machine.steal_us",
+    ]
+    .iter()
+    .filter_map(|name| e.counter(name))
+    .sum();
+    let steal = e.counter("machine.steal_us").unwrap_or(0.0);
+    let quota = e.counter("cgroup.throttled_us").unwrap_or(0.0);
+    let stolen = if all > 0.0 { steal / all } else { 0.0 };
+    Evaluation::of(steal + quota)
+        .when(stolen >= 0.05 || e.of_response(quota) >= 0.05)
+        .share(Source::Counters, "CPU steal", Some(stolen))
+        .micros("throttled by the CPU quota (cgroup)", Some(quota))
+        .context(|it| it.clock("run-queue wait of backends", e.run_queue_us))
+        .remedy(
+            "Raise the CPU quota (cpu.max), or use a machine with dedicated CPUs. Trust only \
+             ratios of interleaved trials: absolute figures depend on the load of other tenants.",
+        )
+}

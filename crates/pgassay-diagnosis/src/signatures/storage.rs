@@ -1,0 +1,319 @@
+//! Blocks and files: reads, evictions, extensions, disk sorts, checksums, vacuuming.
+//!
+//! Sources: `src/backend/storage/buffer/`, `access/heap/hio.c` (extension by many blocks; better
+//! since 16), `storage/file/buffile.c`, `storage/page/checksum.c` (on by default since 18).
+
+use pgassay_record::finding::Source;
+use pgassay_record::remedy::RemedyVariant;
+
+use crate::evaluation::{Evaluation, Signature};
+use crate::evidence::Evidence;
+
+pub(super) const SIGNATURES: &[Signature] = &[
+    Signature {
+        id: "data-reads",
+        title: "Blocks are read because they are not in shared buffers",
+        manual: "Server Configuration: Resource Consumption, shared_buffers",
+        measure: data_reads,
+    },
+    Signature {
+        id: "buffer-mapping",
+        title: "Contention on the buffer mapping table",
+        manual: "Monitoring: Wait Events of Type LWLock (BufferMapping)",
+        measure: buffer_mapping,
+    },
+    Signature {
+        id: "backend-writes",
+        title: "Backends write dirty buffers themselves",
+        manual: "Server Configuration: Resource Consumption, Background Writer",
+        measure: backend_writes,
+    },
+    Signature {
+        id: "relation-extension",
+        title: "Tables are extended block by block under a lock",
+        manual: "Populating a Database; Monitoring: Wait Events of Type Lock (extend)",
+        measure: relation_extension,
+    },
+    Signature {
+        id: "temporary-files",
+        title: "Sorts or hashes spill to temporary files",
+        manual: "Server Configuration: Resource Consumption, work_mem",
+        measure: temporary_files,
+    },
+    Signature {
+        id: "checksums",
+        title: "Page checksums take CPU time",
+        manual: "initdb: --data-checksums (the default since PostgreSQL 18)",
+        measure: checksums,
+    },
+    Signature {
+        id: "pruning",
+        title: "Pruning dead row versions takes CPU time",
+        manual: "Database Physical Storage: Heap-Only Tuples (HOT)",
+        measure: pruning,
+    },
+    Signature {
+        id: "autovacuum",
+        title: "Autovacuum competes with the load for CPU time",
+        manual: "Routine Vacuuming: The Autovacuum Daemon",
+        measure: autovacuum,
+    },
+];
+
+/// Functions that read a block from the kernel; 18 reads through `storage/aio`.
+const READS: [&str; 10] = [
+    "mdread",
+    "mdreadv",
+    "mdstartreadv",
+    "FileRead",
+    "FileReadV",
+    "FileStartReadV",
+    "pgaio_io_start_readv",
+    "pgaio_io_perform_synchronously",
+    "pgaio_wref_wait",
+    "WaitReadBuffers",
+];
+
+/// Four times the study's `shared_buffers` (128 MB by default), up to 1 GB.
+fn larger_shared_buffers(e: &Evidence) -> Option<RemedyVariant> {
+    let now_mb = match e.setting("shared_buffers") {
+        None => 128,
+        Some(value) => megabytes(value)?,
+    };
+    // Whether to use more than 1 GB is the user's decision.
+    let wanted_mb = (now_mb * 4).min(1024);
+    let wanted = format!("{wanted_mb}MB");
+    (wanted_mb > now_mb).then(|| RemedyVariant::settings(&[("shared_buffers", &wanted)]))
+}
+
+/// Whole megabytes of a size as PostgreSQL writes it; without a unit it is in blocks of 8 kB.
+fn megabytes(value: &str) -> Option<u64> {
+    let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
+    let number: u64 = digits.parse().ok()?;
+    match value[digits.len()..].trim() {
+        "GB" => Some(number * 1024),
+        "MB" => Some(number),
+        "kB" => Some(number / 1024),
+        "" => Some(number / 128),
+        _ => None,
+    }
+}
+
+fn data_reads(e: &Evidence) -> Evaluation {
+    let waited = e.blocked(&[
+        "data file read",
+        "IO DataFileRead",
+        "IO DataFilePrefetch",
+        "IO AioIoCompletion",
+    ]);
+    let us = e.in_functions(&READS);
+    let read = e.counter("pg_stat_database.blks_read");
+    let hit = e.counter("pg_stat_database.blks_hit").unwrap_or(0.0);
+    let missed = read.map(|read| read / (read + hit).max(f64::MIN_POSITIVE));
+    let often = read.is_some_and(|count| count >= 0.2) && missed.is_some_and(|share| share >= 0.05);
+    Evaluation::of(waited + us)
+        .when(often && (e.of_response(waited) >= 0.1 || e.of_cpu(us) >= 0.05))
+        .waits("DataFileRead", waited)
+        .stacks("reading blocks", us)
+        .counter("blocks read", read)
+        .share(
+            Source::Counters,
+            "of block lookups missed shared buffers",
+            missed,
+        )
+        .bytes(
+            "read from disk, not found in the kernel's page cache",
+            e.counter("backends.read_bytes"),
+        )
+        .remedy(
+            "Raise shared_buffers to a quarter of the memory or to the size of the hot data: the \
+             working set does not fit. Add an index so that queries read fewer blocks. From PostgreSQL 18 \
+             on, io_method and effective_io_concurrency control read-ahead.",
+        )
+        .variant(larger_shared_buffers(e))
+}
+
+fn buffer_mapping(e: &Evidence) -> Evaluation {
+    let waited = e.blocked(&[
+        "LWLock BufferMapping",
+        "LWLock buffer_mapping",
+        "LWLock BufMapping",
+    ]);
+    Evaluation::of(waited)
+        .queueing(waited)
+        .when(e.of_response(waited) >= 0.05)
+        .waits("LWLock BufferMapping", waited)
+        .counter("blocks read", e.counter("pg_stat_database.blks_read"))
+        .stacks("BufferAlloc", e.in_functions(&["BufferAlloc"]))
+        .remedy(
+            "Raise shared_buffers, or add an index so that queries need fewer blocks. Blocks enter \
+             and leave shared buffers under the locks of 128 partitions of the mapping table.",
+        )
+        .variant(larger_shared_buffers(e))
+}
+
+fn backend_writes(e: &Evidence) -> Evaluation {
+    let waited = e.blocked(&["data file write", "IO DataFileWrite", "IO DataFileFlush"]);
+    let us = e.in_functions(&["FlushBuffer", "FlushUnlockedBuffer"]);
+    let written = e.first_counter(&[
+        "pg_stat_bgwriter.buffers_backend",
+        "pg_stat_io(client backend, relation).writes",
+    ]);
+    Evaluation::of(waited + us)
+        .when(e.of_cpu(us) >= 0.05 || e.of_response(waited) >= 0.1)
+        .waits("DataFileWrite", waited)
+        .stacks("FlushBuffer", us)
+        .counter("buffers written by backends", written)
+        .remedy(
+            "Raise shared_buffers: a backend that needs a buffer finds it dirty and must write it \
+             first. Raise bgwriter_lru_maxpages and lower bgwriter_delay so that the background \
+             writer cleans more buffers; spread checkpoints with checkpoint_completion_target.",
+        )
+        .variant(larger_shared_buffers(e))
+}
+
+fn relation_extension(e: &Evidence) -> Evaluation {
+    let waited = e.blocked(&["Lock extend", "LWLock RelationMapping", "IO DataFileExtend"]);
+    let us = e.in_functions(&[
+        "RelationAddExtraBlocks",
+        "RelationAddBlocks",
+        "ExtendBufferedRelBy",
+        "ExtendBufferedRel",
+        "ExtendBufferedRelCommon",
+        "mdextend",
+        "mdzeroextend",
+    ]);
+    let extended = e.counter("pg_stat_io(client backend, relation).extends");
+    Evaluation::of(waited + us)
+        .queueing(e.blocked(&["Lock extend", "LWLock RelationMapping"]))
+        .when(e.of_response(waited) >= 0.05 || e.of_cpu(us) >= 0.1)
+        .waits("Lock extend", waited)
+        .stacks("extending tables", us)
+        .counter("extensions", extended)
+        .condition(
+            e.until(15),
+            "up to PostgreSQL 15, a table is extended by few blocks at a time under one lock",
+        )
+        .remedy(
+            "Use COPY or insert many rows per statement, which extend the table in larger steps, \
+             or partition it: each partition has its own extension lock. Upgrade to PostgreSQL 16 or later, \
+             which extends by many blocks at a time and holds the lock for less time.",
+        )
+        .variant(e.until(15).then(|| RemedyVariant::version("18")))
+}
+
+fn temporary_files(e: &Evidence) -> Evaluation {
+    let bytes = e.counter("pg_stat_database.temp_bytes");
+    let files = e.counter("pg_stat_database.temp_files");
+    let us = e.in_functions(&[
+        "BufFileWrite",
+        "BufFileRead",
+        "BufFileReadExact",
+        "BufFileReadMaybeEOF",
+        "BufFileDumpBuffer",
+        "BufFileLoadBuffer",
+        "LogicalTapeWrite",
+        "LogicalTapeRead",
+        "ExecHashJoinSaveTuple",
+        "BufFileCreateTemp",
+    ]);
+    let waited = e.blocked(&[
+        "temporary file",
+        "IO BufFileRead",
+        "IO BufFileWrite",
+        "IO BuffileRead",
+        "IO BuffileWrite",
+    ]);
+    let spilled = bytes.is_some_and(|count| count >= 8192.0);
+    // Data takes more room in memory than in a file.
+    let largest = bytes.unwrap_or(0.0) / files.unwrap_or(1.0).max(1.0);
+    let wanted_mb = (largest * 4.0 / 1e6).clamp(64.0, 512.0) as u64;
+    Evaluation::of(us + waited)
+        .when(spilled || e.of_cpu(us) >= 0.05 || e.of_response(waited) >= 0.05)
+        .bytes("temporary file bytes", bytes)
+        .counter("temporary files", files)
+        .stacks("writing and reading temporary files", us)
+        .waits("BufFileRead and BufFileWrite", waited)
+        .remedy(
+            "Increase work_mem for this query or role: a sort or hash spilled to disk. It applies \
+             per plan node and per worker; hash tables may use hash_mem_multiplier times as much \
+             (PostgreSQL 13 and later). An index that provides the order avoids the sort.",
+        )
+        .variant(Some(RemedyVariant::session(&[(
+            "work_mem",
+            &format!("{wanted_mb}MB"),
+        )])))
+}
+
+fn checksums(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&[
+        "pg_checksum_page",
+        "pg_checksum_block",
+        "PageSetChecksumCopy",
+        "PageIsVerified",
+        "PageIsVerifiedExtended",
+    ]);
+    Evaluation::of(us)
+        .when(e.of_cpu(us) >= 0.03)
+        .stacks("verifying and setting page checksums", us)
+        .condition(e.since(18), "initdb enables checksums by default since PostgreSQL 18")
+        .counter("blocks read", e.counter("pg_stat_database.blks_read"))
+        .remedy(
+            "Raise shared_buffers: each block read or written needs its checksum computed. Compare \
+             versions with the same setting: initdb enables checksums by default since PostgreSQL 18 \
+             (--no-data-checksums disables them).",
+        )
+        .variant(larger_shared_buffers(e))
+}
+
+fn pruning(e: &Evidence) -> Evaluation {
+    let us = e.in_functions(&[
+        "heap_page_prune_opt",
+        "heap_page_prune",
+        "heap_page_prune_and_freeze",
+    ]);
+    let updated = e.counter("pg_stat_database.tup_updated");
+    Evaluation::of(us)
+        .when(e.of_cpu(us) >= 0.12)
+        .stacks("pruning pages", us)
+        .counter("rows updated", updated)
+        .remedy(
+            "End old transactions and idle snapshots, which keep dead row versions alive, and \
+             vacuum more often. Make updates HOT: lower fillfactor to leave room on pages, and do \
+             not index columns that are updated.",
+        )
+}
+
+fn autovacuum(e: &Evidence) -> Evaluation {
+    let us = e
+        .counter("background(autovacuum worker).cpu_us")
+        .unwrap_or(0.0);
+    Evaluation::of(us)
+        .when(e.of_cpu(us) >= 0.1)
+        .micros("CPU time of autovacuum workers", Some(us))
+        .condition(e.is_on("autovacuum") != Some(false), "autovacuum is on")
+        .remedy(
+            "In a benchmark, run VACUUM between trials and set autovacuum=off. In production, keep \
+             autovacuum on and slow it down with autovacuum_vacuum_cost_limit and \
+             autovacuum_vacuum_cost_delay rather than let it run late.",
+        )
+        .variant(Some(RemedyVariant::settings(&[("autovacuum", "off")])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_postgresql_writes_them() {
+        let sizes = ["128MB", "1GB", "16384", "65536kB", "many"].map(megabytes);
+        assert_eq!(sizes, [Some(128), Some(1024), Some(128), Some(64), None]);
+        let with = |value: &str| Evidence {
+            settings: [("shared_buffers".to_owned(), value.to_owned())].into(),
+            ..Evidence::default()
+        };
+        let wanted = larger_shared_buffers(&with("16MB")).unwrap();
+        assert_eq!(wanted.name, "shared_buffers=64MB");
+        assert_eq!(larger_shared_buffers(&with("2GB")), None);
+    }
+}

@@ -1,0 +1,290 @@
+//! What one trial measured.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Deserializer, Serializer as _, V2Serializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cpu::{Background, CpuTotals};
+use crate::waits::Waits;
+
+/// Why a trial was run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TrialKind {
+    /// For verdicts: only exact counters are read.
+    Timed,
+    /// For the cost breakdown: the sampling profiler runs and uses part of the machine.
+    Profiled,
+    /// For hardware counters only. Switching them at every context switch reduced the throughput of a
+    /// virtual machine by 60 to 72%, so no other figure of such a trial is valid.
+    HardwareCounters,
+}
+
+/// One trial of a point.
+///
+/// Identities: `transactions_total ≥ transactions`; CPU totals cover the whole trial, from idle to idle,
+/// so per-transaction figures divide by `transactions_total`; throughput is
+/// `credited_transactions / window_us`, and a client's time per transaction is its time in the window
+/// divided by `credited_transactions`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Trial {
+    /// The block (round over all points) that it belongs to, from 0.
+    pub block: u32,
+    /// The server start that it ran on, from 0. Trials of one server start share its memory layout.
+    #[serde(default)]
+    pub server_start: u32,
+    /// Index into the plan's conditions.
+    pub condition: usize,
+    /// Index into the plan's variants.
+    pub variant: usize,
+    /// Its position in the block, from 0, counting all kinds.
+    pub position: u32,
+    /// Why it was run.
+    pub kind: TrialKind,
+    /// Start of the measurement window, microseconds since 1970.
+    pub started_us: i64,
+    /// Length of the measurement window.
+    pub window_us: f64,
+    /// Number of transactions that ended inside the window.
+    pub transactions: u64,
+    /// Transactions, weighted by the share of their duration inside the window: 1 for a transaction
+    /// entirely inside, a fraction for one that overlaps an end. Unlike the count of transactions that
+    /// ended inside, this does not jump by 1 if a transaction ends slightly earlier or later.
+    /// `None` in results of older versions; see [`Trial::credited_or_counted`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credited_transactions: Option<f64>,
+    /// Number of all transactions, including those while settling and draining.
+    pub transactions_total: u64,
+    /// Latencies of the transactions that ended inside the window.
+    pub latency: Latency,
+    /// CPU totals of the server's backends, over the whole trial; `None` if not available, for example
+    /// from a server on another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<CpuTotals>,
+    /// Totals of the load generator.
+    pub client: ClientTotals,
+    /// CPU steal, as a share of the machine's CPU time, 0 to 1.
+    pub cpu_steal: f64,
+    /// Share of the machine's CPU time used by other programs than the server and the load generator, 0
+    /// to 1.
+    pub other_programs: f64,
+    /// Share of the machine's CPU time that was neither idle nor stolen nor used by a visible process. Can
+    /// be negative, because the kernel counts idle time in ticks. `None` if not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unaccounted: Option<f64>,
+    /// Server and kernel statistics by name, such as `wal.insert_bytes`, over the whole trial like the
+    /// CPU totals; empty if not read.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counters: BTreeMap<String, f64>,
+    /// Share of the machine's CPU time that was used by anything, 0 to 1; 0 if not recorded.
+    #[serde(default)]
+    pub cpu_utilization: f64,
+    /// Resource usage of the server's background processes, over the whole trial.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub background: Vec<Background>,
+    /// Sampled waits of the backends; only in profiled trials, if available.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
+    /// Independent readings that the ledger's inputs are checked against; `None` if not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cross_checks: Option<CrossCheckReadings>,
+}
+
+/// Independent readings of a trial, each from a different source than the figure that it checks.
+///
+/// CPU clocks and `schedstat` are two kernel interfaces to the same scheduler accounting. They detect a
+/// misread figure or a missed process, but not wrong accounting; samples, context switches and the
+/// machine's idle time come from other clocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CrossCheckReadings {
+    /// CPU time of the backends from their CPU clocks (`clock_getcpuclockid(3)`), over the whole trial like
+    /// [`CpuTotals::on_cpu_us`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backends_clock_us: Option<f64>,
+    /// CPU time of the whole load generator process from its CPU clock, over the whole trial like
+    /// [`ClientTotals::cpu_us`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_process_us: Option<f64>,
+    /// CPU time for these readings at the end of the trial: part of the machine's time, but not of
+    /// `client_process_us`.
+    #[serde(default)]
+    pub reading_us: f64,
+    /// CPU time of the machine, over all CPUs; `busy` and `other_programs` are shares of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_us: Option<f64>,
+    /// Duration of the whole trial, in which [`Trial::transactions_total`] transactions ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_us: Option<f64>,
+}
+
+impl Trial {
+    /// A trial of this kind in which nothing was measured: all figures are 0 or absent, and the latency
+    /// histogram is empty text, which does not decode.
+    pub fn empty(kind: TrialKind) -> Self {
+        Self {
+            block: 0,
+            server_start: 0,
+            condition: 0,
+            variant: 0,
+            position: 0,
+            kind,
+            started_us: 0,
+            window_us: 0.0,
+            transactions: 0,
+            credited_transactions: None,
+            transactions_total: 0,
+            latency: Latency {
+                hdr_v2_ns: String::new(),
+            },
+            server: None,
+            client: ClientTotals::default(),
+            cpu_steal: 0.0,
+            other_programs: 0.0,
+            unaccounted: None,
+            counters: BTreeMap::new(),
+            cpu_utilization: 0.0,
+            background: Vec::new(),
+            waits: None,
+            cross_checks: None,
+        }
+    }
+
+    /// Transactions, weighted by the share of their duration inside the window; in results of older
+    /// versions, the number that ended inside it.
+    pub fn credited_or_counted(&self) -> f64 {
+        let counted = self.transactions as f64;
+        self.credited_transactions.unwrap_or(counted)
+    }
+
+    /// Transactions per second inside the window.
+    pub fn tps(&self) -> f64 {
+        self.credited_or_counted() / (self.window_us / 1e6)
+    }
+
+    /// On-CPU time of the server's backends per transaction, µs, if available.
+    pub fn server_cpu_us_per_tx(&self) -> Option<f64> {
+        Some(self.server?.on_cpu_us / self.transactions_total as f64)
+    }
+}
+
+/// CPU usage of the load generator over the whole trial, and a breakdown of its clients' time in the
+/// window.
+///
+/// Identities: `in_transaction_us + between_transactions_us + sleep_us = clients × window_us` within 1%;
+/// `thread_busy_us + client_run_queue_us ≤ in_transaction_us`, because both are disjoint parts of the time
+/// between sending a request and reading its reply.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ClientTotals {
+    /// CPU time of the load generator's threads.
+    pub cpu_us: f64,
+    /// Run-queue wait of the load generator's threads.
+    pub run_queue_us: f64,
+    /// Time inside transactions, summed over clients.
+    pub in_transaction_us: f64,
+    /// Time between transactions, summed over clients.
+    pub between_transactions_us: f64,
+    /// Time in `\sleep` or waiting for the schedule (`--rate`), summed over clients.
+    pub sleep_us: f64,
+    /// Client thread busy, summed over clients, in the window: a reply had arrived, but the thread was on a
+    /// CPU for other clients before it read the reply. `None` if not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_busy_us: Option<f64>,
+    /// Summed over clients, in the window: the thread waited for a CPU while the client had a reply to
+    /// read. For each client this is the run-queue wait of its thread between the client's request and the
+    /// reading of its reply, but no earlier than the thread's last poll for replies. It is an upper bound:
+    /// it is exact only if the reply arrived before the wait began. `None` if not recorded. Not to be
+    /// confused with `run_queue_us`, which is summed over threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_run_queue_us: Option<f64>,
+    /// Whether the load generator was the bottleneck: one of its threads was too busy.
+    pub client_limited: bool,
+}
+
+impl ClientTotals {
+    /// Total time of the clients.
+    pub fn total_us(&self) -> f64 {
+        self.in_transaction_us + self.between_transactions_us + self.sleep_us
+    }
+}
+
+/// A latency histogram in `HdrHistogram`'s V2 encoding; values are nanoseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Latency {
+    /// Base64 of the V2 encoding, uncompressed, values in nanoseconds.
+    pub hdr_v2_ns: String,
+}
+
+impl Latency {
+    /// Encodes a histogram of nanoseconds.
+    ///
+    /// # Panics
+    /// Never: encoding a histogram of `u64` into memory does not fail.
+    pub fn from_histogram(histogram: &Histogram<u64>) -> Self {
+        let mut bytes = Vec::new();
+        V2Serializer::new()
+            .serialize(histogram, &mut bytes)
+            .expect("encoding a histogram of u64 into memory does not fail");
+        Self {
+            hdr_v2_ns: BASE64.encode(bytes),
+        }
+    }
+
+    /// Decodes the histogram.
+    ///
+    /// # Errors
+    /// Text that is not such an encoding, for example from a corrupted file.
+    pub fn histogram(&self) -> Result<Histogram<u64>, LatencyError> {
+        let bytes = BASE64.decode(&self.hdr_v2_ns).map_err(|_| LatencyError)?;
+        Deserializer::new()
+            .deserialize(&mut bytes.as_slice())
+            .map_err(|_| LatencyError)
+    }
+}
+
+/// A latency histogram that cannot be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("corrupted latency histogram in this result (not base64 of HdrHistogram V2)")]
+pub struct LatencyError;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_round_trips() {
+        let mut histogram = Histogram::<u64>::new(3).unwrap();
+        for value in [1_000, 25_000, 9_000_000] {
+            histogram.record(value).unwrap();
+        }
+        let kept = Latency::from_histogram(&histogram);
+        assert_eq!(kept.histogram().unwrap(), histogram);
+    }
+
+    #[test]
+    fn throughput_uses_credited_transactions_if_available() {
+        let mut trial = Trial {
+            window_us: 1e6,
+            transactions: 100,
+            ..Trial::empty(TrialKind::Timed)
+        };
+        assert_eq!((trial.credited_or_counted(), trial.tps()), (100.0, 100.0));
+        trial.credited_transactions = Some(100.25);
+        assert_eq!((trial.credited_or_counted(), trial.tps()), (100.25, 100.25));
+    }
+
+    #[test]
+    fn a_corrupted_histogram_is_an_error() {
+        assert!(
+            Latency {
+                hdr_v2_ns: "AAAA".to_owned()
+            }
+            .histogram()
+            .is_err()
+        );
+    }
+}

@@ -1,0 +1,3 @@
+//! Plans through the public interface.
+
+mod plan;
