@@ -34,7 +34,7 @@ pub enum PlanChangeKind {
 /// A step in one of the plans.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct PlanPlace {
-    /// Its position in [`QueryPlan::nodes`].
+    /// Its position in [`QueryPlan::nodes`](crate::QueryPlan::nodes).
     pub node: usize,
     /// As EXPLAIN prints it.
     pub label: String,
