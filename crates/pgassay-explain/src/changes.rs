@@ -1,13 +1,12 @@
 //! The differences between matched steps, and the steps without a match.
 
-use std::collections::BTreeMap;
-
-use crate::difference::{PlanChange, PlanChangeKind, Side};
+use crate::change::{PlanChange, PlanChangeKind};
 use crate::figures::StepFigures;
 use crate::join_order::join_trees;
 use crate::matching::PlanMatching;
 use crate::number::short;
 use crate::plan::BufferUsage;
+use crate::side::PlanSide;
 use crate::spill::spill_state;
 use crate::step::{PlanStep, StepClass};
 
@@ -19,7 +18,11 @@ const SHARE_MIN: f64 = 0.10;
 const BLOCKS_MIN: f64 = 8.0;
 
 /// All differences, in the order of their kinds, then of the plan.
-pub(crate) fn changes(a: &Side<'_>, b: &Side<'_>, matching: &PlanMatching) -> Vec<PlanChange> {
+pub(crate) fn changes(
+    a: &PlanSide<'_>,
+    b: &PlanSide<'_>,
+    matching: &PlanMatching,
+) -> Vec<PlanChange> {
     let comparison = PlanComparison { a, b, matching };
     let mut found = Vec::new();
     comparison.methods(&mut found);
@@ -36,8 +39,8 @@ pub(crate) fn changes(a: &Side<'_>, b: &Side<'_>, matching: &PlanMatching) -> Ve
 }
 
 struct PlanComparison<'a> {
-    a: &'a Side<'a>,
-    b: &'a Side<'a>,
+    a: &'a PlanSide<'a>,
+    b: &'a PlanSide<'a>,
     matching: &'a PlanMatching,
 }
 
@@ -343,7 +346,7 @@ fn follows_from_method(before: &str, after: &str) -> bool {
 
 /// Whether a step may have ended before its last row because a Limit had enough: then a high estimate
 /// is not wrong.
-fn stops_early(side: &Side<'_>, at: usize) -> bool {
+fn stops_early(side: &PlanSide<'_>, at: usize) -> bool {
     let mut above = side.steps[at].parent;
     while let Some(at) = above {
         let step = &side.steps[at];
@@ -387,22 +390,4 @@ fn blocks(usage: &BufferUsage) -> String {
         text = format!("{text}, {} temporary", short(usage.temp()));
     }
     text
-}
-
-/// The changes of each step, by side and position of its node.
-pub(crate) fn changed_nodes(
-    changes: &[PlanChange],
-) -> BTreeMap<(bool, usize), Vec<PlanChangeKind>> {
-    let mut found: BTreeMap<_, Vec<PlanChangeKind>> = BTreeMap::new();
-    for change in changes {
-        for (is_b, place) in [(false, &change.a), (true, &change.b)] {
-            if let Some(place) = place {
-                found
-                    .entry((is_b, place.node))
-                    .or_default()
-                    .push(change.kind);
-            }
-        }
-    }
-    found
 }

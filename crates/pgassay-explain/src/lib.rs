@@ -51,6 +51,7 @@
 //!   transaction read only.
 //! - Which partition belongs to which table is inferred from names.
 
+mod change;
 mod changes;
 mod condition;
 mod difference;
@@ -69,14 +70,14 @@ mod plan;
 mod prepared;
 mod sentence;
 mod share;
+mod side;
 mod spill;
 mod statement;
 mod step;
 mod text;
 
-pub use difference::{
-    PlanChange, PlanChangeKind, PlanDifference, PlanFigures, PlanPlace, PlanSetting,
-};
+pub use change::{PlanChange, PlanChangeKind, PlanPlace};
+pub use difference::{PlanDifference, PlanFigures, PlanSetting};
 pub use figures::StepFigures;
 pub use lines::{DifferenceLine, LineMark};
 pub use options::{ExplainOptions, ExplainRequest};

@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::changes::changed_nodes;
-use crate::difference::{PlanChange, PlanPlace, Side};
+use crate::change::{PlanChange, PlanPlace, changed_nodes};
 use crate::figures::StepFigures;
 use crate::matching::PlanMatching;
+use crate::side::PlanSide;
 
 /// What a line of the tree says about its step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -47,8 +47,8 @@ pub struct DifferenceLine {
 
 /// The lines of both plans. The order is that of both plans: a pair that would break it has two lines.
 pub(crate) fn lines(
-    a: &Side<'_>,
-    b: &Side<'_>,
+    a: &PlanSide<'_>,
+    b: &PlanSide<'_>,
     matching: &PlanMatching,
     changes: &[PlanChange],
 ) -> Vec<DifferenceLine> {
@@ -88,8 +88,8 @@ pub(crate) fn lines(
 
 fn line(
     mark: LineMark,
-    (a, at_a): (&Side<'_>, Option<usize>),
-    (b, at_b): (&Side<'_>, Option<usize>),
+    (a, at_a): (&PlanSide<'_>, Option<usize>),
+    (b, at_b): (&PlanSide<'_>, Option<usize>),
 ) -> DifferenceLine {
     let step_a = at_a.map(|at| &a.steps[at]);
     let step_b = at_b.map(|at| &b.steps[at]);

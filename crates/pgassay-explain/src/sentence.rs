@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::difference::{PlanChange, PlanChangeKind, PlanPlace};
+use crate::change::{PlanChange, PlanChangeKind, PlanPlace};
 
 /// The most tables that are named.
 const TABLES_MAX: usize = 4;

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::difference::{PlanChange, PlanChangeKind, PlanDifference, PlanPlace};
+use crate::change::{PlanChange, PlanChangeKind, PlanPlace};
+use crate::difference::PlanDifference;
 use crate::figures::StepFigures;
 use crate::lines::{DifferenceLine, LineMark};
 use crate::number::short;

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::lines::LineMark;
+use crate::share::node_shares;
+use crate::step::steps;
 
 fn plan(node: &Value) -> QueryPlan {
     QueryPlan::parse(&json!([{ "Plan": node }]).to_string()).unwrap()
