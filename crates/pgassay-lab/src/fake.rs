@@ -27,8 +27,8 @@ use crate::host::{Host, Servers, SqlConnection};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::load::{Clients, ClientsOrder, LoadDriver};
 use crate::observe::{Observation, TransactionRecorder, TrialObserver, TrialWatch, WatchedTrial};
+use crate::raw_results::RawResults;
 use crate::run_context::RunContext;
-use crate::trial_runner::RawResults;
 
 /// Transactions per second that every fake client reports.
 const RATE_HZ: f64 = 100_000.0;

@@ -26,8 +26,11 @@ mod host;
 mod interrupt;
 mod load;
 pub mod local_server;
+mod major_version;
 mod observe;
 mod options;
+mod raw_results;
+mod real_equipment;
 pub mod requirements;
 mod run;
 mod run_context;
@@ -39,20 +42,22 @@ mod trial_runner;
 mod trial_slot;
 mod warnings;
 
-pub use assemble::{RunIdentity, assemble, major_of};
-pub use equipment::{Equipment, RealEquipment};
+pub use assemble::{RunIdentity, assemble};
+pub use equipment::Equipment;
 pub use event::{EventSink, LabEvent, NoEvents};
 pub use host::{DataLocation, Host, Servers, SqlConnection};
 pub use interrupt::{Interrupt, Interrupted};
 pub use load::{Clients, ClientsOrder, LoadDriver, scripts};
+pub use major_version::major_of;
 pub use observe::{
     Observation, ProfiledTrial, TrialObserver, TrialWatch, WatchedTrial, add_blocked, add_samples,
     waits,
 };
 pub use options::ServerOptions;
+pub use raw_results::RawResults;
+pub use real_equipment::RealEquipment;
 pub use run::{Laboratory, Outcome};
 pub use run_context::RunContext;
 pub use scheduler::{Block, FixedBlocks, Scheduler};
 pub use study::LoadedStudy;
-pub use trial_runner::RawResults;
 pub use trial_slot::TrialSlot;

@@ -4,8 +4,8 @@ use anyhow::{Context, Result, anyhow};
 use pgassay_profile::LiveServer;
 use pgassay_wire::Exchange;
 
-use crate::assemble::major_of;
 use crate::connector::TimedStream;
+use crate::major_version::major_of;
 
 /// Tolerance, because adjusting the clock after server start makes the two start times differ.
 const SAME_START_S: f64 = 60.0;

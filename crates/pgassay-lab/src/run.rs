@@ -10,13 +10,15 @@ use pgassay_model::statement::ScriptStatements;
 use pgassay_model::trial::Trial;
 use pgassay_record::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 
-use crate::equipment::{Equipment, RealEquipment};
+use crate::equipment::Equipment;
 use crate::event::LabEvent;
 use crate::host::{MaintenanceRunner, Servers};
 use crate::load::LoadDriver;
+use crate::raw_results::RawResults;
+use crate::real_equipment::RealEquipment;
 use crate::run_context::RunContext;
 use crate::scheduler::{Block, FixedBlocks, Scheduler};
-use crate::trial_runner::{RawResults, TrialRunner};
+use crate::trial_runner::TrialRunner;
 
 /// The measurements of a plan.
 #[derive(Debug)]

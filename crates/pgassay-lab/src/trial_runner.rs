@@ -12,8 +12,9 @@ use pgassay_model::trial::{ClientTotals, Latency, Trial, TrialKind};
 use crate::event::LabEvent;
 use crate::host::{MaintenanceRunner, Servers, reset};
 use crate::interrupt::Interrupted;
-use crate::load::{Clients, ClientsOrder, LoadDriver, Statements, warm_up};
-use crate::observe::{Observation, Profiles, TrialObserver, TrialWatch, WatchedTrial};
+use crate::load::{Clients, ClientsOrder, LoadDriver, warm_up};
+use crate::observe::{Observation, TrialObserver, TrialWatch, WatchedTrial};
+use crate::raw_results::RawResults;
 use crate::run_context::RunContext;
 use crate::scheduler::Block;
 use crate::trial_slot::TrialSlot;
@@ -37,30 +38,6 @@ pub struct TrialRunner<'a> {
     pub server_start: u32,
     /// Runs checkpoints and vacuum when the study specifies.
     pub maintenance: MaintenanceRunner<'a>,
-}
-
-/// The measurements so far.
-pub struct RawResults {
-    /// Every trial, in the order they ran.
-    pub trials: Vec<Trial>,
-    /// The profile of each point.
-    pub profiles: Profiles,
-    /// Latencies of statements, for transactions with more than one.
-    pub statements: Statements,
-    /// Points whose throughput was not stable at the end of warm-up, once per block.
-    pub unsteady: Vec<PointId>,
-}
-
-impl RawResults {
-    /// An empty result.
-    pub fn new(plan: &Plan) -> Self {
-        Self {
-            trials: Vec::new(),
-            profiles: Profiles::new(plan),
-            statements: Statements::default(),
-            unsteady: Vec::new(),
-        }
-    }
 }
 
 /// The connected and warm clients of a round, by variant, and the length of their trials.

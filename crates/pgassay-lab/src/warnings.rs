@@ -205,7 +205,7 @@ fn warn_of_connections(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
         let Some(server) = run.servers.get(point.server) else {
             continue;
         };
-        let major = crate::assemble::major_of(&server.version);
+        let major = crate::major_version::major_of(&server.version);
         let first = major
             .split('.')
             .next()

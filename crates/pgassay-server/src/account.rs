@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::ServerError;
 use crate::os::{self, PasswordEntry, Pid, Signal};
-use crate::sweep::wait_until;
+use crate::waiting::wait_until;
 
 /// The user that root runs a server as by default.
 const DEFAULT_USER: &str = "nobody";

@@ -20,7 +20,8 @@ use crate::log::ServerLog;
 use crate::open_dir::OpenDir;
 use crate::os::{self, Pid, Signal};
 use crate::server_dir::ServerDir;
-use crate::sweep::{self, DATA_LOCATION_FILE, wait_until};
+use crate::sweep::{self, DATA_LOCATION_FILE};
+use crate::waiting::wait_until;
 
 /// Maximum length of a socket's path (`sun_path` in `sys/un.h`, minus the final zero).
 const SOCKET_PATH_BYTES_MAX: usize = 107;

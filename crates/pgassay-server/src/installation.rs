@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::account::{OsAccount, run_program};
 use crate::error::barrier_words;
 use crate::facts::BuildFacts;
-use crate::sweep::wait_until;
 use crate::version::Version;
+use crate::waiting::wait_until;
 
 /// Time limit of `postgres --version`.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(20);

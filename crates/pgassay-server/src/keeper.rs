@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::os;
 use crate::server_dir::ServerDir;
-use crate::sweep::wait_until;
+use crate::waiting::wait_until;
 
 const SCRIPT: &str = include_str!("keeper.sh");
 /// The script's `PATH` if we have none, for `rm`, `readlink`, `head`, `timeout` and `sleep`.

@@ -57,6 +57,7 @@ mod sweep;
 mod timed_stream;
 mod unpack;
 mod version;
+mod waiting;
 
 pub use cache::default_cache_dir;
 pub use connection::{Connection, ConnectionError, SqlError, Stream};

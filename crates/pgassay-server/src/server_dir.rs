@@ -205,7 +205,7 @@ mod tests {
     /// Processes that other tests start hold our locks between fork and exec.
     fn adopt_soon(path: &Path) -> ServerDir {
         let mut adopted = None;
-        crate::sweep::wait_until(Duration::from_secs(5), || {
+        crate::waiting::wait_until(Duration::from_secs(5), || {
             adopted = ServerDir::adopt(path, &owners()).unwrap();
             adopted.is_some()
         });

@@ -8,7 +8,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
-use std::thread::{self, sleep};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::account::OsAccount;
@@ -16,6 +16,7 @@ use crate::os::{self, Pid, Signal};
 use crate::processes;
 use crate::server_dir::{self, ServerDir};
 use crate::shared_memory::SharedMemory;
+use crate::waiting::wait_until;
 
 /// Time limit of an immediate shutdown; then the processes are terminated or killed.
 const IMMEDIATE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,7 +28,6 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(30);
 /// How much longer a start waits for a sweep that the file system holds up.
 const SWEEP_GRACE: Duration = Duration::from_secs(5);
-const POLL: Duration = Duration::from_millis(10);
 
 /// A file in a socket's directory with the path of its server directory, for a sweep that does not
 /// know the configured location of the data.
@@ -182,20 +182,6 @@ fn trusted_by(place: &ServerDir, owners: &[u32]) -> io::Result<Vec<u32>> {
     } else {
         vec![owner]
     })
-}
-
-/// Polls `done` every few milliseconds; returns whether it became true within `timeout`.
-pub(crate) fn wait_until(timeout: Duration, mut done: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    loop {
-        if done() {
-            return true;
-        }
-        if start.elapsed() >= timeout {
-            return false;
-        }
-        sleep(POLL);
-    }
 }
 
 #[cfg(test)]

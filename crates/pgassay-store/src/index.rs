@@ -14,9 +14,10 @@ use pgassay_record::run::Run;
 use rusqlite::{Connection, TransactionBehavior, params};
 use serde::Serialize;
 
+use crate::directories::{directories, unfinished_directories};
 use crate::error::StoreError;
 use crate::headline::{headline, word};
-use crate::{directories, files, lookup, unfinished_directories, writer};
+use crate::{files, lookup, unfinished};
 
 pub(crate) const FILE: &str = "index.sqlite";
 /// The version of tables and words. If the file has another one, its tables are dropped and rebuilt.
@@ -177,7 +178,7 @@ pub(crate) fn lines(connection: &Connection, filter: &Filter) -> rusqlite::Resul
 pub(crate) fn unfinished(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
     let mut lines = Vec::new();
     for id in unfinished_directories(root)? {
-        let (start, trials, is_running) = match writer::summary(&root.join(&id)) {
+        let (start, trials, is_running) = match unfinished::summary(&root.join(&id)) {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(%error, "unfinished run not listed");

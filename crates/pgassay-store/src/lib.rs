@@ -16,24 +16,27 @@
 //! none; nothing here prints.
 
 mod calibrations;
+mod directories;
 mod error;
 mod files;
 mod headline;
 mod id;
 mod index;
+mod listing;
 mod lookup;
 mod names;
 mod repair;
 mod save;
+mod unfinished;
 mod upgrade;
 mod writer;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 pub use error::StoreError;
 pub use index::{Filter, RunLine};
-pub use writer::{RunStart, RunWriter, UnfinishedRun};
+pub use unfinished::{RunStart, UnfinishedRun};
+pub use writer::RunWriter;
 
 /// A directory of results.
 #[derive(Debug, Clone)]
@@ -56,65 +59,4 @@ impl Store {
     pub fn root(&self) -> &Path {
         &self.root
     }
-
-    /// Every run, newest first, unfinished ones included.
-    pub fn list(&self) -> Result<Vec<RunLine>, StoreError> {
-        self.list_where(&Filter::default())
-    }
-
-    /// The runs that match a filter, newest first.
-    pub fn list_where(&self, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
-        let mut lines = repair::list(&self.root, filter)?;
-        lines.extend(index::unfinished(&self.root, filter)?);
-        lines.sort_by(|a, b| (b.started_us, &b.id).cmp(&(a.started_us, &a.id)));
-        if let Some(limit) = filter.limit {
-            lines.truncate(limit as usize);
-        }
-        Ok(lines)
-    }
-
-    /// Rebuilds the index from the directories.
-    pub fn rebuild_index(&self) -> Result<(), StoreError> {
-        repair::rebuild(&self.root)
-    }
-
-    /// Names of the runs' directories, oldest first: an id starts with its time.
-    pub(crate) fn ids(&self) -> Result<Vec<String>, StoreError> {
-        directories(&self.root)
-    }
 }
-
-/// Names of directories that contain a run, sorted.
-pub(crate) fn directories(root: &Path) -> Result<Vec<String>, StoreError> {
-    directories_with(root, |directory| directory.join(RUN_FILE).is_file())
-}
-
-/// Names of directories that contain an unfinished run, sorted.
-pub(crate) fn unfinished_directories(root: &Path) -> Result<Vec<String>, StoreError> {
-    directories_with(root, |directory| {
-        directory.join(writer::TRIALS_FILE).is_file() && !directory.join(RUN_FILE).is_file()
-    })
-}
-
-fn directories_with(
-    root: &Path,
-    is_wanted: impl Fn(&Path) -> bool,
-) -> Result<Vec<String>, StoreError> {
-    let reading = |source| StoreError::reading(root, source);
-    let mut names = Vec::new();
-    for entry in fs::read_dir(root).map_err(reading)? {
-        let entry = entry.map_err(reading)?;
-        // pgassay gives runs only names that are valid UTF-8.
-        let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
-            continue;
-        };
-        if !name.starts_with('.') && is_wanted(&entry.path()) {
-            names.push(name);
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
-/// The file that makes a directory a run.
-pub(crate) const RUN_FILE: &str = "run.json";

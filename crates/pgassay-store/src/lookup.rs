@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use pgassay_record::run::{Run, SCHEMA};
 use serde::Deserialize;
 
+use crate::directories::RUN_FILE;
 use crate::error::StoreError;
-use crate::{RUN_FILE, Store, upgrade, writer};
+use crate::{Store, unfinished, upgrade};
 
 /// Number of newest runs listed if a run is not found.
 const SUGGESTIONS: usize = 3;
@@ -34,7 +35,7 @@ impl Store {
             return Ok(self.root.join(last));
         }
         if !wanted.starts_with('.')
-            && let Ok((_, trials, _)) = writer::summary(&self.root.join(wanted))
+            && let Ok((_, trials, _)) = unfinished::summary(&self.root.join(wanted))
         {
             return Err(StoreError::Unfinished {
                 path: self.root.join(wanted),

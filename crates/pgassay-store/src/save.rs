@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use pgassay_record::run::Run;
 
+use crate::directories::{RUN_FILE, STUDY_FILE, TRIALS_FILE};
 use crate::error::StoreError;
-use crate::{RUN_FILE, Store, files, index, names, writer};
+use crate::{Store, files, index, names, unfinished, writer};
 
-pub(crate) const STUDY_FILE: &str = "study.toml";
 const PARTIAL: &str = ".partial-";
 /// Saving a result never takes this long.
 const PARTIAL_AGE_MAX: Duration = Duration::from_hours(24);
@@ -68,7 +68,7 @@ impl Store {
             if !stale {
                 continue;
             }
-            writer::sweep(&entry.path());
+            unfinished::sweep(&entry.path());
             if name.to_str().is_some_and(|name| name.starts_with(PARTIAL)) {
                 tracing::info!(path = %entry.path().display(), "removing an unfinished result");
                 _ = fs::remove_dir_all(entry.path());
@@ -140,7 +140,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), StoreError> {
     if name.is_empty() || name.contains('\0') || !Path::new(name).components().all(plain) {
         return refuse("it is not a path inside the run's directory");
     }
-    if [RUN_FILE, STUDY_FILE, writer::TRIALS_FILE].contains(&name) {
+    if [RUN_FILE, STUDY_FILE, TRIALS_FILE].contains(&name) {
         return refuse("the store writes this file itself");
     }
     Ok(())

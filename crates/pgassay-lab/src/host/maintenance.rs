@@ -8,20 +8,15 @@
 //! above the autovacuum thresholds (`relation_needs_vacanalyze`, autovacuum.c). Settings in the study
 //! take precedence, and external servers are never changed.
 
-use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
-use pgassay_model::plan::{Plan, ServerPlan};
-use pgassay_model::study::{Maintenance, MaintenanceTime};
+use pgassay_model::plan::Plan;
+use pgassay_model::study::MaintenanceTime;
 
+use super::planned_maintenance::PlannedMaintenance;
 use super::{Servers, SqlConnection};
 use crate::interrupt::Interrupt;
-
-/// Settings that prevent checkpoints. If a study sets one of them, pgassay leaves checkpoints alone.
-const OF_CHECKPOINTS: [(&str, &str); 2] = [("checkpoint_timeout", "1d"), ("max_wal_size", "8GB")];
-/// The same for autovacuum.
-const OF_VACUUM: (&str, &str) = ("autovacuum", "off");
 
 /// Whether a checkpoint is due: since version 10, and for 9.6.
 const CHECKPOINT_DUE: [&str; 2] = [
@@ -41,51 +36,6 @@ const VACUUM_DUE: &str = "select format('vacuum analyze %I.%I', s.schemaname, s.
 /// Lists commands for all tables.
 const VACUUM_ALL: &str = "select format('vacuum analyze %I.%I', schemaname, relname) \
      from pg_stat_user_tables s join pg_class c on c.oid = s.relid where c.relpersistence <> 't'";
-
-/// A server's plan with the settings that prevent automatic checkpoints and autovacuum.
-pub fn with_maintenance_off(wanted: &ServerPlan, maintenance: Maintenance) -> ServerPlan {
-    let decides = PlannedMaintenance::of(wanted, maintenance);
-    let mut settings: BTreeMap<String, String> = wanted.settings.clone();
-    let ours = [
-        (OF_CHECKPOINTS[0], decides.checkpoint),
-        (OF_CHECKPOINTS[1], decides.checkpoint),
-        (OF_VACUUM, decides.vacuum),
-    ];
-    for ((name, value), _) in ours.into_iter().filter(|(_, time)| time.is_some()) {
-        settings.insert(name.to_owned(), value.to_owned());
-    }
-    ServerPlan {
-        settings,
-        ..wanted.clone()
-    }
-}
-
-/// When to run one server's checkpoints and vacuum; `None` if the study or the server decides.
-#[derive(Clone, Copy)]
-struct PlannedMaintenance {
-    checkpoint: Option<MaintenanceTime>,
-    vacuum: Option<MaintenanceTime>,
-}
-
-impl PlannedMaintenance {
-    fn of(wanted: &ServerPlan, maintenance: Maintenance) -> Self {
-        let is_free = |name: &str| {
-            !wanted
-                .settings
-                .keys()
-                .any(|it| it.eq_ignore_ascii_case(name))
-        };
-        let of = |time: MaintenanceTime, names: &[&str]| {
-            let is_ours = wanted.dsn.is_none() && names.iter().all(|name| is_free(name));
-            Some(time).filter(|time| is_ours && *time != MaintenanceTime::AsConfigured)
-        };
-        let names = OF_CHECKPOINTS.map(|(name, _)| name);
-        Self {
-            checkpoint: of(maintenance.checkpoint, &names),
-            vacuum: of(maintenance.vacuum, &[OF_VACUUM.0]),
-        }
-    }
-}
 
 /// Maintenance of a plan's servers.
 pub struct MaintenanceRunner<'a> {
@@ -202,48 +152,4 @@ fn run_listed(connection: &mut dyn SqlConnection, sql: &str) -> Result<()> {
         connection.execute(&command)?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn server(settings: &[(&str, &str)], dsn: Option<&str>) -> ServerPlan {
-        let text = serde_json::json!({
-            "version": "18",
-            "dsn": dsn,
-            "settings": settings.iter().copied().collect::<BTreeMap<_, _>>(),
-            "connections": 10,
-        });
-        serde_json::from_value(text).unwrap()
-    }
-
-    #[test]
-    fn a_checkpoint_or_autovacuum_falls_into_no_trial_unless_the_study_says_so() {
-        let maintenance = Maintenance::default();
-        let quiet = with_maintenance_off(&server(&[], None), maintenance).settings;
-        assert_eq!(quiet["autovacuum"], "off");
-        assert_eq!(quiet["checkpoint_timeout"], "1d");
-
-        let own =
-            with_maintenance_off(&server(&[("Max_Wal_Size", "1GB")], None), maintenance).settings;
-        assert_eq!(own.get("checkpoint_timeout"), None, "the study decides");
-        assert_eq!(own["autovacuum"], "off", "the study does not set it");
-
-        let theirs = server(&[], Some("host=db"));
-        assert_eq!(
-            with_maintenance_off(&theirs, maintenance).settings,
-            theirs.settings
-        );
-
-        let as_configured = Maintenance {
-            checkpoint: MaintenanceTime::AsConfigured,
-            vacuum: MaintenanceTime::AsConfigured,
-        };
-        assert!(
-            with_maintenance_off(&server(&[], None), as_configured)
-                .settings
-                .is_empty()
-        );
-    }
 }

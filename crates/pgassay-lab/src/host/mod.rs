@@ -4,15 +4,18 @@ mod data;
 mod external_facts;
 mod external_server;
 mod idle;
+mod location;
 mod maintenance;
 mod own_server;
+mod planned_maintenance;
 mod servers;
 
 pub use data::reset;
 pub use external_server::ExternalServer;
+pub use location::DataLocation;
 pub use maintenance::MaintenanceRunner;
 pub use own_server::{at_setting, find, start, start_with_data};
-pub use servers::{DataLocation, Servers};
+pub use servers::Servers;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,6 +1,5 @@
 //! Starts, fills and describes the servers of a plan.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -9,7 +8,8 @@ use pgassay_model::study::{Maintenance, Network};
 use pgassay_record::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 use pgassay_relay::Relay;
 
-use super::{Host, SqlConnection, data, idle, maintenance};
+use super::planned_maintenance::with_maintenance_off;
+use super::{DataLocation, Host, SqlConnection, data, idle};
 use crate::equipment::Equipment;
 use crate::run_context::RunContext;
 
@@ -65,7 +65,7 @@ impl Servers {
         context: &RunContext<'_>,
     ) -> Result<()> {
         context.check()?;
-        let wanted = &maintenance::with_maintenance_off(wanted, self.maintenance);
+        let wanted = &with_maintenance_off(wanted, self.maintenance);
         let (mut host, warnings) = equipment.start(wanted, context)?;
         self.warnings.extend(warnings);
         context.stage(&format!("setting up the data on {}", host.name()));
@@ -206,15 +206,4 @@ impl Servers {
             });
         }
     }
-}
-
-/// Where a point's data are and how clients connect.
-#[derive(Clone, Copy)]
-pub struct DataLocation<'a> {
-    /// The server.
-    pub host: &'a dyn Host,
-    /// The database on it.
-    pub database: &'a str,
-    /// The TCP address to connect to; `None` for the server's Unix socket.
-    pub address: Option<SocketAddr>,
 }

@@ -1,12 +1,14 @@
 //! The load of a run: clients of PostgreSQL, clients of Redis, or fake ones.
 
+mod engine;
 mod postgres;
 mod redis;
 pub mod scripts;
 mod statements;
 mod warm_up;
 
-pub use postgres::{PostgresClients, connect_pool, describe_load_error};
+pub use engine::EngineDriver;
+pub use postgres::{connect_pool, describe_load_error};
 pub use statements::Statements;
 pub use warm_up::warm_up;
 
@@ -14,13 +16,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use pgassay_load::{LoadError, Measurement, RunLength};
-use pgassay_model::plan::{Plan, Point};
-use pgassay_model::study::DriverKind;
+use pgassay_model::plan::Point;
 
 use crate::host::DataLocation;
 use crate::observe::TransactionRecorder;
 use crate::run_context::RunContext;
-use redis::Redis;
 
 /// The clients that a point needs.
 #[derive(Clone, Copy)]
@@ -83,33 +83,4 @@ pub trait Clients {
 
     /// Whether they are clients of PostgreSQL, so that a ledger is possible.
     fn are_of_postgres(&self) -> bool;
-}
-
-/// The load engine, and a Redis server if the plan needs one.
-pub struct EngineDriver {
-    redis: Redis,
-}
-
-impl EngineDriver {
-    /// Starts what the plan's points need besides PostgreSQL.
-    pub fn start(plan: &Plan) -> Result<Self> {
-        Ok(Self {
-            redis: Redis::start(plan)?,
-        })
-    }
-}
-
-impl LoadDriver for EngineDriver {
-    fn connect(
-        &self,
-        order: &ClientsOrder<'_>,
-        context: &RunContext<'_>,
-    ) -> Result<Box<dyn Clients>> {
-        if order.point.driver == DriverKind::Redis {
-            let clients = self.redis.connect(order.point, order.clients, context)?;
-            return Ok(Box::new(clients));
-        }
-        let pool = connect_pool(order, context)?;
-        Ok(Box::new(PostgresClients(pool)))
-    }
 }

@@ -7,7 +7,7 @@ use pgassay_profile::{CountedEvent, EventCounter};
 
 use super::{Observation, TrialObserver, TrialWatch, WatchedTrial};
 use crate::load::Clients;
-use crate::trial_runner::RawResults;
+use crate::raw_results::RawResults;
 
 /// The processor's hardware counters. `doctor` and the checks of every result report whether there are any.
 pub struct HardwareCounters {

@@ -21,7 +21,7 @@ use pgassay_model::plan::Point;
 use pgassay_model::trial::Trial;
 
 use crate::load::Clients;
-use crate::trial_runner::RawResults;
+use crate::raw_results::RawResults;
 use crate::trial_slot::TrialSlot;
 
 /// A trial that is about to start.

@@ -15,7 +15,7 @@ use super::totals::{Passed, TotalsReading};
 use super::transactions::TransactionRecorder;
 use super::waits::{WaitSampler, WaitThread};
 use crate::load::Clients;
-use crate::trial_runner::RawResults;
+use crate::raw_results::RawResults;
 
 /// A thread on a CPU for this share of the time has no reserve.
 const BUSY: f64 = 0.9;

@@ -18,7 +18,7 @@ use pgassay_server::{CounterReader, CounterReading, Pid};
 use super::{Observation, TrialObserver, TrialWatch, WatchedTrial};
 use crate::host::{Host, Servers};
 use crate::load::Clients;
-use crate::trial_runner::RawResults;
+use crate::raw_results::RawResults;
 
 /// Blocks with statistics for servers up to version 14; two give a spread.
 const SLOW_BLOCKS: u32 = 2;

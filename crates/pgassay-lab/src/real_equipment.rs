@@ -1,0 +1,60 @@
+//! PostgreSQL, the load engine, and all probes.
+
+use anyhow::Result;
+use pgassay_model::plan::{Plan, ServerPlan};
+use pgassay_record::run::{Warning, WarningKind};
+use pgassay_server::InstallationSource;
+
+use crate::equipment::Equipment;
+use crate::host::{self, ExternalServer, Host, Servers};
+use crate::load::{EngineDriver, LoadDriver};
+use crate::observe::{HardwareCounters, Probes, Statistics, TrialObserver};
+use crate::run_context::RunContext;
+
+/// PostgreSQL, the load engine, and all probes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RealEquipment;
+
+impl Equipment for RealEquipment {
+    fn start(
+        &mut self,
+        wanted: &ServerPlan,
+        context: &RunContext<'_>,
+    ) -> Result<(Box<dyn Host>, Vec<Warning>)> {
+        let Some(dsn) = &wanted.dsn else {
+            let server = host::start(wanted, context)?;
+            let mut warnings = Vec::new();
+            if let InstallationSource::Installed { note } = &server.installation().source {
+                warnings.push(Warning {
+                    kind: WarningKind::InstalledVersionUsed,
+                    message: note.clone(),
+                });
+            }
+            return Ok((Box::new(server), warnings));
+        };
+        let mut external = ExternalServer::attach(dsn, context)?;
+        external.check_connection_limit(wanted.connections)?;
+        let warnings = external.warnings(wanted.settings.iter())?;
+        for warning in &warnings {
+            context.note(&warning.message);
+        }
+        Ok((Box::new(external), warnings))
+    }
+
+    fn driver(&mut self, plan: &Plan) -> Result<Box<dyn LoadDriver>> {
+        Ok(Box::new(EngineDriver::start(plan)?))
+    }
+
+    fn observers<'a>(
+        &self,
+        plan: &'a Plan,
+        servers: &'a Servers,
+        warnings: &mut Vec<Warning>,
+    ) -> Result<Vec<Box<dyn TrialObserver + 'a>>> {
+        Ok(vec![
+            Box::new(HardwareCounters::probe()),
+            Box::new(Statistics::open(plan, servers)?),
+            Box::new(Probes::open(plan, servers, warnings)?),
+        ])
+    }
+}
