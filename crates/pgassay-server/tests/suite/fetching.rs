@@ -336,7 +336,7 @@ fn an_archive_that_leads_out_of_its_directory_is_refused_and_writes_nothing() {
     for name in ["a.so", "a.so.1", "b.so"] {
         assert_eq!(fs::read(lib.join(name)).unwrap(), b"trapped", "{name}");
     }
-    // It belongs to the current user, whoever unpacked it, and is not setuid.
+    // It belongs to the current user, although another one unpacked it, and is not setuid.
     let file = fs::metadata(lib.join("a.so.1")).unwrap();
     // SAFETY: geteuid takes nothing and cannot fail.
     assert_eq!(file.uid(), unsafe { libc::geteuid() });
