@@ -123,7 +123,7 @@ fn escape_sequences_of_a_server_do_not_reach_the_terminal() {
             &["bench", "-n", "-t", "1", "-h", host, "-U", "me", "me"],
             &["bench", "-i", "-h", host, "-U", "me", "me"],
             &[
-                "bench", "-n", "-f", script, "-t", "1", "-d", "-h", host, "me",
+                "bench", "-n", "-f", script, "-t", "1", "--debug", "-U", "me", "-h", host, "me",
             ],
             &["run", study, "--dsn", &dsn, "--results", results],
         ];
