@@ -183,7 +183,7 @@ impl RunWriter {
             Err(source) => {
                 // Part of the line would make the next one unreadable.
                 _ = self.trials.set_len(self.bytes);
-                _ = self.to_end();
+                _ = self.seek_to_end();
                 Err(StoreError::writing(
                     &self.directory.join(TRIALS_FILE),
                     source,
@@ -192,7 +192,7 @@ impl RunWriter {
         }
     }
 
-    fn to_end(&mut self) -> io::Result<()> {
+    fn seek_to_end(&mut self) -> io::Result<()> {
         io::Seek::seek(&mut self.trials, io::SeekFrom::Start(self.bytes)).map(drop)
     }
 
@@ -321,7 +321,10 @@ pub(crate) fn summary(directory: &Path) -> Result<(RunStart, usize, bool), Store
     let (file, start, mut lines) = open(directory)?;
     let mut rest = Vec::new();
     _ = lines.read_to_end(&mut rest);
-    let trials = rest.iter().filter(|byte| **byte == b'\n').count();
+    let trials = rest
+        .split_inclusive(|byte| *byte == b'\n')
+        .filter(|line| line.ends_with(b"\n"))
+        .count();
     Ok((start, trials, is_locked(&file)))
 }
 
