@@ -170,9 +170,8 @@ name = "w"
 
 /// Control characters as TOML writes them.
 fn in_toml(text: &str) -> String {
-    text.chars()
-        .map(|c| format!("\\u{:04x}", u32::from(c)))
-        .collect()
+    let escaped = text.chars().map(|c| format!("\\u{:04x}", u32::from(c)));
+    escaped.collect::<Vec<_>>().concat()
 }
 
 #[test]
