@@ -86,7 +86,10 @@ pub(crate) fn summary(directory: &Path) -> Result<(RunStart, usize, bool), Store
     let (file, start, mut lines) = open(directory)?;
     let mut rest = Vec::new();
     _ = lines.read_to_end(&mut rest);
-    let trials = rest.iter().filter(|byte| **byte == b'\n').count();
+    let trials = rest
+        .split_inclusive(|byte| *byte == b'\n')
+        .filter(|line| line.ends_with(b"\n"))
+        .count();
     Ok((start, trials, is_locked(&file)))
 }
 

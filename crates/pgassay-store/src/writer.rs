@@ -135,7 +135,7 @@ impl RunWriter {
             Err(source) => {
                 // Part of the line would make the next one unreadable.
                 _ = self.trials.set_len(self.bytes);
-                _ = self.to_end();
+                _ = self.seek_to_end();
                 Err(StoreError::writing(
                     &self.directory.join(TRIALS_FILE),
                     source,
@@ -144,7 +144,7 @@ impl RunWriter {
         }
     }
 
-    fn to_end(&mut self) -> io::Result<()> {
+    fn seek_to_end(&mut self) -> io::Result<()> {
         io::Seek::seek(&mut self.trials, io::SeekFrom::Start(self.bytes)).map(drop)
     }
 

@@ -239,9 +239,10 @@ fn invalid_studies_are_rejected_with_line_and_message() {
 fn numbers_beyond_any_server_or_memory_are_rejected_with_their_line() {
     let many: Vec<String> = (1..=100).map(|number| number.to_string()).collect();
     let many = many.join(", ");
-    let cross_product: String = (0..20)
+    let lists: Vec<String> = (0..20)
         .map(|index| format!("p{index} = [{many}]\n"))
         .collect();
+    let cross_product = lists.concat();
     let table = [
         (
             format!("{SMALL}[conditions]\nclients = [4294967295]\n"),

@@ -126,7 +126,7 @@ fn escape_sequences_of_a_server_do_not_reach_the_terminal() {
             &["bench", "-n", "-t", "1", "-h", host, "-U", "me", "me"],
             &["bench", "-i", "-h", host, "-U", "me", "me"],
             &[
-                "bench", "-n", "-f", script, "-t", "1", "-d", "-h", host, "me",
+                "bench", "-n", "-f", script, "-t", "1", "--debug", "-U", "me", "-h", host, "me",
             ],
             &["run", study, "--dsn", &dsn, "--results", results],
         ];
@@ -173,9 +173,8 @@ name = "w"
 
 /// Control characters as TOML writes them.
 fn in_toml(text: &str) -> String {
-    text.chars()
-        .map(|c| format!("\\u{:04x}", u32::from(c)))
-        .collect()
+    let escaped = text.chars().map(|c| format!("\\u{:04x}", u32::from(c)));
+    escaped.collect::<Vec<_>>().concat()
 }
 
 #[test]
