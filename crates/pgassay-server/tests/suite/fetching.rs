@@ -459,7 +459,10 @@ fn a_killed_download_leaves_no_entry_and_does_not_block_the_next() {
         .env("PGASSAY_CACHE", &cache)
         .env("PGASSAY_MIRROR", &repository.address);
     let mut child = command.spawn().unwrap();
-    wait_until("the download has begun", || !entries(&cache).is_empty());
+    wait_until("the archive is requested", || {
+        repository.archive_requests.load(Ordering::Relaxed) > 0
+    });
+    assert!(!entries(&cache).is_empty());
     child.kill().unwrap();
     child.wait().unwrap();
     let mut finder = repository.finder(&cache);

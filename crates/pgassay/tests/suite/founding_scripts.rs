@@ -140,8 +140,7 @@ fn fifty_inserts_with_and_without_a_pipeline() {
     assert!(piped[0] > 0.0, "{piped:?}");
     assert!(piped.is_sorted_by(|a, b| *b >= a - 0.25), "{piped:?}");
     assert!(piped[49] > piped[0], "{piped:?}");
-    // In a longer run each is timed separately. Use the fastest 10% of the times, because others
-    // may include waiting for a CPU.
+    // In a longer run each is timed separately; tests/timing/pipelines.rs compares their times.
     let (report, _) =
         scratch.bench("-M prepared -n -r -f ./p.sql -c 2 -t 1000 --json --latency-percentiles=10");
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
@@ -149,21 +148,11 @@ fn fifty_inserts_with_and_without_a_pipeline() {
     let inserts = statements
         .iter()
         .filter(|it| it["text"] == INSERT.trim_end());
-    let of = |it: &serde_json::Value| {
-        let timed = it["timed"].as_u64().unwrap();
-        assert!((10..200).contains(&timed), "one in 50 of 2000: {it}");
-        it["latency_ms"]["percentiles"]["10"].as_f64().unwrap()
-    };
-    let quick: Vec<f64> = inserts.map(of).collect();
-    assert_eq!(quick.len(), 50, "{report}");
-    let of_ten = |from: usize| {
-        let mut ten = quick[from..from + 10].to_vec();
-        ten.sort_by(f64::total_cmp);
-        ten[5]
-    };
+    let timed: Vec<u64> = inserts.map(|it| it["timed"].as_u64().unwrap()).collect();
+    assert_eq!(timed.len(), 50, "{report}");
     assert!(
-        of_ten(0) < of_ten(20) && of_ten(20) < of_ten(40),
-        "{quick:?}"
+        timed.iter().all(|it| (10..200).contains(it)),
+        "one in 50 of 2000: {timed:?}"
     );
 }
 

@@ -180,9 +180,9 @@ fn the_wait_that_must_lead_does_on_a_version_whose_memory_must_be_learnt() {
         let of_kind = rows.iter().filter(|row| row.kind == kind);
         of_kind.map(|row| row.blocked_us).sum::<f64>() / seen.blocked_us()
     };
-    assert!((0.5..0.65).contains(&part("Lock")), "{waits:?}");
-    assert!((0.15..0.25).contains(&part("Timeout")), "{waits:?}");
-    assert!((0.15..0.25).contains(&part("Client")), "{waits:?}");
+    assert!((0.4..0.7).contains(&part("Lock")), "{waits:?}");
+    assert!((0.1..0.35).contains(&part("Timeout")), "{waits:?}");
+    assert!((0.1..0.35).contains(&part("Client")), "{waits:?}");
     drop(first);
     server.stop().expect("the server stops");
 }

@@ -92,19 +92,17 @@ fn clock_readings_against_the_real_pg_test_timing() {
             .expect(&text);
         number.parse::<f64>().unwrap()
     };
-    // Other load can only make a loop slower.
+    // Other load can only make a loop slower, so the best of several is compared; more on a busy machine.
     let mut best = (f64::MAX, f64::MAX);
-    for _ in 0..3 {
+    let is_close = |(ours, theirs): (f64, f64)| (0.4..2.5).contains(&(ours / theirs));
+    for round in 0..15 {
+        if round >= 3 && is_close(best) {
+            break;
+        }
         best.0 = best
             .0
             .min(measured("1s")["steps"]["p50_ns"].as_f64().unwrap());
         best.1 = best.1.min(theirs_ns());
     }
-    let ratio = best.0 / best.1;
-    assert!(
-        (0.4..2.5).contains(&ratio),
-        "ours {} ns, theirs {} ns",
-        best.0,
-        best.1
-    );
+    assert!(is_close(best), "ours {} ns, theirs {} ns", best.0, best.1);
 }

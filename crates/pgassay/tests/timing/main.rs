@@ -6,6 +6,7 @@ mod a_a;
 mod findings;
 mod injections;
 mod ledgers;
+mod pipelines;
 mod tail;
 
 /// The program under test.
