@@ -1,10 +1,12 @@
 //! `pgassay run`: runs a study, stores the result and prints it.
 
 mod fixes;
+mod saving;
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use pgassay_account::calibration::CalibrationSummary;
@@ -15,7 +17,8 @@ use pgassay_lab::{
 };
 use pgassay_model::plan::{Overrides, Plan, plan};
 use pgassay_record::run::{Run, Warning, WarningKind};
-use pgassay_store::Store;
+use pgassay_store::{RunStart, Store};
+use saving::SavingEvents;
 
 use crate::args::{ColorWhen, RunArgs, RunFlags};
 use crate::command::count::{Countable, countable};
@@ -62,7 +65,22 @@ pub fn run_planned(
     let unmet = requirements::unmet(&all.plan, &context)?;
     let (plan, unmet) = runnable(all, unmet, &context)?;
     announce(all, &plan, &context);
-    let mut outcome = Laboratory::run_plan(&plan, context)?;
+    // A directory that is read-only or full must be found before the first trial.
+    let writer = store
+        .create(run_start(&all.found, &plan), &all.found.source.text)
+        .context("cannot save results")?;
+    let saving = SavingEvents::new(&progress, writer);
+    let context = RunContext {
+        events: &saving,
+        ..context
+    };
+    let mut outcome = match Laboratory::run_plan(&plan, context) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            saving.into_writer().discard();
+            return Err(error);
+        }
+    };
     outcome.warnings.extend(unmet);
     let mut counted = None;
     if args.counted && outcome.ended_early.is_none() {
@@ -72,34 +90,70 @@ pub fn run_planned(
         }
     }
     progress.finish();
-    let identity = identity(&all.found, &outcome, &store)?;
+    let writer = saving.into_writer();
+    let identity = identity(writer.id().to_owned(), &store);
     let logs = std::mem::take(&mut outcome.logs);
     let ended_early = outcome.ended_early.take();
     let mut run = assemble(&all.found, plan, outcome, ended_early.as_ref(), identity)?;
     run.instructions = counted;
     if args.try_fixes && ended_early.is_none() {
+        let context = RunContext {
+            study: &all.found,
+            options: &options,
+            interrupt: &interrupt,
+            events: &progress,
+        };
         fixes::attempt(&mut run, &context, &store)?;
     }
-    let directory = save(&run, &all.found.source.text, logs, &store)?;
-    if args.json {
-        out.write_all(pgassay_report::json(&run).as_bytes())?;
+    let directory = saving::finish(writer, &run, &files(&run, logs))?;
+    print(&run, &directory, args.json, color, out)?;
+    exit_of(run.id, ended_early)
+}
+
+/// What is known about a run before its first trial.
+fn run_start(study: &LoadedStudy, plan: &Plan) -> RunStart {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    RunStart {
+        study_name: study.name.clone(),
+        question: study.study.question.clone(),
+        started_us: i64::try_from(since.as_micros()).unwrap_or(i64::MAX),
+        pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
+        plan: plan.clone(),
+    }
+}
+
+fn print(
+    run: &Run,
+    directory: &Path,
+    as_json: bool,
+    color: ColorWhen,
+    out: &mut impl Write,
+) -> Result<()> {
+    if as_json {
+        out.write_all(pgassay_report::json(run).as_bytes())?;
     } else {
-        out.write_all(pgassay_report::terminal(&run, &style(color)).as_bytes())?;
+        out.write_all(pgassay_report::terminal(run, &style(color)).as_bytes())?;
         writeln!(out, "\nreport: {}", directory.join("report.html").display())?;
     }
     out.flush()?;
+    Ok(())
+}
+
+/// The error that becomes the exit status of a run that ended early.
+fn exit_of(id: String, ended_early: Option<anyhow::Error>) -> Result<()> {
     match ended_early {
         None => Ok(()),
         Some(error) if error.is::<Interrupted>() => {
             print_line_stderr(&format!(
-                "pgassay: interrupted; completed trials saved as {}",
-                run.id
+                "pgassay: interrupted; completed trials saved as {id}"
             ));
             Err(Interrupted.into())
         }
         Some(error) => Err(Partial {
             reason: format!("{error:#}"),
-            id: run.id,
+            id,
         }
         .into()),
     }
@@ -180,13 +234,13 @@ fn counted_costs(
 }
 
 /// What a run in this store contains besides its measurements.
-pub fn identity(study: &LoadedStudy, outcome: &Outcome, store: &Store) -> Result<RunIdentity> {
-    Ok(RunIdentity {
-        id: store.new_id(outcome.span_us.0, &study.name)?,
+pub fn identity(id: String, store: &Store) -> RunIdentity {
+    RunIdentity {
+        id,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         checks: checks::all(),
         calibration: calibration(store),
-    })
+    }
 }
 
 /// The A/A calibration of this machine; an unreadable calibration is logged and ignored.
@@ -198,8 +252,8 @@ fn calibration(store: &Store) -> Option<CalibrationSummary> {
         .ok()?
 }
 
-/// Saves a run with its study's text, its report, its profiles and the servers' logs.
-fn save(run: &Run, text: &str, logs: Vec<(String, Vec<u8>)>, store: &Store) -> Result<PathBuf> {
+/// The files to store beside the result: its report, its profiles and the servers' logs.
+fn files(run: &Run, logs: Vec<(String, Vec<u8>)>) -> Vec<(String, Vec<u8>)> {
     let mut files = logs;
     files.push((
         "report.html".to_owned(),
@@ -216,9 +270,7 @@ fn save(run: &Run, text: &str, logs: Vec<(String, Vec<u8>)>, store: &Store) -> R
             profile.folded().into_bytes(),
         ));
     }
-    store
-        .save(run, text, &files)
-        .context("cannot save the result")
+    files
 }
 
 /// Names of variants and conditions may contain any character, including path separators.

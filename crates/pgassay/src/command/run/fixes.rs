@@ -52,7 +52,8 @@ pub fn attempt(run: &mut Run, context: &RunContext<'_>, store: &Store) -> Result
             return Ok(());
         }
     };
-    let identity = identity(context.study, &outcome, store)?;
+    let id = store.new_id(outcome.span_us.0, &context.study.name)?;
+    let identity = identity(id, store);
     let ended_early = outcome.ended_early.take();
     let plan = stage.plan.clone();
     let mut tried = assemble(context.study, plan, outcome, ended_early.as_ref(), identity)?;

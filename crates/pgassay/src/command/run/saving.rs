@@ -1,0 +1,76 @@
+//! Saves the trials of a run as they end.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use pgassay_lab::{EventSink, LabEvent};
+use pgassay_record::run::Run;
+use pgassay_store::{RunWriter, StoreError};
+
+use crate::output::print_line_stderr;
+use crate::progress::ProgressDisplay;
+
+/// Shows progress and saves each trial.
+pub struct SavingEvents<'a> {
+    progress: &'a ProgressDisplay,
+    state: RefCell<SavingState>,
+}
+
+struct SavingState {
+    writer: RunWriter,
+    has_failed: bool,
+}
+
+impl<'a> SavingEvents<'a> {
+    /// Saves trials with this writer.
+    pub fn new(progress: &'a ProgressDisplay, writer: RunWriter) -> Self {
+        Self {
+            progress,
+            state: RefCell::new(SavingState {
+                writer,
+                has_failed: false,
+            }),
+        }
+    }
+
+    /// The writer, after the last trial.
+    pub fn into_writer(self) -> RunWriter {
+        self.state.into_inner().writer
+    }
+}
+
+impl EventSink for SavingEvents<'_> {
+    fn event(&self, event: &LabEvent<'_>) {
+        self.progress.event(event);
+        let LabEvent::TrialEnded(trial) = event else {
+            return;
+        };
+        let mut state = self.state.borrow_mut();
+        if let Err(error) = state.writer.append(trial)
+            && !std::mem::replace(&mut state.has_failed, true)
+        {
+            // The run goes on: its trials are in memory, and there may be space again at its end.
+            let sentence = format!("cannot save trials as they end: {error}");
+            self.progress.note(&sentence);
+        }
+    }
+}
+
+/// Saves the result and its files, and returns the directory. A file that cannot be written is only reported.
+///
+/// # Errors
+/// If the result cannot be saved; the error names the directory that has the trials.
+pub fn finish(writer: RunWriter, run: &Run, files: &[(String, Vec<u8>)]) -> Result<PathBuf> {
+    match writer.finish(run, files) {
+        Ok(directory) => Ok(directory),
+        Err(error @ StoreError::FilesMissing { .. }) => {
+            print_line_stderr(&format!("pgassay: {error}"));
+            let StoreError::FilesMissing { directory, .. } = error else {
+                unreachable!("matched above");
+            };
+            Ok(directory)
+        }
+        Err(error) => Err(error).context("cannot save the result"),
+    }
+}
