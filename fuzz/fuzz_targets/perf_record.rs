@@ -1,7 +1,11 @@
 //! Any contents of a perf ring yield records or errors, and every byte is used once.
 
 #![no_main]
-#![allow(dead_code, reason = "the sampler uses the rest of these modules")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "the sampler uses the rest of these modules"
+)]
 
 #[path = "../../crates/pgassay-profile/src/arch.rs"]
 mod arch;
