@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_forged_pid_file_does_not_remove_another_users_segment() {
         if os::effective_uid() != 0 {
-            crate::testing::skip("segments of other users", "requires root");
+            pgassay_test_support::skip("segments of other users", "requires root");
             return;
         }
         // In IPC namespaces of their own, so that no other program can see the segments.

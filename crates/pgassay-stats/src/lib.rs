@@ -47,7 +47,7 @@ pub use distribution::share_interval;
 pub use error::StatsError;
 pub use family::{InconclusiveReason, Judged, judge};
 pub use means::{Mean, mean_difference, standard_deviation, welch};
-pub use order::block_order;
+pub use order::{block_order, pairs_in_block};
 pub use pairs::{
     Estimate, Interval, Pair, PairComparison, PairContext, compare, compare_in_context,
 };

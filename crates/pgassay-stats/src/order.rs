@@ -24,6 +24,21 @@ pub fn block_order(variants: usize, seed: u64, block: u64) -> Vec<usize> {
     order
 }
 
+/// Which trials of a block form pairs: `(index of the baseline's trial, index of the variant's trial)`.
+///
+/// The n-th trial of the variant is paired with the n-th of the baseline, so a mirrored block gives one
+/// pair from each half. Trials without a counterpart, as in an interrupted block, are omitted.
+pub fn pairs_in_block(order: &[usize], baseline: usize, variant: usize) -> Vec<(usize, usize)> {
+    let places = |wanted: usize| {
+        order
+            .iter()
+            .enumerate()
+            .filter(move |(_, found)| **found == wanted)
+            .map(|(place, _)| place)
+    };
+    places(baseline).zip(places(variant)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,18 +91,6 @@ mod tests {
             seen.values().all(|count| (880..=1120).contains(count)),
             "{seen:?}"
         );
-    }
-
-    /// The n-th trial of the variant with the n-th of the baseline.
-    fn pairs_in_block(order: &[usize], baseline: usize, variant: usize) -> Vec<(usize, usize)> {
-        let places = |wanted: usize| {
-            order
-                .iter()
-                .enumerate()
-                .filter(move |(_, found)| **found == wanted)
-                .map(|(place, _)| place)
-        };
-        places(baseline).zip(places(variant)).collect()
     }
 
     /// Simulates linear drift and returns (mean log ratio, share of false positives).

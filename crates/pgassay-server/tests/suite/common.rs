@@ -82,7 +82,7 @@ pub fn control_segment(postmaster: i32) -> PathBuf {
 /// The files of shared memory that a server's processes use.
 pub fn shared_files(data: &Path) -> Vec<PathBuf> {
     let maps = |pid| fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let mut files: Vec<PathBuf> = processes_in(data)
+    let mut files: Vec<PathBuf> = pgassay_test_support::os::processes_in(data)
         .into_iter()
         .flat_map(|pid| {
             let maps = maps(pid);

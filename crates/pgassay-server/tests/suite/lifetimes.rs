@@ -109,7 +109,7 @@ impl Helper {
     fn shared_memory(&self) -> (i32, Vec<PathBuf>) {
         let pid_file = fs::read_to_string(self.data.join("postmaster.pid")).unwrap();
         let mut files = Vec::new();
-        eventually("a parallel query runs", BOUND, || {
+        wait_until("a parallel query runs", || {
             files = common::shared_files(&self.data);
             files.len() >= 2
         });
@@ -291,7 +291,7 @@ fn no_shared_memory_is_left(segment: i32, files: &[PathBuf]) {
 #[test]
 fn a_stopped_server_of_a_killed_process_leaves_nothing() {
     for version in ["9.6", "18"] {
-        let Some(installation) = testing::installation(version) else {
+        let Some(installation) = servers::installation(version) else {
             continue;
         };
         for uid in users() {
@@ -323,7 +323,7 @@ fn a_stopped_server_of_a_killed_process_leaves_nothing() {
 #[test]
 fn a_killed_postmaster_leaves_no_shared_memory_after_the_next_start() {
     for version in ["9.6", "13", "18"] {
-        let Some(installation) = testing::installation(version) else {
+        let Some(installation) = servers::installation(version) else {
             continue;
         };
         for uid in users() {
@@ -338,7 +338,7 @@ fn a_killed_postmaster_leaves_no_shared_memory_after_the_next_start() {
                 kill(pid, libc::SIGKILL);
             }
             helper.die();
-            eventually("the keeper is done", BOUND, || {
+            wait_until("the keeper is done", || {
                 processes_in(directory.path()).is_empty() && !has_base(directory.path())
             });
             start_and_stop(&installation, directory.path(), uid);
@@ -350,7 +350,7 @@ fn a_killed_postmaster_leaves_no_shared_memory_after_the_next_start() {
 
 /// Whether the data of a server are there: a keeper leaves at most the file with its PID.
 fn has_base(directory: &Path) -> bool {
-    places(directory)
+    common::places(directory)
         .iter()
         .any(|place| place.join("data/base").exists())
 }
@@ -359,13 +359,13 @@ fn has_base(directory: &Path) -> bool {
 #[test]
 fn a_killed_postmaster_leaves_no_shared_memory() {
     for version in ["9.6", "13", "18"] {
-        let Some(server) = testing::server(version) else {
+        let Some(server) = servers::start(version) else {
             continue;
         };
         common::query_in_parallel(&server);
         let data = server.data_dir();
         let mut files = Vec::new();
-        eventually("a parallel query runs", BOUND, || {
+        wait_until("a parallel query runs", || {
             files = common::shared_files(&data);
             files.len() >= 2
         });
@@ -378,7 +378,7 @@ fn a_killed_postmaster_leaves_no_shared_memory() {
         for &pid in &all {
             kill(pid, libc::SIGKILL);
         }
-        eventually("the server has died", BOUND, || server.is_alive().is_err());
+        wait_until("the server has died", || server.is_alive().is_err());
         assert!(server.stop().is_err());
         no_shared_memory_is_left(segment, &files);
         assert!(!data.exists());

@@ -13,7 +13,7 @@ use pgassay_account::calibration::CalibrationSummary;
 use pgassay_account::instructions::InstructionCosts;
 use pgassay_lab::requirements::{self, Unmet};
 use pgassay_lab::{
-    Interrupted, Laboratory, LoadedStudy, Outcome, RunContext, RunIdentity, assemble, counting,
+    Interrupted, Laboratory, LoadedStudy, RunContext, RunIdentity, assemble, counting,
 };
 use pgassay_model::plan::{Overrides, Plan, plan};
 use pgassay_record::run::{Run, Warning, WarningKind};

@@ -266,7 +266,7 @@ fn names_of(statements: &[String]) -> Vec<String> {
         let word = words[0].get(at);
         word.is_some() && words.iter().all(|other| other.get(at) == word)
     };
-    let equal = (0..).take_while(|&at| all_have(at)).count();
+    let equal = (0..words[0].len()).take_while(|&at| all_have(at)).count();
     let rest = |words: &Vec<&str>| format!("… {}", words[equal..].join(" "));
     words.iter().map(|words| short(&rest(words))).collect()
 }
