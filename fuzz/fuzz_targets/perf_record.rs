@@ -9,7 +9,7 @@
 
 #[path = "../../crates/pgassay-profile/src/arch.rs"]
 mod arch;
-#[path = "../../crates/pgassay-profile/src/record.rs"]
+#[path = "../../crates/pgassay-profile/src/perf/record.rs"]
 mod record;
 
 use libfuzzer_sys::fuzz_target;

@@ -26,7 +26,7 @@ use crate::equipment::Equipment;
 use crate::host::{Host, Servers, SqlConnection};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::load::{Clients, ClientsOrder, LoadDriver};
-use crate::observe::{Observation, TransactionRecorder, TrialObserver, TrialWatch, WatchedTrial};
+use crate::observe::{TransactionRecorder, TrialObserver, TrialWatch, WatchDecision, WatchedTrial};
 use crate::raw_results::RawResults;
 use crate::run_context::RunContext;
 
@@ -426,7 +426,7 @@ impl TrialObserver for FakeObserver<'_> {
         &'w self,
         trial: &WatchedTrial<'_>,
         _: &mut [Box<dyn Clients>],
-    ) -> Result<Observation<'w>> {
+    ) -> Result<WatchDecision<'w>> {
         let variant = &self.variants[trial.point.variant];
         let kind = match trial.slot.kind {
             TrialKind::Timed => "timed",
@@ -434,7 +434,7 @@ impl TrialObserver for FakeObserver<'_> {
             TrialKind::HardwareCounters => "hardware counters",
         };
         self.journal.step(format!("{variant}: watch, {kind}"))?;
-        Ok(Observation::Watch(Box::new(FakeWatch {
+        Ok(WatchDecision::Watch(Box::new(FakeWatch {
             variant,
             journal: self.journal.clone(),
             is_finished: false,

@@ -50,8 +50,8 @@ pub use interrupt::{Interrupt, Interrupted};
 pub use load::{Clients, ClientsOrder, LoadDriver, scripts};
 pub use major_version::major_of;
 pub use observe::{
-    Observation, ProfiledTrial, TrialObserver, TrialWatch, WatchedTrial, add_blocked, add_samples,
-    waits,
+    ProfiledTrial, TrialObserver, TrialWatch, WatchDecision, WatchedTrial, add_blocked,
+    add_samples, waits,
 };
 pub use options::ServerOptions;
 pub use raw_results::RawResults;

@@ -13,7 +13,7 @@ use crate::event::LabEvent;
 use crate::host::{MaintenanceRunner, Servers, reset};
 use crate::interrupt::Interrupted;
 use crate::load::{Clients, ClientsOrder, LoadDriver, warm_up};
-use crate::observe::{Observation, TrialObserver, TrialWatch, WatchedTrial};
+use crate::observe::{TrialObserver, TrialWatch, WatchDecision, WatchedTrial};
 use crate::raw_results::RawResults;
 use crate::run_context::RunContext;
 use crate::scheduler::Block;
@@ -57,7 +57,8 @@ impl TrialRunner<'_> {
     ) -> Result<()> {
         for round in &block.rounds {
             self.context.check()?;
-            self.maintenance.between_trials(self.context.interrupt)?;
+            let maintained = self.maintenance.between_trials(self.context.interrupt);
+            self.with_any_servers_cause(maintained)?;
             let condition = self.plan.conditions[round.condition].title();
             self.context.events.event(&LabEvent::RoundBegins {
                 block: block.number,
@@ -181,6 +182,18 @@ impl TrialRunner<'_> {
         Err(error.context(format!("variant \"{}\"", self.plan.variants[point.variant])))
     }
 
+    /// Replaces an error of maintenance by the death of a server if one has died.
+    fn with_any_servers_cause(&self, result: Result<()>) -> Result<()> {
+        if let Err(error) = &result
+            && !error.is::<Interrupted>()
+        {
+            for host in self.servers.iter() {
+                host.is_alive_for(DEATH_PATIENCE)?;
+            }
+        }
+        result
+    }
+
     fn reset(&self, point: &Point) -> Result<()> {
         if point.driver != DriverKind::Postgres {
             return Ok(());
@@ -207,7 +220,7 @@ impl TrialRunner<'_> {
         results: &mut RawResults,
     ) -> Result<Option<Trial>> {
         let point = self.plan.point(slot.point);
-        self.reset(point)?;
+        self.with_server_cause(self.reset(point), point)?;
         let backend_pids = self.backend_pids(pools[point.variant].as_ref(), point)?;
         let mut server_pids = self.servers.pids();
         server_pids.extend(&backend_pids);
@@ -245,9 +258,9 @@ impl TrialRunner<'_> {
         let mut watches = Vec::new();
         for observer in self.observers {
             match observer.watch(trial, pools)? {
-                Observation::Nothing => {}
-                Observation::Watch(watch) => watches.push(watch),
-                Observation::Impossible => return Ok(None),
+                WatchDecision::Nothing => {}
+                WatchDecision::Watch(watch) => watches.push(watch),
+                WatchDecision::Impossible => return Ok(None),
             }
         }
         Ok(Some(watches))

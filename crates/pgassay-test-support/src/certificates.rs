@@ -63,12 +63,8 @@ impl Certificates {
         made.sign("common_name", &named(CERTIFIED_HOST), &root, None);
         let long = Some(&PKCS_ECDSA_P384_SHA384);
         made.sign("server384", &of_host(&[CERTIFIED_HOST]), &root, long);
-        made.sign(
-            "server25519",
-            &of_host(&[CERTIFIED_HOST]),
-            &root,
-            Some(&PKCS_ED25519),
-        );
+        let edwards = Some(&PKCS_ED25519);
+        made.sign("server25519", &of_host(&[CERTIFIED_HOST]), &root, edwards);
         let mut expired = of_host(&[CERTIFIED_HOST]);
         expired.not_after = date_time_ymd(2001, 1, 1);
         made.sign("expired", &expired, &root, None);

@@ -52,15 +52,15 @@ pub fn assess(
     for (condition, variants) in by_condition.iter().enumerate() {
         let mut summaries = Vec::new();
         for (variant, figures) in variants.iter().enumerate() {
-            let units = plan
-                .point(PointId::new(condition, variant))
-                .per_transaction();
-            summaries.push(summary(trials, condition, variant, figures, units as f64)?);
+            let point = plan.point(PointId::new(condition, variant));
+            let units = point.per_transaction() as f64;
+            summaries.push(summary(trials, condition, variant, figures, units)?);
         }
         let mut comparisons: Vec<Comparison> =
             std::iter::from_fn(|| all.next_if(|it| it.condition == condition)).collect();
         let measured = |variant: usize| {
-            let point = plan.point(PointId::new(condition, variant));
+            let id = PointId::new(condition, variant);
+            let point = plan.point(id);
             // Only PostgreSQL backends have a ledger.
             let has_account = point.driver == DriverKind::Postgres;
             let trials = of_point(trials, condition, variant);
@@ -68,29 +68,27 @@ pub fn assess(
                 condition,
                 variant,
                 trials: trials.filter(|_| has_account).collect(),
-                profile: profiles.get(plan.index_of(PointId::new(condition, variant))),
+                profile: profiles.get(plan.index_of(id)),
                 major: majors.get(point.server).map_or("", String::as_str),
             }
         };
         for variant in 0..plan.variants.len() {
-            assessment
-                .ledgers
-                .extend(ledger::ledger(&measured(variant))?);
+            let ledger = ledger::ledger(&measured(variant))?;
+            assessment.ledgers.extend(ledger);
         }
         for comparison in &mut comparisons {
             comparison.ledger = ledger::difference(&measured(0), &measured(comparison.variant))?;
             let side = |variant: usize| -> Option<ProfiledSide<'_>> {
-                let profile = profiles.get(plan.index_of(PointId::new(condition, variant)))?;
-                let major = majors[plan.point(PointId::new(condition, variant)).server].as_str();
+                let id = PointId::new(condition, variant);
+                let profile = profiles.get(plan.index_of(id))?;
+                let point = plan.point(id);
                 Some(ProfiledSide {
                     profile,
                     trials,
                     condition,
                     variant,
-                    major,
-                    units: plan
-                        .point(PointId::new(condition, variant))
-                        .per_transaction(),
+                    major: majors[point.server].as_str(),
+                    units: point.per_transaction(),
                 })
             };
             let counted = |variant: usize| counted(trials, condition, variant);

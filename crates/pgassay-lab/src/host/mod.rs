@@ -55,7 +55,7 @@ impl SqlConnection for Connection {
     }
 }
 
-/// How often [`Host::is_alive_for`] looks.
+/// How often [`Host::is_alive_for`] checks.
 const ALIVE_POLL: Duration = Duration::from_millis(10);
 
 /// What a run requires of a server.

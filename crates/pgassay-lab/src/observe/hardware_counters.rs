@@ -5,7 +5,7 @@ use pgassay_load::Measurement;
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_profile::{CountedEvent, EventCounter};
 
-use super::{Observation, TrialObserver, TrialWatch, WatchedTrial};
+use super::{TrialObserver, TrialWatch, WatchDecision, WatchedTrial};
 use crate::load::Clients;
 use crate::raw_results::RawResults;
 
@@ -33,18 +33,18 @@ impl TrialObserver for HardwareCounters {
         &'w self,
         trial: &WatchedTrial<'_>,
         pools: &mut [Box<dyn Clients>],
-    ) -> Result<Observation<'w>> {
+    ) -> Result<WatchDecision<'w>> {
         if trial.slot.kind != TrialKind::HardwareCounters {
-            return Ok(Observation::Nothing);
+            return Ok(WatchDecision::Nothing);
         }
         let clients = &pools[trial.point.variant];
         if !clients.are_of_postgres() || trial.backend_pids.is_empty() {
-            return Ok(Observation::Impossible);
+            return Ok(WatchDecision::Impossible);
         }
         let opened = EventCounter::open(&CountedEvent::HARDWARE, &clients.server_pids());
         Ok(match opened {
-            Ok(events) => Observation::Watch(Box::new(HardwareWatch(events))),
-            Err(_) => Observation::Impossible,
+            Ok(events) => WatchDecision::Watch(Box::new(HardwareWatch(events))),
+            Err(_) => WatchDecision::Impossible,
         })
     }
 }

@@ -39,7 +39,7 @@ pub struct WatchedTrial<'a> {
 }
 
 /// What an observer does in a trial.
-pub enum Observation<'a> {
+pub enum WatchDecision<'a> {
     /// It does not observe this trial.
     Nothing,
     /// It observes the trial until the watch is finished or dropped.
@@ -63,7 +63,7 @@ pub trait TrialObserver {
         &'w self,
         trial: &WatchedTrial<'_>,
         pools: &mut [Box<dyn Clients>],
-    ) -> Result<Observation<'w>>;
+    ) -> Result<WatchDecision<'w>>;
 }
 
 /// The observation of one trial. Dropping it ends the observation without a result, which happens if the

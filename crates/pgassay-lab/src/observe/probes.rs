@@ -14,7 +14,7 @@ use pgassay_wire::Exchange;
 
 use super::probe_watch::ProbeWatch;
 use super::waits::WaitProbe;
-use super::{Observation, TrialObserver, WatchedTrial};
+use super::{TrialObserver, WatchDecision, WatchedTrial};
 use crate::connector::{TimedStream, connect};
 use crate::host::{Host, Servers};
 use crate::load::Clients;
@@ -121,10 +121,10 @@ impl TrialObserver for Probes {
         &'w self,
         trial: &WatchedTrial<'_>,
         pools: &mut [Box<dyn Clients>],
-    ) -> Result<Observation<'w>> {
+    ) -> Result<WatchDecision<'w>> {
         let clients = pools[trial.point.variant].as_mut();
         let watch = ProbeWatch::start(self, trial, clients)?;
-        Ok(Observation::Watch(Box::new(watch)))
+        Ok(WatchDecision::Watch(Box::new(watch)))
     }
 }
 

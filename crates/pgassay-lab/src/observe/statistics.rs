@@ -15,7 +15,7 @@ use pgassay_model::study::DriverKind;
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_server::{CounterReader, CounterReading, Pid};
 
-use super::{Observation, TrialObserver, TrialWatch, WatchedTrial};
+use super::{TrialObserver, TrialWatch, WatchDecision, WatchedTrial};
 use crate::host::{Host, Servers};
 use crate::load::Clients;
 use crate::raw_results::RawResults;
@@ -93,19 +93,19 @@ impl TrialObserver for Statistics<'_> {
         &'w self,
         trial: &WatchedTrial<'_>,
         pools: &mut [Box<dyn Clients>],
-    ) -> Result<Observation<'w>> {
+    ) -> Result<WatchDecision<'w>> {
         let point = trial.point;
         // Hardware counters exclude everything else. Connections that last for one transaction cannot
         // be asked to report their statistics.
         let is_counted = trial.slot.kind == TrialKind::HardwareCounters;
         if is_counted || point.driver != DriverKind::Postgres || point.reconnects {
-            return Ok(Observation::Nothing);
+            return Ok(WatchDecision::Nothing);
         }
         let mut reader = self.readers[point.server].borrow_mut();
         let is_slow = !reader.flush_wait().is_zero();
         if is_slow && !(trial.slot.is_last_of_variant && trial.slot.block < SLOW_BLOCKS) {
             self.reported.borrow_mut().remove(&point.variant);
-            return Ok(Observation::Nothing);
+            return Ok(WatchDecision::Nothing);
         }
         self.settle(point, &reader, pools)?;
         let backends = pools[point.variant].backend_pids();
@@ -114,7 +114,7 @@ impl TrialObserver for Statistics<'_> {
         if let Some(sources) = self.servers.host(point.server).kernel_sources(&backends) {
             reader.read_kernel_statistics(&sources, &mut reading);
         }
-        Ok(Observation::Watch(Box::new(StatisticsWatch {
+        Ok(WatchDecision::Watch(Box::new(StatisticsWatch {
             statistics: self,
             server: point.server,
             reading,

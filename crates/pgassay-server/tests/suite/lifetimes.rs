@@ -273,7 +273,7 @@ fn servers_do_not_sweep_each_other() {
 
 /// The next start, by the same user, and with the same temporary directory.
 fn start_and_stop(installation: &Installation, directory: &Path, uid: Option<u32>) {
-    let mut command = common::helper("a_process_with_a_server", directory, uid);
+    let mut command = common::helper("lifetimes::a_process_with_a_server", directory, uid);
     command
         .env("PGASSAY_TEST_STOP", "1")
         .env("PGASSAY_TEST_BIN_DIR", &installation.bin_dir);
