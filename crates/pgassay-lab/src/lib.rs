@@ -2,7 +2,7 @@
 //!
 //! [`Laboratory::run`] is the loop: ask the [`Scheduler`] for the next block, run its trials with the
 //! run's [`Host`]s, [`LoadDriver`] and [`TrialObserver`]s, announce each as an [`LabEvent`] so that a
-//! program can store it at once, and hand the block's trials to the scheduler. [`assemble`] turns the
+//! program can store it at once, and hand the block's trials to the scheduler. [`assemble()`] turns the
 //! [`Outcome`] into a stored run: comparison, ledgers and findings.
 //!
 //! [`Equipment`] says where servers, load and observers come from. [`RealEquipment`] starts PostgreSQL,

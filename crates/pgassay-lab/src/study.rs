@@ -19,7 +19,7 @@ pub struct LoadedStudy {
 }
 
 impl LoadedStudy {
-    /// Parses variant names from the command line; see [`split_names`].
+    /// Parses variant names from the command line, separated by commas.
     pub fn variants(&self, values: &[String]) -> Vec<String> {
         let known = self.study.variant.iter().map(|it| it.name.as_str());
         split_names(values, &known.collect::<Vec<_>>())
@@ -83,7 +83,7 @@ impl LoadedStudy {
         Ok(shown)
     }
 
-    /// Parses script names from the command line; see [`split_names`].
+    /// Parses script names from the command line, separated by commas.
     pub fn scripts(&self, values: &[String]) -> Vec<String> {
         let known = self.study.script.iter().map(|it| it.name.as_str());
         split_names(values, &known.collect::<Vec<_>>())

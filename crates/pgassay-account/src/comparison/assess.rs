@@ -46,9 +46,8 @@ pub fn assess(
         .map(|condition| figures_of_condition(plan, trials, condition))
         .collect::<Result<_, _>>()?;
     // All conditions together, because the verdicts of a study share one error rate.
-    let mut all = compare_all(plan.schedule.blocks, &by_condition)
-        .into_iter()
-        .peekable();
+    let all = compare_all(plan.schedule.blocks, &by_condition);
+    let mut all = all.into_iter().peekable();
     for (condition, variants) in by_condition.iter().enumerate() {
         let mut summaries = Vec::new();
         for (variant, figures) in variants.iter().enumerate() {
