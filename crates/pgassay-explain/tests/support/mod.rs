@@ -7,7 +7,7 @@ use pgassay_explain::{
     difference_text,
 };
 use pgassay_server::{Connection, ConnectionError, Finder, Installation, Server, VersionRequest};
-use pgassay_test_support::{servers, skip};
+use pgassay_test_support::{servers, skip_comparison};
 
 /// A connection to a temporary server of its own.
 pub struct Session {
@@ -31,7 +31,7 @@ impl Session {
         match finder.find(&VersionRequest::Latest, &mut |_| ()) {
             Ok(installation) => Some(Self::start(&installation)),
             Err(error) => {
-                skip("plans of an installed PostgreSQL", &error.to_string());
+                skip_comparison("plans of an installed PostgreSQL", &error.to_string());
                 None
             }
         }

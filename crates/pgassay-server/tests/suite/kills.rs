@@ -259,6 +259,11 @@ fn kill_at_random(rounds: u32) {
     });
     command
         .env("TMPDIR", "/tmp")
+        // A directory of PATH in /tmp is hidden there, and servers need the system's programs.
+        .env(
+            "PATH",
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        )
         .env("PGASSAY_TEST_ROUNDS", rounds.to_string())
         .env("PGASSAY_TEST_SEED", seed)
         .current_dir("/");
