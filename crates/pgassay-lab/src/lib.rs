@@ -14,7 +14,7 @@
 //! are returned and nothing is left running. The laboratory computes no verdict while trials run, prints
 //! nothing and handles no signals.
 //!
-//! `examples/embed.rs` shows how a program runs a study of its own.
+//! `examples/embed.rs` shows how a program runs its own study.
 
 mod assemble;
 pub mod connector;

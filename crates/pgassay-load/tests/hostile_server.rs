@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pgassay_load::{ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, RunLength};
 use pgassay_script::{ParseOptions, ParsedScript, QueryProtocol, VariableNames};
+use pgassay_test_support::memory::{CountingAllocator, peak_bytes, turn};
 use pgassay_wire::WireError;
 use pgassay_wire::conninfo::Target;
 
@@ -20,36 +20,8 @@ const ALLOWED_BYTES: usize = 64 << 20;
 const LIMIT: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Counts allocated bytes and their peak.
-struct Counting;
-
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// The counters are of the whole process, so its tests take turns.
-static TURN: Mutex<()> = Mutex::new(());
-
-// SAFETY: it only counts; the system's allocator does the work.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK.fetch_max(now, Ordering::Relaxed);
-        // SAFETY: the caller upholds the contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller upholds the contract.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len() + 4).unwrap();
@@ -144,15 +116,14 @@ fn run_on(
         io,
         ..ClientPoolConfig::new(target, script, Arc::new(names))
     };
-    let before = NOW.load(Ordering::Relaxed);
-    PEAK.store(before, Ordering::Relaxed);
     let begin = Instant::now();
     let length = RunLength::Timed {
         settle: Duration::ZERO,
         measure: Duration::from_millis(100),
     };
-    let ended = ClientPool::connect(&config, stop).and_then(|mut pool| pool.run(&length));
-    let taken = PEAK.load(Ordering::Relaxed).saturating_sub(before);
+    let run = || ClientPool::connect(&config, stop).and_then(|mut pool| pool.run(&length));
+    let (ended, taken) = peak_bytes(run);
+    assert!(taken > 0, "the allocator counts");
     assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
     assert!(taken < ALLOWED_BYTES, "{} MiB", taken >> 20);
     ended.map(|measured| measured.interrupted)

@@ -141,7 +141,7 @@ fn is_locked(file: &File) -> bool {
             false
         }
         Err(TryLockError::WouldBlock) => true,
-        // No locks here: nobody can tell.
+        // Without locks, a run in progress cannot be recognized.
         Err(TryLockError::Error(_)) => false,
     }
 }

@@ -55,7 +55,7 @@ impl Store {
         created?;
         let probed = probe(&directory, study_text, start);
         let trials = probed.inspect_err(|_| {
-            // Report the first error; an empty directory hurts nobody.
+            // Report the first error; an empty directory does no harm.
             _ = fs::remove_dir_all(&directory);
         })?;
         Ok(RunWriter {

@@ -9,6 +9,7 @@
 //! - [`timing`], [`timing_tests`]: tests whose outcome depends on timing.
 //! - [`Scratch`]: the program `pgassay` in a scratch directory.
 //! - [`SmallDisk`]: a file system to fill.
+//! - [`memory`]: how much memory a piece of work takes.
 //! - [`os`]: users, signals, processes, refused system calls.
 //! - With the feature `servers`: `servers`, as pgassay starts them; `BareServer`, a postmaster started
 //!   by hand, with its own `pg_hba.conf`; `Certificates` for TLS.
@@ -24,6 +25,7 @@
 mod bare_server;
 #[cfg(feature = "servers")]
 mod certificates;
+pub mod memory;
 pub mod os;
 mod program;
 mod quiet;

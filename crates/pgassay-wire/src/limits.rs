@@ -8,7 +8,7 @@ use crate::replies::Core;
 const REQUEST_MAX_BYTES: u32 = 2_000;
 /// Limit on an error before the server has accepted the client: libpq's `MAX_ERRLEN`.
 const REFUSAL_MAX_BYTES: u32 = 30_000;
-/// The rest of a longer error or notice is skipped: nobody reads it, and every client of a run may
+/// The rest of a longer error or notice is skipped: no reader needs it, and every client of a run may
 /// receive one.
 const REPORT_MAX_BYTES: usize = 64 << 10;
 /// What a report that was cut ends with: a mark, and the ends of the field and of the report.

@@ -3,11 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{self, Read, Write};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use pgassay_test_support::memory::{CountingAllocator, peak_bytes, turn};
 use pgassay_wire::{Event, Exchange, ExchangeError, Login, Session, WireError};
 
 const MIB: usize = 1 << 20;
@@ -16,36 +14,8 @@ const ALLOWED_BYTES: usize = 64 * MIB;
 /// What each of these servers sends.
 const SENT_BYTES: usize = 192 * MIB;
 
-/// Counts allocated bytes and their peak.
-struct Counting;
-
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// The counters are of the whole process, so its tests take turns.
-static TURN: Mutex<()> = Mutex::new(());
-
-// SAFETY: it only counts; the system's allocator does the work.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK.fetch_max(now, Ordering::Relaxed);
-        // SAFETY: the caller upholds the contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller upholds the contract.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len() + 4).unwrap();
@@ -133,10 +103,8 @@ impl Write for Flood {
 
 /// Runs a piece of work and checks how much memory it took at most.
 fn bounded<T>(work: impl FnOnce() -> T) -> T {
-    let before = NOW.load(Ordering::Relaxed);
-    PEAK.store(before, Ordering::Relaxed);
-    let result = work();
-    let taken = PEAK.load(Ordering::Relaxed).saturating_sub(before);
+    let (result, taken) = peak_bytes(work);
+    assert!(taken > 0, "the allocator counts");
     assert!(taken < ALLOWED_BYTES, "{} MiB", taken / MIB);
     result
 }

@@ -13,7 +13,7 @@ pub fn open_directory() -> tempfile::TempDir {
     directory
 }
 
-/// Runs one `#[ignore]`d test of this program, `module::name`, in a separate process, with `directory` as its
+/// Runs one ignored test of this program, `module::name`, in a separate process, with `directory` as its
 /// temporary directory. Copies the program there, since another user may have no access to the
 /// original.
 pub fn helper(test: &str, directory: &Path, uid: Option<u32>) -> Command {

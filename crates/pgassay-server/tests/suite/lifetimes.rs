@@ -126,6 +126,14 @@ impl Drop for Helper {
     fn drop(&mut self) {
         // Only in a failing test is the helper still running here.
         let _ = self.child.kill().and_then(|()| self.child.wait());
+        // Its server may be stopped or without a keeper, and would stay. The path is empty before there
+        // is a server.
+        if std::thread::panicking() && self.data.is_absolute() {
+            for pid in processes_in(&self.data) {
+                // SAFETY: kill takes two integers. It may fail: the process may have ended meanwhile.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+            }
+        }
     }
 }
 
