@@ -1,7 +1,6 @@
 //! The loop of a run: the next block, its trials, and what the scheduler makes of them.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use pgassay_model::plan::{Plan, PointId};
@@ -18,6 +17,7 @@ use crate::raw_results::RawResults;
 use crate::real_equipment::RealEquipment;
 use crate::run_context::RunContext;
 use crate::scheduler::{Block, FixedBlocks, Scheduler};
+use crate::system_env::unix_us;
 use crate::trial_runner::TrialRunner;
 
 /// The measurements of a plan.
@@ -74,7 +74,7 @@ impl Laboratory<'_> {
         let driver = self.equipment.driver(plan)?;
         let mut warnings = servers.warnings.clone();
         let mut results = RawResults::new(plan);
-        let began_us = now_us();
+        let began_us = unix_us();
         let result = self.blocks(
             plan,
             scheduler,
@@ -82,7 +82,8 @@ impl Laboratory<'_> {
             &mut results,
             &mut warnings,
         );
-        let ended_us = now_us();
+        let result = result.map_err(|error| servers.death_or(error));
+        let ended_us = unix_us();
         let relays = servers.relay_facts();
         let (logs, facts) = (servers.logs(), servers.facts.clone());
         context.stage("cleaning up");
@@ -202,11 +203,4 @@ fn warn_of_unsteady(plan: &Plan, results: &RawResults, warnings: &mut Vec<Warnin
             message,
         });
     }
-}
-
-fn now_us() -> i64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }

@@ -1,7 +1,6 @@
 //! Runs the trials of blocks: round by round, in the order that the scheduler gave.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use pgassay_load::{Measurement, RunLength, ThreadUsage, Timing};
@@ -17,6 +16,7 @@ use crate::observe::{TrialObserver, TrialWatch, WatchDecision, WatchedTrial};
 use crate::raw_results::RawResults;
 use crate::run_context::RunContext;
 use crate::scheduler::Block;
+use crate::system_env::unix_us;
 use crate::trial_slot::TrialSlot;
 
 /// A trial in which no transaction ended is retried up to `TRIES` times, each `LONGER` times longer.
@@ -24,8 +24,6 @@ const TRIES: u32 = 3;
 const LONGER: u32 = 4;
 /// Factor for the warm-up cap after a server start, because caches must be filled again.
 const FIRST_WARM_UP: u32 = 5;
-/// How long a server that may have died has to do so.
-const DEATH_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Runs the trials between two server starts.
 pub struct TrialRunner<'a> {
@@ -57,8 +55,7 @@ impl TrialRunner<'_> {
     ) -> Result<()> {
         for round in &block.rounds {
             self.context.check()?;
-            let maintained = self.maintenance.between_trials(self.context.interrupt);
-            self.with_any_servers_cause(maintained)?;
+            self.maintenance.between_trials(self.context.interrupt)?;
             let condition = self.plan.conditions[round.condition].title();
             self.context.events.event(&LabEvent::RoundBegins {
                 block: block.number,
@@ -144,7 +141,7 @@ impl TrialRunner<'_> {
             let mut pool = self.connect(block, point)?;
             let pids = self.backend_pids(pool.as_ref(), point)?;
             let warmed_up = warm_up(pool.as_mut(), &pids, &schedule, point, &self.context);
-            let warmed_up = self.with_server_cause(warmed_up, point)?;
+            let warmed_up = self.naming_variant(warmed_up, point)?;
             if !warmed_up.is_steady {
                 results.unsteady.push(id);
             }
@@ -167,31 +164,17 @@ impl TrialRunner<'_> {
         if point.driver == DriverKind::Redis {
             return clients;
         }
-        self.with_server_cause(clients, point)
+        self.naming_variant(clients, point)
     }
 
-    /// Replaces an error by the death of the point's server if that is the cause; otherwise adds the
-    /// variant's name.
-    fn with_server_cause<T>(&self, result: Result<T>, point: &Point) -> Result<T> {
-        let Err(error) = result else { return result };
-        if error.is::<Interrupted>() {
-            return Err(error);
-        }
-        let host = self.servers.host(point.server);
-        host.is_alive_for(DEATH_PATIENCE)?;
-        Err(error.context(format!("variant \"{}\"", self.plan.variants[point.variant])))
-    }
-
-    /// Replaces an error of maintenance by the death of a server if one has died.
-    fn with_any_servers_cause(&self, result: Result<()>) -> Result<()> {
-        if let Err(error) = &result
-            && !error.is::<Interrupted>()
-        {
-            for host in self.servers.iter() {
-                host.is_alive_for(DEATH_PATIENCE)?;
+    /// Adds the variant's name to an error.
+    fn naming_variant<T>(&self, result: Result<T>, point: &Point) -> Result<T> {
+        match result {
+            Err(error) if !error.is::<Interrupted>() => {
+                Err(error.context(format!("variant \"{}\"", self.plan.variants[point.variant])))
             }
+            other => other,
         }
-        result
     }
 
     fn reset(&self, point: &Point) -> Result<()> {
@@ -220,7 +203,7 @@ impl TrialRunner<'_> {
         results: &mut RawResults,
     ) -> Result<Option<Trial>> {
         let point = self.plan.point(slot.point);
-        self.with_server_cause(self.reset(point), point)?;
+        self.naming_variant(self.reset(point), point)?;
         let backend_pids = self.backend_pids(pools[point.variant].as_ref(), point)?;
         let mut server_pids = self.servers.pids();
         server_pids.extend(&backend_pids);
@@ -230,21 +213,21 @@ impl TrialRunner<'_> {
             backend_pids: &backend_pids,
             server_pids: &server_pids,
         };
-        let watches = self.with_server_cause(self.watch(&watched, pools), point)?;
+        let watches = self.naming_variant(self.watch(&watched, pools), point)?;
         let Some(watches) = watches else {
             return Ok(None);
         };
         let clients = pools[point.variant].as_mut();
         let started_us = unix_us();
         let maintenance = self.maintenance.within_trial(point.server)?;
-        let measured = self.with_server_cause(self.measure(clients, point, slot), point);
+        let measured = self.naming_variant(self.measure(clients, point, slot), point);
         maintenance.finish()?;
         let measured = measured?;
         results.statements.add(slot.point, &measured.commands);
         let mut trial = trial_of(slot, started_us, &measured);
         for watch in watches.into_iter().rev() {
             let finished = watch.finish(clients, &measured, &mut trial, results);
-            self.with_server_cause(finished, point)?;
+            self.naming_variant(finished, point)?;
         }
         Ok(Some(trial))
     }
@@ -332,11 +315,4 @@ fn trial_of(slot: TrialSlot, started_us: i64, measured: &Measurement) -> Trial {
         waits: None,
         cross_checks: None,
     }
-}
-
-fn unix_us() -> i64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }

@@ -219,7 +219,7 @@ impl Sweep<'_> {
 }
 
 #[test]
-fn a_death_or_a_timeout_at_any_step_keeps_the_trials_before_it_and_leaves_nothing() {
+fn a_death_or_a_timeout_at_any_step_is_named_and_keeps_the_trials_before_it() {
     for variants in [2, 5] {
         for fault in [FakeFault::Death, FakeFault::Timeout] {
             sweep(
@@ -231,6 +231,10 @@ fn a_death_or_a_timeout_at_any_step_keeps_the_trials_before_it_and_leaves_nothin
                     let (trials, reason) = sweep.trials_and_reason();
                     assert_eq!(trials, sweep.trials_before, "{case}");
                     assert!(!reason.is::<Interrupted>(), "{case}");
+                    // A server that fails to start says so itself.
+                    if matches!(fault, FakeFault::Death) && !case.contains("\"start server") {
+                        assert!(format!("{reason:#}").contains("died"), "{case}: {reason:#}");
+                    }
                 },
             );
         }

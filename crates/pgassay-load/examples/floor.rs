@@ -5,7 +5,7 @@
 //! Runs pgbench's select-only in prepared mode with libpq's messages (Bind, Describe, Execute,
 //! Sync) on one thread, with the same system calls as the engine's drivers. It has no scripts, no
 //! clock per transaction and no histogram, reads only the last six bytes of each reply, and stops
-//! at any error. Prints two lines in pgbench's format. `benchmarks/evidence_against-pgbench --floor`
+//! at any error. Prints two lines in pgbench's format. `benchmarks/against-pgbench --floor`
 //! compares it with the other programs.
 
 #![allow(

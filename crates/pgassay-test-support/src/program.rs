@@ -163,6 +163,14 @@ impl Scratch {
         assert_eq!(at_work, Vec::<i32>::new(), "a server's process is left");
     }
 
+    /// The number of trials that runs in progress have saved.
+    pub fn saved_trials(&self) -> usize {
+        let entries = fs::read_dir(self.results()).into_iter().flatten().flatten();
+        let files = entries.map(|entry| entry.path().join("trials.jsonl"));
+        let texts = files.filter_map(|path| fs::read_to_string(path).ok());
+        texts.map(|text| text.lines().count()).sum()
+    }
+
     /// Directories of stored runs.
     pub fn kept(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.results()).into_iter().flatten().flatten();

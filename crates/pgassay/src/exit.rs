@@ -13,9 +13,9 @@ pub const OK: u8 = 0;
 pub const FAILURE: u8 = 1;
 /// The run failed midway; completed trials were saved.
 pub const PARTIAL: u8 = 2;
-/// `--evidence_against`: the cost increased beyond the tolerance.
+/// `--against`: the cost increased beyond the tolerance.
 pub const REGRESSION: u8 = 3;
-/// `--evidence_against`: the counts cannot be compared.
+/// `--against`: the counts cannot be compared.
 pub const NOT_COMPARABLE: u8 = 4;
 /// Interrupted by Ctrl-C (128 + SIGINT, the shell convention).
 pub const INTERRUPTED: u8 = 130;
@@ -30,7 +30,7 @@ pub struct Partial {
     pub id: String,
 }
 
-/// A failed `--evidence_against` comparison.
+/// A failed `--against` comparison.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Gate {
@@ -54,23 +54,20 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     } else {
         FAILURE
     };
-    let causes: Vec<String> = error
-        .chain()
-        .map(|cause| cause.to_string().trim_end().to_owned())
-        .collect();
-    print_line_stderr(&format!("pgassay: {}", distinct(causes).join(": ")));
+    print_line_stderr(&format!("pgassay: {}", text_of(error)));
     ExitCode::from(code)
 }
 
-/// Drops causes whose text an earlier error already contains.
-fn distinct(causes: Vec<String>) -> Vec<String> {
+/// An error and its causes, without those whose text an earlier one already contains.
+pub fn text_of(error: &anyhow::Error) -> String {
     let mut kept: Vec<String> = Vec::new();
-    for cause in causes {
+    for cause in error.chain() {
+        let cause = cause.to_string().trim_end().to_owned();
         if !kept.iter().any(|earlier| earlier.contains(&cause)) {
             kept.push(cause);
         }
     }
-    kept
+    kept.join(": ")
 }
 
 fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {

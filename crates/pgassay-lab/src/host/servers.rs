@@ -11,7 +11,12 @@ use pgassay_relay::Relay;
 use super::planned_maintenance::with_maintenance_off;
 use super::{DataLocation, Host, SqlConnection, data, idle};
 use crate::equipment::Equipment;
+use crate::interrupt::Interrupted;
 use crate::run_context::RunContext;
+
+/// How long a server that may have died has to do so: clients notice its death before its exit status
+/// is available.
+const DEATH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A plan's servers, running and filled, in the plan's order.
 pub struct Servers {
@@ -69,11 +74,13 @@ impl Servers {
         let (mut host, warnings) = equipment.start(wanted, context)?;
         self.warnings.extend(warnings);
         context.stage(&format!("setting up the data on {}", host.name()));
-        let names = data::set_up(host.as_mut(), wanted, context)
-            .map_err(|error| host.is_alive().err().unwrap_or(error))?;
-        if wanted.dsn.is_none() {
-            idle::open(host.as_ref(), wanted, context, &mut self.idle)?;
-        }
+        let filled = data::set_up(host.as_mut(), wanted, context).and_then(|names| {
+            if wanted.dsn.is_none() {
+                idle::open(host.as_ref(), wanted, context, &mut self.idle)?;
+            }
+            Ok(names)
+        });
+        let names = filled.map_err(|error| death_or(host.as_ref(), error))?;
         self.facts.push(host.facts());
         self.running.push(host);
         self.databases.push(names);
@@ -93,6 +100,11 @@ impl Servers {
             }
         }
         Ok(())
+    }
+
+    /// Replaces an error by the death of a server if one has died.
+    pub fn death_or(&self, error: anyhow::Error) -> anyhow::Error {
+        self.iter().fold(error, |error, host| death_or(host, error))
     }
 
     /// Starts the relay that a point needs, unless it already runs.
@@ -206,4 +218,12 @@ impl Servers {
             });
         }
     }
+}
+
+/// Replaces an error by the death of this server if it has died.
+fn death_or(host: &dyn Host, error: anyhow::Error) -> anyhow::Error {
+    if error.is::<Interrupted>() {
+        return error;
+    }
+    host.is_alive_for(DEATH_PATIENCE).err().unwrap_or(error)
 }

@@ -6,12 +6,12 @@ mod saving;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use pgassay_account::calibration::CalibrationSummary;
 use pgassay_account::instructions::InstructionCosts;
 use pgassay_lab::requirements::{self, Unmet};
+use pgassay_lab::system_env::unix_us;
 use pgassay_lab::{
     Interrupted, Laboratory, LoadedStudy, RunContext, RunIdentity, assemble, counting,
 };
@@ -23,7 +23,7 @@ use saving::SavingEvents;
 use crate::args::{ColorWhen, RunArgs, RunFlags};
 use crate::command::count::{Countable, countable};
 use crate::command::study::{PlannedStudy, planned};
-use crate::exit::Partial;
+use crate::exit::{Partial, text_of};
 use crate::output::print_line_stderr;
 use crate::progress::ProgressDisplay;
 use crate::style::style;
@@ -112,13 +112,10 @@ pub fn run_planned(
 
 /// What is known about a run before its first trial.
 fn run_start(study: &LoadedStudy, plan: &Plan) -> RunStart {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
     RunStart {
         study_name: study.name.clone(),
         question: study.study.question.clone(),
-        started_us: i64::try_from(since.as_micros()).unwrap_or(i64::MAX),
+        started_us: unix_us(),
         pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
         plan: plan.clone(),
     }
@@ -152,7 +149,7 @@ fn exit_of(id: String, ended_early: Option<anyhow::Error>) -> Result<()> {
             Err(Interrupted.into())
         }
         Some(error) => Err(Partial {
-            reason: format!("{error:#}"),
+            reason: text_of(&error),
             id,
         }
         .into()),

@@ -11,14 +11,18 @@ use pgassay_test_support::{
 
 use crate::PROGRAM;
 
-/// Long enough for several trials of [`long`] on a busy machine; no output tells when one ends.
-const A_FEW_TRIALS: Duration = Duration::from_secs(4);
-
-/// A study of 20 s, long enough to be interrupted.
+/// A study of 20 s, long enough to be interrupted. Its server is not restarted.
 fn long() -> String {
     SMALL_STUDY
         .replace("full = \"2s\"", "full = \"20s\"")
-        .replace("pairs = 2", "pairs = 20")
+        .replace("pairs = 2", "pairs = 20\nrestart_every = 20")
+}
+
+/// Waits until a few trials have ended.
+fn wait_for_trials(scratch: &Scratch) {
+    wait_within("three trials end", Duration::from_mins(1), || {
+        scratch.saved_trials() >= 3
+    });
 }
 
 #[test]
@@ -147,7 +151,7 @@ fn a_server_crash_is_reported_and_completed_trials_are_saved() {
     }
     let scratch = Scratch::new(PROGRAM);
     let mut child = scratch.start(&long(), &[]);
-    std::thread::sleep(A_FEW_TRIALS);
+    wait_for_trials(&scratch);
     kill(scratch.postmaster_pid(), libc::SIGKILL);
     let code = wait_for_exit(&mut child, Duration::from_mins(1));
     assert_eq!(code, Some(2), "{}", scratch.stderr());
@@ -169,7 +173,7 @@ fn the_first_ctrl_c_stops_after_the_current_step_and_saves_trials() {
     }
     let scratch = Scratch::new(PROGRAM);
     let mut child = scratch.start(&long(), &[]);
-    std::thread::sleep(A_FEW_TRIALS);
+    wait_for_trials(&scratch);
     kill(child.id().cast_signed(), libc::SIGINT);
     assert_eq!(
         wait_for_exit(&mut child, Duration::from_mins(2)),

@@ -14,7 +14,7 @@ use pgassay_model::study::StudySource;
 
 use crate::args::{ResultsArgs, ServerArgs};
 use crate::command::study::seed_of_now;
-use crate::exit::Partial;
+use crate::exit::{Partial, text_of};
 use crate::progress::ProgressDisplay;
 use crate::{checks, interrupt, results};
 
@@ -113,7 +113,7 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
         None => Ok(()),
         Some(error) if error.is::<Interrupted>() => Err(error),
         Some(error) => Err(Partial {
-            reason: format!("{error:#}"),
+            reason: text_of(&error),
             id: "an incomplete calibration".to_owned(),
         }
         .into()),

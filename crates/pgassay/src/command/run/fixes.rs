@@ -7,6 +7,7 @@ use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_store::Store;
 
 use super::identity;
+use crate::exit::text_of;
 use crate::progress::ProgressDisplay;
 
 /// Runs the second stage, if there is one, and stores it in the run. A failure of the second stage
@@ -48,7 +49,10 @@ pub fn attempt(run: &mut Run, context: &RunContext<'_>, store: &Store) -> Result
             return Ok(());
         }
         Err(error) => {
-            warn(run, format!("cannot try suggested fixes: {error:#}"));
+            warn(
+                run,
+                format!("cannot try suggested fixes: {}", text_of(&error)),
+            );
             return Ok(());
         }
     };
