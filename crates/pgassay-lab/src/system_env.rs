@@ -75,53 +75,10 @@ fn account() -> Option<(String, PathBuf)> {
     }
 }
 
-/// What to add to a time on the load generator's clock to get the time since 1970, in µs.
-pub fn epoch_shift_us() -> u64 {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now_us = since_1970.map_or(0, |since| since.as_micros() as u64);
-    now_us.saturating_sub(monotonic_ns() / 1000)
-}
-
-/// The hard limit on open files.
-pub fn open_files_max() -> io::Result<u64> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the pointer is to our rlimit.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(limit.rlim_max)
-}
-
-/// Prompts for a password on the terminal, without echo.
-pub fn ask_password() -> io::Result<String> {
-    use io::{BufRead, Write};
-    use std::os::fd::AsRawFd;
-
-    let mut terminal = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/tty")?;
-    terminal.write_all(b"Password: ")?;
-    // SAFETY: all zeroes is a valid termios.
-    let mut before: libc::termios = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open, and the pointer is to our termios.
-    let is_terminal = unsafe { libc::tcgetattr(terminal.as_raw_fd(), &raw mut before) } == 0;
-    if is_terminal {
-        let mut silent = before;
-        silent.c_lflag &= !libc::ECHO;
-        // SAFETY: the pointer is to our termios.
-        unsafe { libc::tcsetattr(terminal.as_raw_fd(), libc::TCSAFLUSH, &raw const silent) };
-    }
-    let mut line = String::new();
-    let read = io::BufReader::new(&terminal).read_line(&mut line);
-    if is_terminal {
-        // SAFETY: as above.
-        unsafe { libc::tcsetattr(terminal.as_raw_fd(), libc::TCSAFLUSH, &raw const before) };
-    }
-    terminal.write_all(b"\n")?;
-    read?;
-    Ok(line.trim_end_matches(['\r', '\n']).to_owned())
+/// Now, in microseconds since 1970.
+pub fn unix_us() -> i64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }

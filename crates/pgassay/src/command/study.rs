@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
+use pgassay_lab::system_env::unix_us;
 use pgassay_lab::{LoadedStudy, scripts, study_errors};
 use pgassay_model::plan::{Overrides, Plan, plan};
 use pgassay_model::study::HumanDuration;
@@ -128,11 +129,8 @@ fn shown(dsn: &str) -> Result<String> {
 
 /// A seed that differs between runs.
 pub fn seed_of_now() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
     // Short enough to retype.
-    (since.as_micros() % 1_000_000_000) as u64
+    (unix_us() % 1_000_000_000).cast_unsigned()
 }
 
 fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {

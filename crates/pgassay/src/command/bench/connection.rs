@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use pgassay_lab::connector::{ConnectError, TimedStream, connect};
-use pgassay_lab::system_env::{RealSystem, ask_password};
+use pgassay_lab::system_env::RealSystem;
 use pgassay_wire::conninfo::{Address, Request, Target};
 use pgassay_wire::{Exchange, ExchangeError, Password, QueryResult, WireError};
 
 use super::message::{self, Exit, fatal};
 use super::settings::Settings;
+use super::system::ask_password;
 
 /// The connection target from options and environment.
 pub fn target(settings: &Settings, application: &str) -> Result<Target, Exit> {

@@ -21,6 +21,7 @@ mod scripts;
 mod seed;
 mod settings;
 mod shell;
+mod system;
 mod usage;
 
 use std::ffi::OsString;

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use pgassay_lab::connector;
-use pgassay_lab::system_env::{epoch_shift_us, monotonic_ns};
+use pgassay_lab::system_env::monotonic_ns;
 use pgassay_load::{
     ClientOptions, ClientPool, ClientPoolConfig, Limits, LoadError, Measurement, Observer, OnAbort,
     RunLength, WeightedScript,
@@ -22,6 +22,7 @@ use super::message::{self, Exit, fatal};
 use super::observer::{Common, Watcher};
 use super::report::Report;
 use super::settings::{PartitionMethod, Settings};
+use super::system::epoch_shift_us;
 use super::{progress, shell};
 use crate::exit::{INTERRUPTED, PARTIAL};
 use crate::interrupt;

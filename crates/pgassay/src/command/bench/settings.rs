@@ -1,7 +1,6 @@
 //! Settings from the command line, checked in pgbench's order, so that of several errors the same one
 //! is reported. Source: `main` in pgbench.c.
 
-use pgassay_lab::system_env::open_files_max;
 use pgassay_load::IoChoice;
 use pgassay_script::{Compat, ParseOptions, QueryProtocol, SCRIPTS_MAX, VariableNames};
 
@@ -10,6 +9,7 @@ use super::number::{integer, leading_double, leading_integer};
 use super::options::{Found, Opt, OptionReader};
 use super::scripts::{find_builtin, list_builtins, parse, read_script, show_script, weight};
 use super::seed::seed;
+use super::system::open_files_max;
 
 /// The steps of `-I`.
 const INIT_STEPS: &str = "dtgGvpf";

@@ -1,10 +1,11 @@
 //! Profiles a server on this machine: stack samples, exact CPU totals and transactions.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use pgassay_diagnosis::diagnose_observation;
+use pgassay_lab::system_env::unix_us;
 use pgassay_lab::waits::{WaitProbe, WaitSampler};
 use pgassay_lab::{Interrupt, ProfiledTrial, add_blocked, add_samples};
 use pgassay_model::check::Check;
@@ -195,13 +196,6 @@ impl ProfilingSession {
             _ => Ok(None),
         }
     }
-}
-
-/// Now, in microseconds since 1970.
-pub fn unix_us() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_micros() as i64)
 }
 
 impl ProfiledProcesses {

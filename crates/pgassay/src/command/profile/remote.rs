@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use pgassay_diagnosis::diagnose_observation;
+use pgassay_lab::system_env::unix_us;
 use pgassay_lab::waits::{ACTIVITY_HZ, waits_of};
 use pgassay_lab::{Interrupt, major_of};
 use pgassay_model::check::Check;
@@ -18,7 +19,6 @@ use pgassay_profile::{Access, ActivitySampler, WaitLog};
 use pgassay_record::observation::{Observation, SCHEMA, Subject};
 
 use super::connection::{RemoteServer, transactions};
-use super::local::unix_us;
 use crate::checks;
 
 /// Samples the server until the time is over or the user interrupts it.
