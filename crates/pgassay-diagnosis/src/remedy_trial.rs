@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use pgassay_model::plan::{Plan, Point, PointId};
+use pgassay_model::plan::{Plan, Point, PointId, Schedule};
 use pgassay_model::study::DriverKind;
 use pgassay_record::finding::Finding;
 use pgassay_record::remedy::RemedyVariant;
@@ -91,7 +91,10 @@ fn plan(
         servers: Vec::new(),
         conditions: Vec::new(),
         points: Vec::new(),
-        schedule: first.schedule,
+        schedule: Schedule {
+            gate_limit_percent: None,
+            ..first.schedule
+        },
     };
     for (number, &condition) in wanted.iter().enumerate() {
         plan.conditions.push(first.conditions[condition].clone());

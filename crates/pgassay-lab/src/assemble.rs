@@ -5,7 +5,7 @@ use pgassay_account::calibration::CalibrationSummary;
 use pgassay_account::comparison::assess;
 use pgassay_diagnosis::{diagnose, expectations};
 use pgassay_model::check::Check;
-use pgassay_model::plan::Plan;
+use pgassay_model::plan::{Plan, StoppingRule};
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_record::run::{Run, SCHEMA};
 
@@ -49,10 +49,6 @@ pub fn assemble(
         &assessment.comparisons,
         &outcome.profiles,
     );
-    // The plan does not know whether the processor has hardware counters.
-    let is_planned = |trial: &&Trial| trial.kind != TrialKind::HardwareCounters;
-    let ended = outcome.trials.iter().filter(is_planned).count();
-    let planned_trials = plan.trials_per_block() * plan.schedule.blocks;
     let mut run = Run {
         schema: SCHEMA.to_owned(),
         id: identity.id,
@@ -60,7 +56,7 @@ pub fn assemble(
         pgassay_version: identity.version,
         started_us: outcome.span_us.0,
         ended_us: outcome.span_us.1,
-        complete: ended == planned_trials as usize,
+        complete: is_complete(&plan, &outcome.trials, ended_early),
         study: study.study.clone(),
         plan,
         servers: outcome.servers,
@@ -85,4 +81,15 @@ pub fn assemble(
     run.warnings.extend(warnings::of(&run, ended_early));
     run.warnings.sort_by_key(|warning| warning.kind);
     Ok(run)
+}
+
+/// Whether all trials ran that were to run: all of the plan, or those that its verdicts required.
+fn is_complete(plan: &Plan, trials: &[Trial], ended_early: Option<&anyhow::Error>) -> bool {
+    if plan.schedule.stopping == StoppingRule::Sequential {
+        return ended_early.is_none();
+    }
+    // The plan does not know whether the processor has hardware counters.
+    let is_planned = |trial: &&Trial| trial.kind != TrialKind::HardwareCounters;
+    let ended = trials.iter().filter(is_planned).count();
+    ended == (plan.trials_per_block() * plan.schedule.blocks) as usize
 }

@@ -11,8 +11,8 @@
 //!
 //! Invariants: servers run from before the first trial until after the last; external servers keep
 //! running, but nothing is left on them. If a run ends early for whatever reason, completed trials
-//! are returned and nothing is left running. The laboratory computes no verdict while trials run, prints
-//! nothing and handles no signals.
+//! are returned and nothing is left running. While trials run, verdicts decide when they end and nothing
+//! else. The laboratory prints nothing and handles no signals.
 //!
 //! `examples/embed.rs` shows how a program runs its own study.
 
@@ -35,6 +35,7 @@ pub mod requirements;
 mod run;
 mod run_context;
 mod scheduler;
+mod sequential_blocks;
 mod study;
 pub mod study_errors;
 pub mod system_env;
@@ -58,6 +59,7 @@ pub use raw_results::RawResults;
 pub use real_equipment::RealEquipment;
 pub use run::{Laboratory, Outcome};
 pub use run_context::RunContext;
-pub use scheduler::{Block, FixedBlocks, Scheduler};
+pub use scheduler::{Block, FixedBlocks, Scheduler, scheduler_of};
+pub use sequential_blocks::SequentialBlocks;
 pub use study::LoadedStudy;
 pub use trial_slot::TrialSlot;

@@ -1,6 +1,6 @@
 //! The loop of a run: the next block, its trials, and what the scheduler makes of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 use pgassay_model::plan::{Plan, PointId};
@@ -16,7 +16,7 @@ use crate::load::LoadDriver;
 use crate::raw_results::RawResults;
 use crate::real_equipment::RealEquipment;
 use crate::run_context::RunContext;
-use crate::scheduler::{Block, FixedBlocks, Scheduler};
+use crate::scheduler::{Block, Scheduler, scheduler_of};
 use crate::system_env::unix_us;
 use crate::trial_runner::TrialRunner;
 
@@ -52,7 +52,7 @@ pub struct Laboratory<'a> {
 }
 
 impl Laboratory<'_> {
-    /// Runs the plan's blocks on real servers.
+    /// Runs the plan's blocks on real servers, all or until there are verdicts, as the plan says.
     ///
     /// # Errors
     /// If no trial could be completed. After the first trial, errors are in the outcome.
@@ -61,7 +61,7 @@ impl Laboratory<'_> {
             context,
             equipment: &mut RealEquipment,
         };
-        laboratory.run(plan, &mut FixedBlocks::of(plan))
+        laboratory.run(plan, scheduler_of(plan).as_mut())
     }
 
     /// Runs the blocks that the scheduler asks for.
@@ -122,7 +122,7 @@ impl Laboratory<'_> {
         let mut current = 0;
         let mut next = scheduler.next_block();
         while let Some(first) = next.take() {
-            let start = server_start(plan, first.number);
+            let start = plan.server_start(first.number);
             if start != current {
                 servers.restart(plan, &self.context)?;
                 current = start;
@@ -165,25 +165,26 @@ fn serve(
     let first_number = first.number;
     let mut next = Some(first);
     while let Some(block) = next {
-        if server_start(plan, block.number) != runner.server_start {
+        if plan.server_start(block.number) != runner.server_start {
             return Ok(Some(block));
         }
         let is_first = block.number == first_number;
         let before = results.trials.len();
         runner.block(&block, (is_first, blocks_max), results)?;
         scheduler.block_ended(&results.trials[before..]);
+        if let Some(progress) = scheduler.progress() {
+            runner.context.note(&progress);
+        }
         next = scheduler.next_block();
     }
     Ok(None)
 }
 
-/// The server start that a block belongs to, from 0; there is only one if all servers are external.
-fn server_start(plan: &Plan, block: u32) -> u32 {
-    if plan.servers.iter().all(|server| server.dsn.is_some()) {
-        return 0;
-    }
-    let each = plan.schedule.blocks_per_server_start;
-    block.checked_div(each).unwrap_or(0)
+/// The number of blocks with trials of a point.
+fn blocks_of(trials: &[Trial], point: PointId) -> usize {
+    let of_point = |it: &&Trial| (it.condition, it.variant) == (point.condition, point.variant);
+    let blocks: BTreeSet<u32> = trials.iter().filter(of_point).map(|it| it.block).collect();
+    blocks.len()
 }
 
 fn warn_of_unsteady(plan: &Plan, results: &RawResults, warnings: &mut Vec<Warning>) {
@@ -196,7 +197,7 @@ fn warn_of_unsteady(plan: &Plan, results: &RawResults, warnings: &mut Vec<Warnin
             "\"{}\" with {}: throughput was not yet stable at the end of warm-up in {times} of {} blocks",
             plan.variants[point.variant],
             plan.conditions[point.condition].title(),
-            plan.schedule.blocks,
+            blocks_of(&results.trials, point),
         );
         warnings.push(Warning {
             kind: WarningKind::NotSteady,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use pgassay_model::plan::StoppingRule;
 use pgassay_model::study::DriverKind;
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_record::run::{Run, Warning, WarningKind};
@@ -26,7 +27,10 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
     let mut found = Vec::new();
     let mut warn = |kind, message: String| found.push(Warning { kind, message });
     if let Some(error) = ended_early {
-        let all = run.plan.trials();
+        let all = match run.plan.schedule.stopping {
+            StoppingRule::AllBlocks => run.plan.trials().to_string(),
+            StoppingRule::Sequential => format!("at most {}", run.plan.trials()),
+        };
         warn(
             WarningKind::Incomplete,
             format!(

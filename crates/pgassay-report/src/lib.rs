@@ -6,9 +6,11 @@
 //! was assessed.
 
 mod calibration;
+mod comparisons;
 mod consistency;
 mod expectations;
 mod export;
+pub mod gate;
 mod html;
 mod instructions;
 mod json;
@@ -23,6 +25,7 @@ mod tail;
 mod terminal;
 
 pub use calibration::false_positives;
+pub use comparisons::{comparisons_csv, comparisons_markdown};
 pub use export::{ExportFormat, ExportedStacks, export, export_instruction_counts};
 pub use html::{html, instruction_counts_html, observation_html};
 pub use json::{json, observation_json, observation_schema, run_schema, study_schema};

@@ -24,6 +24,16 @@ pub(crate) fn mark(comparison: &Comparison) -> &'static str {
 pub(crate) fn reason(comparison: &Comparison) -> Option<String> {
     match comparison.inconclusive_reason? {
         Inconclusive::OnePair | Inconclusive::Noise => None,
+        Inconclusive::Unstable => Some(
+            "It is unstable: intervals of different analyses contradict each other, so the machine or the load \
+             changed during the run."
+                .to_owned(),
+        ),
+        Inconclusive::TooFewPairs => Some(
+            "The run ended before the first analysis, which takes 4 server starts (4 pairs, if the servers are \
+             not restarted)."
+                .to_owned(),
+        ),
         Inconclusive::RanksDisagree => Some(
             "The rank test contradicts the interval, possibly because of an outlier: check the pairs."
                 .to_owned(),
@@ -50,13 +60,26 @@ pub(crate) fn reasons(comparisons: &[&Comparison]) -> String {
             number::count(count, "condition")
         ),
     };
-    clause(
-        count(Inconclusive::RanksDisagree),
-        "the rank test contradicts the interval",
-    ) + &clause(
-        count(Inconclusive::BelowResolution),
-        "the pairs vary by less than the resolution of throughput",
-    )
+    [
+        (
+            Inconclusive::RanksDisagree,
+            "the rank test contradicts the interval",
+        ),
+        (
+            Inconclusive::BelowResolution,
+            "the pairs vary by less than the resolution of throughput",
+        ),
+        (
+            Inconclusive::Unstable,
+            "intervals of different analyses contradict each other",
+        ),
+        (
+            Inconclusive::TooFewPairs,
+            "the run ended before the first analysis",
+        ),
+    ]
+    .map(|(reason, text)| clause(count(reason), text))
+    .concat()
 }
 
 /// The footnotes for the marks of [`mark`] that occur.
@@ -111,7 +134,15 @@ pub(crate) fn basis(run: &Run) -> Option<String> {
         ));
     }
     let fewest = all.iter().map(|it| it.server_starts).min().unwrap_or(0);
-    parts.push(match (all.iter().all(|it| it.unit == UnitOfAnalysis::ServerStart), fewest) {
+    let most = all.iter().map(|it| it.server_starts).max().unwrap_or(0);
+    let by_starts = all.iter().all(|it| it.unit == UnitOfAnalysis::ServerStart);
+    if let Some(units_max) = first.units_max {
+        parts.push(sequential_basis(by_starts, units_max));
+    }
+    parts.push(match (by_starts, fewest) {
+        (true, _) if most > fewest => format!(
+            "Intervals are computed from {fewest} to {most} server starts, each represented by the mean of its pairs."
+        ),
         (true, _) => format!(
             "Intervals are computed from {fewest} server starts, each represented by the mean of its pairs."
         ),
@@ -126,11 +157,29 @@ pub(crate) fn basis(run: &Run) -> Option<String> {
     Some(parts.join(" "))
 }
 
+/// How a sequential run decided.
+fn sequential_basis(by_starts: bool, units_max: u32) -> String {
+    let unit = if by_starts {
+        "each server start"
+    } else {
+        "every two pairs"
+    };
+    format!(
+        "Decided sequentially: an analysis after {unit}, from the fourth to at most {units_max}, with one interval \
+         that is valid at all of them."
+    )
+}
+
 /// Whether more pairs alone may lead to a verdict.
 pub(crate) fn needs_pairs(comparison: &Comparison) -> bool {
     let by_pairs = !matches!(
         comparison.inconclusive_reason,
-        Some(Inconclusive::RanksDisagree | Inconclusive::BelowResolution)
+        Some(
+            Inconclusive::RanksDisagree
+                | Inconclusive::BelowResolution
+                | Inconclusive::Unstable
+                | Inconclusive::TooFewPairs
+        )
     );
     comparison.verdict == Verdict::Inconclusive && by_pairs
 }

@@ -1,10 +1,11 @@
 //! A run's results in sentences, the same in the terminal and on the page.
 
-use pgassay_account::comparison::{Comparison, Ratio, Verdict};
+use pgassay_account::comparison::{Basis, Comparison, Ratio, UnitOfAnalysis, Verdict};
 use pgassay_account::cost_row::Change;
 use pgassay_account::counters::CounterUnit;
 use pgassay_account::ledger::LedgerChecks;
 use pgassay_model::check::Check;
+use pgassay_model::plan::StoppingRule;
 use pgassay_model::profile::{Profile, Quality};
 use pgassay_model::waits::{WaitSource, Waits};
 use pgassay_record::finding::{Confidence, Fact, FactUnit, Finding};
@@ -39,6 +40,28 @@ pub(crate) fn verdict_word(verdict: Verdict) -> &'static str {
         Verdict::Equivalent => "equivalent",
         Verdict::Inconclusive => "inconclusive",
     }
+}
+
+/// The mark of a verdict in a matrix; [`MATRIX_KEY`] explains it.
+pub(crate) fn verdict_mark(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Faster => "▲",
+        Verdict::Slower => "▼",
+        Verdict::Equivalent => "=",
+        Verdict::Inconclusive => "?",
+    }
+}
+
+/// What the marks of a matrix mean.
+pub(crate) const MATRIX_KEY: &str =
+    "▲ faster, ▼ slower, = equivalent, ? inconclusive: throughput relative to the baseline";
+
+/// Fewer comparisons than these are clear from the sentences.
+pub(crate) const MATRIX_CELLS_MIN: usize = 4;
+
+/// Whether the verdicts are shown as a matrix.
+pub(crate) fn has_matrix(run: &Run) -> bool {
+    run.comparisons.len() >= MATRIX_CELLS_MIN && run.plan.conditions.len() > 1
 }
 
 /// The mark of a row; empty if its difference is within noise.
@@ -91,16 +114,32 @@ fn answer_alone(run: &Run, comparison: &Comparison) -> String {
     let tps = &comparison.tps;
     let figures = ratio_in_words(tps);
     match comparison.verdict {
-        Verdict::Faster => format!("{name} is faster than {baseline}: throughput {figures}."),
-        Verdict::Slower => format!("{name} is slower than {baseline}: throughput {figures}."),
+        Verdict::Faster => format!(
+            "{name} is faster than {baseline}{}: throughput {figures}.",
+            within_margin(tps)
+        ),
+        Verdict::Slower => format!(
+            "{name} is slower than {baseline}{}: throughput {figures}.",
+            within_margin(tps)
+        ),
         Verdict::Equivalent => {
             format!("{name} is equivalent to {baseline} (±2%): throughput {figures}.")
         }
         Verdict::Inconclusive => {
-            let why =
-                reliability::reason(comparison).unwrap_or_else(|| pairs_sentence("A verdict", tps));
+            let why = reliability::reason(comparison)
+                .unwrap_or_else(|| needed("A verdict", run, comparison));
             format!("{name} vs {baseline} is inconclusive: throughput {figures}. {why}")
         }
+    }
+}
+
+/// ` by less than 2%`, if the whole interval of a difference lies within the equivalence margin.
+fn within_margin(ratio: &Ratio) -> &'static str {
+    let margin = 1.0 + EQUIVALENCE_MARGIN;
+    if ratio.low > 1.0 / margin && ratio.high < margin {
+        " by less than 2%"
+    } else {
+        ""
     }
 }
 
@@ -187,13 +226,48 @@ pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
             .iter()
             .filter(|it| reliability::needs_pairs(it))
     };
-    let hardest = undecided().max_by_key(|it| pairs_needed(&it.tps))?;
+    let hardest = undecided().max_by_key(|it| {
+        let units = it.basis.and_then(|basis| basis.units_needed);
+        (units.map(u64::from), pairs_needed(&it.tps))
+    })?;
     let subject = if undecided().count() > 1 {
         "Deciding all of them"
     } else {
         "A verdict"
     };
-    Some(pairs_sentence(subject, &hardest.tps))
+    Some(needed(subject, run, hardest))
+}
+
+/// What a verdict would take: time and units for a sequential comparison, otherwise pairs.
+fn needed(subject: &str, run: &Run, comparison: &Comparison) -> String {
+    match comparison.basis {
+        Some(basis) if basis.units_max.is_some() => units_sentence(subject, run, basis),
+        _ => pairs_sentence(subject, &comparison.tps),
+    }
+}
+
+/// `A verdict needs about 30 server starts instead of 12: about 4 min.`
+fn units_sentence(subject: &str, run: &Run, basis: Basis) -> String {
+    let unit = match basis.unit {
+        UnitOfAnalysis::ServerStart => "server start",
+        UnitOfAnalysis::Pair => "pair",
+    };
+    let Some(needed) = basis.units_needed else {
+        return format!("{subject} needs more {unit}s, with --pairs.");
+    };
+    let units = run
+        .comparisons
+        .iter()
+        .filter_map(|it| it.basis)
+        .map(|it| it.units);
+    let elapsed_us = (run.ended_us - run.started_us) as f64;
+    let each_us = elapsed_us / f64::from(units.max().unwrap_or(1).max(1));
+    format!(
+        "{subject} needs about {} instead of {}: about {}.",
+        number::count(u64::from(needed), unit),
+        basis.units,
+        number::duration(f64::from(needed) * each_us)
+    )
 }
 
 /// How many pairs an inconclusive comparison needs.
@@ -284,14 +358,41 @@ pub(crate) fn what_was_run(run: &Run) -> String {
     }
     let schedule = &run.plan.schedule;
     format!(
-        "PostgreSQL {}; {}, {}; {}, trials of {}; seed {}.",
+        "PostgreSQL {}; {}, {}; {}, trials of {}{}; seed {}.",
         versions.join(", "),
         number::count(run.plan.variants.len() as u64, "variant"),
         number::count(run.plan.conditions.len() as u64, "condition"),
-        number::count(u64::from(schedule.blocks), "block"),
+        number::count(blocks_run(run), "block"),
         number::duration(schedule.trial_us as f64),
+        time_measured(run),
         schedule.seed
     )
+}
+
+/// The share of a run's time, without setup, that was measured: inside the windows of its trials.
+fn time_measured(run: &Run) -> String {
+    let elapsed_us = (run.ended_us - run.started_us) as f64;
+    let measured_us: f64 = run.trials.iter().map(|it| it.window_us).sum();
+    if elapsed_us <= 0.0 || measured_us <= 0.0 {
+        return String::new();
+    }
+    format!(
+        ", {} of {} inside their windows",
+        number::percent(measured_us / elapsed_us),
+        number::duration(elapsed_us)
+    )
+}
+
+/// The number of blocks: of the plan, or those that a sequential run took.
+pub(crate) fn blocks_run(run: &Run) -> u64 {
+    let schedule = &run.plan.schedule;
+    match schedule.stopping {
+        StoppingRule::AllBlocks => u64::from(schedule.blocks),
+        StoppingRule::Sequential => {
+            let last = run.trials.iter().map(|it| it.block).max();
+            last.map_or(0, |last| u64::from(last) + 1)
+        }
+    }
 }
 
 /// The quality of all profiles together; `None` without samples.

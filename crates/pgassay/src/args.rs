@@ -51,9 +51,44 @@ pub struct RunFlags {
     #[arg(long, alias = "try-remedies")]
     pub try_fixes: bool,
 
-    /// Print the complete result as JSON.
-    #[arg(long)]
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// How a result is printed.
+#[derive(Debug, Args)]
+pub struct OutputArgs {
+    /// What to print: text, markdown or csv (the comparisons), or json (the complete result).
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: ResultFormat,
+
+    /// Print the complete result as JSON; the same as --format json.
+    #[arg(long, conflicts_with = "format")]
     pub json: bool,
+}
+
+impl OutputArgs {
+    /// The format that was asked for.
+    pub fn chosen(&self) -> ResultFormat {
+        if self.json {
+            ResultFormat::Json
+        } else {
+            self.format
+        }
+    }
+}
+
+/// The format of a printed result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ResultFormat {
+    /// For a terminal.
+    Text,
+    /// For a page or a mail.
+    Markdown,
+    /// For spreadsheets and scripts.
+    Csv,
+    /// The complete result.
+    Json,
 }
 
 /// Flags of `pgassay profile`.
@@ -140,9 +175,14 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "TIME")]
     pub length: Option<HumanDuration>,
 
-    /// Pairs of trials per comparison. More pairs give narrower confidence intervals.
+    /// A fixed number of pairs of trials per comparison. Without it (and without `pairs` in the study), each
+    /// comparison ends as soon as it has a verdict.
     #[arg(long, value_name = "N")]
     pub pairs: Option<u32>,
+
+    /// End after this time (2min) with the verdicts so far, not including setup. Their intervals remain valid.
+    #[arg(long, value_name = "TIME", conflicts_with = "pairs")]
+    pub max_time: Option<HumanDuration>,
 
     /// Numbers of concurrent clients, instead of the study's list.
     #[arg(short, long, value_name = "N,…", value_delimiter = ',')]
@@ -285,9 +325,8 @@ pub struct ShowArgs {
     pub run: String,
     #[command(flatten)]
     pub results: ResultsArgs,
-    /// Print the complete result as JSON.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Flags of `pgassay report`.

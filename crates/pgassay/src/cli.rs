@@ -35,6 +35,8 @@ pub enum CliCommand {
     Run(Box<RunArgs>),
     /// Compare statements, settings, releases, builds or indexes, without a study file.
     Compare(Box<crate::command::compare::CompareArgs>),
+    /// Fail if a variant is slower than the baseline by more than a limit: a gate for builds.
+    Gate(Box<crate::command::gate::GateArgs>),
     /// Profile a running server: show where its CPU time goes.
     Profile(Box<ProfileArgs>),
     /// Count the instructions that a transaction executes, under valgrind. Counts are repeatable

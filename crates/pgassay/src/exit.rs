@@ -13,10 +13,14 @@ pub const OK: u8 = 0;
 pub const FAILURE: u8 = 1;
 /// The run failed midway; completed trials were saved.
 pub const PARTIAL: u8 = 2;
-/// `--against`: the cost increased beyond the tolerance.
+/// `gate`: a variant is slower than the limit; `count --against`: the cost increased beyond the tolerance.
 pub const REGRESSION: u8 = 3;
-/// `--against`: the counts cannot be compared.
-pub const NOT_COMPARABLE: u8 = 4;
+/// `gate`: the limit lies within an interval; `count --against`: the counts cannot be compared.
+pub const CANNOT_TELL: u8 = 4;
+/// `gate --bisect`: `git bisect run` skips the commit.
+pub const BISECT_SKIP: u8 = 125;
+/// `gate --bisect`: `git bisect run` stops.
+pub const BISECT_ABORT: u8 = 128;
 /// Interrupted by Ctrl-C (128 + SIGINT, the shell convention).
 pub const INTERRUPTED: u8 = 130;
 
@@ -30,11 +34,11 @@ pub struct Partial {
     pub id: String,
 }
 
-/// A failed `--against` comparison.
+/// A gate that a variant did not pass, or a failed `count --against`.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Gate {
-    /// [`REGRESSION`] or [`NOT_COMPARABLE`].
+    /// The exit code: [`REGRESSION`], [`CANNOT_TELL`], or one for `git bisect run`.
     pub code: u8,
     pub reason: String,
 }

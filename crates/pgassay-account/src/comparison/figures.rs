@@ -64,7 +64,7 @@ const CREDIT_STEP_US: f64 = 2.0;
 /// With credited transactions it is that of the clock. In older results, a transaction that ends in the
 /// window counts fully: clients with regular transactions run in lockstep with each other and with the
 /// window, so that each can gain or lose one transaction, the same in every trial.
-fn rate_resolution(trial: &Trial, clients: u32) -> f64 {
+pub(super) fn rate_resolution(trial: &Trial, clients: u32) -> f64 {
     if trial.credited_transactions.is_some() {
         return CREDIT_STEP_US / trial.window_us.max(1.0);
     }

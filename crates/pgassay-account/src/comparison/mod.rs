@@ -10,6 +10,8 @@ mod cost;
 mod figures;
 mod naming;
 mod pairing;
+mod sequential;
+mod sequential_verdicts;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,6 +20,10 @@ use crate::cost_row::CostRow;
 use crate::counters::{CounterDifference, CounterFigure};
 
 pub use assess::{Assessment, assess};
+pub use pgassay_stats::sequential::GateAnswer;
+pub use sequential::{
+    GatedComparison, RunningComparisons, decidable_effects, ends_unit, gate_power,
+};
 
 use crate::ledger::LedgerDifference;
 
@@ -101,7 +107,9 @@ pub struct Comparison {
     pub ledger: Option<LedgerDifference>,
 }
 
-/// The result of a comparison, given an equivalence margin of ±2%.
+/// The result of a comparison, given an equivalence margin of ±2%. With a fixed number of pairs, an interval
+/// that lies within the margin is equivalent even if it excludes 1; a sequential comparison is then faster or
+/// slower, within the margin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -128,6 +136,12 @@ pub enum Inconclusive {
     /// The pairs do not vary, or vary by less than the resolution of the rate, so that the same rounding
     /// error may repeat in every pair; and the interval, widened by the resolution, is inconclusive.
     BelowResolution,
+    /// Sequential comparisons: the intervals of different analyses contradict each other, because the machine
+    /// or the load changed.
+    Unstable,
+    /// Sequential comparisons: the run ended before the first analysis, which takes four server starts or
+    /// four pairs.
+    TooFewPairs,
 }
 
 /// The basis of an interval.
@@ -143,6 +157,14 @@ pub struct Basis {
     /// Number of comparisons that share the error rate: the probability of any false `faster` or `slower`
     /// among them is at most 5%, and so is that of any false `same`.
     pub comparisons: u32,
+    /// Sequential comparisons: the number of units after which a comparison ends at the latest. Its interval
+    /// is valid wherever it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units_max: Option<u32>,
+    /// Sequential comparisons without a verdict: about how many units it would take; `None` if unknown, or
+    /// above 100 000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units_needed: Option<u32>,
 }
 
 /// Unit of analysis: what varies independently.

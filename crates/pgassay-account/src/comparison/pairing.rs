@@ -1,33 +1,33 @@
 //! Forms pairs from the figures of trials, and computes the verdicts of all comparisons of a study.
 //!
-//! There is one pair per block and comparison. Verdicts come from `pgassay_stats::comparisons`: the
-//! probability of any false `faster` or `slower` in the whole study is at most 5%, and so is that of any
-//! false `same`.
+//! There is one pair per block and comparison. Verdicts on a fixed number of pairs come from
+//! `pgassay_stats::judge`: the probability of any false `faster` or `slower` in the whole study is at most
+//! 5%, and so is that of any false `equivalent`. Sequential ones are in `sequential_verdicts.rs`.
 
 use pgassay_stats as stats;
 use stats::power::DetectableFactors;
 
 use super::figures::{METRICS, SERVER_CPU, TPS, TrialFigures, geometric_mean};
+use super::sequential::ALPHA;
 use super::{Basis, Comparison, Inconclusive, Ratio, UnitOfAnalysis, Verdict};
 
-/// Probability of any false sign among all comparisons of a study, and of any false equivalence.
-const ALPHA: f64 = 0.05;
 /// Power at which the minimum detectable effect is defined.
 const POWER: f64 = 0.8;
 
 /// A comparison of a variant with the baseline, before its verdict.
-struct PendingComparison<'a> {
-    condition: usize,
-    variant: usize,
-    sides: [&'a [TrialFigures]; 2],
-    blocks: u32,
+pub(super) struct PendingComparison<'a> {
+    pub(super) condition: usize,
+    pub(super) variant: usize,
+    pub(super) sides: [&'a [TrialFigures]; 2],
+    /// The blocks whose pairs it uses, in order.
+    pub(super) blocks: Vec<u32>,
 }
 
 /// The pairs of one metric, their server starts and resolutions.
-struct MetricPairs {
-    figures: Vec<stats::Pair>,
+pub(super) struct MetricPairs {
+    pub(super) figures: Vec<stats::Pair>,
     boots: Vec<u32>,
-    steps: [f64; 2],
+    pub(super) steps: [f64; 2],
 }
 
 /// Compares every variant with the baseline under every condition, as one family. `by_condition` has
@@ -43,7 +43,7 @@ pub(super) fn compare_all(blocks: u32, by_condition: &[Vec<Vec<TrialFigures>>]) 
                 condition,
                 variant: index + 1,
                 sides: [baseline, figures],
-                blocks,
+                blocks: (0..blocks).collect(),
             };
             let rate = draft.pairs(TPS).compare(1.0 - ALPHA);
             drafts.extend(rate.map(|rate| (draft, rate)));
@@ -64,13 +64,13 @@ pub(super) fn compare_all(blocks: u32, by_condition: &[Vec<Vec<TrialFigures>>]) 
 }
 
 impl PendingComparison<'_> {
-    fn pairs(&self, metric: usize) -> MetricPairs {
+    pub(super) fn pairs(&self, metric: usize) -> MetricPairs {
         let mut found = MetricPairs {
             figures: Vec::new(),
             boots: Vec::new(),
             steps: self.sides.map(|figures| step(figures, metric)),
         };
-        for block in 0..self.blocks {
+        for &block in &self.blocks {
             let of_block = |side: usize| {
                 let figures = self.sides[side].iter();
                 figures.filter(move |figures| figures.block == block)
@@ -97,12 +97,29 @@ impl PendingComparison<'_> {
             .and_then(|it| DetectableFactors::new(it.units, judged.sign_alpha, POWER).ok())
             .flatten();
         let ratio = |metric: usize| ratio(&self.pairs(metric), judged.level, factors);
+        let verdict = verdict(judged.verdict);
+        let reason = judged.inconclusive.map(inconclusive);
+        self.judged(
+            (verdict, reason),
+            estimate.map(|it| basis(it, family)),
+            ratio,
+        )
+    }
+
+    /// The comparison with this verdict, given the ratio of each metric; `None` without one of throughput or
+    /// latency.
+    pub(super) fn judged(
+        &self,
+        (verdict, inconclusive_reason): (Verdict, Option<Inconclusive>),
+        basis: Option<Basis>,
+        ratio: impl Fn(usize) -> Option<Ratio>,
+    ) -> Option<Comparison> {
         Some(Comparison {
             condition: self.condition,
             variant: self.variant,
-            verdict: verdict(judged.verdict),
-            inconclusive_reason: judged.inconclusive.map(inconclusive),
-            basis: estimate.map(|it| basis(it, family)),
+            verdict,
+            inconclusive_reason,
+            basis,
             tps: ratio(TPS)?,
             latency_mean: ratio(1)?,
             latency_p50: ratio(2)?,
@@ -134,7 +151,11 @@ fn step(figures: &[TrialFigures], metric: usize) -> f64 {
     steps.fold(0.0, f64::max)
 }
 
-fn ratio(pairs: &MetricPairs, level: f64, factors: Option<DetectableFactors>) -> Option<Ratio> {
+pub(super) fn ratio(
+    pairs: &MetricPairs,
+    level: f64,
+    factors: Option<DetectableFactors>,
+) -> Option<Ratio> {
     let by_pair: Vec<f64> = pairs
         .figures
         .iter()
@@ -182,6 +203,8 @@ fn basis(estimate: &stats::Estimate, family: u32) -> Basis {
         units: estimate.units as u32,
         server_starts: estimate.boots as u32,
         comparisons: family,
+        units_max: None,
+        units_needed: None,
     }
 }
 

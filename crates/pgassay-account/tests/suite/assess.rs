@@ -22,7 +22,7 @@ fn planned(more: &str) -> Plan {
                 [[variant]]\nname = \"simple\"\n[[variant]]\nname = \"prepared\"\n";
     let source = StudySource {
         file: "s.toml".to_owned(),
-        text: format!("{text}{more}"),
+        text: format!("{text}{more}[length]\npairs = 6\n"),
     };
     plan(
         &source.parse().expect("the study is valid"),
@@ -33,7 +33,7 @@ fn planned(more: &str) -> Plan {
 }
 
 /// A trial of 0.1 s with this `tps` and `cpu_us` per transaction.
-fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64) -> Trial {
+pub fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64) -> Trial {
     let transactions = (tps / 10.0) as u64;
     let mut latency = Histogram::<u64>::new(3).expect("3 digits are allowed");
     latency

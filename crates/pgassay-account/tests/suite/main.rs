@@ -5,3 +5,4 @@ mod busy_server;
 mod consistency;
 mod ledger;
 mod margin;
+mod sequential;

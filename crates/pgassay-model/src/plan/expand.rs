@@ -67,7 +67,8 @@ pub fn plan(
     }
     let mut servers = expansion.servers.plans;
     count_connections(source, &mut servers, &points, &conditions, variants.len())?;
-    let schedule = schedule(study, source, overrides, points.len())?;
+    let has_own_server = servers.iter().any(|it| it.dsn.is_none());
+    let schedule = schedule(study, source, overrides, (points.len(), has_own_server))?;
     Ok(Plan {
         variants: variants
             .iter()

@@ -40,8 +40,12 @@ pub struct Overrides {
     pub length: Option<HumanDuration>,
     /// Whether to use the study's quick settings.
     pub quick: bool,
-    /// Pairs per comparison.
+    /// Pairs per comparison, instead of sequential verdicts.
     pub pairs: Option<u32>,
+    /// When a sequential run ends at the latest, after the beginning of its first trial.
+    pub max_time: Option<HumanDuration>,
+    /// Asks whether a variant is slower than the baseline by more than this, in percent.
+    pub gate_limit_percent: Option<f64>,
     /// Concurrent connections, instead of the study's list.
     pub clients: Option<Vec<u32>>,
     /// Only these variants; the first is the baseline.
@@ -282,11 +286,40 @@ pub struct PlannedScript {
     pub text: String,
 }
 
+/// When the blocks of a run end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StoppingRule {
+    /// After the planned number.
+    #[default]
+    AllBlocks,
+    /// A condition ends as soon as its comparisons have verdicts, judged after each server start, or after
+    /// every two pairs if the servers are not restarted.
+    Sequential,
+}
+
+fn once() -> u32 {
+    1
+}
+
 /// Number and length of trials.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Schedule {
-    /// Number of blocks; each gives one pair per comparison.
+    /// Number of blocks, with [`StoppingRule::Sequential`] at most; each gives one pair per comparison.
     pub blocks: u32,
+    /// When the blocks end.
+    #[serde(default)]
+    pub stopping: StoppingRule,
+    /// How often a block runs the trials of a condition in mirrored order; a pair is the mean of all.
+    #[serde(default = "once")]
+    pub repeats: u32,
+    /// When a sequential run ends at the latest, after the beginning of its first trial, µs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_time_us: Option<u64>,
+    /// A sequential run asks whether a variant is slower than the baseline by more than this, in percent,
+    /// instead of whether it is faster or slower.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate_limit_percent: Option<f64>,
     /// Length of a trial's measurement window, µs.
     pub trial_us: u64,
     /// Profiled trials per variant, condition and block.
@@ -311,6 +344,8 @@ pub struct Schedule {
 
 /// Estimated time to stop and start a server, mostly the shutdown checkpoint.
 const RESTART_US: u64 = 1_000_000;
+/// Above the numbers of conditions, which have their own streams of random numbers.
+const REPEAT_SHIFT: u32 = 56;
 
 /// Number of blocks with trials for hardware counters: two figures are enough for a standard deviation.
 pub(crate) const HARDWARE_COUNTER_BLOCKS: u32 = 2;
@@ -323,7 +358,7 @@ pub struct Round {
     /// Variants in the order in which they connect and warm up. It is independent of the order of the
     /// trials, so that warming a shared cache does not favor a variant systematically.
     pub warm_up: Vec<usize>,
-    /// Variants in the order of their timed trials: a permutation, then its reverse.
+    /// Variants in the order of their timed trials: a permutation, then its reverse; for each repeat.
     pub timed: Vec<usize>,
     /// Variants in the order of their profiled trials.
     pub profiled: Vec<usize>,
@@ -334,8 +369,18 @@ pub struct Round {
 impl Schedule {
     /// Number of trials per point, over all blocks.
     pub(crate) fn trials_per_point(&self) -> u64 {
-        let of_block = u64::from(2 + self.profiled);
+        let of_block = u64::from(self.trials_per_point_and_block());
         u64::from(self.blocks) * of_block + u64::from(self.hardware_counter_blocks())
+    }
+
+    /// Number of timed trials per point and block.
+    pub fn timed(&self) -> u32 {
+        2 * self.repeats
+    }
+
+    /// Number of trials per point and block, without those for hardware counters.
+    fn trials_per_point_and_block(&self) -> u32 {
+        self.timed() + self.profiled
     }
 
     /// The blocks of each server start, in order.
@@ -365,14 +410,20 @@ impl Plan {
         let schedule = &self.schedule;
         let variants = self.variants.len();
         let conditions = self.conditions.len();
-        // Stream 0 orders the conditions, stream c + 1 the trials of condition c. Streams with the
-        // highest bit set order the warm-up.
+        // Stream 0 orders the conditions, stream c + 1 the trials of condition c; each repeat has its own.
+        // Streams with the highest bit set order the warm-up.
         let stream = |number: usize| (number as u64) << 32 | u64::from(block);
+        let of_repeat = |condition: usize, repeat: u32| {
+            stream(condition + 1) | u64::from(repeat) << REPEAT_SHIFT
+        };
         let of_warm_up = |condition: usize| stream(condition + 1) | 1 << 63;
         block_order(conditions, schedule.seed, stream(0))[..conditions]
             .iter()
             .map(|&condition| {
-                let timed = block_order(variants, schedule.seed, stream(condition + 1));
+                let orders = (0..schedule.repeats).map(|repeat| {
+                    block_order(variants, schedule.seed, of_repeat(condition, repeat))
+                });
+                let timed: Vec<usize> = orders.flatten().collect();
                 let each = || timed.iter().take(variants).rev().copied();
                 let profiled = variants * schedule.profiled as usize;
                 let is_counted = block < schedule.hardware_counter_blocks();
@@ -421,12 +472,26 @@ impl Plan {
 
     /// Number of trials per block, without those for hardware counters.
     pub fn trials_per_block(&self) -> u32 {
-        self.points.len() as u32 * (2 + self.schedule.profiled)
+        self.points.len() as u32 * self.schedule.trials_per_point_and_block()
     }
 
     /// Number of trials, including those for hardware counters.
     pub fn trials(&self) -> u64 {
         self.points.len() as u64 * self.schedule.trials_per_point()
+    }
+
+    /// Whether servers are restarted between blocks. External servers never are.
+    pub fn restarts_servers(&self) -> bool {
+        self.schedule.blocks_per_server_start > 0 && self.servers.iter().any(|it| it.dsn.is_none())
+    }
+
+    /// The server start that a block belongs to, from 0.
+    pub fn server_start(&self, block: u32) -> u32 {
+        if self.restarts_servers() {
+            block / self.schedule.blocks_per_server_start
+        } else {
+            0
+        }
     }
 
     /// Total time inside trials, over all blocks, µs.

@@ -1,7 +1,7 @@
 //! The number and length of trials, and the number of connections that they need.
 
-use super::{Condition, Overrides, Point, Schedule, ServerPlan};
-use crate::study::{DriverKind, Study, StudyError, StudySource};
+use super::{Condition, Overrides, Point, Schedule, ServerPlan, StoppingRule};
+use crate::study::{DriverKind, Length, Study, StudyError, StudySource};
 
 /// In shorter windows, switching between variants costs more time than the variants themselves.
 const TRIAL_US_MIN: u64 = 50_000;
@@ -10,6 +10,16 @@ const WARM_UP_WINDOW_US: u64 = 50_000;
 const WARM_UP_CAP_US: u64 = 2_000_000;
 /// Connections in addition to the clients': setup, checks, a user with psql.
 const CONNECTIONS_SPARE: u32 = 10;
+
+/// A sequential comparison ends after this number of server starts at the latest, each with the mean of
+/// its pairs; or after this number of pairs, if servers are not restarted. The critical values in
+/// `pgassay_stats::sequential` are for these numbers.
+const SERVER_STARTS_SEQUENTIAL_MAX: u32 = 12;
+const PAIRS_SEQUENTIAL_MAX: u32 = 48;
+/// Trials of a server start, which cost less than the start itself: timed ones per point and repeat (2),
+/// and profiled ones.
+const REPEATS_PER_SERVER_START: u32 = 4;
+const PROFILED_PER_SERVER_START: u32 = 2;
 
 /// Limit on pairs: more would take weeks, however short their trials.
 const PAIRS_MAX: u32 = 100_000;
@@ -52,41 +62,76 @@ pub(super) fn count_connections(
     Ok(())
 }
 
+/// Number of blocks and of trials in them.
+struct Blocks {
+    stopping: StoppingRule,
+    blocks: u32,
+    repeats: u32,
+    profiled: u32,
+}
+
+impl Blocks {
+    fn fixed(blocks: u32) -> Self {
+        Self {
+            stopping: StoppingRule::AllBlocks,
+            blocks,
+            repeats: 1,
+            profiled: 1,
+        }
+    }
+
+    fn sequential(length: &Length, has_own_server: bool) -> Self {
+        let each = length.restart_every;
+        if each == 0 || !has_own_server {
+            return Self {
+                stopping: StoppingRule::Sequential,
+                ..Self::fixed(PAIRS_SEQUENTIAL_MAX)
+            };
+        }
+        Self {
+            stopping: StoppingRule::Sequential,
+            blocks: SERVER_STARTS_SEQUENTIAL_MAX * each,
+            repeats: (REPEATS_PER_SERVER_START / each).max(1),
+            profiled: (PROFILED_PER_SERVER_START / each).max(1),
+        }
+    }
+}
+
+/// The schedule of a plan with this number of points; `has_own_server` says whether there is a server that
+/// can be restarted.
 pub(super) fn schedule(
     study: &Study,
     source: &StudySource,
     overrides: &Overrides,
-    points: usize,
+    (points, has_own_server): (usize, bool),
 ) -> Result<Schedule, StudyError> {
     let length = &study.length;
-    let quick = study.quick.as_ref().filter(|_| overrides.quick);
-    let of_quick = quick.and_then(|quick| quick.pairs);
-    let blocks = overrides.pairs.or(of_quick).unwrap_or(length.pairs);
-    if blocks < 2 {
-        return Err(source.error_at(
-            &["length", "pairs"],
-            "`pairs` must be at least 2: one pair gives no confidence interval",
-        ));
-    }
-    if blocks > PAIRS_MAX {
-        let message = format!("`pairs` must be at most {PAIRS_MAX}");
-        return Err(source.error_at(&["length", "pairs"], message));
-    }
-    if !(1..=THREADS_MAX).contains(&length.threads) {
-        let message = format!("`threads` must be between 1 and {THREADS_MAX}");
-        return Err(source.error_at(&["length", "threads"], message));
-    }
+    check_length(study, source, overrides)?;
+    let blocks = match fixed_pairs(study, overrides) {
+        Some(pairs) => Blocks::fixed(pairs),
+        None => Blocks::sequential(length, has_own_server),
+    };
     let chosen = if overrides.quick {
         length.quick
     } else {
         length.full
     };
     let total = overrides.length.unwrap_or(chosen).duration().as_micros() as u64;
-    let profiled = u32::from(!overrides.without_profile);
+    let max_time = overrides
+        .max_time
+        .map(|it| it.duration().as_micros() as u64);
     let schedule = Schedule {
-        blocks,
+        blocks: blocks.blocks,
+        stopping: blocks.stopping,
+        repeats: blocks.repeats,
+        gate_limit_percent: overrides.gate_limit_percent,
+        max_time_us: max_time.filter(|_| blocks.stopping == StoppingRule::Sequential),
         trial_us: TRIAL_US_MIN,
-        profiled,
+        profiled: if overrides.without_profile {
+            0
+        } else {
+            blocks.profiled
+        },
         settle_us: SETTLE_US,
         warm_up_window_us: WARM_UP_WINDOW_US,
         warm_up_cap_us: WARM_UP_CAP_US,
@@ -102,4 +147,41 @@ pub(super) fn schedule(
         trial_us,
         ..schedule
     })
+}
+
+/// The fixed number of pairs, if the user or the study gives one.
+fn fixed_pairs(study: &Study, overrides: &Overrides) -> Option<u32> {
+    let quick = study.quick.as_ref().filter(|_| overrides.quick);
+    let of_quick = quick.and_then(|quick| quick.pairs);
+    overrides.pairs.or(of_quick).or(study.length.pairs)
+}
+
+fn check_length(
+    study: &Study,
+    source: &StudySource,
+    overrides: &Overrides,
+) -> Result<(), StudyError> {
+    let at = |key: &str, message: String| Err(source.error_at(&["length", key], message));
+    match fixed_pairs(study, overrides) {
+        Some(0 | 1) => {
+            let message = "`pairs` must be at least 2: one pair gives no confidence interval";
+            return at("pairs", message.to_owned());
+        }
+        Some(pairs) if pairs > PAIRS_MAX => {
+            return at("pairs", format!("`pairs` must be at most {PAIRS_MAX}"));
+        }
+        Some(_) => {}
+        None if study.length.restart_every > PAIRS_MAX => {
+            return at(
+                "restart_every",
+                format!("`restart_every` must be at most {PAIRS_MAX}"),
+            );
+        }
+        None => {}
+    }
+    if !(1..=THREADS_MAX).contains(&study.length.threads) {
+        let message = format!("`threads` must be between 1 and {THREADS_MAX}");
+        return at("threads", message);
+    }
+    Ok(())
 }

@@ -155,10 +155,11 @@ pub struct Length {
     /// Measurement time without `--quick`.
     #[serde(default = "default_full")]
     pub full: HumanDuration,
-    /// Pairs (blocks) per comparison, at least 2. Many pairs of short trials are better than few pairs
-    /// of long ones, as long as each trial reaches a steady state.
-    #[serde(default = "default_pairs")]
-    pub pairs: u32,
+    /// Pairs (blocks) per comparison, at least 2: their number is fixed. Without it, each comparison ends
+    /// as soon as it has a verdict: sequentially, after 4 to 12 server starts, or after 4 to 48 pairs if
+    /// the servers are not restarted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<u32>,
     /// Load generator threads per point (pgbench's `-j`).
     #[serde(default = "default_threads")]
     pub threads: u32,
@@ -174,7 +175,7 @@ impl Default for Length {
         Self {
             quick: default_quick(),
             full: default_full(),
-            pairs: default_pairs(),
+            pairs: None,
             threads: default_threads(),
             restart_every: default_restart_every(),
         }
@@ -214,10 +215,6 @@ fn default_quick() -> HumanDuration {
 
 fn default_full() -> HumanDuration {
     HumanDuration::from_secs(60)
-}
-
-fn default_pairs() -> u32 {
-    6
 }
 
 impl MaintenanceTime {

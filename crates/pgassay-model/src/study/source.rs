@@ -180,7 +180,7 @@ mod tests {
     fn a_minimal_study_parses_with_its_defaults() {
         let study = source(MINIMAL).parse().unwrap();
         assert_eq!(study.conditions.clients, vec![8]);
-        assert_eq!(study.length.pairs, 6);
+        assert_eq!(study.length.pairs, None);
         assert_eq!(study.variant[0].protocol, None);
     }
 

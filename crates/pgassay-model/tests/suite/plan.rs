@@ -50,10 +50,11 @@ fn the_baseline_is_not_always_the_first_to_warm_up() {
 
 #[test]
 fn restart_every_groups_blocks_by_server_start() {
-    let plan = planned(SMALL, &Overrides::default()).unwrap();
+    let fixed = format!("{SMALL}[length]\npairs = 6\n");
+    let plan = planned(&fixed, &Overrides::default()).unwrap();
     let each_block: Vec<_> = (0..6).map(|block| block..block + 1).collect();
     assert_eq!(plan.schedule.server_starts(), each_block);
-    let pairs_of = format!("{SMALL}[length]\nrestart_every = 2\n");
+    let pairs_of = format!("{SMALL}[length]\nrestart_every = 2\npairs = 6\n");
     let plan = planned(&pairs_of, &Overrides::default()).unwrap();
     assert_eq!(plan.schedule.server_starts(), [0..2, 2..4, 4..6]);
     let never = format!("{SMALL}[length]\nrestart_every = 0\npairs = 5\n");
@@ -67,6 +68,32 @@ fn restart_every_groups_blocks_by_server_start() {
     let uneven = format!("{SMALL}[length]\nrestart_every = 4\npairs = 5\n");
     let plan = planned(&uneven, &Overrides::default()).unwrap();
     assert_eq!(plan.schedule.server_starts(), [0..4, 4..5]);
+}
+
+#[test]
+fn without_pairs_a_plan_is_sequential_and_a_server_start_is_its_unit() {
+    use pgassay_model::plan::StoppingRule::{AllBlocks, Sequential};
+    let of = |length: &str, overrides: &Overrides| {
+        let plan = planned(&format!("{SMALL}[length]\n{length}\n"), overrides).unwrap();
+        let schedule = plan.schedule;
+        (schedule.stopping, schedule.blocks, schedule.timed(), schedule.profiled)
+    };
+    let usual = Overrides::default();
+    assert_eq!(of("", &usual), (Sequential, 12, 8, 2));
+    assert_eq!(of("restart_every = 2", &usual), (Sequential, 24, 4, 1));
+    assert_eq!(of("restart_every = 9", &usual), (Sequential, 108, 2, 1));
+    // Without restarts, pairs are the units.
+    assert_eq!(of("restart_every = 0", &usual), (Sequential, 48, 2, 1));
+    assert_eq!(of("pairs = 5", &usual), (AllBlocks, 5, 2, 1));
+    let fixed = Overrides {
+        pairs: Some(7),
+        ..Overrides::default()
+    };
+    assert_eq!(of("", &fixed), (AllBlocks, 7, 2, 1));
+    let round = planned(SMALL, &usual).unwrap().block(0).remove(0);
+    assert_eq!((round.timed.len(), round.profiled.len()), (16, 4));
+    let repeats: Vec<&[usize]> = round.timed.chunks(4).collect();
+    assert!(repeats.iter().all(|it| it[0] == it[3] && it[1] == it[2]), "{repeats:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The page: a single file that needs no network, no server and, except for the flame graph, no script.
 //!
-//! From the top: the question and its answer; a forest plot; findings; expectations; where the
+//! From the top: the question, all verdicts at a glance, and the answer; a forest plot; findings; expectations; where the
 //! difference in CPU time lies; instruction counts; where the response time goes; statement latencies;
 //! curves over concurrency; flame graphs of A, B and their difference; the pairs in order; server and
 //! kernel statistics; all figures; and everything needed to repeat the study. Charts are SVG generated
@@ -14,6 +14,7 @@ mod flame;
 mod forest;
 mod instructions;
 mod ledger;
+mod matrix;
 mod observation;
 mod pairs;
 mod provenance;
@@ -120,6 +121,7 @@ fn opening(run: &Run) -> Markup {
         header {
             p.kicker { "pgassay · " (run.study_name) " · " (number::moment(run.started_us)) }
             h1 { (run.study.question) }
+            (matrix::matrix(run))
             @for answer in sentence::answers(run) {
                 p class={
                     "answer " (answer.verdict.map_or("mixed", sentence::verdict_word))

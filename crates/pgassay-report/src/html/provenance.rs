@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use maud::{Markup, html};
 use pgassay_record::run::{Run, ServerFacts};
 
-use crate::number;
+use crate::{number, sentence};
 
 /// The last section of the page.
 pub(super) fn section(run: &Run) -> Markup {
@@ -37,14 +37,14 @@ fn plan(run: &Run) -> Markup {
             dd { (schedule.seed) " (the same seed gives the same order and the same random numbers)" }
             dt { "blocks" }
             dd {
-                (schedule.blocks) " randomized rounds over " (run.plan.points.len())
+                (sentence::blocks_run(run)) " randomized rounds over " (run.plan.points.len())
                 " points (a point is a variant under a condition); within a block every condition "
                 "opens new connections and runs its variants in random order, then in reverse; each "
-                "block gives one pair per comparison"
+                "block gives one pair per comparison, the mean of its timed trials"
             }
             dt { "trials" }
             dd {
-                "2 timed and " (schedule.profiled) " profiled per point and block "
+                (schedule.timed()) " timed and " (schedule.profiled) " profiled per point and block "
                 "(and, every other block, one for hardware counters, if available), "
                 (number::duration(schedule.trial_us as f64)) " each after a settling time of "
                 (number::duration(schedule.settle_us as f64)) "; "

@@ -81,7 +81,7 @@ fn table(run: &Run, noise: PairDetail) -> Table {
 }
 
 /// The color of a verdict.
-fn ink(verdict: Verdict) -> TextStyle {
+pub(super) fn ink(verdict: Verdict) -> TextStyle {
     match verdict {
         Verdict::Faster => TextStyle::Good,
         Verdict::Slower => TextStyle::Bad,

@@ -1,6 +1,6 @@
 //! A run as text, for a terminal of up to 100 columns.
 //!
-//! From the top: the question and its answer in sentences; one line per comparison; the figures of
+//! From the top: the question, all verdicts at a glance, and the answer in sentences; one line per comparison; the figures of
 //! every point; where the difference in CPU time and in response time lies, for the most informative
 //! comparison; findings; then limitations and warnings. The text is complete without color. The HTML
 //! page has the details.
@@ -13,6 +13,7 @@ mod figures;
 mod findings;
 mod instructions;
 mod ledger;
+mod matrix;
 mod notes;
 mod observation;
 mod statements;
@@ -58,6 +59,7 @@ fn opening(run: &Run, style: Style) -> String {
         out.push_str(&paint(line, TextStyle::Strong, style.color));
         out.push('\n');
     }
+    out.push_str(&matrix::section(run, style));
     for answer in sentence::answers(run) {
         out.push_str(&wrap(&answer.text, width, "→ ", "  "));
     }

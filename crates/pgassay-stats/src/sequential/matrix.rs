@@ -235,6 +235,14 @@ impl SequentialMatrix {
         self.given_up[comparison] = true;
     }
 
+    /// Whether [`SequentialMatrix::give_up`] was called for a comparison.
+    ///
+    /// # Panics
+    /// There is no such comparison.
+    pub fn is_given_up(&self, comparison: usize) -> bool {
+        self.given_up[comparison]
+    }
+
     /// What to expect of the rest of a comparison at its level in the matrix; `None` if it is decided, and before
     /// there is enough to judge by.
     ///
@@ -253,7 +261,11 @@ impl SequentialMatrix {
         Outlook::of_question(running, critical, is_decided, goals)
     }
 
-    fn is_open(&self, index: usize) -> bool {
+    /// Whether a comparison still gets blocks: it has no verdict, is not given up, and has an analysis left.
+    ///
+    /// # Panics
+    /// There is no such comparison.
+    pub fn is_open(&self, index: usize) -> bool {
         let running = &self.comparisons[index];
         let is_waiting = self.marks[index].is_none() && !self.given_up[index];
         is_waiting && !running.is_at_cap() && !self.range(index, self.open_max()).is_empty()

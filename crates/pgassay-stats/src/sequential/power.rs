@@ -146,7 +146,7 @@ impl std::fmt::Display for DecidableEffects {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let unit = match self.schedule {
             AnalysisSchedule::Pairs => " pairs",
-            AnalysisSchedule::Units => " units",
+            AnalysisSchedule::Units => " server starts",
         };
         write!(out, "at SD {}", rounded(100.0 * self.unit_sd_log))?;
         let mut is_first = true;

@@ -6,6 +6,7 @@ pub mod choice;
 pub mod compare;
 pub mod count;
 pub mod doctor;
+pub mod gate;
 pub mod list;
 pub mod profile;
 pub mod report;

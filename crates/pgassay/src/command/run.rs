@@ -5,28 +5,29 @@ mod saving;
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use pgassay_account::calibration::CalibrationSummary;
+use pgassay_account::comparison::{decidable_effects, gate_power};
 use pgassay_account::instructions::InstructionCosts;
 use pgassay_lab::requirements::{self, Unmet};
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::{
     Interrupted, Laboratory, LoadedStudy, RunContext, RunIdentity, assemble, counting,
 };
-use pgassay_model::plan::{Overrides, Plan, plan};
+use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
 use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_store::{RunStart, Store};
 use saving::SavingEvents;
 
-use crate::args::{ColorWhen, RunArgs, RunFlags};
+use crate::args::{ColorWhen, ResultFormat, RunArgs, RunFlags};
 use crate::command::count::{Countable, countable};
+use crate::command::show::printed;
 use crate::command::study::{PlannedStudy, planned};
 use crate::exit::{Partial, text_of};
 use crate::output::print_line_stderr;
 use crate::progress::ProgressDisplay;
-use crate::style::style;
 use crate::{checks, interrupt, results};
 
 /// The defaults of `pgassay count`.
@@ -47,6 +48,23 @@ pub fn run_planned(
     color: ColorWhen,
     out: &mut impl Write,
 ) -> Result<()> {
+    let finished = measure(all, seed, args)?;
+    finished.print(args.output.chosen(), color, out)?;
+    exit_of(finished.run.id, finished.ended_early)
+}
+
+/// A run that is stored.
+pub struct FinishedRun {
+    /// The result.
+    pub run: Run,
+    /// Where it is stored.
+    pub directory: PathBuf,
+    /// Why trials are missing.
+    pub ended_early: Option<anyhow::Error>,
+}
+
+/// Runs a planned study and stores its result. `seed` is the seed that the user gave.
+pub fn measure(all: &PlannedStudy, seed: Option<u64>, args: &RunFlags) -> Result<FinishedRun> {
     if args.counted {
         // Fail before the trials rather than after them.
         counting::check_countable(&all.plan, &all.found)?;
@@ -106,8 +124,11 @@ pub fn run_planned(
         fixes::attempt(&mut run, &context, &store)?;
     }
     let directory = saving::finish(writer, &run, &files(&run, logs))?;
-    print(&run, &directory, args.json, color, out)?;
-    exit_of(run.id, ended_early)
+    Ok(FinishedRun {
+        run,
+        directory,
+        ended_early,
+    })
 }
 
 /// What is known about a run before its first trial.
@@ -121,25 +142,26 @@ fn run_start(study: &LoadedStudy, plan: &Plan) -> RunStart {
     }
 }
 
-fn print(
-    run: &Run,
-    directory: &Path,
-    as_json: bool,
-    color: ColorWhen,
-    out: &mut impl Write,
-) -> Result<()> {
-    if as_json {
-        out.write_all(pgassay_report::json(run).as_bytes())?;
-    } else {
-        out.write_all(pgassay_report::terminal(run, &style(color)).as_bytes())?;
-        writeln!(out, "\nreport: {}", directory.join("report.html").display())?;
+impl FinishedRun {
+    /// Prints the result.
+    pub fn print(
+        &self,
+        format: ResultFormat,
+        color: ColorWhen,
+        out: &mut impl Write,
+    ) -> Result<()> {
+        out.write_all(printed(&self.run, format, color).as_bytes())?;
+        if format == ResultFormat::Text {
+            let page = self.directory.join("report.html");
+            writeln!(out, "\nreport: {}", page.display())?;
+        }
+        out.flush()?;
+        Ok(())
     }
-    out.flush()?;
-    Ok(())
 }
 
 /// The error that becomes the exit status of a run that ended early.
-fn exit_of(id: String, ended_early: Option<anyhow::Error>) -> Result<()> {
+pub fn exit_of(id: String, ended_early: Option<anyhow::Error>) -> Result<()> {
     match ended_early {
         None => Ok(()),
         Some(error) if error.is::<Interrupted>() => {
@@ -156,16 +178,24 @@ fn exit_of(id: String, ended_early: Option<anyhow::Error>) -> Result<()> {
     }
 }
 
-/// Tells what will run.
+/// Tells what will run, and what a sequential run can decide.
 fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
+    let (most, unit) = match plan.schedule.stopping {
+        StoppingRule::AllBlocks => ("", format!("{} pairs each", plan.schedule.blocks)),
+        StoppingRule::Sequential => ("at most ", "until there are verdicts".to_owned()),
+    };
     context.note(&format!(
-        "{}: {} points (variant × condition), {} pairs each, about {:.0} s plus setup; seed {}",
+        "{}: {} points (variant × condition), {unit}, {most}about {:.0} s plus setup; seed {}",
         planned.found.name,
         plan.points.len(),
-        plan.schedule.blocks,
         plan.estimated_us() as f64 / 1e6,
         plan.schedule.seed,
     ));
+    if let Some(power) = gate_power(plan) {
+        context.note(&format!("the gate, {power}"));
+    } else if let Some(effects) = decidable_effects(plan) {
+        context.note(&format!("what it can decide, {effects}"));
+    }
     for note in &planned.notes {
         context.note(note);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::{LoadedStudy, scripts, study_errors};
-use pgassay_model::plan::{Overrides, Plan, plan};
+use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
 use pgassay_model::study::HumanDuration;
 use pgassay_server::VersionRequest;
 use pgassay_wire::conninfo::split_secrets;
@@ -110,6 +110,8 @@ pub fn overrides(found: &LoadedStudy, choice: &ChoiceArgs) -> Result<Overrides> 
         length: choice.length,
         quick: choice.quick,
         pairs: choice.pairs,
+        max_time: choice.max_time,
+        gate_limit_percent: None,
         clients: choice.clients.clone(),
         variants: choice.variant.as_deref().map(|it| found.variants(it)),
         scripts: choice.script.as_deref().map(|it| found.scripts(it)),
@@ -167,6 +169,10 @@ fn print_servers(plan: &Plan, out: &mut impl Write) -> Result<()> {
 
 fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
     let schedule = &plan.schedule;
+    let most = match schedule.stopping {
+        StoppingRule::AllBlocks => "",
+        StoppingRule::Sequential => "at most ",
+    };
     writeln!(
         out,
         "variants: {} (the first is the baseline)",
@@ -174,21 +180,22 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
     )?;
     writeln!(
         out,
-        "{} condition{} x {} variant{}, {} blocks of {} trials of {} ({} timed, {} profiled per point and block), seed {}",
+        "{} condition{} x {} variant{}, {}{} blocks of {} trials of {} ({} timed, {} profiled per point and block), seed {}",
         plan.conditions.len(),
         plural(plan.conditions.len()),
         plan.variants.len(),
         plural(plan.variants.len()),
+        most,
         schedule.blocks,
         plan.trials_per_block(),
         span(schedule.trial_us),
-        2,
+        schedule.timed(),
         schedule.profiled,
         schedule.seed,
     )?;
     writeln!(
         out,
-        "measuring time {}; about {} including warm-up, plus setup",
+        "measuring time {most}{}; {most}about {} including warm-up, plus setup",
         seconds(plan.measurement_us()),
         seconds(plan.estimated_us())
     )?;

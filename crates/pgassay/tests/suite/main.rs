@@ -11,6 +11,7 @@ mod crate_dependencies;
 mod documents;
 mod faults;
 mod founding_scripts;
+mod gate;
 mod initialization;
 mod language;
 mod own_server;

@@ -117,13 +117,18 @@ pub struct CompareArgs {
     #[arg(short = 'j', long, value_name = "N", default_value_t = 1)]
     pub jobs: u32,
 
-    /// Total measuring time (10s, 2min), not including warm-up.
-    #[arg(long, value_name = "TIME", default_value = "20s")]
+    /// Total measuring time (10s, 2min) at most, not including warm-up.
+    #[arg(long, value_name = "TIME", default_value = "30s")]
     pub length: HumanDuration,
 
-    /// Pairs of trials per comparison. More pairs give narrower confidence intervals.
-    #[arg(long, value_name = "N", default_value_t = 12)]
-    pub pairs: u32,
+    /// A fixed number of pairs of trials per comparison. Without it, each comparison ends as soon as it has
+    /// a verdict.
+    #[arg(long, value_name = "N")]
+    pub pairs: Option<u32>,
+
+    /// End after this time (2min) with the verdicts so far, not including setup. Their intervals remain valid.
+    #[arg(long, value_name = "TIME", conflicts_with = "pairs")]
+    pub max_time: Option<HumanDuration>,
 
     /// Seed for the order of trials and the scripts' random numbers; printed with the result.
     #[arg(long, value_name = "N")]

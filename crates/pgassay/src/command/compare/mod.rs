@@ -6,6 +6,7 @@ mod question;
 use std::io::Write;
 
 use anyhow::{Context, Result};
+use pgassay_lab::LoadedStudy;
 use pgassay_model::plan::Overrides;
 use pgassay_model::study::StudySource;
 
@@ -19,13 +20,18 @@ use crate::command::study::{PlannedStudy, seed_of_now};
 /// The name under which results are listed, and the file in error messages.
 const NAME: &str = "compare";
 
-/// Compares, or saves the comparison as a study.
-pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
+/// The study that a question is.
+pub fn question_of(args: &CompareArgs) -> Result<LoadedStudy> {
     let source = StudySource {
         file: format!("{NAME}.toml"),
         text: question::study_text(args)?,
     };
-    let found = catalog::load(NAME, source)?;
+    catalog::load(NAME, source)
+}
+
+/// Compares, or saves the comparison as a study.
+pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
+    let found = question_of(args)?;
     if let Some(path) = &args.save {
         std::fs::write(path, &found.source.text)
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -36,6 +42,7 @@ pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Re
     let overrides = Overrides {
         seed: args.seed.unwrap_or_else(seed_of_now),
         without_profile: args.no_profile,
+        max_time: args.max_time,
         ..Overrides::default()
     };
     let planned = PlannedStudy::of(found, overrides)?;

@@ -47,11 +47,11 @@ pub fn study_text(args: &CompareArgs) -> Result<String> {
         "conditions".to_owned(),
         table([("clients", clients.into())]),
     );
-    let length = [
+    let mut length = vec![
         ("full", Value::from(args.length.to_string())),
-        ("pairs", args.pairs.into()),
         ("threads", args.jobs.into()),
     ];
+    length.extend(args.pairs.map(|pairs| ("pairs", pairs.into())));
     study.insert("length".to_owned(), table(length));
     let scripts = scripts.into_iter().map(|script| {
         let key = if script.is_builtin { "builtin" } else { "text" };
@@ -63,7 +63,7 @@ pub fn study_text(args: &CompareArgs) -> Result<String> {
     Ok(toml::to_string(&study)?)
 }
 
-fn table<const N: usize>(entries: [(&str, Value); N]) -> Value {
+fn table<'a>(entries: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
     let entries = entries.into_iter();
     let entries = entries.map(|(name, value)| (name.to_owned(), value));
     Value::Table(entries.collect())

@@ -21,7 +21,7 @@ use serde_json::json;
 pub use args::CountArgs;
 pub use countable::{Countable, countable};
 
-use crate::exit::{Gate, NOT_COMPARABLE, REGRESSION};
+use crate::exit::{CANNOT_TELL, Gate, REGRESSION};
 use crate::progress::ProgressDisplay;
 use crate::{catalog, interrupt};
 
@@ -191,7 +191,7 @@ fn gate(comparisons: &[VariantComparison]) -> Result<()> {
     if !unknown.is_empty() {
         let reason = format!("cannot be compared: {}", unknown.join("; "));
         return Err(Gate {
-            code: NOT_COMPARABLE,
+            code: CANNOT_TELL,
             reason,
         }
         .into());

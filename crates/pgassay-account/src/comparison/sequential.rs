@@ -1,0 +1,325 @@
+//! Comparisons that are judged while their trials run, and end as soon as they have a verdict.
+//!
+//! An analysis follows each unit: each server start, or every two pairs if the servers are not restarted. The
+//! statistics are those of [`pgassay_stats::sequential`]: one interval that is valid at all analyses, and one
+//! error rate for all comparisons of the plan.
+//!
+//! Invariant: the same trials give the same verdicts, whether they are added while they run or all at once
+//! afterwards; so a stored run can be judged again. A unit whose trials are not complete is not used.
+
+use std::collections::BTreeSet;
+
+use pgassay_model::plan::{Plan, PointId, StoppingRule};
+use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_stats as stats;
+use stats::sequential::{
+    AnalysisSchedule, GateAnswer, GateProspect, GateRule, MatrixCell, Outlook,
+    SequentialComparison, SequentialMatrix, SequentialPlan,
+};
+
+use super::figures::{geometric_mean, rate_resolution};
+
+/// Probability of any false sign among all comparisons of a study, and of any false equivalence.
+pub(super) const ALPHA: f64 = 0.05;
+
+/// The rate of a timed trial, in the study's unit.
+#[derive(Debug, Clone, Copy)]
+struct TrialRate {
+    block: u32,
+    rate: f64,
+    step: f64,
+}
+
+/// The comparisons of a sequential plan, to which blocks are added as they end.
+#[derive(Debug)]
+pub struct RunningComparisons<'a> {
+    plan: &'a Plan,
+    /// Condition and variant of each comparison.
+    compared: Vec<(usize, usize)>,
+    matrix: SequentialMatrix,
+    /// What the plan asks instead of verdicts: whether a variant is slower than a limit.
+    gate: Option<GateRule>,
+    /// The rates of the unit in progress, by point.
+    rates: Vec<Vec<TrialRate>>,
+    /// The blocks that are part of each comparison.
+    used_blocks: Vec<BTreeSet<u32>>,
+}
+
+impl<'a> RunningComparisons<'a> {
+    /// The comparisons of a plan, without trials; `None` if its number of pairs is fixed.
+    pub fn of(plan: &'a Plan) -> Option<Self> {
+        if plan.schedule.stopping != StoppingRule::Sequential {
+            return None;
+        }
+        let variants = 1..plan.variants.len();
+        let compared: Vec<(usize, usize)> = (0..plan.conditions.len())
+            .flat_map(|condition| variants.clone().map(move |variant| (condition, variant)))
+            .collect();
+        let plans = vec![sequential_plan(plan, ALPHA); compared.len()];
+        // The level is constant and within the table.
+        let matrix = SequentialMatrix::new(&plans, ALPHA).ok()?;
+        let limit = plan.schedule.gate_limit_percent;
+        Some(Self {
+            plan,
+            gate: limit.and_then(|percent| GateRule::slower_than(percent).ok()),
+            matrix,
+            rates: vec![Vec::new(); plan.points.len()],
+            used_blocks: vec![BTreeSet::new(); compared.len()],
+            compared,
+        })
+    }
+
+    /// Adds the trials of a block. Those that are not timed do not matter.
+    pub fn add_block<'t>(&mut self, block: u32, trials: impl IntoIterator<Item = &'t Trial>) {
+        let timed = trials.into_iter();
+        for trial in timed.filter(|it| it.kind == TrialKind::Timed) {
+            let id = PointId::new(trial.condition, trial.variant);
+            let units = self.plan.point(id).per_transaction() as f64;
+            let clients = self.plan.conditions[trial.condition].clients;
+            if trial.transactions > 0 {
+                self.rates[self.plan.index_of(id)].push(TrialRate {
+                    block,
+                    rate: trial.tps() * units,
+                    step: rate_resolution(trial, clients),
+                });
+            }
+        }
+        if ends_unit(self.plan, block) {
+            for index in 0..self.compared.len() {
+                self.add_unit(index);
+            }
+            self.rates.iter_mut().for_each(Vec::clear);
+        }
+    }
+
+    /// Adds the trials of a whole run, block by block.
+    pub fn add_blocks(&mut self, trials: &[Trial]) {
+        let blocks: BTreeSet<u32> = trials.iter().map(|it| it.block).collect();
+        for block in blocks {
+            self.add_block(block, trials.iter().filter(|it| it.block == block));
+        }
+    }
+
+    /// Adds the unit that has ended to a comparison, if the comparison took part in all of it.
+    fn add_unit(&mut self, index: usize) {
+        let (condition, variant) = self.compared[index];
+        let sides = [0, variant].map(|variant| {
+            let point = self.plan.index_of(PointId::new(condition, variant));
+            &self.rates[point]
+        });
+        let blocks: BTreeSet<u32> = sides[0].iter().map(|it| it.block).collect();
+        let mean = |side: usize, block: u32| {
+            let of_block = sides[side].iter().filter(|it| it.block == block);
+            let is_complete = of_block.clone().count() == self.plan.schedule.timed() as usize;
+            geometric_mean(of_block.map(|it| it.rate)).filter(|_| is_complete)
+        };
+        let pairs: Vec<stats::Pair> = blocks
+            .iter()
+            .filter_map(|block| {
+                Some(stats::Pair {
+                    baseline: mean(0, *block)?,
+                    variant: mean(1, *block)?,
+                })
+            })
+            .collect();
+        let steps = sides.map(|rates| rates.iter().map(|it| it.step).fold(0.0, f64::max));
+        if pairs.len() != blocks_per_unit(self.plan) as usize
+            || self.matrix.comparisons()[index].is_at_cap()
+        {
+            return;
+        }
+        // Rates of trials with transactions are positive, so their ratios exist.
+        if self
+            .matrix
+            .push_with_resolution(index, &pairs, steps)
+            .is_ok()
+        {
+            self.used_blocks[index].extend(blocks);
+        }
+    }
+
+    /// Ends comparisons that will probably have no verdict, and returns the conditions in which there is
+    /// still something to measure. To be asked after a unit.
+    pub fn open_conditions(&mut self) -> BTreeSet<usize> {
+        for index in 0..self.compared.len() {
+            if self.outlook(index).is_some_and(|it| it.is_futile()) {
+                self.matrix.give_up(index);
+            }
+        }
+        let open = (0..self.compared.len()).filter(|index| self.is_open(*index));
+        open.map(|index| self.compared[index].0).collect()
+    }
+
+    /// How many comparisons have a verdict, or an answer for the gate, and how many there are.
+    pub fn decided(&self) -> (usize, usize) {
+        let all = self.compared.len();
+        let decided = (0..all).filter(|index| match self.gate_answer(*index) {
+            Some(answer) => answer != GateAnswer::CannotTell,
+            None => self.matrix.cell(*index).verdict.is_conclusive(),
+        });
+        (decided.count(), all)
+    }
+
+    fn is_open(&self, index: usize) -> bool {
+        match self.gate_answer(index) {
+            Some(answer) => {
+                let running = &self.matrix.comparisons()[index];
+                let is_waiting =
+                    answer == GateAnswer::CannotTell && !self.matrix.is_given_up(index);
+                is_waiting && !running.is_at_cap()
+            }
+            None => self.matrix.is_open(index),
+        }
+    }
+
+    /// The gate's answer for a comparison; `None` if the plan has no gate. At α/K, none of K passes or fails
+    /// by mistake.
+    fn gate_answer(&self, index: usize) -> Option<GateAnswer> {
+        let alpha = ALPHA / self.compared.len() as f64;
+        let running = &self.matrix.comparisons()[index];
+        self.gate?.answer_at(running, alpha).ok()
+    }
+
+    /// The comparisons as a gate judges them; empty if the plan has no gate.
+    pub fn gated(&self) -> Vec<GatedComparison> {
+        let alpha = ALPHA / self.compared.len() as f64;
+        let all = self.compared.iter().enumerate();
+        all.filter_map(|(index, &(condition, variant))| {
+            let running = &self.matrix.comparisons()[index];
+            let last = running.analyses().last();
+            Some(GatedComparison {
+                condition,
+                variant,
+                answer: self.gate_answer(index)?,
+                ratio: last.map(stats::sequential::InterimAnalysis::ratio),
+                interval: interval_at(running, alpha),
+                pairs: running.pairs().len(),
+            })
+        })
+        .collect()
+    }
+
+    /// The comparison of a variant with the baseline under a condition, given all others.
+    pub fn cell(&self, condition: usize, variant: usize) -> Option<MatrixCell> {
+        Some(self.matrix.cell(self.index(condition, variant)?))
+    }
+
+    /// B/A of throughput so far; `None` before the first analysis.
+    pub fn ratio(&self, condition: usize, variant: usize) -> Option<f64> {
+        let index = self.index(condition, variant)?;
+        let last = self.matrix.comparisons()[index].analyses().last();
+        last.map(stats::sequential::InterimAnalysis::ratio)
+    }
+
+    /// How many units a comparison without a verdict would take, with the noise so far.
+    pub(super) fn units_needed(&self, condition: usize, variant: usize) -> Option<usize> {
+        let index = self.index(condition, variant)?;
+        let pairs = self.outlook(index)?.pairs_needed?;
+        Some(pairs.div_ceil(blocks_per_unit(self.plan) as usize))
+    }
+
+    /// The blocks that a comparison uses: those of complete units, up to its last analysis.
+    pub(super) fn used_blocks(&self, condition: usize, variant: usize) -> &BTreeSet<u32> {
+        static NONE: BTreeSet<u32> = BTreeSet::new();
+        self.index(condition, variant)
+            .map_or(&NONE, |index| &self.used_blocks[index])
+    }
+
+    fn outlook(&self, index: usize) -> Option<Outlook> {
+        match self.gate {
+            Some(gate) => gate.outlook(&self.matrix.comparisons()[index]),
+            None => self.matrix.outlook(index),
+        }
+    }
+
+    fn index(&self, condition: usize, variant: usize) -> Option<usize> {
+        self.compared
+            .iter()
+            .position(|it| *it == (condition, variant))
+    }
+}
+
+/// A comparison as a gate judges it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GatedComparison {
+    /// Index into the plan's conditions.
+    pub condition: usize,
+    /// Index into the plan's variants.
+    pub variant: usize,
+    /// Whether the variant is slower than the limit.
+    pub answer: GateAnswer,
+    /// Throughput of the variant relative to the baseline; `None` before the first analysis.
+    pub ratio: Option<f64>,
+    /// Its interval at the level of the gate; `None` before the first analysis, or if the comparison is
+    /// unstable.
+    pub interval: Option<stats::Interval>,
+    /// Number of pairs.
+    pub pairs: usize,
+}
+
+fn interval_at(running: &SequentialComparison, alpha: f64) -> Option<stats::Interval> {
+    running.interval_at(alpha).ok().flatten()
+}
+
+/// The plan of one comparison: its analyses, and the level of its interval alone.
+pub(super) fn sequential_plan(plan: &Plan, alpha: f64) -> SequentialPlan {
+    let schedule = if plan.restarts_servers() {
+        AnalysisSchedule::Units
+    } else {
+        AnalysisSchedule::Pairs
+    };
+    SequentialPlan {
+        alpha,
+        ..SequentialPlan::new(schedule, stats::Direction::HigherIsBetter)
+    }
+}
+
+/// Number of blocks, and so of pairs, in a unit.
+pub(super) fn blocks_per_unit(plan: &Plan) -> u32 {
+    if plan.restarts_servers() {
+        plan.schedule.blocks_per_server_start
+    } else {
+        1
+    }
+}
+
+/// Whether a unit ends with this block, so that an analysis follows and conditions may end.
+pub fn ends_unit(plan: &Plan, block: u32) -> bool {
+    (block + 1).is_multiple_of(blocks_per_unit(plan))
+}
+
+/// What a gate can tell, in words: `at SD 2%: passes an equal variant in 99% of runs, …`. `None` if the plan has no
+/// gate.
+pub fn gate_power(plan: &Plan) -> Option<String> {
+    let limit = plan.schedule.gate_limit_percent?;
+    let rule = GateRule::slower_than(limit).ok()?;
+    let comparisons = plan.conditions.len() * (plan.variants.len() - 1);
+    let schedule = sequential_plan(plan, ALPHA).schedule;
+    let of = |slowdown: f64| {
+        let alpha = ALPHA / comparisons.max(1) as f64;
+        GateProspect::new(&rule, (schedule, alpha), UNIT_SD_USUAL, slowdown).ok()
+    };
+    let twice = limit.max(1.0) * 2.0;
+    Some(format!(
+        "at SD {:.0}%: passes an equal variant in {:.0}% of runs, and fails one that is slower by {twice}% in {:.0}%",
+        100.0 * UNIT_SD_USUAL,
+        100.0 * of(0.0)?.pass,
+        100.0 * of(twice)?.regression,
+    ))
+}
+
+/// What a sequential plan can find out, in words: `at SD 2%: 20% in about 4 server starts, 5% in 7, …`.
+/// `None` if the number of pairs is fixed.
+pub fn decidable_effects(plan: &Plan) -> Option<String> {
+    let comparisons = plan.conditions.len() * (plan.variants.len() - 1);
+    if plan.schedule.stopping != StoppingRule::Sequential || comparisons == 0 {
+        return None;
+    }
+    let strictest = sequential_plan(plan, ALPHA / comparisons as f64);
+    let effects = stats::sequential::DecidableEffects::new(&strictest, UNIT_SD_USUAL, &EFFECTS);
+    Some(effects.ok()?.to_string())
+}
+
+/// The standard deviation of units that the announcement of a run assumes, and its effects in percent.
+const UNIT_SD_USUAL: f64 = 0.02;
+const EFFECTS: [f64; 4] = [20.0, 5.0, 2.0, 1.0];

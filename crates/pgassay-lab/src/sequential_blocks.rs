@@ -1,0 +1,225 @@
+//! Blocks until every comparison has a verdict.
+
+use std::collections::BTreeSet;
+
+use pgassay_account::comparison::{RunningComparisons, ends_unit};
+use pgassay_model::plan::Plan;
+use pgassay_model::trial::Trial;
+
+use crate::scheduler::{Block, Scheduler};
+
+/// Runs a condition as long as one of its comparisons is open. All open conditions take part in every block:
+/// a server start costs more than their trials.
+#[derive(Debug)]
+pub struct SequentialBlocks<'a> {
+    plan: &'a Plan,
+    running: RunningComparisons<'a>,
+    next: u32,
+    open: BTreeSet<usize>,
+    /// Begin of the first trial and of the last, µs since 1970.
+    span_us: Option<(i64, i64)>,
+    /// Whether an analysis followed the last block.
+    is_analyzed: bool,
+}
+
+impl<'a> SequentialBlocks<'a> {
+    /// The blocks of a sequential plan with these comparisons.
+    pub fn new(plan: &'a Plan, running: RunningComparisons<'a>) -> Self {
+        Self {
+            plan,
+            running,
+            next: 0,
+            open: (0..plan.conditions.len()).collect(),
+            span_us: None,
+            is_analyzed: false,
+        }
+    }
+
+    fn is_out_of_time(&self) -> bool {
+        let elapsed_us = self.span_us.map_or(0, |(first, last)| last - first);
+        let max_us = self.plan.schedule.max_time_us;
+        max_us.is_some_and(|max_us| elapsed_us.cast_unsigned() >= max_us)
+    }
+}
+
+impl Scheduler for SequentialBlocks<'_> {
+    fn next_block(&mut self) -> Option<Block> {
+        let number = self.next;
+        if number >= self.plan.schedule.blocks || self.is_out_of_time() {
+            return None;
+        }
+        let mut rounds = self.plan.block(number);
+        rounds.retain(|round| self.open.contains(&round.condition));
+        if rounds.is_empty() {
+            return None;
+        }
+        self.next += 1;
+        Some(Block { number, rounds })
+    }
+
+    fn block_ended(&mut self, trials: &[Trial]) {
+        let Some(first) = trials.first() else {
+            return;
+        };
+        self.next = self.next.max(first.block + 1);
+        let begin_us = self.span_us.map_or(first.started_us, |(first, _)| first);
+        let last = trials.last().unwrap_or(first);
+        self.span_us = Some((begin_us, last.started_us));
+        self.running.add_block(first.block, trials);
+        self.is_analyzed = ends_unit(self.plan, first.block);
+        // Within a unit, conditions stay together.
+        if self.is_analyzed {
+            self.open = self.running.open_conditions();
+        }
+    }
+
+    fn blocks_max(&self) -> u32 {
+        self.plan.schedule.blocks
+    }
+
+    fn progress(&self) -> Option<String> {
+        if !self.is_analyzed {
+            return None;
+        }
+        let unit = if self.plan.restarts_servers() {
+            format!(
+                "{} server starts",
+                self.plan.server_start(self.next - 1) + 1
+            )
+        } else {
+            format!("{} pairs", self.next)
+        };
+        let (decided, all) = self.running.decided();
+        if all > 1 {
+            return Some(format!(
+                "after {unit}: {decided} of {all} comparisons decided"
+            ));
+        }
+        let interval = self.running.cell(0, 1)?.interval?;
+        let ratio = self.running.ratio(0, 1)?;
+        Some(format!(
+            "after {unit}: throughput \u{d7}{ratio:.3} [{:.3}, {:.3}]",
+            interval.low, interval.high
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hdrhistogram::Histogram;
+    use pgassay_model::plan::{Overrides, plan};
+    use pgassay_model::study::StudySource;
+    use pgassay_model::trial::{ClientTotals, Latency, TrialKind};
+
+    use super::*;
+    use crate::scheduler::scheduler_of;
+
+    fn planned(max_time: Option<&str>) -> Plan {
+        let source = StudySource {
+            file: "s.toml".to_owned(),
+            text: "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select 1\"\n\
+                   [[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"\nprotocol = \"prepared\"\n\
+                   [conditions]\nclients = [1, 2]\n"
+                .to_owned(),
+        };
+        let overrides = Overrides {
+            max_time: max_time.map(|it| it.parse().expect("a duration")),
+            ..Overrides::default()
+        };
+        plan(
+            &source.parse().expect("the study is valid"),
+            &source,
+            &overrides,
+        )
+        .expect("the study can be planned")
+    }
+
+    /// The trials of a block; every trial takes a second. With one client the variant is a third faster, with two
+    /// the difference is unclear.
+    fn trials(plan: &Plan, block: &Block, begin: i64) -> Vec<Trial> {
+        let mut all: Vec<Trial> = Vec::new();
+        for round in &block.rounds {
+            for &variant in &round.timed {
+                let uneven = [0.8, 1.2, 1.0][(block.number % 3) as usize];
+                let factor = match (variant, round.condition) {
+                    (0, _) => 1.0,
+                    (_, 0) => 1.3 + 0.01 * uneven,
+                    _ => uneven,
+                };
+                let transactions = 1000.0 * factor;
+                let empty = Histogram::<u64>::new(3).expect("three digits are supported");
+                all.push(Trial {
+                    block: block.number,
+                    server_start: plan.server_start(block.number),
+                    condition: round.condition,
+                    variant,
+                    position: 0,
+                    kind: TrialKind::Timed,
+                    started_us: begin + all.len() as i64 * 1_000_000,
+                    window_us: 1e6,
+                    transactions: transactions as u64,
+                    credited_transactions: Some(transactions),
+                    transactions_total: transactions as u64,
+                    latency: Latency::from_histogram(&empty),
+                    server: None,
+                    client: ClientTotals::default(),
+                    cpu_steal: 0.0,
+                    other_programs: 0.0,
+                    unaccounted: None,
+                    counters: std::collections::BTreeMap::new(),
+                    cpu_utilization: 0.0,
+                    background: Vec::new(),
+                    waits: None,
+                    cross_checks: None,
+                });
+            }
+        }
+        all
+    }
+
+    /// The conditions of each block until the scheduler ends.
+    fn conditions(plan: &Plan) -> Vec<Vec<usize>> {
+        let mut scheduler = scheduler_of(plan);
+        let (mut found, mut now) = (Vec::new(), 0);
+        while let Some(block) = scheduler.next_block() {
+            let mut conditions: Vec<usize> = block.rounds.iter().map(|it| it.condition).collect();
+            conditions.sort_unstable();
+            found.push(conditions);
+            let trials = trials(plan, &block, now);
+            now += trials.len() as i64 * 1_000_000;
+            scheduler.block_ended(&trials);
+        }
+        found
+    }
+
+    #[test]
+    fn a_decided_condition_gets_no_further_block_and_a_hopeless_one_is_given_up() {
+        let found = conditions(&planned(None));
+        assert!(found[..4].iter().all(|it| *it == [0, 1]), "{found:?}");
+        assert!(found[4..].iter().all(|it| *it == [1]), "{found:?}");
+        assert!((6..=12).contains(&found.len()), "{found:?}");
+    }
+
+    #[test]
+    fn the_time_limit_counts_from_the_first_trial() {
+        // A block has 32 trials of a second.
+        assert_eq!(conditions(&planned(Some("1min"))).len(), 2);
+    }
+
+    #[test]
+    fn earlier_blocks_bring_a_new_scheduler_to_the_same_state() {
+        let plan = planned(None);
+        let mut first = scheduler_of(&plan);
+        let mut blocks = Vec::new();
+        for _ in 0..5 {
+            let block = first.next_block().expect("there are blocks");
+            let trials = trials(&plan, &block, 0);
+            first.block_ended(&trials);
+            blocks.push(trials);
+        }
+        let mut second = scheduler_of(&plan);
+        blocks.iter().for_each(|trials| second.block_ended(trials));
+        assert_eq!(first.next_block(), second.next_block());
+        assert_eq!(first.progress(), second.progress());
+    }
+}

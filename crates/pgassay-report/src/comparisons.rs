@@ -1,0 +1,81 @@
+//! The comparisons of a run as a table for other programs: CSV, and Markdown for a page or a mail.
+
+use pgassay_record::run::Run;
+
+use crate::gate::in_markdown;
+use crate::outline::{baseline_name, condition_title, variant_name};
+use crate::{number, sentence};
+
+/// One line per comparison, with a header. Ratios are those of the variant to the baseline; an empty field is
+/// unknown. Quoted as in RFC 4180.
+pub fn comparisons_csv(run: &Run) -> String {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let mut records = vec![
+        vec![
+            "condition",
+            "variant",
+            "baseline",
+            "verdict",
+            "tps_ratio",
+            "low",
+            "high",
+            "confidence_level",
+            "pairs",
+            "pair_sd",
+            "latency_mean_ratio",
+            "latency_p99_ratio",
+            "server_cpu_ratio",
+        ]
+        .into_iter()
+        .map(str::to_owned)
+        .collect::<Vec<_>>(),
+    ];
+    for it in &run.comparisons {
+        let tps = &it.tps;
+        records.push(vec![
+            condition_title(run, it.condition),
+            variant_name(run, it.variant).to_owned(),
+            baseline_name(run).to_owned(),
+            sentence::verdict_word(it.verdict).to_owned(),
+            tps.ratio.to_string(),
+            tps.low.to_string(),
+            tps.high.to_string(),
+            tps.confidence_level.to_string(),
+            tps.by_pair.len().to_string(),
+            tps.pair_sd.to_string(),
+            it.latency_mean.ratio.to_string(),
+            it.latency_p99.ratio.to_string(),
+            it.server_cpu
+                .as_ref()
+                .map_or_else(String::new, |cpu| cpu.ratio.to_string()),
+        ]);
+    }
+    for record in records {
+        // Writing to memory does not fail, and all records have the same number of fields.
+        let written = writer.write_record(record);
+        debug_assert!(written.is_ok(), "{written:?}");
+    }
+    String::from_utf8_lossy(&writer.into_inner().unwrap_or_default()).into_owned()
+}
+
+/// The answers in sentences and a table of the comparisons.
+pub fn comparisons_markdown(run: &Run) -> String {
+    let mut text = format!("**{}**\n\n", in_markdown(&run.study.question));
+    for answer in sentence::answers(run) {
+        text += &format!("- {}\n", in_markdown(&answer.text));
+    }
+    text += "\n| condition | variant | verdict | throughput | pairs |\n|---|---|---|--:|--:|\n";
+    for it in &run.comparisons {
+        text += &format!(
+            "| {} | {} | {} | {} {} | {} |\n",
+            in_markdown(&condition_title(run, it.condition)),
+            in_markdown(variant_name(run, it.variant)),
+            sentence::verdict_word(it.verdict),
+            number::ratio(it.tps.ratio),
+            number::interval(it.tps.low, it.tps.high),
+            it.tps.by_pair.len(),
+        );
+    }
+    text += &format!("\n{}\n", in_markdown(&sentence::what_was_run(run)));
+    text
+}

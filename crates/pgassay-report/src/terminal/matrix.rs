@@ -1,0 +1,41 @@
+//! All verdicts at a glance: one row per condition, one column per variant.
+
+use pgassay_record::run::Run;
+
+use super::style::Style;
+use super::table::{Alignment, Table, cell, inked, name, wrap};
+use crate::outline::{comparison, condition_title, variant_name};
+use crate::{number, sentence};
+
+/// The matrix with its key; empty if there are fewer than [`sentence::MATRIX_CELLS_MIN`] comparisons or a
+/// single condition, or if it does not fit.
+pub(super) fn section(run: &Run, style: Style) -> String {
+    if !sentence::has_matrix(run) {
+        return String::new();
+    }
+    let variants = 1..run.plan.variants.len();
+    let mut alignments = vec![Alignment::Left];
+    alignments.extend(variants.clone().map(|_| Alignment::Left));
+    let mut table = Table::new(&alignments);
+    let titles = variants.clone().map(|it| name(variant_name(run, it)));
+    table.row([cell("")].into_iter().chain(titles).collect());
+    for condition in 0..run.plan.conditions.len() {
+        let mut row = vec![cell(condition_title(run, condition))];
+        row.extend(variants.clone().map(|variant| {
+            comparison(run, condition, variant).map_or_else(
+                || cell(""),
+                |it| {
+                    let mark = sentence::verdict_mark(it.verdict);
+                    let text = format!("{mark} {}", number::ratio(it.tps.ratio));
+                    inked(text, super::answer::ink(it.verdict))
+                },
+            )
+        }));
+        table.row(row);
+    }
+    if table.width() > style.columns() {
+        return String::new();
+    }
+    let key = wrap(sentence::MATRIX_KEY, style.columns(), "  ", "  ");
+    format!("{}{key}", table.render(style.color))
+}

@@ -1,0 +1,136 @@
+//! `pgassay gate`, and runs that end when they are decided.
+
+use pgassay_account::comparison::{UnitOfAnalysis, Verdict};
+use pgassay_record::run::Run;
+use pgassay_test_support::{Finished, Scratch};
+
+/// A hundred times as slow, whatever else the machine does.
+const FAST: &str = "select 1";
+const SLOW: &str = "select count(*) from generate_series(1, 20000)";
+
+fn finished(scratch: &Scratch, args: &[&str]) -> Finished {
+    let output = scratch.command().args(args).output();
+    Finished::of(&output.expect("the program runs"))
+}
+
+fn gate(scratch: &Scratch, args: &[&str]) -> Finished {
+    let all = [&["gate", "--length", "5s", "--no-profile"], args].concat();
+    finished(scratch, &all)
+}
+
+#[test]
+fn a_large_difference_ends_a_run_after_four_server_starts() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let args = [
+        "compare",
+        FAST,
+        SLOW,
+        "--length",
+        "5s",
+        "--no-profile",
+        "--json",
+    ];
+    let finished = finished(&scratch, &args);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let run: Run = serde_json::from_str(&finished.stdout).expect("the result is JSON");
+    let [comparison] = &run.comparisons[..] else {
+        panic!("one comparison");
+    };
+    assert_eq!(comparison.verdict, Verdict::Slower);
+    let basis = comparison.basis.expect("there are units");
+    assert_eq!((basis.unit, basis.units), (UnitOfAnalysis::ServerStart, 4));
+    assert!(run.complete, "what was not needed is not missing");
+    assert!(
+        finished
+            .stderr
+            .contains("what it can decide, at SD 2%: 20% in about 4 server starts"),
+        "{}",
+        finished.stderr
+    );
+    assert!(
+        finished
+            .stderr
+            .contains("after 4 server starts: throughput ×0."),
+        "{}",
+        finished.stderr
+    );
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn a_slower_variant_fails_with_3_and_says_so_first() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let (junit, markdown) = (
+        scratch.path().join("junit.xml"),
+        scratch.path().join("gate.md"),
+    );
+    let [junit_path, markdown_path] =
+        [&junit, &markdown].map(|it| it.to_str().expect("a plain path"));
+    let finished = gate(
+        &scratch,
+        &[
+            FAST,
+            SLOW,
+            "--junit",
+            junit_path,
+            "--markdown",
+            markdown_path,
+        ],
+    );
+    assert_eq!(finished.code, Some(3), "{finished:?}");
+    let first = finished.stdout.lines().next().unwrap_or_default();
+    assert!(
+        first.starts_with("regression: ") && first.contains("by more than 5%"),
+        "{first}"
+    );
+    let xml = std::fs::read_to_string(&junit).expect("the file is written");
+    assert!(xml.contains("tests=\"1\" failures=\"1\""), "{xml}");
+    assert!(
+        xml.contains("<failure type=\"regression\" message=\"throughput ×0."),
+        "{xml}"
+    );
+    let text = std::fs::read_to_string(&markdown).expect("the file is written");
+    assert!(text.contains("| regression |"), "{text}");
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn a_faster_variant_passes_and_bisect_has_its_own_codes() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let passed = gate(&scratch, &[SLOW, FAST, "--bisect"]);
+    assert_eq!(passed.code, Some(0), "{passed:?}");
+    assert!(passed.stdout.starts_with("pass: "), "{}", passed.stdout);
+    let wrong = gate(&scratch, &["select nope", FAST, "--bisect"]);
+    assert_eq!(wrong.code, Some(128), "{wrong:?}");
+    let alone = gate(&scratch, &[FAST]);
+    assert_eq!(alone.code, Some(1), "{alone:?}");
+    assert!(alone.stderr.contains("variant"), "{}", alone.stderr);
+    let limit = gate(&scratch, &[FAST, SLOW, "--fail-if", "faster > 5%"]);
+    assert_eq!(limit.code, Some(1), "{limit:?}");
+    assert!(
+        limit.stderr.contains("expected 'slower > N%'"),
+        "{}",
+        limit.stderr
+    );
+}
+
+#[test]
+fn a_time_limit_ends_a_run_with_what_it_has() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let args = [
+        "compare",
+        FAST,
+        SLOW,
+        "--length",
+        "5s",
+        "--no-profile",
+        "--max-time",
+        "1s",
+        "--json",
+    ];
+    let finished = finished(&scratch, &args);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let run: Run = serde_json::from_str(&finished.stdout).expect("the result is JSON");
+    let starts = run.trials.iter().map(|it| it.server_start).max();
+    assert!(starts.is_some_and(|it| it < 4), "{starts:?}");
+}
