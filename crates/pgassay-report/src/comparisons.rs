@@ -1,5 +1,7 @@
 //! The comparisons of a run as a table for other programs: CSV, and Markdown for a page or a mail.
 
+use std::fmt::Write;
+
 use pgassay_record::run::Run;
 
 use crate::gate::in_markdown;
@@ -62,12 +64,13 @@ pub fn comparisons_csv(run: &Run) -> String {
 pub fn comparisons_markdown(run: &Run) -> String {
     let mut text = format!("**{}**\n\n", in_markdown(&run.study.question));
     for answer in sentence::answers(run) {
-        text += &format!("- {}\n", in_markdown(&answer.text));
+        _ = writeln!(text, "- {}", in_markdown(&answer.text));
     }
     text += "\n| condition | variant | verdict | throughput | pairs |\n|---|---|---|--:|--:|\n";
     for it in &run.comparisons {
-        text += &format!(
-            "| {} | {} | {} | {} {} | {} |\n",
+        _ = writeln!(
+            text,
+            "| {} | {} | {} | {} {} | {} |",
             in_markdown(&condition_title(run, it.condition)),
             in_markdown(variant_name(run, it.variant)),
             sentence::verdict_word(it.verdict),
@@ -76,6 +79,6 @@ pub fn comparisons_markdown(run: &Run) -> String {
             it.tps.by_pair.len(),
         );
     }
-    text += &format!("\n{}\n", in_markdown(&sentence::what_was_run(run)));
+    _ = writeln!(text, "\n{}", in_markdown(&sentence::what_was_run(run)));
     text
 }

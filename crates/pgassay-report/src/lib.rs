@@ -17,6 +17,7 @@ mod json;
 mod ledger;
 mod number;
 mod outline;
+mod outlook;
 mod printable;
 mod reliability;
 mod sentence;

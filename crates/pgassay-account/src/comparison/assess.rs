@@ -15,7 +15,7 @@ use crate::counters::PointCounters;
 use crate::ledger::{self, Ledger, PointMeasurements};
 
 /// The figures of every point, and the comparison of every variant with the baseline.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Assessment {
     /// The points, in the plan's order.
     pub points: Vec<PointSummary>,
@@ -38,11 +38,7 @@ pub fn assess(
     trials: &[Trial],
     profiles: &[Profile],
 ) -> Result<Assessment, LatencyError> {
-    let mut assessment = Assessment {
-        points: Vec::new(),
-        comparisons: Vec::new(),
-        ledgers: Vec::new(),
-    };
+    let mut assessment = Assessment::default();
     let by_condition: Vec<Vec<Vec<TrialFigures>>> = (0..plan.conditions.len())
         .map(|condition| figures_of_condition(plan, trials, condition))
         .collect::<Result<_, _>>()?;

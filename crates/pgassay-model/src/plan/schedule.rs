@@ -63,14 +63,14 @@ pub(super) fn count_connections(
 }
 
 /// Number of blocks and of trials in them.
-struct Blocks {
+struct BlockCounts {
     stopping: StoppingRule,
     blocks: u32,
     repeats: u32,
     profiled: u32,
 }
 
-impl Blocks {
+impl BlockCounts {
     fn fixed(blocks: u32) -> Self {
         Self {
             stopping: StoppingRule::AllBlocks,
@@ -108,8 +108,8 @@ pub(super) fn schedule(
     let length = &study.length;
     check_length(study, source, overrides)?;
     let blocks = match fixed_pairs(study, overrides) {
-        Some(pairs) => Blocks::fixed(pairs),
-        None => Blocks::sequential(length, has_own_server),
+        Some(pairs) => BlockCounts::fixed(pairs),
+        None => BlockCounts::sequential(length, has_own_server),
     };
     let chosen = if overrides.quick {
         length.quick
@@ -170,14 +170,13 @@ fn check_length(
         Some(pairs) if pairs > PAIRS_MAX => {
             return at("pairs", format!("`pairs` must be at most {PAIRS_MAX}"));
         }
-        Some(_) => {}
         None if study.length.restart_every > PAIRS_MAX => {
             return at(
                 "restart_every",
                 format!("`restart_every` must be at most {PAIRS_MAX}"),
             );
         }
-        None => {}
+        _ => {}
     }
     if !(1..=THREADS_MAX).contains(&study.length.threads) {
         let message = format!("`threads` must be between 1 and {THREADS_MAX}");

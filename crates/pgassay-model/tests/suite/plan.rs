@@ -76,7 +76,12 @@ fn without_pairs_a_plan_is_sequential_and_a_server_start_is_its_unit() {
     let of = |length: &str, overrides: &Overrides| {
         let plan = planned(&format!("{SMALL}[length]\n{length}\n"), overrides).unwrap();
         let schedule = plan.schedule;
-        (schedule.stopping, schedule.blocks, schedule.timed(), schedule.profiled)
+        (
+            schedule.stopping,
+            schedule.blocks,
+            schedule.timed(),
+            schedule.profiled,
+        )
     };
     let usual = Overrides::default();
     assert_eq!(of("", &usual), (Sequential, 12, 8, 2));
@@ -93,7 +98,10 @@ fn without_pairs_a_plan_is_sequential_and_a_server_start_is_its_unit() {
     let round = planned(SMALL, &usual).unwrap().block(0).remove(0);
     assert_eq!((round.timed.len(), round.profiled.len()), (16, 4));
     let repeats: Vec<&[usize]> = round.timed.chunks(4).collect();
-    assert!(repeats.iter().all(|it| it[0] == it[3] && it[1] == it[2]), "{repeats:?}");
+    assert!(
+        repeats.iter().all(|it| it[0] == it[3] && it[1] == it[2]),
+        "{repeats:?}"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! JUnit's XML, as Jenkins and most other systems read it.
+//! The XML of `JUnit`, as Jenkins and most other systems read it.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! The result of a gate: the deciding sentence, Markdown, JUnit, and GitHub's annotations.
+//! The result of a gate: the deciding sentence, Markdown, `JUnit`, and the annotations of `GitHub`.
 
 mod junit;
 
@@ -10,7 +10,7 @@ pub use junit::junit;
 
 use crate::number;
 
-/// GitHub drops a step's summary above 1 MiB, and limits a comment to 65,536 characters.
+/// `GitHub` drops a step's summary above 1 MiB, and limits a comment to 65,536 characters.
 const MARKDOWN_ROWS_MAX: usize = 200;
 
 /// A comparison of a gate, with its names.
@@ -162,7 +162,7 @@ pub(crate) fn in_markdown(text: &str) -> String {
     escaped
 }
 
-/// A workflow command that annotates the job with the deciding sentence (GitHub Actions, "Workflow commands").
+/// A workflow command that annotates the job with the deciding sentence (`GitHub` Actions, "Workflow commands").
 pub fn annotation(outcome: GateOutcome, sentence: &str) -> String {
     let level = match outcome {
         GateOutcome::Pass => "notice",

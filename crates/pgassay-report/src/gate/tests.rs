@@ -18,11 +18,11 @@ fn result(answer: GateAnswer, ratio: f64) -> GateResult {
 
 #[test]
 fn one_regression_fails_and_one_doubt_is_no_pass() {
+    use GateAnswer::{CannotTell, Pass, Regression};
     let of = |answers: &[GateAnswer]| {
         let all: Vec<GateResult> = answers.iter().map(|it| result(*it, 1.0)).collect();
         GateOutcome::of(&all)
     };
-    use GateAnswer::{CannotTell, Pass, Regression};
     assert_eq!(of(&[Pass, Pass]), GateOutcome::Pass);
     assert_eq!(of(&[Pass, CannotTell]), GateOutcome::CannotTell);
     assert_eq!(of(&[CannotTell, Regression, Pass]), GateOutcome::Regression);

@@ -11,7 +11,7 @@ use super::scale::{Scale, percent, tick_label};
 use crate::outline::{
     EQUIVALENCE_MARGIN, Group, baseline_name, clients, comparison, groups, variant_name,
 };
-use crate::{number, reliability, sentence};
+use crate::{number, outlook, reliability, sentence};
 
 /// The section; the caller leaves it out if nothing was compared.
 pub(super) fn section(run: &Run) -> Markup {
@@ -142,7 +142,7 @@ fn axis(scale: Scale) -> Markup {
 /// Remarks below the plot.
 fn remarks(run: &Run) -> Markup {
     html! {
-        @if let Some(needed) = sentence::pairs_for_verdicts(run) {
+        @if let Some(needed) = outlook::pairs_for_verdicts(run) {
             p {
                 b { "Inconclusive" } ": the interval contains ×1 and extends beyond ±2%. " (needed)
             }

@@ -6,7 +6,7 @@ use pgassay_record::run::Run;
 use super::style::{Style, clients, heading};
 use super::table::{Alignment, Table, TextStyle, cell, inked, name, wrap};
 use crate::outline::{ThroughputUnit, baseline_name, comparison, groups, variant_name};
-use crate::{number, reliability, sentence};
+use crate::{number, outlook, reliability, sentence};
 
 /// The section; empty without comparisons.
 pub(super) fn section(run: &Run, style: Style) -> String {
@@ -130,7 +130,7 @@ fn pairs(comparison: &Comparison, noise: PairDetail) -> String {
 /// verdicts rest on.
 fn footer(run: &Run, style: Style) -> String {
     let mut out = String::new();
-    if let Some(needed) = sentence::pairs_for_verdicts(run) {
+    if let Some(needed) = outlook::pairs_for_verdicts(run) {
         let text =
             format!("inconclusive: the interval contains ×1 and extends beyond ±2%. {needed}");
         out.push_str(&wrap(&text, style.columns(), "  ", "  "));

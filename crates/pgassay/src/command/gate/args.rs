@@ -1,5 +1,8 @@
 //! Flags of `pgassay gate`.
 
+// Names in a help text have no backticks.
+#![allow(clippy::doc_markdown)]
+
 use std::path::PathBuf;
 use std::str::FromStr;
 

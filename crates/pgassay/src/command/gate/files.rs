@@ -1,4 +1,4 @@
-//! The files of a gate: JUnit, Markdown, and what GitHub's workflows show.
+//! The files of a gate: `JUnit`, Markdown, and what workflows of `GitHub` show.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -11,7 +11,7 @@ use pgassay_report::gate::{self, GateOutcome, GateResult};
 use super::GateArgs;
 use crate::output::print_line_stderr;
 
-/// Writes the files that were asked for. In a GitHub workflow, also its summary and one annotation.
+/// Writes the files that were asked for. In a workflow of `GitHub`, also its summary and one annotation.
 pub fn write(args: &GateArgs, run: &Run, results: &[GateResult], sentence: &str) -> Result<()> {
     let limit = args.fail_if.slower_percent;
     if let Some(path) = &args.junit {

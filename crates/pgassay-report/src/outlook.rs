@@ -1,0 +1,86 @@
+//! What it would take to decide a comparison that is inconclusive.
+
+use pgassay_account::comparison::{Basis, Comparison, Ratio, UnitOfAnalysis};
+use pgassay_record::run::Run;
+
+use crate::outline::EQUIVALENCE_MARGIN;
+use crate::{number, reliability};
+
+/// How many pairs would decide all inconclusive comparisons, if there are any.
+pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
+    let undecided = || {
+        run.comparisons
+            .iter()
+            .filter(|it| reliability::needs_pairs(it))
+    };
+    let hardest = undecided().max_by_key(|it| {
+        let units = it.basis.and_then(|basis| basis.units_needed);
+        (units.map(u64::from), pairs_needed(&it.tps))
+    })?;
+    let subject = if undecided().count() > 1 {
+        "Deciding all of them"
+    } else {
+        "A verdict"
+    };
+    Some(needed(subject, run, hardest))
+}
+
+/// What a verdict would take: time and units for a sequential comparison, otherwise pairs.
+pub(crate) fn needed(subject: &str, run: &Run, comparison: &Comparison) -> String {
+    match comparison.basis {
+        Some(basis) if basis.units_max.is_some() => units_sentence(subject, run, basis),
+        _ => pairs_sentence(subject, &comparison.tps),
+    }
+}
+
+/// `A verdict needs about 30 server starts instead of 12: about 4 min.`
+fn units_sentence(subject: &str, run: &Run, basis: Basis) -> String {
+    let unit = match basis.unit {
+        UnitOfAnalysis::ServerStart => "server start",
+        UnitOfAnalysis::Pair => "pair",
+    };
+    let Some(needed) = basis.units_needed else {
+        return format!("{subject} needs more {unit}s, with --pairs.");
+    };
+    let units = run
+        .comparisons
+        .iter()
+        .filter_map(|it| it.basis)
+        .map(|it| it.units);
+    let elapsed_us = (run.ended_us - run.started_us) as f64;
+    let each_us = elapsed_us / f64::from(units.max().unwrap_or(1).max(1));
+    format!(
+        "{subject} needs about {} instead of {}: about {}.",
+        number::count(u64::from(needed), unit),
+        basis.units,
+        number::duration(f64::from(needed) * each_us)
+    )
+}
+
+/// How many pairs an inconclusive comparison needs.
+fn pairs_sentence(subject: &str, ratio: &Ratio) -> String {
+    match pairs_needed(ratio) {
+        Some(pairs) => format!(
+            "{subject} needs about {pairs} pairs instead of {}.",
+            ratio.by_pair.len()
+        ),
+        None => format!("{subject} needs more than one pair."),
+    }
+}
+
+/// About how many pairs would give a verdict if the true ratio is as estimated.
+///
+/// The width of an interval shrinks with the square root of the number of pairs. A verdict is reached
+/// once the interval either excludes 1 (half-width below the effect) or fits into the equivalence
+/// margin (half-width below what the effect leaves of it), whichever comes first.
+fn pairs_needed(ratio: &Ratio) -> Option<u64> {
+    let pairs = ratio.by_pair.len();
+    let half_width = (ratio.high / ratio.low).ln() / 2.0;
+    if pairs < 2 || !half_width.is_finite() {
+        return None;
+    }
+    let effect = ratio.ratio.ln().abs();
+    let goal = effect.max((1.0 + EQUIVALENCE_MARGIN).ln() - effect);
+    let needed = pairs as f64 * (half_width / goal).powi(2);
+    Some((needed.ceil() as u64).max(pairs as u64 + 1))
+}
