@@ -155,7 +155,7 @@ mod tests {
                     variant,
                     position: 0,
                     kind: TrialKind::Timed,
-                    started_us: begin + all.len() as i64 * 1_000_000,
+                    started_us: begin + 1_000_000 * all.len().cast_signed() as i64,
                     window_us: 1e6,
                     transactions: transactions as u64,
                     credited_transactions: Some(transactions),
@@ -186,7 +186,7 @@ mod tests {
             conditions.sort_unstable();
             found.push(conditions);
             let trials = trials(plan, &block, now);
-            now += trials.len() as i64 * 1_000_000;
+            now += 1_000_000 * trials.len().cast_signed() as i64;
             scheduler.block_ended(&trials);
         }
         found
@@ -218,7 +218,9 @@ mod tests {
             blocks.push(trials);
         }
         let mut second = scheduler_of(&plan);
-        blocks.iter().for_each(|trials| second.block_ended(trials));
+        for trials in &blocks {
+            second.block_ended(trials);
+        }
         assert_eq!(first.next_block(), second.next_block());
         assert_eq!(first.progress(), second.progress());
     }
