@@ -36,6 +36,7 @@ pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Re
     let overrides = Overrides {
         seed: args.seed.unwrap_or_else(seed_of_now),
         without_profile: args.no_profile,
+        without_plans: args.no_plans,
         ..Overrides::default()
     };
     let planned = PlannedStudy::of(found, overrides)?;
