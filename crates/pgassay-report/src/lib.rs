@@ -15,6 +15,8 @@ mod json;
 mod ledger;
 mod number;
 mod outline;
+mod plans;
+mod price;
 mod printable;
 mod reliability;
 mod sentence;

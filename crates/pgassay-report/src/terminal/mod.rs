@@ -1,9 +1,9 @@
 //! A run as text, for a terminal of up to 100 columns.
 //!
 //! From the top: the question and its answer in sentences; one line per comparison; the figures of
-//! every point; where the difference in CPU time and in response time lies, for the most informative
-//! comparison; findings; then limitations and warnings. The text is complete without color. The HTML
-//! page has the details.
+//! every point; what differs in memory, volumes and plans; where the difference in CPU time and in
+//! response time lies, for the most informative comparison; findings; then limitations and warnings. The
+//! text is complete without color. The HTML page has the details.
 
 mod answer;
 mod cost;
@@ -15,6 +15,8 @@ mod instructions;
 mod ledger;
 mod notes;
 mod observation;
+mod plans;
+mod price;
 mod statements;
 mod statistics;
 mod style;
@@ -36,6 +38,8 @@ pub fn terminal(run: &Run, style: &Style) -> String {
         expectations::reference(run, *style),
         expectations::expectations(run, *style),
         figures::section(run, *style),
+        price::section(run, *style),
+        plans::section(run, *style),
         cost::section(run, *style),
         instructions::section(run, *style),
         ledger::section(run, *style),
