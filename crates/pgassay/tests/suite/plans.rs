@@ -209,6 +209,8 @@ name = "one"
 [[variant]]
 name = "other"
 session = { work_mem = "1MB" }
+[conditions]
+clients = [1]
 [length]
 full = "1s"
 pairs = 2
