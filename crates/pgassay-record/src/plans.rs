@@ -20,8 +20,11 @@ pub struct PointPlans {
     pub variant: usize,
     /// Indices into the plan's conditions. Conditions that differ only in their clients have the same plans.
     pub conditions: Vec<usize>,
-    /// The statements in the order of the scripts. Branches that the values do not reach are left out.
+    /// The different statements in the order of the scripts. Branches that the values do not reach are left out.
     pub statements: Vec<StatementPlans>,
+    /// Number of different statements that were not explained because there are too many.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out: u32,
 }
 
 /// The plans of one statement.
@@ -120,6 +123,12 @@ pub struct StatementPlanDifference {
     pub variant: usize,
     /// What differs.
     pub difference: PlanDifference,
+}
+
+// Serde passes the field by reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl StatementPlans {

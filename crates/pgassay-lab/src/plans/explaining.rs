@@ -7,7 +7,7 @@ use pgassay_explain::{ExplainOptions, PlanDifference, PlanKind, PreparedExplain,
 use pgassay_model::plan::Point;
 use pgassay_model::study::Protocol;
 use pgassay_record::plans::{
-    MissingPlan, MissingPlanReason, StatementPlan, StatementPlans, VariableValue,
+    MissingPlan, MissingPlanReason, PointPlans, StatementPlan, StatementPlans, VariableValue,
 };
 use pgassay_script::{Capture, ParsedScript, SqlCommand, VariableNames, sql};
 
@@ -16,6 +16,8 @@ use super::session::{ExplainSession, NotExplained, SentPlan};
 use crate::load::scripts;
 use crate::run_context::RunContext;
 
+/// Statements of a point that are explained: a study can repeat a line 100,000 times.
+const STATEMENTS_MAX: usize = 100;
 /// Since 12, `plan_cache_mode` forces a kind of plan.
 const FORCES_KIND: u32 = 120_000;
 
@@ -31,7 +33,7 @@ struct BoundStatement {
 /// The plans of one statement, or why there is none.
 type Plans = Result<Vec<(StatementPlan, SentPlan)>, NotExplained>;
 
-/// Explains every statement that one execution of each script reaches.
+/// Explains every statement that one execution of each script reaches. A text that repeats is explained once.
 ///
 /// # Errors
 /// If the connection is lost or the user requested a stop. `found` has the statements before that.
@@ -40,7 +42,7 @@ pub fn explain_scripts(
     point: &Point,
     seed: u64,
     context: &RunContext<'_>,
-    found: &mut Vec<StatementPlans>,
+    found: &mut PointPlans,
 ) -> Result<()> {
     let parsed = scripts::parse(point, context.source())?;
     for weighted in &parsed.weighted {
@@ -65,14 +67,23 @@ struct WalkedScript<'a> {
 }
 
 impl WalkedScript<'_> {
-    fn explain(self, context: &RunContext<'_>, found: &mut Vec<StatementPlans>) -> Result<()> {
+    fn explain(self, context: &RunContext<'_>, found: &mut PointPlans) -> Result<()> {
         let mut walk = ScriptWalk::new(self.script, self.names, self.point.scale, self.seed);
         let name = self.script.name();
         while let Some((command, sql)) = walk.next_statement()? {
             for statement in bound(&walk, sql, command.line, self.point.protocol) {
                 context.check()?;
+                let is_same =
+                    |it: &StatementPlans| it.script == name && it.text == statement.text;
+                if found.statements.iter().any(is_same) {
+                    continue;
+                }
+                if found.statements.len() == STATEMENTS_MAX {
+                    found.left_out += 1;
+                    continue;
+                }
                 let plans = plans_of(self.session, &statement);
-                found.push(recorded(statement, name, plans)?);
+                found.statements.push(recorded(statement, name, plans)?);
             }
             let (Capture::Gset { prefix } | Capture::Aset { prefix }) = sql.capture() else {
                 continue;

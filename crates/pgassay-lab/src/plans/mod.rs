@@ -58,7 +58,7 @@ pub fn take(plan: &Plan, servers: &Servers, context: &RunContext<'_>) -> Result<
         let mut of_point = PointPlans {
             variant: point.variant,
             conditions,
-            statements: Vec::new(),
+            ..PointPlans::default()
         };
         let result = explain_point(plan, point, servers, context, &mut of_point);
         let mut problem = problem_of(&of_point);
@@ -94,7 +94,7 @@ fn explain_point(
     let is_own = plan.servers[point.server].dsn.is_none();
     let mut session = ExplainSession::open(&place, point, plan.schedule.trial_us, is_own)?;
     let seed = plan.schedule.seed;
-    explain_scripts(&mut session, point, seed, context, &mut found.statements)
+    explain_scripts(&mut session, point, seed, context, found)
 }
 
 /// The first statement that EXPLAIN failed on, and how many others.

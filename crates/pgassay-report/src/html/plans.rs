@@ -15,6 +15,8 @@ use crate::plans::{
 
 /// Columns of a tree.
 const WIDTH: usize = 100;
+/// A longer plan is in `run.json` only.
+const JSON_MAX_BYTES: usize = 100_000;
 /// Sentences about one statement.
 const DIFFERENCES: usize = 12;
 
@@ -45,6 +47,9 @@ pub(super) fn section(run: &Run) -> Markup {
                     @for point in &plans.points {
                         h3 { (variant_name(run, point.variant)) (conditions(run, &point.conditions)) }
                         @for statement in &point.statements { (all_of(statement)) }
+                        @if point.left_out > 0 {
+                            p.faint { (point.left_out) " more statements were not explained." }
+                        }
                     }
                 }
             }
@@ -103,9 +108,11 @@ fn all_of(statement: &StatementPlans) -> Markup {
         @for plan in &statement.plans {
             @if statement.plans.len() > 1 || !plan.is_executed { p.faint { (kind(plan)) } }
             (tree(plan))
-            details {
-                summary { "JSON for viewers of plans" }
-                pre { (plan.json) }
+            @if plan.json.len() <= JSON_MAX_BYTES {
+                details {
+                    summary { "JSON for viewers of plans" }
+                    pre { (plan.json) }
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Differences of plans in sentences; the page has the trees.
 
+use pgassay_explain::difference_sentences;
 use pgassay_record::plans::RunPlans;
 use pgassay_record::run::Run;
 
@@ -14,6 +15,7 @@ use crate::plans::{
 const STATEMENTS: usize = 5;
 /// Differences of a statement.
 const DIFFERENCES: usize = 5;
+const GENERIC_DIFFERENCES: usize = 2;
 
 /// The section; empty if no plans were taken.
 pub(super) fn section(run: &Run, style: Style) -> String {
@@ -35,6 +37,10 @@ pub(super) fn section(run: &Run, style: Style) -> String {
             generic_sentence(statement)
         );
         body.push_str(&wrap(&text, style.columns(), "  ", "    "));
+        let difference = statement.generic_difference.iter();
+        for line in difference.flat_map(|it| difference_sentences(it, GENERIC_DIFFERENCES)) {
+            body.push_str(&wrap(&line, style.columns(), "      ", "        "));
+        }
     }
     if body.is_empty() {
         let Some(text) = all_equal(plans) else {
