@@ -71,7 +71,11 @@ pub fn difference_sentences(difference: &PlanDifference, most: usize) -> Vec<Str
         difference.changes.iter().partition(|it| is_figure(it.kind));
     // Figures follow from what differs otherwise.
     let all = if others.is_empty() { figures } else { others };
-    let mut sentences: Vec<String> = all.iter().take(most).map(|it| clean(&it.to_string())).collect();
+    let mut sentences: Vec<String> = all
+        .iter()
+        .take(most)
+        .map(|it| clean(&it.to_string()))
+        .collect();
     match all.len().saturating_sub(most) {
         0 => {}
         1 => sentences.push("1 more difference".to_owned()),

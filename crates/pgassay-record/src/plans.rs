@@ -134,7 +134,10 @@ fn is_zero(number: &u32) -> bool {
 impl StatementPlans {
     /// The plan to compare: the one of most executions, else the first.
     pub fn used(&self) -> Option<&StatementPlan> {
-        self.plans.iter().find(|it| it.is_used).or(self.plans.first())
+        self.plans
+            .iter()
+            .find(|it| it.is_used)
+            .or(self.plans.first())
     }
 }
 

@@ -14,7 +14,10 @@ const STATEMENT_MAX: usize = 60;
 
 /// The variants with statements whose plans differ from the baseline's.
 pub(crate) fn differing(plans: &RunPlans) -> impl Iterator<Item = &VariantPlanDifference> {
-    plans.differences.iter().filter(|it| !it.statements.is_empty())
+    plans
+        .differences
+        .iter()
+        .filter(|it| !it.statements.is_empty())
 }
 
 /// `Plan of indexed differs from that of plain`, with the conditions if it does so under some only.
@@ -45,7 +48,11 @@ pub(crate) fn conditions(run: &Run, conditions: &[usize]) -> String {
     };
     match conditions.len() {
         1 => format!(", {}", condition_title(run, *first)),
-        many => format!(", {} and {} more conditions", condition_title(run, *first), many - 1),
+        many => format!(
+            ", {} and {} more conditions",
+            condition_title(run, *first),
+            many - 1
+        ),
     }
 }
 

@@ -38,7 +38,10 @@ pub(crate) fn rows(run: &Run, it: &Comparison) -> Vec<PriceRow> {
     let mut rows = Vec::new();
     rows.extend(memory(run, it));
     for (name, title) in VOLUMES {
-        let differing = it.counters.iter().find(|row| row.name == name && row.differs);
+        let differing = it
+            .counters
+            .iter()
+            .find(|row| row.name == name && row.differs);
         if let Some(row) = differing {
             let unit = counters::unit(name);
             let figure = |value: f64| number::counter_value(value, unit);

@@ -111,7 +111,10 @@ mod tests {
         let found = compared(&baseline, &variant);
         assert_eq!((found.same, found.not_compared), (1, 1));
         assert_eq!(found.statements.len(), 1);
-        assert_eq!((found.statements[0].baseline, found.statements[0].variant), (1, 1));
+        assert_eq!(
+            (found.statements[0].baseline, found.statements[0].variant),
+            (1, 1)
+        );
         // Another text in another line, but as many statements.
         let other = compared(&baseline[..1], &variant[1..2]);
         assert_eq!((other.same, other.statements.len()), (0, 1));
@@ -121,6 +124,9 @@ mod tests {
     fn a_statement_without_a_plan_is_not_compared() {
         let without = StatementPlans::default();
         let found = compared(&[without], &[statement(0, "Seq Scan")]);
-        assert_eq!((found.same, found.not_compared, found.statements.len()), (0, 1, 0));
+        assert_eq!(
+            (found.same, found.not_compared, found.statements.len()),
+            (0, 1, 0)
+        );
     }
 }

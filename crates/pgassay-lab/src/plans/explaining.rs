@@ -73,8 +73,7 @@ impl WalkedScript<'_> {
         while let Some((command, sql)) = walk.next_statement()? {
             for statement in bound(&walk, sql, command.line, self.point.protocol) {
                 context.check()?;
-                let is_same =
-                    |it: &StatementPlans| it.script == name && it.text == statement.text;
+                let is_same = |it: &StatementPlans| it.script == name && it.text == statement.text;
                 if found.statements.iter().any(is_same) {
                     continue;
                 }
@@ -141,7 +140,11 @@ fn plans_of(session: &mut ExplainSession, statement: &BoundStatement) -> Plans {
         let sent = session.plan(&statement.sql)?;
         return Ok(vec![recorded_plan(sent, None, true)]);
     }
-    let values: Vec<Option<&str>> = statement.values.iter().map(|it| it.value.as_deref()).collect();
+    let values: Vec<Option<&str>> = statement
+        .values
+        .iter()
+        .map(|it| it.value.as_deref())
+        .collect();
     let (sql, version) = (statement.sql.as_str(), session.version());
     let of_kind = |kind: PlanKind| {
         let values = &values;

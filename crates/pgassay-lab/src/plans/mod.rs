@@ -120,7 +120,10 @@ fn problem_of(point: &PointPlans) -> Option<String> {
 /// ordered by variant.
 fn distinct_points(plan: &Plan) -> Vec<(&Point, Vec<usize>)> {
     let mut found: Vec<(&Point, Point, Vec<usize>)> = Vec::new();
-    let postgres = plan.points.iter().filter(|it| it.driver == DriverKind::Postgres);
+    let postgres = plan
+        .points
+        .iter()
+        .filter(|it| it.driver == DriverKind::Postgres);
     for point in postgres {
         // Neither the number of clients nor the network affects a plan.
         let identity = Point {
@@ -137,7 +140,9 @@ fn distinct_points(plan: &Plan) -> Vec<(&Point, Vec<usize>)> {
     }
     found.sort_by_key(|(point, ..)| point.variant);
     let points = found.into_iter();
-    points.map(|(point, _, conditions)| (point, conditions)).collect()
+    points
+        .map(|(point, _, conditions)| (point, conditions))
+        .collect()
 }
 
 #[cfg(test)]

@@ -136,7 +136,11 @@ impl ExplainSession {
         let is_own = self.is_own;
         self.executed_if_own(&|options| {
             let prepared = of(options)?;
-            let prepared = if is_own { prepared.writable() } else { prepared };
+            let prepared = if is_own {
+                prepared.writable()
+            } else {
+                prepared
+            };
             Ok(Steps {
                 before: prepared.before,
                 explain: prepared.explain,

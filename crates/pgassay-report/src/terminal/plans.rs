@@ -26,7 +26,10 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     let shown = variants(run, plans, style, &mut body);
     let total: usize = differing(plans).map(|it| it.statements.len()).sum();
     if total > shown {
-        let text = format!("{} more statements differ; see the HTML report.", total - shown);
+        let text = format!(
+            "{} more statements differ; see the HTML report.",
+            total - shown
+        );
         body.push_str(&wrap(&text, style.columns(), "  ", "  "));
     }
     for (point, statement) in generic_differs(plans).take(STATEMENTS) {

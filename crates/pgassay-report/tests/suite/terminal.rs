@@ -62,9 +62,14 @@ fn a_plan_that_differs_is_shown_with_its_price() {
 #[test]
 fn equal_plans_take_one_line_and_plans_not_taken_none() {
     let text = terminal(&crate::fixture::plans::run_with_equal_plans(), &PLAIN);
-    let lines = text.lines().filter(|it| it.to_lowercase().contains("plans"));
+    let lines = text
+        .lines()
+        .filter(|it| it.to_lowercase().contains("plans"));
     let lines: Vec<&str> = lines.collect();
-    assert_eq!(lines, ["PLANS  The statements have the same plans in all variants."]);
+    assert_eq!(
+        lines,
+        ["PLANS  The statements have the same plans in all variants."]
+    );
     assert!(!terminal(&crate::fixture::small_run(), &PLAIN).contains("PLANS"));
 }
 

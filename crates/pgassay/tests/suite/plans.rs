@@ -67,7 +67,9 @@ fn run_of(finished: &Finished, scratch: &Scratch) -> (Run, String) {
 /// What differs in the plan of the statement that contains `text`, in words.
 fn said(plans: &RunPlans, variant: usize, text: &str) -> Vec<String> {
     let mut differences = plans.differences.iter();
-    let of_variant = differences.find(|it| it.variant == variant).expect("the variant");
+    let of_variant = differences
+        .find(|it| it.variant == variant)
+        .expect("the variant");
     let statements = &plans.points[of_variant.variant_plans].statements;
     let mut differing = of_variant.statements.iter();
     let found = differing.find(|it| statements[it.variant].text.contains(text));
@@ -77,9 +79,13 @@ fn said(plans: &RunPlans, variant: usize, text: &str) -> Vec<String> {
 
 fn statement<'a>(plans: &'a RunPlans, variant: usize, text: &str) -> &'a StatementPlans {
     let mut points = plans.points.iter();
-    let point = points.find(|it| it.variant == variant).expect("the variant");
+    let point = points
+        .find(|it| it.variant == variant)
+        .expect("the variant");
     let mut statements = point.statements.iter();
-    statements.find(|it| it.text.contains(text)).expect("the statement")
+    statements
+        .find(|it| it.text.contains(text))
+        .expect("the statement")
 }
 
 #[test]
@@ -103,26 +109,41 @@ fn memory_and_index(version: &str) {
     scratch.assert_nothing_left();
     let plans = run.plans.as_ref().expect("plans were taken");
     assert_eq!(plans.points.len(), 4);
-    let warned = run.warnings.iter().find(|it| it.kind == WarningKind::NoPlan);
+    let warned = run
+        .warnings
+        .iter()
+        .find(|it| it.kind == WarningKind::NoPlan);
     assert_eq!(warned, None);
 
     let sort = said(plans, 1, "order by info");
     assert!(
-        sort.iter().any(|it| it.starts_with("Memory of Sort (t): external merge, ")
-            && it.contains(" → quicksort, ")),
+        sort.iter()
+            .any(|it| it.starts_with("Memory of Sort (t): external merge, ")
+                && it.contains(" → quicksort, ")),
         "{sort:?}"
     );
     let hash = said(plans, 1, "join s");
     assert!(
-        hash.iter().any(|it| it.starts_with("Memory of Hash (") && it.contains(" batches, ")
+        hash.iter().any(|it| it.starts_with("Memory of Hash (")
+            && it.contains(" batches, ")
             && it.contains(" → 1 batch, ")),
         "{hash:?}"
     );
     let index = said(plans, 2, "where k = ");
     let (before, after) = ("Method: Seq Scan on t → ", " Scan using t_k on t");
-    assert!(index[0].starts_with(before) && index[0].ends_with(after), "{index:?}");
-    assert!(index.iter().any(|it| it.starts_with("Buffers of ")), "{index:?}");
-    assert_eq!(said(plans, 2, "order by info"), Vec::<String>::new(), "the same sort");
+    assert!(
+        index[0].starts_with(before) && index[0].ends_with(after),
+        "{index:?}"
+    );
+    assert!(
+        index.iter().any(|it| it.starts_with("Buffers of ")),
+        "{index:?}"
+    );
+    assert_eq!(
+        said(plans, 2, "order by info"),
+        Vec::<String>::new(),
+        "the same sort"
+    );
 
     every_statement_is_recorded(plans);
     let text = collapse_whitespace(&finished.stdout);
@@ -134,7 +155,10 @@ fn memory_and_index(version: &str) {
         "Total blocks: ",
     ] {
         assert!(text.contains(shown), "{shown}: {}", finished.stdout);
-        assert!(page.contains(shown.trim_end_matches(':')), "{shown} on the page");
+        assert!(
+            page.contains(shown.trim_end_matches(':')),
+            "{shown} on the page"
+        );
     }
     assert!(page.contains("~ Seq Scan on t"), "both trees as one");
     memory_has_a_price(&run, &text, &page);
@@ -143,17 +167,27 @@ fn memory_and_index(version: &str) {
 fn every_statement_is_recorded(plans: &RunPlans) {
     let first = &plans.points[0].statements;
     for text in NOT_EXPLAINABLE {
-        let missing = statement(plans, 0, text).missing.as_ref().expect("a reason");
+        let missing = statement(plans, 0, text)
+            .missing
+            .as_ref()
+            .expect("a reason");
         assert_eq!(missing.reason, MissingPlanReason::NotExplainable);
     }
     assert_eq!(first.len(), 7);
     let executed = first.iter().flat_map(|it| &it.plans);
     assert!(executed.clone().count() == 5 && executed.clone().all(|it| it.is_executed));
-    assert!(statement(plans, 0, "update u").plans[0].json.contains("ModifyTable"));
+    assert!(
+        statement(plans, 0, "update u").plans[0]
+            .json
+            .contains("ModifyTable")
+    );
     // The value comes from the query before it, and from the same seed for all variants.
     let values = [0, 1, 2, 3].map(|variant| {
         let values = &statement(plans, variant, "where k = ").values;
-        (values[0].name.clone(), values[0].value.clone().expect("a value"))
+        (
+            values[0].name.clone(),
+            values[0].value.clone().expect("a value"),
+        )
     });
     assert_eq!(values[0].0, "before");
     assert!((0..1000).contains(&values[0].1.parse::<u32>().expect("a number")));
@@ -162,7 +196,11 @@ fn every_statement_is_recorded(plans: &RunPlans) {
     let kinds: Vec<_> = prepared.iter().map(|it| it.kind).collect();
     assert_eq!(kinds, [Some(PlanKind::Custom), Some(PlanKind::Generic)]);
     let used: Vec<bool> = prepared.iter().map(|it| it.is_used).collect();
-    assert_eq!(used, [false, true], "the generic plan is not more expensive");
+    assert_eq!(
+        used,
+        [false, true],
+        "the generic plan is not more expensive"
+    );
     assert!(prepared[1].json.contains("$1") && !prepared[0].json.contains("$1"));
 }
 
@@ -174,8 +212,16 @@ fn memory_has_a_price(run: &Run, text: &str, page: &str) {
         bytes.expect("the memory of an own server's backends is readable")
     };
     // The sort alone takes more than 2 MB.
-    assert!(memory(1) > memory(0) + 1_000_000, "{} {}", memory(0), memory(1));
-    assert!(run.trials.iter().any(|it| it.backend_memory.is_none()), "once per round");
+    assert!(
+        memory(1) > memory(0) + 1_000_000,
+        "{} {}",
+        memory(0),
+        memory(1)
+    );
+    assert!(
+        run.trials.iter().any(|it| it.backend_memory.is_none()),
+        "once per round"
+    );
     assert!(text.contains("peak memory per backend "), "{text}");
     assert!(page.contains("peak memory per backend"));
     let temporary = |variant: usize| {
@@ -220,11 +266,18 @@ pairs = 2
     let (run, _) = run_of(&finished, &scratch);
     assert!(run.complete);
     let plans = run.plans.as_ref().expect("plans were taken");
-    let missing = statement(plans, 0, "insert into x").missing.as_ref().expect("a reason");
+    let missing = statement(plans, 0, "insert into x")
+        .missing
+        .as_ref()
+        .expect("a reason");
     assert_eq!(missing.reason, MissingPlanReason::Failed);
-    let said = run.warnings.iter().find(|it| it.kind == WarningKind::NoPlan);
+    let said = run
+        .warnings
+        .iter()
+        .find(|it| it.kind == WarningKind::NoPlan);
     let said = &said.expect("a warning").message;
-    let expected = "no plan of \"one\": script \"temporary\", line 3: ERROR: relation \"x\" does not exist";
+    let expected =
+        "no plan of \"one\": script \"temporary\", line 3: ERROR: relation \"x\" does not exist";
     assert_eq!(said, expected);
     assert!(!finished.stdout.contains("PLANS"), "{}", finished.stdout);
 
