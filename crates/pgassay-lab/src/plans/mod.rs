@@ -17,6 +17,7 @@ mod differences;
 mod explaining;
 mod script_walk;
 mod session;
+mod taken_plans;
 
 use std::fmt::Write as _;
 
@@ -27,21 +28,13 @@ use pgassay_record::plans::{MissingPlanReason, PointPlans};
 use pgassay_record::run::{Warning, WarningKind};
 
 pub use differences::differences;
+pub use taken_plans::TakenPlans;
 
 use crate::host::{Servers, reset};
 use crate::interrupt::Interrupted;
 use crate::run_context::RunContext;
 use explaining::explain_scripts;
 use session::ExplainSession;
-
-/// Plans, and warnings about those that are missing.
-#[derive(Debug, Default)]
-pub struct TakenPlans {
-    /// The statements of each point, ordered by variant.
-    pub points: Vec<PointPlans>,
-    /// One warning for each variant with a statement that EXPLAIN failed on.
-    pub warnings: Vec<Warning>,
-}
 
 /// Takes the plans of all points of a plan; none if the plan does not want them.
 ///
