@@ -72,6 +72,9 @@ pub struct StatementPlan {
     pub is_used: bool,
     /// Whether the statement was executed (EXPLAIN ANALYZE).
     pub is_executed: bool,
+    /// Why it was only planned, if it failed or took too long on a server that pgassay started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution_error: Option<String>,
     /// The answer of EXPLAIN (FORMAT JSON), without indentation. Viewers of plans accept it.
     pub json: String,
 }

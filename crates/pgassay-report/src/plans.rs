@@ -121,7 +121,11 @@ pub(crate) fn kind(it: &StatementPlan) -> String {
     } else {
         ""
     };
-    let executed = if it.is_executed { "" } else { ", not executed" };
+    let executed = match (&it.execution_error, it.is_executed) {
+        (_, true) => String::new(),
+        (None, false) => ", not executed".to_owned(),
+        (Some(error), false) => format!(", not executed: {error}"),
+    };
     format!("{kind}{used}{executed}")
 }
 

@@ -94,6 +94,7 @@ mod tests {
                 kind: None,
                 is_used: true,
                 is_executed: false,
+                execution_error: None,
                 json,
             }],
             ..StatementPlans::default()

@@ -186,6 +186,7 @@ fn recorded_plan(
         kind,
         is_used,
         is_executed: sent.is_executed,
+        execution_error: sent.execution_error.clone(),
         json: sent.json.clone(),
     };
     (plan, sent)
@@ -210,9 +211,7 @@ fn recorded(statement: BoundStatement, script: &str, plans: Plans) -> Result<Sta
         Err(NotExplained::Refused(refusal)) => {
             (MissingPlanReason::NotExplainable, refusal.to_string())
         }
-        Err(NotExplained::Failed(message) | NotExplained::Canceled(message)) => {
-            (MissingPlanReason::Failed, message)
-        }
+        Err(NotExplained::Failed(message)) => (MissingPlanReason::Failed, message),
         Err(NotExplained::Lost(error)) => return Err(error),
     };
     found.missing = Some(MissingPlan { reason, message });

@@ -17,8 +17,6 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const STATEMENT_LIMIT_MIN: Duration = Duration::from_secs(30);
 /// After that, how long its answer may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// `query_canceled`, also by `statement_timeout`.
-const CANCELED: &str = "57014";
 
 /// A session that explains statements.
 pub struct ExplainSession {
@@ -37,6 +35,8 @@ pub struct SentPlan {
     pub tree: QueryPlan,
     /// Whether the statement was executed.
     pub is_executed: bool,
+    /// Why it was only planned although it was to be executed.
+    pub execution_error: Option<String>,
 }
 
 /// Why there is no plan.
@@ -45,8 +45,6 @@ pub enum NotExplained {
     Refused(ExplainRefusal),
     /// The server reported an error, or its answer is not a plan.
     Failed(String),
-    /// It took too long.
-    Canceled(String),
     /// The connection is lost.
     Lost(anyhow::Error),
 }
@@ -56,12 +54,7 @@ impl From<ConnectionError> for NotExplained {
         let Some(sql) = error.sql() else {
             return Self::Lost(anyhow!(error));
         };
-        let message = format!("{}: {}", sql.severity, sql.message);
-        if sql.sqlstate == CANCELED {
-            Self::Canceled(message)
-        } else {
-            Self::Failed(message)
-        }
+        Self::Failed(format!("{}: {}", sql.severity, sql.message))
     }
 }
 
@@ -107,8 +100,8 @@ impl ExplainSession {
         self.version
     }
 
-    /// The plan of a statement without parameters. Executes it on a server that pgassay started, unless that takes
-    /// too long.
+    /// The plan of a statement without parameters. Executes it on a server that pgassay started, unless that
+    /// fails or takes too long.
     pub fn plan(&mut self, sql: &str) -> Result<SentPlan, NotExplained> {
         let is_own = self.is_own;
         let version = self.version;
@@ -188,8 +181,16 @@ impl ExplainSession {
         }
         let executed = steps(ExplainOptions::ANALYZED).map_err(NotExplained::Refused)?;
         match self.send(&executed) {
-            // The plan is an answer, even if the statement takes too long. `is_executed` shows it.
-            Err(NotExplained::Canceled(_)) => self.send(&planned()?),
+            // The plan is an answer, even if the statement takes too long or fails, for example because its key
+            // exists already.
+            Err(NotExplained::Failed(error)) => match self.send(&planned()?) {
+                Ok(sent) => Ok(SentPlan {
+                    execution_error: Some(error),
+                    ..sent
+                }),
+                Err(NotExplained::Lost(lost)) => Err(NotExplained::Lost(lost)),
+                Err(_) => Err(NotExplained::Failed(error)),
+            },
             other => other,
         }
     }
@@ -209,6 +210,7 @@ impl ExplainSession {
             json,
             tree,
             is_executed: steps.explain.is_executed,
+            execution_error: None,
         })
     }
 
