@@ -242,13 +242,17 @@ fn a_statement_that_cannot_be_explained_is_a_warning_and_plans_can_be_left_out()
     let study = r#"question = "Is a statement that cannot be explained harmless?"
 [server]
 version = "18"
+[data]
+setup = "create table seen (a int)"
 [[script]]
 name = "temporary"
 text = """
 begin;
-create temp table x (a int) on commit drop;
+insert into seen values (1);
+select 1 / count(*) from seen;
+create temp table x (a int);
 insert into x values (1);
-end;
+rollback;
 """
 [[variant]]
 name = "one"
@@ -271,15 +275,24 @@ pairs = 2
         .as_ref()
         .expect("a reason");
     assert_eq!(missing.reason, MissingPlanReason::Failed);
+    let divided = &statement(plans, 0, "1 / count").plans[0];
+    assert!(!divided.is_executed && divided.json.contains("Aggregate"));
+    let error = divided.execution_error.as_deref();
+    assert_eq!(
+        error,
+        Some("ERROR: division by zero"),
+        "only its transaction has a row"
+    );
     let said = run
         .warnings
         .iter()
         .find(|it| it.kind == WarningKind::NoPlan);
     let said = &said.expect("a warning").message;
     let expected =
-        "no plan of \"one\": script \"temporary\", line 3: ERROR: relation \"x\" does not exist";
+        "no plan of \"one\": script \"temporary\", line 5: ERROR: relation \"x\" does not exist";
     assert_eq!(said, expected);
-    assert!(!finished.stdout.contains("PLANS"), "{}", finished.stdout);
+    let line = "PLANS  The statements have the same plans in all variants.";
+    assert!(finished.stdout.contains(line), "{}", finished.stdout);
 
     let scratch = Scratch::new(PROGRAM);
     let finished = scratch.run(study, &["--no-profile", "--no-plans"]);
