@@ -13,10 +13,9 @@ const MEMORY_SHARE_MIN: f64 = 0.10;
 const MEMORY_BYTES_MIN: f64 = 1_048_576.0;
 
 /// The volumes, by counter, with the words of a sentence.
-const VOLUMES: [(&str, &str); 6] = [
+const VOLUMES: [(&str, &str); 5] = [
     ("wal.insert_bytes", "WAL"),
     ("pg_stat_database.temp_bytes", "temporary files"),
-    ("pg_stat_database.blks_hit", "shared buffer hits"),
     ("pg_stat_database.blks_read", "blocks read"),
     ("backends.read_bytes", "read from disk by backends"),
     ("backends.write_bytes", "written to disk by backends"),

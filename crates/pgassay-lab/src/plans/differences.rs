@@ -3,7 +3,7 @@
 use pgassay_explain::PlanDifference;
 use pgassay_model::plan::Plan;
 use pgassay_record::plans::{
-    PointPlans, StatementPlanDifference, StatementPlans, VariantPlanDifference,
+    PointPlans, StatementPlan, StatementPlanDifference, StatementPlans, VariantPlanDifference,
 };
 
 /// The differences of all variants, by condition, then by variant. Conditions with the same plans share an entry.
@@ -43,7 +43,7 @@ fn compared(baseline: &[StatementPlans], variant: &[StatementPlans]) -> VariantP
     let unpaired = baseline.len().max(variant.len()) - pairs.len();
     found.not_compared = unpaired as u32;
     for (a, b) in pairs {
-        let trees = [&baseline[a], &variant[b]].map(|it| it.used().and_then(|it| it.tree()));
+        let trees = [&baseline[a], &variant[b]].map(|it| it.used().and_then(StatementPlan::tree));
         let [Some(before), Some(after)] = trees else {
             found.not_compared += 1;
             continue;
@@ -82,8 +82,6 @@ fn pairs(a: &[StatementPlans], b: &[StatementPlans]) -> Vec<(usize, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use pgassay_record::plans::StatementPlan;
-
     use super::*;
 
     fn statement(line: u32, node: &str) -> StatementPlans {

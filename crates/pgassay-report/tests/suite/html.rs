@@ -22,7 +22,7 @@ fn all_runs() -> Vec<(&'static str, Run)> {
         ("plans", crate::fixture::plans::run_with_plans()),
         (
             "hostile plans",
-            crate::fixture::plans::with_plans(crate::fixture::EVIL),
+            crate::fixture::plans::with_plans(crate::fixture::EVIL, r"<b>\u001b[31m&"),
         ),
     ]
 }

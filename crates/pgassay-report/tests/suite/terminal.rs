@@ -179,7 +179,7 @@ fn colors_add_only_escape_sequences() {
 
 #[test]
 fn names_cannot_send_terminal_commands() {
-    let hostile_plans = crate::fixture::plans::with_plans(crate::fixture::EVIL);
+    let hostile_plans = crate::fixture::plans::with_plans(crate::fixture::EVIL, r"<b>\u001b[31m&");
     for run in [crate::fixture::hostile_run(), hostile_plans] {
         let text = terminal(&run, &PLAIN);
         assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text}");
