@@ -5,7 +5,7 @@
 //! - [`QueryPlan`] is EXPLAIN's JSON as a tree; [`node_shares`] divides it among the nodes;
 //! - [`PlanDifference`] matches the nodes of two plans and lists what differs, most important first;
 //! - [`PreparedPlans`] tells the generic plan from custom ones;
-//! - [`difference_text`] and [`plan_text`] are for the terminal; the types of the difference can be
+//! - [`difference_text`], [`difference_sentences`] and [`plan_text`] are for reports; the types of the difference can be
 //!   serialized.
 //!
 //! The caller sends the statements and passes the results on:
@@ -89,4 +89,4 @@ pub use plan::{
 pub use prepared::{PlanKind, PlanShape, PreparedExplain, PreparedPlans, plan_kind};
 pub use share::{NodeShare, node_shares};
 pub use statement::{ExplainRefusal, StatementEffect};
-pub use text::{difference_text, plan_text};
+pub use text::{difference_sentences, difference_text, plan_text};

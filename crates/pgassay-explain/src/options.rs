@@ -38,6 +38,8 @@ pub struct ExplainRequest {
 }
 
 impl ExplainRequest {
+    /// Begins a transaction that is not read only: see [`Self::begin`].
+    pub const BEGIN: &'static str = "begin";
     /// Ends the transaction.
     pub const END: &'static str = "rollback";
 
@@ -74,7 +76,7 @@ impl ExplainRequest {
         if self.is_executed && self.effect == StatementEffect::Reads {
             "begin transaction read only"
         } else {
-            "begin"
+            Self::BEGIN
         }
     }
 

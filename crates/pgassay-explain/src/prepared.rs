@@ -56,6 +56,27 @@ impl PreparedExplain {
         version: u32,
         options: ExplainOptions,
     ) -> Result<Self, ExplainRefusal> {
+        Self::of_kind(sql, values, Some(kind), version, options)
+    }
+
+    /// The same without a kind: the plan that the server chooses once the statement has been executed
+    /// often, which [`plan_kind`] recognizes. The values of all executions are these.
+    pub fn chosen(
+        sql: &str,
+        values: &[Option<&str>],
+        version: u32,
+        options: ExplainOptions,
+    ) -> Result<Self, ExplainRefusal> {
+        Self::of_kind(sql, values, None, version, options)
+    }
+
+    fn of_kind(
+        sql: &str,
+        values: &[Option<&str>],
+        kind: Option<PlanKind>,
+        version: u32,
+        options: ExplainOptions,
+    ) -> Result<Self, ExplainRefusal> {
         const NAME: &str = "pgassay_explain";
         let text = StatementText::read(sql)?;
         if text.parameters as usize != values.len() {
@@ -76,7 +97,7 @@ impl PreparedExplain {
         let mut explain = ExplainRequest::new(&execute, version, options)?;
         explain.effect = text.effect;
         let mut before = vec![explain.begin().to_owned()];
-        if version >= 120_000 {
+        if let Some(kind) = kind.filter(|_| version >= 120_000) {
             let mode = match kind {
                 PlanKind::Generic => "force_generic_plan",
                 PlanKind::Custom => "force_custom_plan",
@@ -84,7 +105,8 @@ impl PreparedExplain {
             before.push(format!("set local plan_cache_mode = {mode}"));
         }
         before.push(format!("prepare {NAME} as {}", text.sql));
-        if version < 120_000 && kind == PlanKind::Generic {
+        let is_forced = version >= 120_000 || kind == Some(PlanKind::Custom);
+        if kind.is_none() || !is_forced {
             // EXPLAIN without ANALYZE counts as an execution and executes nothing.
             before.extend(vec![format!("explain {execute}"); CUSTOM_EXECUTIONS]);
         }
@@ -102,6 +124,16 @@ impl PreparedExplain {
     /// Whether sending it can change data: see [`ExplainRequest::writes`].
     pub fn writes(&self) -> bool {
         self.explain.is_executed && self.explain.effect != StatementEffect::Reads
+    }
+
+    /// For a server of your own: the transaction is not read only, so that functions that write are
+    /// explained too.
+    #[must_use]
+    pub fn writable(mut self) -> Self {
+        if let Some(first) = self.before.first_mut() {
+            ExplainRequest::BEGIN.clone_into(first);
+        }
+        self
     }
 }
 
@@ -332,6 +364,16 @@ mod tests {
                 "prepare pgassay_explain as select * from t where a = $1 and b = $2"
             ]
         );
+        assert_eq!(explain.writable().before[0], "begin");
+        let chosen = PreparedExplain::chosen(
+            "select * from t where a = $1",
+            &[Some("1")],
+            180_000,
+            ExplainOptions::default(),
+        );
+        let chosen = chosen.unwrap().before;
+        assert_eq!(chosen.len(), 2 + CUSTOM_EXECUTIONS);
+        assert_eq!(chosen[6], "explain execute pgassay_explain('1')");
         let old = of(&[None, None], 110_022).unwrap();
         assert_eq!(old.before.len(), 2 + CUSTOM_EXECUTIONS);
         assert_eq!(

@@ -57,28 +57,57 @@ pub fn difference_text(difference: &PlanDifference, (a, b): (&str, &str), width:
     if !difference.is_none() {
         text.push('\n');
         sentences(&difference.changes, width, &mut text);
-        totals(difference, width, &mut text);
+        for line in totals(difference) {
+            wrapped(&line, width, &mut text);
+        }
     }
     text
 }
 
+/// What differs in sentences, most important first, without the trees: at most `most` differences, then how
+/// many are left, then the blocks of the whole statement. Empty if nothing differs.
+pub fn difference_sentences(difference: &PlanDifference, most: usize) -> Vec<String> {
+    let (figures, others): (Vec<&PlanChange>, Vec<&PlanChange>) =
+        difference.changes.iter().partition(|it| is_figure(it.kind));
+    // Figures follow from what differs otherwise.
+    let all = if others.is_empty() { figures } else { others };
+    let mut sentences: Vec<String> = all
+        .iter()
+        .take(most)
+        .map(|it| clean(&it.to_string()))
+        .collect();
+    match all.len().saturating_sub(most) {
+        0 => {}
+        1 => sentences.push("1 more difference".to_owned()),
+        more => sentences.push(format!("{more} more differences")),
+    }
+    if !sentences.is_empty() {
+        sentences.extend(totals(difference));
+    }
+    sentences
+}
+
+/// Whether it is a difference in what was measured.
+fn is_figure(kind: PlanChangeKind) -> bool {
+    matches!(kind, PlanChangeKind::Buffers | PlanChangeKind::Rows)
+}
+
 /// The blocks of the whole statement.
-fn totals(difference: &PlanDifference, width: usize, text: &mut String) {
+fn totals(difference: &PlanDifference) -> Vec<String> {
     let (Some(a), Some(b)) = (difference.a.buffers, difference.b.buffers) else {
-        return;
+        return Vec::new();
     };
     let blocks = [a.accessed(), b.accessed()].map(short);
     let temp = [a.temp(), b.temp()].map(short);
-    for (what, [before, after]) in [("blocks", blocks), ("temporary blocks", temp)] {
-        if before != after {
-            wrapped(&format!("Total {what}: {before} → {after}"), width, text);
-        }
-    }
+    let all = [("blocks", blocks), ("temporary blocks", temp)].into_iter();
+    let differing = all.filter(|(_, [before, after])| before != after);
+    differing
+        .map(|(what, [before, after])| format!("Total {what}: {before} → {after}"))
+        .collect()
 }
 
 /// What differs in words, the figures only where they differ most.
 fn sentences(changes: &[PlanChange], width: usize, text: &mut String) {
-    let is_figure = |kind| matches!(kind, PlanChangeKind::Buffers | PlanChangeKind::Rows);
     for change in changes.iter().filter(|it| !is_figure(it.kind)) {
         wrapped(&change.to_string(), width, text);
     }
@@ -315,6 +344,17 @@ Buffers of Index Scan using t_k on t: 935 blocks → 103 blocks
 Total blocks: 935 → 103
 ";
         assert_eq!(text, expected);
+        assert_eq!(
+            difference_sentences(&difference, 2),
+            [
+                "Method: Seq Scan on t → Index Scan using t_k on t",
+                "Removed: Sort by t.k",
+                "1 more difference",
+                "Total blocks: 935 → 103",
+            ]
+        );
+        let same = PlanDifference::between(&a, &a);
+        assert!(difference_sentences(&same, 2).is_empty());
         assert_eq!(
             plan_text(&b, 60),
             "                                                rows  blocks\n  \

@@ -7,9 +7,11 @@ use pgassay_diagnosis::{diagnose, expectations};
 use pgassay_model::check::Check;
 use pgassay_model::plan::{Plan, StoppingRule};
 use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_record::plans::RunPlans;
 use pgassay_record::run::{Run, SCHEMA};
 
 use crate::major_version::major_of;
+use crate::plans;
 use crate::run::Outcome;
 use crate::study::LoadedStudy;
 use crate::warnings;
@@ -41,6 +43,10 @@ pub fn assemble(
     let servers = outcome.servers.iter();
     let majors: Vec<String> = servers.map(|it| major_of(&it.version)).collect();
     let assessment = assess(&plan, &majors, &outcome.trials, &outcome.profiles)?;
+    let plans = (!outcome.plans.is_empty()).then(|| RunPlans {
+        differences: plans::differences(&plan, &outcome.plans),
+        points: outcome.plans,
+    });
     let readings = expectations::read(
         &study.study,
         &plan,
@@ -71,6 +77,7 @@ pub fn assemble(
         ledgers: assessment.ledgers,
         findings: Vec::new(),
         instructions: None,
+        plans,
         fix_trials: None,
         expectations: readings.expectations,
         reference: readings.reference,

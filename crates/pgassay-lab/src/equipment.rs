@@ -7,6 +7,7 @@ use pgassay_record::run::Warning;
 use crate::host::{Host, Servers};
 use crate::load::LoadDriver;
 use crate::observe::TrialObserver;
+use crate::plans::TakenPlans;
 use crate::run_context::RunContext;
 
 /// Where a run's servers, load and observers come from.
@@ -30,4 +31,17 @@ pub trait Equipment {
         servers: &'a Servers,
         warnings: &mut Vec<Warning>,
     ) -> Result<Vec<Box<dyn TrialObserver + 'a>>>;
+
+    /// Takes the plans of the statements after the last trial. By default there are none.
+    ///
+    /// # Errors
+    /// [`crate::Interrupted`] only: missing plans are warnings.
+    fn plans(
+        &self,
+        _plan: &Plan,
+        _servers: &Servers,
+        _context: &RunContext<'_>,
+    ) -> Result<TakenPlans> {
+        Ok(TakenPlans::default())
+    }
 }

@@ -29,6 +29,7 @@ pub mod local_server;
 mod major_version;
 mod observe;
 mod options;
+mod plans;
 mod raw_results;
 mod real_equipment;
 pub mod requirements;
@@ -55,6 +56,7 @@ pub use observe::{
     add_samples, waits,
 };
 pub use options::ServerOptions;
+pub use plans::TakenPlans;
 pub use raw_results::RawResults;
 pub use real_equipment::RealEquipment;
 pub use run::{Laboratory, Outcome};

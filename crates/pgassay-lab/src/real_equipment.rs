@@ -8,7 +8,8 @@ use pgassay_server::InstallationSource;
 use crate::equipment::Equipment;
 use crate::host::{self, ExternalServer, Host, Servers};
 use crate::load::{EngineDriver, LoadDriver};
-use crate::observe::{HardwareCounters, Probes, Statistics, TrialObserver};
+use crate::observe::{BackendMemoryPeaks, HardwareCounters, Probes, Statistics, TrialObserver};
+use crate::plans::{self, TakenPlans};
 use crate::run_context::RunContext;
 
 /// PostgreSQL, the load engine, and all probes.
@@ -52,9 +53,19 @@ impl Equipment for RealEquipment {
         warnings: &mut Vec<Warning>,
     ) -> Result<Vec<Box<dyn TrialObserver + 'a>>> {
         Ok(vec![
+            Box::new(BackendMemoryPeaks),
             Box::new(HardwareCounters::probe()),
             Box::new(Statistics::open(plan, servers)?),
             Box::new(Probes::open(plan, servers, warnings)?),
         ])
+    }
+
+    fn plans(
+        &self,
+        plan: &Plan,
+        servers: &Servers,
+        context: &RunContext<'_>,
+    ) -> Result<TakenPlans> {
+        plans::take(plan, servers, context)
     }
 }

@@ -7,6 +7,7 @@ use pgassay_model::plan::{Plan, PointId};
 use pgassay_model::profile::Profile;
 use pgassay_model::statement::ScriptStatements;
 use pgassay_model::trial::Trial;
+use pgassay_record::plans::PointPlans;
 use pgassay_record::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 
 use crate::equipment::Equipment;
@@ -29,6 +30,8 @@ pub struct Outcome {
     pub profiles: Vec<Profile>,
     /// Latencies of statements, for transactions with more than one.
     pub statements: Vec<ScriptStatements>,
+    /// The plans of the statements of each point; empty if they were not taken.
+    pub plans: Vec<PointPlans>,
     /// The servers, in the plan's order.
     pub servers: Vec<ServerFacts>,
     /// The relays that added network delay.
@@ -84,6 +87,13 @@ impl Laboratory<'_> {
         );
         let result = result.map_err(|error| servers.death_or(error));
         let ended_us = unix_us();
+        let mut plans = Vec::new();
+        let result = result.and_then(|()| {
+            let taken = self.equipment.plans(plan, &servers, &context)?;
+            warnings.extend(taken.warnings);
+            plans = taken.points;
+            Ok(())
+        });
         let relays = servers.relay_facts();
         let (logs, facts) = (servers.logs(), servers.facts.clone());
         context.stage("cleaning up");
@@ -100,6 +110,7 @@ impl Laboratory<'_> {
         Ok(Outcome {
             statements: results.statements.finish(plan, context.source())?,
             trials: results.trials,
+            plans,
             profiles: if sampled { profiles } else { Vec::new() },
             servers: facts,
             relays,

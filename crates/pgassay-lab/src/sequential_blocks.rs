@@ -171,6 +171,7 @@ mod tests {
                     background: Vec::new(),
                     waits: None,
                     cross_checks: None,
+                    backend_memory: None,
                 });
             }
         }

@@ -314,5 +314,6 @@ fn trial_of(slot: TrialSlot, started_us: i64, measured: &Measurement) -> Trial {
         background: Vec::new(),
         waits: None,
         cross_checks: None,
+        backend_memory: None,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use pgassay_model::plan::Point;
 use pgassay_model::plan::StoppingRule;
 use pgassay_model::study::DriverKind;
 use pgassay_model::trial::{Trial, TrialKind};
@@ -91,6 +92,9 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
     warn_of_state(run, &mut warn);
     warn_of_maintenance(run, &mut warn);
     warn_of_connections(run, &mut warn);
+    if ended_early.is_none() {
+        warn_of_memory(run, &mut warn);
+    }
     found
 }
 
@@ -230,6 +234,29 @@ fn warn_of_connections(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
             format!(
                 "{clients} clients: {open} client connections are open on PostgreSQL {major} because variants share a server; up to PostgreSQL 13, each connection makes snapshots more expensive"
             ),
+        );
+    }
+}
+
+/// Warns if the memory of backends on this machine could not be read.
+fn warn_of_memory(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
+    let is_unread = |point: &&Point| {
+        let trials = run.trials.iter();
+        let mut of_point = trials
+            .filter(|it| (it.condition, it.variant) == (point.condition, point.variant))
+            .filter(|it| it.server.is_some())
+            .peekable();
+        point.driver == DriverKind::Postgres
+            && !point.reconnects
+            && of_point.peek().is_some()
+            && of_point.all(|it| it.backend_memory.is_none())
+    };
+    if run.plan.points.iter().any(|it| is_unread(&it)) {
+        warn(
+            WarningKind::NotObserved,
+            "memory of the backends is not available: /proc/PID/smaps_rollup is readable for root and for \
+             the user of the server only"
+                .to_owned(),
         );
     }
 }

@@ -93,6 +93,19 @@ pub struct Trial {
     /// Independent readings that the ledger's inputs are checked against; `None` if not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cross_checks: Option<CrossCheckReadings>,
+    /// Memory of the backends, read after the last trial of a variant in each round; `None` in other trials,
+    /// and if it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend_memory: Option<BackendMemory>,
+}
+
+/// Memory of the backends as proportional set size (PSS): a page that n processes share counts 1/n in each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BackendMemory {
+    /// The largest peak of any backend since it connected, in bytes. Parallel workers are not included.
+    pub peak_bytes: u64,
+    /// Number of backends that were read.
+    pub backends: u32,
 }
 
 /// Independent readings of a trial, each from a different source than the figure that it checks.
@@ -151,6 +164,7 @@ impl Trial {
             background: Vec::new(),
             waits: None,
             cross_checks: None,
+            backend_memory: None,
         }
     }
 

@@ -12,7 +12,7 @@
 //! - [`WaitReader`] reads wait events from a backend's memory, [`ActivitySampler`] queries the server if
 //!   that is not permitted, and [`WaitLog`] counts them: they divide the blocked time and are never
 //!   shares of wall-clock time.
-//! - [`EventCounter`] reads hardware counters of processes.
+//! - [`EventCounter`] reads hardware counters of processes, and [`peak_pss_bytes`] the peak of their memory.
 //! - [`MachineConditions`] of the machine, which every result keeps.
 //! - [`ClockSteps`] and [`Clock`] measure the overhead of reading the clock.
 //!
@@ -56,6 +56,7 @@ pub use proc::clocks::{own_cpu_ns, process_cpu_ns};
 pub use proc::cpu::{CpuUse, MachineCpu, ProcessCpu, ProcessTotals};
 pub use proc::cpu_log::{CpuLog, LoggedProcess, RoleCpu};
 pub use proc::live::{LiveError, LiveProcess, LiveServer};
+pub use proc::peak_memory::peak_pss_bytes;
 pub use proc::process_tree_cpu::{ProcessTreeCpu, ProcessTreesCpu};
 pub use proc::role::Role;
 pub use sampling::sampler::{Sampler, SamplerConfig};

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::expectation::{ExpectationOutcome, ReferenceTable, WatchedFunction};
 use crate::finding::Finding;
+use crate::plans::RunPlans;
 
 /// The value of [`Run::schema`] that this version writes.
 pub const SCHEMA: &str = "pgassay.run/2";
@@ -76,6 +77,9 @@ pub struct Run {
     /// plan's without the number of clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<InstructionCosts>,
+    /// The plans of the statements, and their differences; `None` if they were not taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plans: Option<RunPlans>,
     /// The run that tried the suggested fixes of the findings. Its baseline is the variant with the
     /// finding.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -175,6 +179,8 @@ pub enum WarningKind {
     NoProfile,
     /// Samples were lost or stacks truncated.
     ProfileQuality,
+    /// Statements could not be explained.
+    NoPlan,
     /// The run ended before all trials were done.
     Incomplete,
     /// A variant was skipped because its requirements are not met.

@@ -18,6 +18,8 @@ mod ledger;
 mod number;
 mod outline;
 mod outlook;
+mod plans;
+mod price;
 mod printable;
 mod reliability;
 mod sentence;

@@ -222,6 +222,10 @@ pub struct ChoiceArgs {
     /// Disable CPU profiling: a third fewer trials, but no account of where time goes.
     #[arg(long)]
     pub no_profile: bool,
+
+    /// Do not explain the scripts' statements after the trials: no differences of their plans.
+    #[arg(long)]
+    pub no_plans: bool,
 }
 
 /// How servers are found and run.

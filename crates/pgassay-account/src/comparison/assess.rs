@@ -185,5 +185,8 @@ fn summary(
             f64::from(limited) / f64::from(count)
         },
         counters: counted(trials, condition, variant).figures(),
+        backend_memory_bytes: of_point(trials, condition, variant)
+            .filter_map(|it| Some(it.backend_memory?.peak_bytes))
+            .max(),
     })
 }

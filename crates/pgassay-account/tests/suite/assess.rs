@@ -66,6 +66,7 @@ pub fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64)
         background: Vec::new(),
         waits: None,
         cross_checks: None,
+        backend_memory: None,
     }
 }
 

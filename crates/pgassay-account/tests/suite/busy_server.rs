@@ -134,6 +134,7 @@ pub fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
             client_run_queue_us: Some(spends.client_run_queue * credited),
             client_limited: false,
         },
+        backend_memory: None,
         cpu_steal: 0.0,
         other_programs: foreign,
         unaccounted: Some(0.01),

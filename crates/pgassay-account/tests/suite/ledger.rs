@@ -83,6 +83,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
         }],
         waits: None,
         cross_checks: None,
+        backend_memory: None,
         counters: std::collections::BTreeMap::new(),
     }
 }

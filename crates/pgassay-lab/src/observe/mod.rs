@@ -1,5 +1,6 @@
-//! What observes the trials: statistics, exact CPU totals, stacks, waits, hardware counters.
+//! What observes the trials: statistics, exact CPU totals, stacks, waits, hardware counters, memory.
 
+mod backend_memory;
 mod hardware_counters;
 mod probe_watch;
 mod probes;
@@ -9,6 +10,7 @@ mod totals;
 mod transactions;
 pub mod waits;
 
+pub use backend_memory::BackendMemoryPeaks;
 pub use hardware_counters::HardwareCounters;
 pub use probes::Probes;
 pub use profiles::{ProfiledTrial, Profiles, add_blocked, add_samples};

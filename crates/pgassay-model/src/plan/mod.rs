@@ -64,6 +64,8 @@ pub struct Overrides {
     pub seed: u64,
     /// Whether to skip profiled trials.
     pub without_profile: bool,
+    /// Whether to leave out the plans of the statements.
+    pub without_plans: bool,
 }
 
 /// Everything that a run will do.
@@ -340,6 +342,9 @@ pub struct Schedule {
     /// When the servers that pgassay starts run checkpoints and vacuum.
     #[serde(default)]
     pub maintenance: Maintenance,
+    /// Whether the plans of the statements are taken after the last trial; no in runs of older versions.
+    #[serde(default)]
+    pub plans: bool,
 }
 
 /// Estimated time to stop and start a server, mostly the shutdown checkpoint.

@@ -139,6 +139,7 @@ pub(super) fn schedule(
         seed: overrides.seed,
         blocks_per_server_start: length.restart_every,
         maintenance: study.maintenance,
+        plans: study.plans && !overrides.without_plans,
     };
     let trials = points as u64 * schedule.trials_per_point();
     // Round to whole milliseconds for readability.

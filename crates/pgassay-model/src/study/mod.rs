@@ -59,6 +59,9 @@ pub struct Study {
     /// When checkpoints and vacuum run.
     #[serde(default)]
     pub maintenance: Maintenance,
+    /// Whether to take the plans of the scripts' statements with EXPLAIN after the last trial.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub plans: bool,
     /// The variants and conditions to run with `--quick`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quick: Option<Quick>,
@@ -153,6 +156,16 @@ pub struct Script {
 #[allow(clippy::trivially_copy_pass_by_ref)]
 pub(crate) fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn yes() -> bool {
+    true
+}
+
+// Serde passes the field by reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 fn one() -> u32 {

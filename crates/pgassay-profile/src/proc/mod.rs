@@ -7,5 +7,6 @@ pub(crate) mod files;
 pub(crate) mod live;
 pub(crate) mod maps;
 pub(crate) mod memory;
+pub(crate) mod peak_memory;
 pub(crate) mod process_tree_cpu;
 pub(crate) mod role;

@@ -1,6 +1,7 @@
 //! The page: a single file that needs no network, no server and, except for the flame graph, no script.
 //!
-//! From the top: the question, all verdicts at a glance, and the answer; a forest plot; findings; expectations; where the
+//! From the top: the question, all verdicts at a glance, and the answer; a forest plot; findings; expectations;
+//! what differs in memory, volumes and query plans; where the
 //! difference in CPU time lies; instruction counts; where the response time goes; statement latencies;
 //! curves over concurrency; flame graphs of A, B and their difference; the pairs in order; server and
 //! kernel statistics; all figures; and everything needed to repeat the study. Charts are SVG generated
@@ -17,6 +18,8 @@ mod ledger;
 mod matrix;
 mod observation;
 mod pairs;
+mod plans;
+mod price;
 mod provenance;
 mod scale;
 mod statements;
@@ -51,6 +54,8 @@ pub fn html(run: &Run) -> String {
         (findings::section(&run.findings, |finding| sentence::point_name(run, finding)))
         (findings::fixes_tried(run))
         (expectations::section(run))
+        (price::section(run))
+        (plans::section(run))
         (cost(run))
         (instructions::section(run))
         (ledger::section(run))

@@ -1,9 +1,9 @@
 //! A run as text, for a terminal of up to 100 columns.
 //!
-//! From the top: the question, all verdicts at a glance, and the answer in sentences; one line per comparison; the figures of
-//! every point; where the difference in CPU time and in response time lies, for the most informative
-//! comparison; findings; then limitations and warnings. The text is complete without color. The HTML
-//! page has the details.
+//! From the top: the question, all verdicts at a glance, and the answer in sentences; one line per comparison;
+//! the figures of every point; what differs in memory, volumes and plans; where the difference in CPU time and
+//! in response time lies, for the most informative comparison; findings; then limitations and warnings. The
+//! text is complete without color. The HTML page has the details.
 
 mod answer;
 mod cost;
@@ -16,6 +16,8 @@ mod ledger;
 mod matrix;
 mod notes;
 mod observation;
+mod plans;
+mod price;
 mod statements;
 mod statistics;
 mod style;
@@ -37,6 +39,8 @@ pub fn terminal(run: &Run, style: &Style) -> String {
         expectations::reference(run, *style),
         expectations::expectations(run, *style),
         figures::section(run, *style),
+        price::section(run, *style),
+        plans::section(run, *style),
         cost::section(run, *style),
         instructions::section(run, *style),
         ledger::section(run, *style),

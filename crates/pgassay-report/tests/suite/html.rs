@@ -19,6 +19,11 @@ fn all_runs() -> Vec<(&'static str, Run)> {
         ("no-profile", crate::fixture::run_without_profiles()),
         ("hostile", crate::fixture::hostile_run()),
         ("counted", crate::fixture::counted_run()),
+        ("plans", crate::fixture::plans::run_with_plans()),
+        (
+            "hostile plans",
+            crate::fixture::plans::with_plans(crate::fixture::EVIL, r"<b>\u001b[31m&"),
+        ),
     ]
 }
 
@@ -66,6 +71,27 @@ fn the_main_part_of_a_small_page_matches_its_snapshot() {
     let (_, main) = page.split_once("<main>").unwrap();
     let (main, _) = main.split_once("</main>").unwrap();
     assert_snapshot!("small", main.replace("><", ">\n<"));
+}
+
+#[test]
+fn a_page_has_both_plans_their_difference_and_all_others() {
+    let page = html(&crate::fixture::plans::run_with_plans());
+    let (_, section) = page.split_once("<section id=\"plans\">").unwrap();
+    let (section, _) = section.split_once("</section>").unwrap();
+    for shown in [
+        "Plan of prepared differs from that of simple",
+        "<li>Method: Seq Scan on test → Index Scan using test_k on test</li>",
+        "<li>Total blocks: 935 → 103</li>",
+        "~ Seq Scan on test → Index Scan using test_k on test",
+        "The generic plan differs from the custom plan; the server uses the generic plan",
+        "No plan: BEGIN has no plan",
+        "generic plan, used under load",
+        "&quot;Node Type&quot;: &quot;Seq Scan&quot;",
+    ] {
+        assert!(section.contains(shown), "{shown}\n{section}");
+    }
+    let (_, price) = page.split_once("<section id=\"price\">").unwrap();
+    assert!(price.contains("12.3\u{a0}MB") && price.contains("71.3\u{a0}MB"));
 }
 
 #[test]

@@ -29,6 +29,7 @@ fn all_runs() -> Vec<Run> {
         crate::fixture::hostile_run(),
         crate::fixture::counted_run(),
         crate::fixture::expectations::run_with_expectations(),
+        crate::fixture::plans::run_with_plans(),
     ]
 }
 
@@ -48,6 +49,28 @@ fn instruction_counts_are_shown_with_timings() {
         "instruction-counts",
         &terminal(&crate::fixture::counted_run(), &PLAIN),
     );
+}
+
+#[test]
+fn a_plan_that_differs_is_shown_with_its_price() {
+    let text = terminal(&crate::fixture::plans::run_with_plans(), &PLAIN);
+    let (_, shown) = text.split_once("\nPRICE").unwrap();
+    let (shown, _) = shown.split_once("\nCOST").unwrap();
+    assert_snapshot!("plans", format!("PRICE{shown}"));
+}
+
+#[test]
+fn equal_plans_take_one_line_and_plans_not_taken_none() {
+    let text = terminal(&crate::fixture::plans::run_with_equal_plans(), &PLAIN);
+    let lines = text
+        .lines()
+        .filter(|it| it.to_lowercase().contains("plans"));
+    let lines: Vec<&str> = lines.collect();
+    assert_eq!(
+        lines,
+        ["PLANS  The statements have the same plans in all variants."]
+    );
+    assert!(!terminal(&crate::fixture::small_run(), &PLAIN).contains("PLANS"));
 }
 
 #[test]
@@ -156,8 +179,11 @@ fn colors_add_only_escape_sequences() {
 
 #[test]
 fn names_cannot_send_terminal_commands() {
-    let text = terminal(&crate::fixture::hostile_run(), &PLAIN);
-    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text}");
+    let hostile_plans = crate::fixture::plans::with_plans(crate::fixture::EVIL, r"<b>\u001b[31m&");
+    for run in [crate::fixture::hostile_run(), hostile_plans] {
+        let text = terminal(&run, &PLAIN);
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text}");
+    }
 }
 
 #[test]

@@ -121,6 +121,7 @@ pub fn overrides(found: &LoadedStudy, choice: &ChoiceArgs) -> Result<Overrides> 
         dsn: choice.dsn.as_deref().map(shown).transpose()?,
         seed: choice.seed.unwrap_or_else(seed_of_now),
         without_profile: choice.no_profile,
+        without_plans: choice.no_plans,
     })
 }
 

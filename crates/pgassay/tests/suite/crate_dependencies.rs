@@ -18,7 +18,12 @@ const MAY_KNOW: [(&str, &[&str]); 18] = [
     ),
     (
         "pgassay-record",
-        &["pgassay-model", "pgassay-knowledge", "pgassay-account"],
+        &[
+            "pgassay-model",
+            "pgassay-knowledge",
+            "pgassay-account",
+            "pgassay-explain",
+        ],
     ),
     (
         "pgassay-diagnosis",
@@ -42,7 +47,12 @@ const MAY_KNOW: [(&str, &[&str]); 18] = [
     ),
     (
         "pgassay-report",
-        &["pgassay-model", "pgassay-account", "pgassay-record"],
+        &[
+            "pgassay-model",
+            "pgassay-account",
+            "pgassay-record",
+            "pgassay-explain",
+        ],
     ),
     (
         "pgassay-lab",
@@ -53,6 +63,7 @@ const MAY_KNOW: [(&str, &[&str]); 18] = [
             "pgassay-record",
             "pgassay-diagnosis",
             "pgassay-count",
+            "pgassay-explain",
             "pgassay-load",
             "pgassay-profile",
             "pgassay-relay",

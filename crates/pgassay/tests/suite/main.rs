@@ -17,6 +17,7 @@ mod language;
 mod own_server;
 mod own_study;
 mod pgbench;
+mod plans;
 mod printed;
 mod profile;
 mod profile_remote;

@@ -128,6 +128,13 @@ fn is_used_and_left_as_it_was(theirs: &Theirs, version: &str) {
     let scratch = Scratch::new(PROGRAM);
     let run = run_of(&scratch.run(&of_dsn(&theirs.server.conninfo()), &["--json"]));
     assert_eq!((run.complete, run.comparisons.len()), (true, 1));
+    let plans = run.plans.as_ref().expect("plans were taken");
+    let all = plans.points.iter().flat_map(|it| &it.statements);
+    let all: Vec<_> = all.flat_map(|it| &it.plans).collect();
+    assert!(
+        !all.is_empty() && all.iter().all(|it| !it.is_executed),
+        "only planned"
+    );
     assert_eq!(
         run.servers.len(),
         1,

@@ -132,6 +132,8 @@ fn planned(args: &CalibrateArgs, seed: u64) -> Result<Vec<(LoadedStudy, Plan)>> 
             versions: vec![args.version.clone()],
             seed,
             without_profile: true,
+            // Both sides are the same.
+            without_plans: true,
             ..Overrides::default()
         };
         // All studies have the same conditions, so one plan gives the comparisons per round.

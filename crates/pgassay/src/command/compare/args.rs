@@ -138,6 +138,10 @@ pub struct CompareArgs {
     #[arg(long)]
     pub no_profile: bool,
 
+    /// Do not explain the scripts' statements after the trials: no differences of their plans.
+    #[arg(long)]
+    pub no_plans: bool,
+
     /// Write the comparison as a study file, for `pgassay run`, and do not run it.
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,

@@ -43,6 +43,7 @@ pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Re
         seed: args.seed.unwrap_or_else(seed_of_now),
         without_profile: args.no_profile,
         max_time: args.max_time,
+        without_plans: args.no_plans,
         ..Overrides::default()
     };
     let planned = PlannedStudy::of(found, overrides)?;

@@ -51,6 +51,7 @@ pub fn study(args: &CountArgs) -> Result<LoadedStudy> {
         conditions: Conditions::default(),
         length: Length::default(),
         maintenance: Maintenance::default(),
+        plans: false,
         quick: None,
         floor: None,
         explain: None,

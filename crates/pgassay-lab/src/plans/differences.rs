@@ -1,0 +1,131 @@
+//! How the plans of each variant differ from the baseline's. Pure.
+
+use pgassay_explain::PlanDifference;
+use pgassay_model::plan::Plan;
+use pgassay_record::plans::{
+    PointPlans, StatementPlan, StatementPlanDifference, StatementPlans, VariantPlanDifference,
+};
+
+/// The differences of all variants, by condition, then by variant. Conditions with the same plans share an entry.
+pub fn differences(plan: &Plan, points: &[PointPlans]) -> Vec<VariantPlanDifference> {
+    let mut found: Vec<VariantPlanDifference> = Vec::new();
+    let of = |condition: usize, variant: usize| {
+        points
+            .iter()
+            .position(|it| it.variant == variant && it.conditions.contains(&condition))
+    };
+    for condition in 0..plan.conditions.len() {
+        for variant in 1..plan.variants.len() {
+            let (Some(a), Some(b)) = (of(condition, 0), of(condition, variant)) else {
+                continue;
+            };
+            let known = found
+                .iter_mut()
+                .find(|it| (it.baseline_plans, it.variant_plans) == (a, b));
+            match known {
+                Some(known) => known.conditions.push(condition),
+                None => found.push(VariantPlanDifference {
+                    variant,
+                    conditions: vec![condition],
+                    baseline_plans: a,
+                    variant_plans: b,
+                    ..compared(&points[a].statements, &points[b].statements)
+                }),
+            }
+        }
+    }
+    found
+}
+
+fn compared(baseline: &[StatementPlans], variant: &[StatementPlans]) -> VariantPlanDifference {
+    let mut found = VariantPlanDifference::default();
+    let pairs = pairs(baseline, variant);
+    let unpaired = baseline.len().max(variant.len()) - pairs.len();
+    found.not_compared = unpaired as u32;
+    for (a, b) in pairs {
+        let trees = [&baseline[a], &variant[b]].map(|it| it.used().and_then(StatementPlan::tree));
+        let [Some(before), Some(after)] = trees else {
+            found.not_compared += 1;
+            continue;
+        };
+        let difference = PlanDifference::between(&before, &after);
+        if difference.is_none() {
+            found.same += 1;
+        } else {
+            found.statements.push(StatementPlanDifference {
+                baseline: a,
+                variant: b,
+                difference,
+            });
+        }
+    }
+    found
+}
+
+/// The statements that answer the same question: all in order if there are equally many, for a variant may have
+/// another text; else those in the same line of the same script.
+fn pairs(a: &[StatementPlans], b: &[StatementPlans]) -> Vec<(usize, usize)> {
+    if a.len() == b.len() {
+        return (0..a.len()).map(|at| (at, at)).collect();
+    }
+    let mut found: Vec<(usize, usize)> = Vec::new();
+    for (at, statement) in a.iter().enumerate() {
+        let is_same = |other: &StatementPlans| {
+            (&other.script, other.line) == (&statement.script, statement.line)
+        };
+        let is_free = |it: usize| found.iter().all(|(_, taken)| *taken != it);
+        let partner = (0..b.len()).find(|&it| is_same(&b[it]) && is_free(it));
+        found.extend(partner.map(|it| (at, it)));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn statement(line: u32, node: &str) -> StatementPlans {
+        let json = format!(r#"[{{"Plan": {{"Node Type": "{node}", "Alias": "t"}}}}]"#);
+        StatementPlans {
+            line,
+            plans: vec![StatementPlan {
+                kind: None,
+                is_used: true,
+                is_executed: false,
+                execution_error: None,
+                json,
+            }],
+            ..StatementPlans::default()
+        }
+    }
+
+    #[test]
+    fn statements_in_the_same_line_are_compared_and_others_are_counted() {
+        let baseline = [statement(1, "Seq Scan"), statement(2, "Seq Scan")];
+        let variant = [
+            statement(1, "Seq Scan"),
+            statement(2, "Index Scan"),
+            statement(3, "Seq Scan"),
+        ];
+        let found = compared(&baseline, &variant);
+        assert_eq!((found.same, found.not_compared), (1, 1));
+        assert_eq!(found.statements.len(), 1);
+        assert_eq!(
+            (found.statements[0].baseline, found.statements[0].variant),
+            (1, 1)
+        );
+        // Another text in another line, but as many statements.
+        let other = compared(&baseline[..1], &variant[1..2]);
+        assert_eq!((other.same, other.statements.len()), (0, 1));
+    }
+
+    #[test]
+    fn a_statement_without_a_plan_is_not_compared() {
+        let without = StatementPlans::default();
+        let found = compared(&[without], &[statement(0, "Seq Scan")]);
+        assert_eq!(
+            (found.same, found.not_compared, found.statements.len()),
+            (0, 1, 0)
+        );
+    }
+}

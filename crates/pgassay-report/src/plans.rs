@@ -1,0 +1,137 @@
+//! Text for the plans of statements and their differences, the same in the terminal and on the page.
+
+use pgassay_explain::{PlanKind, difference_sentences};
+use pgassay_record::plans::{
+    PointPlans, RunPlans, StatementPlan, StatementPlanDifference, StatementPlans,
+    VariantPlanDifference,
+};
+use pgassay_record::run::Run;
+
+use crate::outline::{baseline_name, condition_title, variant_name};
+
+/// Characters of a statement that name it.
+const STATEMENT_MAX: usize = 60;
+
+/// The variants with statements whose plans differ from the baseline's.
+pub(crate) fn differing(plans: &RunPlans) -> impl Iterator<Item = &VariantPlanDifference> {
+    plans
+        .differences
+        .iter()
+        .filter(|it| !it.statements.is_empty())
+}
+
+/// `Plan of indexed differs from that of plain`, with the conditions if it does so under some only.
+pub(crate) fn title(run: &Run, it: &VariantPlanDifference) -> String {
+    let plan = match it.statements.len() {
+        1 => "Plan of",
+        _ => "Plans of",
+    };
+    let differ = match it.statements.len() {
+        1 => "differs from that",
+        _ => "differ from those",
+    };
+    format!(
+        "{plan} {} {differ} of {}{}",
+        variant_name(run, it.variant),
+        baseline_name(run),
+        conditions(run, &it.conditions)
+    )
+}
+
+/// `, f1, 8 clients`; empty for all conditions.
+pub(crate) fn conditions(run: &Run, conditions: &[usize]) -> String {
+    if conditions.len() == run.plan.conditions.len() {
+        return String::new();
+    }
+    let Some(first) = conditions.first() else {
+        return String::new();
+    };
+    match conditions.len() {
+        1 => format!(", {}", condition_title(run, *first)),
+        many => format!(
+            ", {} and {} more conditions",
+            condition_title(run, *first),
+            many - 1
+        ),
+    }
+}
+
+/// The statements of a difference: the baseline's and the variant's.
+pub(crate) fn statements<'a>(
+    plans: &'a RunPlans,
+    of: &VariantPlanDifference,
+    it: &StatementPlanDifference,
+) -> Option<[&'a StatementPlans; 2]> {
+    let statement = |point: usize, at: usize| plans.points.get(point)?.statements.get(at);
+    Some([
+        statement(of.baseline_plans, it.baseline)?,
+        statement(of.variant_plans, it.variant)?,
+    ])
+}
+
+/// What differs in a statement's plans in sentences, at most this many differences.
+pub(crate) fn sentences(it: &StatementPlanDifference, most: usize) -> Vec<String> {
+    difference_sentences(&it.difference, most)
+}
+
+/// The beginning of a statement, on one line.
+pub(crate) fn excerpt(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let line = words.join(" ");
+    let line = line.strip_suffix(';').unwrap_or(&line);
+    if line.chars().count() <= STATEMENT_MAX {
+        return line.to_owned();
+    }
+    let kept: String = line.chars().take(STATEMENT_MAX - 1).collect();
+    format!("{}…", kept.trim_end())
+}
+
+/// Prepared statements whose generic plan does something else than the custom one: the point, the statement, and
+/// what the server does.
+pub(crate) fn generic_differs(
+    plans: &RunPlans,
+) -> impl Iterator<Item = (&PointPlans, &StatementPlans)> {
+    plans.points.iter().flat_map(|point| {
+        let statements = point.statements.iter();
+        let differing = statements.filter(|it| it.generic_difference.is_some());
+        differing.map(move |it| (point, it))
+    })
+}
+
+/// `The generic plan differs from the custom one; the server uses the generic one from the sixth execution on.`
+pub(crate) fn generic_sentence(it: &StatementPlans) -> String {
+    let used = it.plans.iter().find(|it| it.is_used).and_then(|it| it.kind);
+    let used = match used {
+        Some(PlanKind::Generic) => "; the server uses the generic plan from the sixth execution on",
+        Some(PlanKind::Custom) => "; the server uses the custom plan",
+        None => "",
+    };
+    format!("The generic plan differs from the custom plan{used}")
+}
+
+/// `generic plan`, `custom plan, used by the server`, `plan, not executed`.
+pub(crate) fn kind(it: &StatementPlan) -> String {
+    let kind = match it.kind {
+        Some(PlanKind::Generic) => "generic plan",
+        Some(PlanKind::Custom) => "custom plan",
+        None => "plan",
+    };
+    let used = if it.kind.is_some() && it.is_used {
+        ", used under load"
+    } else {
+        ""
+    };
+    let executed = match (&it.execution_error, it.is_executed) {
+        (_, true) => String::new(),
+        (None, false) => ", not executed".to_owned(),
+        (Some(error), false) => format!(", not executed: {error}"),
+    };
+    format!("{kind}{used}{executed}")
+}
+
+/// One line for plans without a difference; `None` if there is none to state.
+pub(crate) fn all_equal(plans: &RunPlans) -> Option<String> {
+    let same: u32 = plans.differences.iter().map(|it| it.same).sum();
+    let is_equal = same > 0 && differing(plans).next().is_none();
+    is_equal.then(|| "The statements have the same plans in all variants.".to_owned())
+}

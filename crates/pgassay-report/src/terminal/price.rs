@@ -1,0 +1,34 @@
+//! What variants take besides time, one sentence for each comparison where it differs.
+
+use pgassay_record::run::Run;
+
+use super::differences::title;
+use super::style::{Style, heading};
+use super::table::wrap;
+use crate::price::{rows, sentence};
+
+/// Comparisons that get a sentence; the page has a table of all.
+const LINES: usize = 5;
+
+/// The section; empty if variants differ in time only.
+pub(super) fn section(run: &Run, style: Style) -> String {
+    let comparisons = run.comparisons.iter();
+    let priced: Vec<_> = comparisons
+        .map(|it| (it, rows(run, it)))
+        .filter(|(_, rows)| !rows.is_empty())
+        .collect();
+    if priced.is_empty() {
+        return String::new();
+    }
+    let what = "memory per backend (PSS), and volumes per transaction";
+    let mut out = heading("PRICE", what, style);
+    for (comparison, rows) in priced.iter().take(LINES) {
+        let text = format!("{}: {}", title(run, comparison), sentence(rows));
+        out.push_str(&wrap(&text, style.columns(), "  ", "    "));
+    }
+    if priced.len() > LINES {
+        let text = format!("{} more differ; see the HTML report.", priced.len() - LINES);
+        out.push_str(&wrap(&text, style.columns(), "  ", "    "));
+    }
+    out
+}
