@@ -13,7 +13,8 @@ use pgassay_account::instructions::InstructionCosts;
 use pgassay_lab::requirements::{self, Unmet};
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::{
-    Interrupted, Laboratory, LoadedStudy, RunContext, RunIdentity, assemble, counting,
+    Interrupted, Laboratory, LoadedStudy, RunContext, RunIdentity, ServerOptions, assemble,
+    check_external_writes, counting,
 };
 use pgassay_model::plan::{Overrides, Plan, plan};
 use pgassay_record::run::{Run, Warning, WarningKind};
@@ -32,6 +33,9 @@ use crate::{checks, interrupt, results};
 /// The defaults of `pgassay count`.
 const COUNTED_SEED: u64 = 1;
 const COUNTED_ROUNDS: u32 = 3;
+
+/// Below the directory of results: what is to be undone on external servers after a crash.
+const JOURNALS: &str = ".external-servers";
 
 /// Runs a study, stores its result, prints the answer.
 pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
@@ -54,7 +58,12 @@ pub fn run_planned(
     }
     let store = results::open(&args.results)?;
     let interrupt = interrupt::watch()?;
-    let options = args.server.options();
+    let options = ServerOptions {
+        allow_writes: args.allow_writes,
+        allow_superuser: args.allow_superuser,
+        journal_dir: Some(store.root().join(JOURNALS)),
+        ..args.server.options()
+    };
     let progress = ProgressDisplay::on_stderr();
     let context = RunContext {
         study: &all.found,
@@ -62,6 +71,8 @@ pub fn run_planned(
         interrupt: &interrupt,
         events: &progress,
     };
+    check_external_writes(&all.plan, &context)?;
+    let recovered = pgassay_lab::recover(&store.root().join(JOURNALS), &context);
     let unmet = requirements::unmet(&all.plan, &context)?;
     let (plan, unmet) = runnable(all, unmet, &context)?;
     announce(all, &plan, &context);
@@ -82,6 +93,7 @@ pub fn run_planned(
         }
     };
     outcome.warnings.extend(unmet);
+    outcome.warnings.extend(recovered);
     let mut counted = None;
     if args.counted && outcome.ended_early.is_none() {
         match counted_costs(&all.overrides, seed, &plan, &context) {
