@@ -21,7 +21,8 @@ const POLL: Duration = Duration::from_millis(50);
 const REQUEST_LIMIT: Duration = Duration::from_secs(2);
 /// A request that arrives between two statements cancels nothing, so it is repeated, …
 const REPEAT: Duration = Duration::from_millis(500);
-/// … this many times. After that, the server does not answer anymore, and the connection is closed.
+/// … this many times. After that, or if a request fails, the server does not answer anymore, and the
+/// connection is closed.
 const REQUESTS_MAX: u32 = 10;
 
 /// Sends cancel requests to a server.
@@ -103,15 +104,14 @@ fn watch(interrupt: &Interrupt, what: &Cancelable, ended: &Receiver<()>) {
         return;
     }
     for _ in 0..REQUESTS_MAX {
-        for key in &what.keys {
-            if let Err(error) = what.canceler.cancel(*key) {
-                tracing::debug!(?key, "cannot cancel a statement: {error:#}");
-                // The others would fail, too, each after its time limit.
-                break;
-            }
-        }
+        // After an error the others would fail, too, each after its time limit.
+        let canceled = what.keys.iter().try_for_each(|key| what.canceler.cancel(*key));
         if is_over(REPEAT) {
             return;
+        }
+        if let Err(error) = canceled {
+            tracing::debug!("cannot cancel a statement: {error:#}");
+            break;
         }
     }
     if let Some(closer) = &what.closer {

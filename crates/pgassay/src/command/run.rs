@@ -71,8 +71,8 @@ pub fn run_planned(
         interrupt: &interrupt,
         events: &progress,
     };
-    check_external_writes(&all.plan, &context)?;
     let recovered = pgassay_lab::recover(&store.root().join(JOURNALS), &context);
+    check_external_writes(&all.plan, &context)?;
     let unmet = requirements::unmet(&all.plan, &context)?;
     let (plan, unmet) = runnable(all, unmet, &context)?;
     announce(all, &plan, &context);
