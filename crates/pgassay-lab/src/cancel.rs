@@ -105,7 +105,10 @@ fn watch(interrupt: &Interrupt, what: &Cancelable, ended: &Receiver<()>) {
     }
     for _ in 0..REQUESTS_MAX {
         // After an error the others would fail, too, each after its time limit.
-        let canceled = what.keys.iter().try_for_each(|key| what.canceler.cancel(*key));
+        let canceled = what
+            .keys
+            .iter()
+            .try_for_each(|key| what.canceler.cancel(*key));
         if is_over(REPEAT) {
             return;
         }

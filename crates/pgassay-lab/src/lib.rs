@@ -45,8 +45,8 @@ mod trial_slot;
 mod warnings;
 
 pub use assemble::{RunIdentity, assemble};
-pub use equipment::Equipment;
 pub use cancel::Canceler;
+pub use equipment::Equipment;
 pub use event::{EventSink, LabEvent, NoEvents};
 pub use external::{ExternalUse, check_writes as check_external_writes, recover};
 pub use host::{DataLocation, Host, Servers, SqlConnection};

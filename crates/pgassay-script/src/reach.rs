@@ -242,8 +242,7 @@ fn of_query(first: &str, rest: &[&str]) -> SqlReach {
 
 /// `SET`, `BEGIN` and the like: a transaction that may write again is not one that reads.
 fn of_session(rest: &[&str]) -> SqlReach {
-    let may_write =
-        rest.contains(&"write") || rest.iter().any(|word| word.ends_with("_read_only"));
+    let may_write = rest.contains(&"write") || rest.iter().any(|word| word.ends_with("_read_only"));
     if may_write {
         SqlReach::Database
     } else {
@@ -368,14 +367,12 @@ fn after<'a>(words: &'a [&'a str], word: &str) -> &'a [&'a str] {
 /// A call of a function that acts outside of the current database.
 fn server_function(words: &[&str]) -> Option<ServerChange> {
     let calls = words.windows(2).filter(|pair| pair[1] == "(");
-    calls
-        .map(|pair| identifier(pair[0]))
-        .find_map(|name| {
-            let found = SERVER_FUNCTIONS
-                .iter()
-                .find(|(begin, _)| name.starts_with(begin));
-            found.map(|(_, change)| change.clone())
-        })
+    calls.map(|pair| identifier(pair[0])).find_map(|name| {
+        let found = SERVER_FUNCTIONS
+            .iter()
+            .find(|(begin, _)| name.starts_with(begin));
+        found.map(|(_, change)| change.clone())
+    })
 }
 
 #[cfg(test)]
@@ -446,8 +443,14 @@ mod tests {
             ("comment on database shop is 'x'", C::Database),
             ("create tablespace fast location '/x'", C::Tablespace),
             ("create extension if not exists pg_prewarm", C::Extension),
-            ("create subscription s connection '' publication p", C::Replication),
-            ("select pg_create_physical_replication_slot('s')", C::Replication),
+            (
+                "create subscription s connection '' publication p",
+                C::Replication,
+            ),
+            (
+                "select pg_create_physical_replication_slot('s')",
+                C::Replication,
+            ),
             ("select pg_catalog.pg_reload_conf()", C::Activity),
             ("insert into t select pg_switch_wal()", C::Activity),
             ("copy t to '/tmp/t'", C::File),

@@ -41,15 +41,8 @@ pub struct RunFlags {
     #[command(flatten)]
     pub results: ResultsArgs,
 
-    /// Allow the study to change external servers (`--dsn` or `dsn` in the study): create databases
-    /// for the run, which are dropped after it, and execute statements that change more than these.
-    /// `pgassay study plan` lists all changes.
-    #[arg(long)]
-    pub allow_writes: bool,
-
-    /// Allow the study to connect to external servers as a superuser.
-    #[arg(long)]
-    pub allow_superuser: bool,
+    #[command(flatten)]
+    pub external: ExternalArgs,
 
     /// After the trials, also count instructions per transaction for each variant, with one
     /// client and the server under valgrind (about 20 s per variant).
@@ -234,6 +227,20 @@ impl ServerArgs {
             ..ServerOptions::default()
         }
     }
+}
+
+/// What a study may do on external servers.
+#[derive(Debug, Clone, Copy, Args, Default)]
+pub struct ExternalArgs {
+    /// Allow the study to change external servers (`--dsn` or `dsn` in the study): create databases
+    /// for the run, which are dropped after it, and execute statements that change more than these.
+    /// `pgassay study plan` lists all changes.
+    #[arg(long)]
+    pub allow_writes: bool,
+
+    /// Allow the study to connect to external servers as a superuser.
+    #[arg(long)]
+    pub allow_superuser: bool,
 }
 
 /// Where results are stored.

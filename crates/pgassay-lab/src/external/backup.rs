@@ -78,13 +78,13 @@ impl SettingBackup {
         changes: impl Iterator<Item = &'a SettingChange>,
     ) -> Result<Vec<Self>> {
         let mut backups: Vec<Self> = Vec::new();
-        let mut values = None;
+        let mut changes = changes.peekable();
+        if changes.peek().is_none() {
+            return Ok(backups);
+        }
+        let values = read_values(connection)?;
         for change in changes {
             let scope = scope_of(connection, &change.scope)?;
-            let values = match &mut values {
-                Some(values) => values,
-                none => none.insert(read_values(connection)?),
-            };
             if scope == BackupScope::System && !can_read_system(connection)? {
                 bail!(
                     "the settings of ALTER SYSTEM cannot be read, so pgassay could not put them \
@@ -101,7 +101,9 @@ impl SettingBackup {
             };
             for name in names {
                 let value = values.get(&(scope.clone(), name.clone())).cloned();
-                let known = backups.iter().any(|it| it.scope == scope && it.name == name);
+                let known = backups
+                    .iter()
+                    .any(|it| it.scope == scope && it.name == name);
                 if !known {
                     backups.push(Self::new(connection, scope.clone(), name, value)?);
                 }
@@ -117,7 +119,10 @@ impl SettingBackup {
         value: Option<String>,
     ) -> Result<Self> {
         let is_secret = |text: &str| SECRET.iter().any(|word| text.to_lowercase().contains(word));
-        if value.as_deref().is_some_and(|value| is_secret(value) || is_secret(&name)) {
+        if value
+            .as_deref()
+            .is_some_and(|value| is_secret(value) || is_secret(&name))
+        {
             bail!(
                 "the study changes {name}, whose current value may contain a password; pgassay does \
                  not keep passwords, so it could not put the value back after a crash"
@@ -145,7 +150,11 @@ impl SettingBackup {
             BackupScope::RoleOrDatabase { role, database } => match (role, database) {
                 (Some(role), None) => format!("alter role {}", quoted(role)),
                 (Some(role), Some(database)) => {
-                    format!("alter role {} in database {}", quoted(role), quoted(database))
+                    format!(
+                        "alter role {} in database {}",
+                        quoted(role),
+                        quoted(database)
+                    )
                 }
                 (None, Some(database)) => format!("alter database {}", quoted(database)),
                 (None, None) => "alter role all".to_owned(),
@@ -155,7 +164,11 @@ impl SettingBackup {
             None => format!("{target} reset {name}"),
             Some(value) if LISTS.contains(&self.name.as_str()) => {
                 let items: Vec<String> = items(value).iter().map(|it| literal(it)).collect();
-                let items = if items.is_empty() { vec![literal("")] } else { items };
+                let items = if items.is_empty() {
+                    vec![literal("")]
+                } else {
+                    items
+                };
                 format!("{target} set {name} = {}", items.join(", "))
             }
             Some(value) => format!("{target} set {name} = {}", literal(value)),
@@ -182,10 +195,15 @@ pub fn restore(connection: &mut Connection, backups: &[SettingBackup]) -> Result
         let statement = backup.statement();
         match connection.execute(&statement) {
             Ok(()) => done.push(statement),
-            Err(error) if error.sql().is_some_and(|it| GONE.contains(&it.sqlstate.as_str())) => {}
+            Err(error)
+                if error
+                    .sql()
+                    .is_some_and(|it| GONE.contains(&it.sqlstate.as_str())) => {}
             Err(error) => {
                 let error = anyhow::Error::from(error);
-                failed.get_or_insert(error.context(format!("cannot put back a setting: {statement}")));
+                failed.get_or_insert(
+                    error.context(format!("cannot put back a setting: {statement}")),
+                );
             }
         }
     }

@@ -53,13 +53,13 @@ pub struct JournaledServer {
 
 /// The journal of a run in progress, or of one that was killed.
 #[derive(Debug)]
-pub struct Journal {
+pub struct UndoJournal {
     /// Locked while this exists.
     file: File,
     path: PathBuf,
 }
 
-impl Journal {
+impl UndoJournal {
     /// Creates a journal in this directory, which is created if necessary.
     ///
     /// # Errors
@@ -195,24 +195,24 @@ mod tests {
     fn a_journal_is_left_alone_while_its_run_is_in_progress() {
         let directory = tempfile::tempdir().unwrap();
         let below = directory.path().join("journals");
-        let mut journal = Journal::create(&below, "pgassay_1", server()).unwrap();
+        let mut journal = UndoJournal::create(&below, "pgassay_1", server()).unwrap();
         let line = JournalLine::Database("pgassay_0123abcd_data_0".to_owned());
         journal.append(&line).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&below), mode(journal.path())), (0o700, 0o600));
-        assert!(Journal::abandoned(&below).is_empty());
+        assert!(UndoJournal::abandoned(&below).is_empty());
 
         // A crash cuts off the last line.
         journal.file.write_all(b"{\"datab").unwrap();
         drop(journal);
-        let mut found = Journal::abandoned(&below);
+        let mut found = UndoJournal::abandoned(&below);
         assert_eq!(found.len(), 1);
         assert_eq!(
             found[0].lines().unwrap(),
             [JournalLine::Server(server()), line]
         );
         found.remove(0).remove().unwrap();
-        assert!(Journal::abandoned(&below).is_empty());
+        assert!(UndoJournal::abandoned(&below).is_empty());
     }
 
     #[test]
@@ -220,9 +220,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pgassay_1.jsonl");
         let file = File::create(&path).unwrap();
-        assert!(Journal::abandoned(directory.path()).is_empty() && path.exists());
+        assert!(UndoJournal::abandoned(directory.path()).is_empty() && path.exists());
         file.set_modified(std::time::SystemTime::now() - 2 * EMPTY_AGE)
             .unwrap();
-        assert!(Journal::abandoned(directory.path()).is_empty() && !path.exists());
+        assert!(UndoJournal::abandoned(directory.path()).is_empty() && !path.exists());
     }
 }

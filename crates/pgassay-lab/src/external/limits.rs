@@ -25,11 +25,6 @@ pub fn limit_inspection(connection: &mut Connection) -> Result<()> {
 /// Limits the time of a study's own statements outside of the load.
 pub fn limit_study(connection: &mut Connection) -> Result<()> {
     connection.execute(STUDY)?;
-    cancel_if_gone(connection)
-}
-
-/// Asks the server to end a statement soon after this process ends, however it ends.
-pub fn cancel_if_gone(connection: &mut Connection) -> Result<()> {
     match connection.execute(CANCEL_IF_GONE) {
         // Not every system can detect it.
         Err(error) if error.sql().is_none() => Err(error.into()),

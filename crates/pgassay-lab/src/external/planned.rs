@@ -27,14 +27,13 @@ pub struct ExternalUse {
 }
 
 /// A statement that changes something outside of the run's databases, or may do so.
-#[derive(Debug, PartialEq, Eq)]
-pub struct PlannedChange {
+#[derive(Debug)]
+struct PlannedChange {
     /// Where it is: `study.toml:7`.
-    pub place: String,
+    place: String,
     /// Its text, in one line.
-    pub statement: String,
-    /// What it changes.
-    pub change: ServerChange,
+    statement: String,
+    change: ServerChange,
 }
 
 impl ExternalUse {

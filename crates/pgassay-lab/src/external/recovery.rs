@@ -12,7 +12,7 @@ use pgassay_wire::conninfo::{Environment, FileText};
 
 use super::backup::{self, SettingBackup};
 use super::databases::drop_database;
-use super::journal::{FORMAT, Journal, JournalLine, JournaledServer};
+use super::journal::{FORMAT, JournalLine, JournaledServer, UndoJournal};
 use super::limits;
 use crate::connector::connect;
 use crate::run_context::RunContext;
@@ -92,38 +92,30 @@ fn system_identifier(connection: &mut Connection) -> Result<Option<String>> {
 /// that the next start tries again.
 pub fn recover(directory: &Path, context: &RunContext<'_>) -> Vec<Warning> {
     let mut warnings = Vec::new();
-    for mut journal in Journal::abandoned(directory) {
+    for mut journal in UndoJournal::abandoned(directory) {
         let undone = undo(&mut journal, context);
-        let message = match undone.and_then(|done| journal_is_done(journal, done)) {
-            Ok(None) => continue,
-            Ok(Some(message)) => {
+        match undone.and_then(|done| journal.remove().map(|()| done)) {
+            Ok(None) => {}
+            Ok(Some(message)) => context.note(&message),
+            Err(error) => {
+                let message = format!("{error:#}");
                 context.note(&message);
-                continue;
+                warnings.push(Warning {
+                    kind: WarningKind::Leftover,
+                    message,
+                });
             }
-            Err(error) => format!("{error:#}"),
-        };
-        context.note(&message);
-        warnings.push(Warning {
-            kind: WarningKind::Leftover,
-            message,
-        });
+        }
     }
     warnings
 }
 
-/// Removes a journal and describes what was undone.
-fn journal_is_done(journal: Journal, (place, done): (String, Vec<String>)) -> Result<Option<String>> {
-    journal.remove()?;
-    let message = || format!("undid what a killed run left on the server at {place}: {}", done.join("; "));
-    Ok((!done.is_empty()).then(message))
-}
-
-/// Returns the server's address and the statements that were executed.
-fn undo(journal: &mut Journal, context: &RunContext<'_>) -> Result<(String, Vec<String>)> {
+/// Returns what was done, for people; `None` if there was nothing to do.
+fn undo(journal: &mut UndoJournal, context: &RunContext<'_>) -> Result<Option<String>> {
     let path = journal.path().display().to_string();
     let mut lines = journal.lines()?.into_iter();
     let server = match lines.next() {
-        None => return Ok((path, Vec::new())),
+        None => return Ok(None),
         Some(JournalLine::Server(server)) if server.format == FORMAT => server,
         Some(_) => bail!("{path} was written by another version of pgassay: use that one"),
     };
@@ -135,7 +127,7 @@ fn undo(journal: &mut Journal, context: &RunContext<'_>) -> Result<(String, Vec<
             JournalLine::Server(_) => bail!("{path} is not a valid journal"),
         }
     }
-    let place = server.place.clone();
+    let place = &server.place;
     context.stage("undoing what a killed run left on an external server");
     let done = undo_on(&server, &databases, &settings, context).with_context(|| {
         format!(
@@ -143,7 +135,10 @@ fn undo(journal: &mut Journal, context: &RunContext<'_>) -> Result<(String, Vec<
              (what is left is in {path})"
         )
     })?;
-    Ok((place, done))
+    Ok((!done.is_empty()).then(|| {
+        let done = done.join("; ");
+        format!("undid what a killed run left on the server at {place}: {done}")
+    }))
 }
 
 fn undo_on(
@@ -160,7 +155,8 @@ fn undo_on(
         .request(&server.dsn)?
         .fallback_application_name("pgassay");
     let target = request.resolve(&JournaledEnvironment(&server.environment))?;
-    let (exchange, _) = connect(&target, Some(CONNECT_LIMIT)).map_err(|error| anyhow!("{error}"))?;
+    let (exchange, _) =
+        connect(&target, Some(CONNECT_LIMIT)).map_err(|error| anyhow!("{error}"))?;
     let mut connection = Connection::from(exchange);
     connection.set_timeout(Some(limits::PATIENCE))?;
     limits::limit_inspection(&mut connection)?;

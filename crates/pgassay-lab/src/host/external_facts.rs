@@ -58,9 +58,8 @@ impl Facts {
         }
         let is_standby = ask("select pg_is_in_recovery()")? == "t";
         let role = ask("select quote_ident(current_user)")?;
-        let of_role = |what: &str| {
-            format!("select {what} from pg_roles where rolname = current_user")
-        };
+        let of_role =
+            |what: &str| format!("select {what} from pg_roles where rolname = current_user");
         let is_superuser = ask(&of_role("rolsuper"))? == "t";
         let can_create_databases = ask(&of_role("rolcreatedb or rolsuper"))? == "t";
         let room = "select least(nullif(rolconnlimit, -1), current_setting('max_connections')::int \

@@ -28,7 +28,7 @@ use super::{Host, SqlConnection};
 use crate::cancel::{CancelWatch, Cancelable, Canceler};
 use crate::connector::connect;
 use crate::external::{
-    self, ExternalUse, Journal, JournalLine, JournaledServer, ServerState, SettingBackup,
+    self, ExternalUse, JournalLine, JournaledServer, ServerState, SettingBackup, UndoJournal,
 };
 use crate::interrupt::Interrupt;
 use crate::local_server;
@@ -70,7 +70,7 @@ struct Undo {
     /// Settings that the study's statements change.
     settings: Vec<SettingBackup>,
     /// The same, for the case of a crash.
-    journal: Option<Journal>,
+    journal: Option<UndoJournal>,
 }
 
 impl ExternalServer {
@@ -110,8 +110,9 @@ impl ExternalServer {
         };
         let mut holder = Connection::from(exchange);
         holder.set_timeout(Some(external::PATIENCE))?;
-        external::limit_inspection(&mut holder)?;
         let facts = Facts::ask(&mut holder, &place)?;
+        // Later, because the facts include the server's own limits.
+        external::limit_inspection(&mut holder)?;
         Ok(Self {
             place,
             live: live.map(|live| LiveServer {
@@ -277,7 +278,11 @@ impl ExternalServer {
             self.holder = self.open_connection(&self.target.database)?;
             external::limit_inspection(&mut self.holder)?;
             let is_stopping = self.interrupt.is_requested();
-            let limit = if is_stopping { STOP_LIMIT } else { external::PATIENCE };
+            let limit = if is_stopping {
+                STOP_LIMIT
+            } else {
+                external::PATIENCE
+            };
             self.holder.set_timeout(Some(limit))?;
         }
         Ok(())
@@ -314,9 +319,13 @@ impl ExternalServer {
     }
 
     /// Creates the journal of what will be changed.
-    fn open_journal(&mut self, directory: &Path, settings: &[SettingBackup]) -> Result<Journal> {
+    fn open_journal(
+        &mut self,
+        directory: &Path,
+        settings: &[SettingBackup],
+    ) -> Result<UndoJournal> {
         let server = JournaledServer::of(&self.dsn, &self.place, &mut self.holder)?;
-        let mut journal = Journal::create(directory, &self.facts.key, server)?;
+        let mut journal = UndoJournal::create(directory, &self.facts.key, server)?;
         for setting in settings {
             journal.append(&JournalLine::Setting(setting.clone()))?;
         }

@@ -42,7 +42,9 @@ impl LoadDriver for EngineDriver {
         let database = is_external.then_some(location.database);
         Ok(Box::new(PostgresClients {
             pool,
-            canceler: database.and_then(|it| location.host.canceler(it)).map(Arc::new),
+            canceler: database
+                .and_then(|it| location.host.canceler(it))
+                .map(Arc::new),
         }))
     }
 }

@@ -59,8 +59,8 @@ pub fn run_planned(
     let store = results::open(&args.results)?;
     let interrupt = interrupt::watch()?;
     let options = ServerOptions {
-        allow_writes: args.allow_writes,
-        allow_superuser: args.allow_superuser,
+        allow_writes: args.external.allow_writes,
+        allow_superuser: args.external.allow_superuser,
         journal_dir: Some(store.root().join(JOURNALS)),
         ..args.server.options()
     };

@@ -138,7 +138,12 @@ fn a_study_that_alters_the_server_is_refused_line_by_line() {
         assert!(planned.stdout.contains(line), "{planned:?}");
     }
     assert_eq!(theirs.ask(SETTINGS), before);
-    assert_eq!(theirs.ask("select 1 from pg_roles where rolname = 'extra'").len(), 0);
+    assert_eq!(
+        theirs
+            .ask("select 1 from pg_roles where rolname = 'extra'")
+            .len(),
+        0
+    );
     assert!(scratch.kept().is_empty() && journals(&scratch).is_empty());
     theirs.assert_untouched();
 }
@@ -170,7 +175,10 @@ fn what_a_study_changes_is_reported_and_its_settings_are_put_back() {
     let scratch = Scratch::new(PROGRAM);
     let before = theirs.ask(SETTINGS);
     let altering = study(&theirs.server.conninfo(), CHANGES);
-    let run = run_of(&scratch.run(&altering, &[&ALLOWED[..], &["--no-profile", "--json"]].concat()));
+    let run = run_of(&scratch.run(
+        &altering,
+        &[&ALLOWED[..], &["--no-profile", "--json"]].concat(),
+    ));
     let said = changes(&run);
     for change in [
         "role extra added",
@@ -188,9 +196,16 @@ fn what_a_study_changes_is_reported_and_its_settings_are_put_back() {
     // What changes nothing outside of its database is not reported.
     theirs.ask("drop role extra");
     let quiet = study(&theirs.server.conninfo(), "");
-    let run = run_of(&scratch.run(&quiet, &[&ALLOWED[..], &["--no-profile", "--json"]].concat()));
+    let run = run_of(&scratch.run(
+        &quiet,
+        &[&ALLOWED[..], &["--no-profile", "--json"]].concat(),
+    ));
     let mut warnings = run.warnings.iter();
-    assert!(warnings.all(|it| it.kind != WarningKind::ServerChanged), "{:?}", run.warnings);
+    assert!(
+        warnings.all(|it| it.kind != WarningKind::ServerChanged),
+        "{:?}",
+        run.warnings
+    );
     theirs.assert_untouched();
 }
 
@@ -202,7 +217,10 @@ fn the_next_run_undoes_what_a_killed_run_left_on_an_external_server() {
     let scratch = Scratch::new(PROGRAM);
     let before = theirs.ask(SETTINGS);
     let dsn = superuser(&theirs);
-    let sleeping = study("host=/nowhere", &format!("{CHANGES}select pg_sleep(600);\n"));
+    let sleeping = study(
+        "host=/nowhere",
+        &format!("{CHANGES}select pg_sleep(600);\n"),
+    );
     let mut child = start(&scratch, &sleeping, &["--dsn", &dsn]);
     wait_until("the setup sleeps", || sleepers(&theirs) == "1");
     kill(child.id().cast_signed(), libc::SIGKILL);
@@ -221,7 +239,10 @@ fn the_next_run_undoes_what_a_killed_run_left_on_an_external_server() {
     let finished = scratch.run(&of_dsn("host=/nowhere user=me"), &ALLOWED);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     let said = &finished.stderr;
-    assert!(said.contains("cannot undo what a killed run left"), "{said}");
+    assert!(
+        said.contains("cannot undo what a killed run left"),
+        "{said}"
+    );
     assert_eq!(journals(&scratch), left);
     assert_ne!(theirs.ask(SETTINGS), before);
 
@@ -262,8 +283,10 @@ fn ctrl_c_in_a_long_reset_statement_leaves_no_active_backend() {
         return;
     };
     let scratch = Scratch::new(PROGRAM);
-    let study = of_dsn(&theirs.server.conninfo())
-        .replace("update mine set note = 'reset' where id = 1", "select pg_sleep(600)");
+    let study = of_dsn(&theirs.server.conninfo()).replace(
+        "update mine set note = 'reset' where id = 1",
+        "select pg_sleep(600)",
+    );
     let mut child = start(&scratch, &study, &[]);
     wait_until("the reset sleeps", || sleepers(&theirs) == "1");
     kill(child.id().cast_signed(), libc::SIGINT);
@@ -301,7 +324,9 @@ fn ctrl_c_ends_a_long_setup_statement_on_a_temporary_server() {
     let study = study("DSN", "select pg_sleep(600);\n")
         .replace("[server]\ndsn = \"DSN\"\n", "[server]\nversion = \"18\"\n");
     let mut child = start(&scratch, &study, &["--offline"]);
-    wait_until("the setup begins", || scratch.stderr().contains("setting up the data"));
+    wait_until("the setup begins", || {
+        scratch.stderr().contains("setting up the data")
+    });
     kill(child.id().cast_signed(), libc::SIGINT);
     assert_eq!(wait_for_exit(&mut child, Duration::from_mins(1)), Some(130));
     scratch.assert_nothing_left();
@@ -329,7 +354,10 @@ fn ctrl_c_ends_a_run_on_a_stopped_server() {
     }
     assert_eq!(code, Some(130), "{}", scratch.stderr());
     assert_eq!(journals(&scratch).len(), 1);
-    let finished = scratch.run(&study(&dsn, ""), &[&ALLOWED[..], &["--no-profile"]].concat());
+    let finished = scratch.run(
+        &study(&dsn, ""),
+        &[&ALLOWED[..], &["--no-profile"]].concat(),
+    );
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert!(journals(&scratch).is_empty());
     theirs.assert_untouched();
@@ -381,9 +409,15 @@ fn statements_outside_of_the_load_have_time_limits_on_an_external_server() {
     let finished = scratch.run(&study, &[&ALLOWED[..], &["--no-profile"]].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
     // The first statement of a study's setup can raise the limits.
-    let short = study.replace("create table limits", "set statement_timeout = '50ms';\nselect pg_sleep(600);\ncreate table limits");
+    let short = study.replace(
+        "create table limits",
+        "set statement_timeout = '50ms';\nselect pg_sleep(600);\ncreate table limits",
+    );
     let finished = scratch.run(&short, &[&ALLOWED[..], &["--no-profile"]].concat());
     assert_eq!(finished.code, Some(1), "{finished:?}");
-    assert!(finished.stderr.contains("statement timeout"), "{finished:?}");
+    assert!(
+        finished.stderr.contains("statement timeout"),
+        "{finished:?}"
+    );
     theirs.assert_untouched();
 }

@@ -140,7 +140,11 @@ fn an_external_server_is_measured_and_left_as_it_was() {
 
 fn is_used_and_left_as_it_was(theirs: &Theirs, version: &str) {
     let scratch = Scratch::new(PROGRAM);
-    let run = run_of(&run(&scratch, &of_dsn(&theirs.server.conninfo()), &["--json"]));
+    let run = run_of(&run(
+        &scratch,
+        &of_dsn(&theirs.server.conninfo()),
+        &["--json"],
+    ));
     assert_eq!((run.complete, run.comparisons.len()), (true, 1));
     assert_eq!(
         run.servers.len(),
@@ -198,7 +202,11 @@ fn it_is_reached_over_tcp_and_its_password_is_nowhere_in_the_result() {
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert!(finished.stdout.contains("(external)"), "{finished:?}");
     // Also in the stored study text.
-    let finished = run(&scratch, &of_dsn(&with_password), &["--no-profile", "--json"]);
+    let finished = run(
+        &scratch,
+        &of_dsn(&with_password),
+        &["--no-profile", "--json"],
+    );
     let run = run_of(&finished);
     let dsn = run.plan.servers[0].dsn.as_deref().unwrap();
     assert_eq!(
@@ -336,7 +344,11 @@ fn nothing_is_left_on_it_after_an_error_and_after_ctrl_c() {
     let finished = run(&scratch, &fails, &["--no-profile"]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     theirs.assert_untouched();
-    let mut child = start(&scratch, &study.replace("\"2s\"", "\"1min\""), &["--no-profile"]);
+    let mut child = start(
+        &scratch,
+        &study.replace("\"2s\"", "\"1min\""),
+        &["--no-profile"],
+    );
     assert_eq!(theirs.databases().len(), 1);
     kill(child.id().cast_signed(), libc::SIGINT);
     assert_eq!(wait_for_exit(&mut child, Duration::from_mins(1)), Some(130));
@@ -350,7 +362,11 @@ fn leftover_databases_are_reported_unless_in_use() {
     };
     let (scratch, other) = (Scratch::new(PROGRAM), Scratch::new(PROGRAM));
     let study = of_dsn(&theirs.server.conninfo());
-    let mut child = start(&scratch, &study.replace("\"2s\"", "\"1min\""), &["--no-profile"]);
+    let mut child = start(
+        &scratch,
+        &study.replace("\"2s\"", "\"1min\""),
+        &["--no-profile"],
+    );
     let left = theirs.databases();
     assert_eq!(left.len(), 1);
     let beside = run_of(&run(&other, &study, &["--no-profile", "--json"]));
