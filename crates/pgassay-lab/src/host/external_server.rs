@@ -20,7 +20,7 @@ use pgassay_record::run::{ServerFacts, Warning, WarningKind};
 use pgassay_server::{
     BuildFacts, Connection, CounterReader, Pid, ProcessRole, ServerProcesses, SqlError,
 };
-use pgassay_wire::conninfo::{Address, Target};
+use pgassay_wire::conninfo::{Address, SessionAttributes, Target};
 
 use super::external_facts::{self, Facts};
 use super::own_server;
@@ -403,6 +403,8 @@ impl Host for ExternalServer {
         if !self.made.iter().any(|name| name == database) {
             let read_only = ("default_transaction_read_only".to_owned(), "on".to_owned());
             target.settings.push(read_only);
+            // The server is chosen already, and would count as one that cannot write.
+            target.session_attributes = SessionAttributes::Any;
         }
         Ok(target)
     }
