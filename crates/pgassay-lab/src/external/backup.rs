@@ -16,8 +16,9 @@ const SYSTEM: &str = "select lower(name), setting from pg_file_settings \
 const OF_ROLES: &str = "select rolname, datname, entry \
      from (select setrole, setdatabase, unnest(setconfig) as entry from pg_db_role_setting) s \
      left join pg_roles r on r.oid = setrole left join pg_database d on d.oid = setdatabase";
-/// The value that new sessions have.
-const RUNNING: &str = "select reset_val from pg_settings where lower(name) = $1";
+/// When the configuration was loaded. A new session has the server's value, and another one only
+/// after a reload.
+const LOADED: &str = "select extract(epoch from pg_conf_load_time())::text";
 /// Settings whose value is a list of names, which `ALTER … SET` takes one by one
 /// (`GUC_LIST_QUOTE` in guc_tables.c, PostgreSQL 18).
 const LISTS: [&str; 9] = [
@@ -62,8 +63,8 @@ pub struct SettingBackup {
     name: String,
     /// `None` if it was not set there.
     value: Option<String>,
-    /// For `ALTER SYSTEM`: the value that new sessions had, unless it may be a secret.
-    running: Option<String>,
+    /// For `ALTER SYSTEM`: when the configuration was loaded, in seconds since 1970.
+    loaded: Option<String>,
 }
 
 type Values = BTreeMap<(BackupScope, String), String>;
@@ -128,16 +129,15 @@ impl SettingBackup {
                  not keep passwords, so it could not put the value back after a crash"
             );
         }
-        // A secret in the configuration file is not kept either.
-        let running = match scope {
-            BackupScope::System => running(connection, &name)?.filter(|value| !is_secret(value)),
+        let loaded = match scope {
+            BackupScope::System => connection.value(LOADED)?,
             BackupScope::RoleOrDatabase { .. } => None,
         };
         Ok(Self {
             scope,
             name,
             value,
-            running,
+            loaded,
         })
     }
 
@@ -214,27 +214,18 @@ pub fn restore(connection: &mut Connection, backups: &[SettingBackup]) -> Result
     }
 }
 
-/// Reloads the configuration if a changed value is in effect. A reload also puts into effect what
-/// others have changed, so it is avoided otherwise.
+/// Reloads the configuration if it was reloaded since the backups: then the values of the study are
+/// in effect. Otherwise a reload would only put into effect what others have changed.
 fn reload(connection: &mut Connection, backups: &[SettingBackup]) -> Result<()> {
-    let of_system = backups.iter().filter(|it| it.scope == BackupScope::System);
-    let of_system: Vec<&SettingBackup> = of_system.collect();
-    let is_in_effect = |connection: &mut Connection| -> Result<bool> {
-        for backup in &of_system {
-            let is_known = backup.running.is_some();
-            if is_known && running(connection, &backup.name)? != backup.running {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    };
-    if !is_in_effect(connection)? {
+    let before = backups.iter().find_map(|it| it.loaded.as_ref());
+    let now = connection.value(LOADED)?;
+    if before.is_none() || now.as_ref() == before {
         return Ok(());
     }
     connection.execute("select pg_reload_conf()")?;
-    // This session reads the configuration at one of its next statements.
+    // The server has reloaded it before this session does, at one of its next statements.
     let until = Instant::now() + RELOAD_LIMIT;
-    while is_in_effect(connection)? {
+    while connection.value(LOADED)? == now {
         if Instant::now() > until {
             bail!("settings were put back, but the server has not reloaded its configuration");
         }
@@ -291,11 +282,6 @@ fn read_values(connection: &mut Connection) -> Result<Values> {
     Ok(values)
 }
 
-fn running(connection: &mut Connection, name: &str) -> Result<Option<String>> {
-    let answer = connection.query_with(RUNNING, &[Some(name)])?;
-    Ok(answer.rows.into_iter().flatten().next().flatten())
-}
-
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
@@ -338,7 +324,7 @@ mod tests {
             scope,
             name: name.to_owned(),
             value: value.map(str::to_owned),
-            running: None,
+            loaded: None,
         };
         backup.statement()
     }

@@ -76,11 +76,11 @@ impl ExternalUse {
         let mut lines = Vec::new();
         match self.databases {
             0 => {}
-            1 => lines.push(
-                "creates a database named pgassay_…_data_0, drops it after the run".to_owned(),
-            ),
+            1 => {
+                lines.push("creates a database named pgassay_…, drops it after the run".to_owned())
+            }
             count => lines.push(format!(
-                "creates {count} databases named pgassay_…_data_…, drops them after the run"
+                "creates {count} databases named pgassay_…, drops them after the run"
             )),
         }
         lines.extend(self.changes.iter().map(|it| {
@@ -237,7 +237,7 @@ end $$;
         assert_eq!(
             found.lines(),
             [
-                "creates a database named pgassay_…_data_0, drops it after the run",
+                "creates a database named pgassay_…, drops it after the run",
                 "s.toml:9: alter system set work_mem = '64MB' (setting of the server; put back \
                  after the run)",
                 "s.toml:10: create role bob (role; stays after the run unless the study removes it)",

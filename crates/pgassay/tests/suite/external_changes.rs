@@ -100,7 +100,7 @@ fn a_study_that_alters_the_server_is_refused_line_by_line() {
     let before = theirs.ask(SETTINGS);
     let altering = study(&theirs.server.conninfo(), CHANGES);
     let lines = [
-        "creates a database named pgassay_…_data_0, drops it after the run",
+        "creates a database named pgassay_…, drops it after the run",
         "study.toml:6: alter system set work_mem = '77MB' (setting of the server; put back after \
          the run)",
         "study.toml:8: alter role maker set search_path = pg_catalog (setting of a role; put back \
