@@ -20,7 +20,7 @@ const OF_ROLES: &str = "select rolname, datname, entry \
 /// after a reload.
 const LOADED: &str = "select extract(epoch from pg_conf_load_time())::text";
 /// Settings whose value is a list of names, which `ALTER … SET` takes one by one
-/// (`GUC_LIST_QUOTE` in guc_tables.c, PostgreSQL 18).
+/// (`GUC_LIST_QUOTE` in `guc_tables.c`, PostgreSQL 18).
 const LISTS: [&str; 9] = [
     "local_preload_libraries",
     "oauth_validator_libraries",

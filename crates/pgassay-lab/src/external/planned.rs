@@ -77,7 +77,7 @@ impl ExternalUse {
         match self.databases {
             0 => {}
             1 => {
-                lines.push("creates a database named pgassay_…, drops it after the run".to_owned())
+                lines.push("creates a database named pgassay_…, drops it after the run".to_owned());
             }
             count => lines.push(format!(
                 "creates {count} databases named pgassay_…, drops them after the run"

@@ -58,12 +58,7 @@ pub fn run_planned(
     }
     let store = results::open(&args.results)?;
     let interrupt = interrupt::watch()?;
-    let options = ServerOptions {
-        allow_writes: args.external.allow_writes,
-        allow_superuser: args.external.allow_superuser,
-        journal_dir: Some(store.root().join(JOURNALS)),
-        ..args.server.options()
-    };
+    let options = server_options(args, &store);
     let progress = ProgressDisplay::on_stderr();
     let context = RunContext {
         study: &all.found,
@@ -71,10 +66,7 @@ pub fn run_planned(
         interrupt: &interrupt,
         events: &progress,
     };
-    let recovered = pgassay_lab::recover(&store.root().join(JOURNALS), &context);
-    check_external_writes(&all.plan, &context)?;
-    let unmet = requirements::unmet(&all.plan, &context)?;
-    let (plan, unmet) = runnable(all, unmet, &context)?;
+    let (plan, unmet) = prepare(all, &store, &context)?;
     announce(all, &plan, &context);
     // A directory that is read-only or full must be found before the first trial.
     let writer = store
@@ -93,7 +85,6 @@ pub fn run_planned(
         }
     };
     outcome.warnings.extend(unmet);
-    outcome.warnings.extend(recovered);
     let mut counted = None;
     if args.counted && outcome.ended_early.is_none() {
         match counted_costs(&all.overrides, seed, &plan, &context) {
@@ -120,6 +111,31 @@ pub fn run_planned(
     let directory = saving::finish(writer, &run, &files(&run, logs))?;
     print(&run, &directory, args.json, color, out)?;
     exit_of(run.id, ended_early)
+}
+
+/// Where servers come from, and what the study may do on external ones.
+fn server_options(args: &RunFlags, store: &Store) -> ServerOptions {
+    ServerOptions {
+        allow_writes: args.external.allow_writes,
+        allow_superuser: args.external.allow_superuser,
+        journal_dir: Some(store.root().join(JOURNALS)),
+        ..args.server.options()
+    }
+}
+
+/// Undoes what killed runs left on external servers, and checks what the study may do on them.
+/// Returns the plan without the variants that cannot run here, and warnings.
+fn prepare(
+    all: &PlannedStudy,
+    store: &Store,
+    context: &RunContext<'_>,
+) -> Result<(Plan, Vec<Warning>)> {
+    let mut warnings = pgassay_lab::recover(&store.root().join(JOURNALS), context);
+    check_external_writes(&all.plan, context)?;
+    let unmet = requirements::unmet(&all.plan, context)?;
+    let (plan, unmet) = runnable(all, unmet, context)?;
+    warnings.extend(unmet);
+    Ok((plan, warnings))
 }
 
 /// What is known about a run before its first trial.

@@ -225,6 +225,8 @@ fn the_next_run_undoes_what_a_killed_run_left_on_an_external_server() {
     wait_until("the setup sleeps", || sleepers(&theirs) == "1");
     kill(child.id().cast_signed(), libc::SIGKILL);
     wait_for_exit(&mut child, Duration::from_mins(1));
+    // Since 14, the server notices that its client is gone.
+    wait_until("the setup's statement ends", || sleepers(&theirs) == "0");
     assert_ne!(theirs.ask(SETTINGS), before);
     assert_eq!(theirs.databases().len(), 1);
     let left = journals(&scratch);
