@@ -54,7 +54,7 @@ impl ServerChange {
             Self::Role => "role",
             Self::Privilege => "privileges",
             Self::Tablespace => "tablespace",
-            Self::Extension => "extension",
+            Self::Extension => "extension, in the run's database",
             Self::Replication => "replication",
             Self::File => "files or programs on the server's machine",
             Self::Activity => "other sessions or processes of the server",

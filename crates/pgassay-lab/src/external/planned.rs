@@ -86,8 +86,9 @@ impl ExternalUse {
         lines.extend(self.changes.iter().map(|it| {
             let after = match it.change {
                 ServerChange::Setting(_) => "; put back after the run",
-                ServerChange::Unknown | ServerChange::Activity => "",
-                _ => "; stays after the run unless the study removes it",
+                // It goes with the database.
+                ServerChange::Extension => "",
+                _ => "; not undone",
             };
             format!(
                 "{}: {} ({}{after})",
@@ -240,9 +241,10 @@ end $$;
                 "creates a database named pgassay_…, drops it after the run",
                 "s.toml:9: alter system set work_mem = '64MB' (setting of the server; put back \
                  after the run)",
-                "s.toml:10: create role bob (role; stays after the run unless the study removes it)",
-                "s.toml:12: select pg_reload_conf() (other sessions or processes of the server)",
-                "s.toml:17: do $$ begin perform 1; end $$ (may change anything)",
+                "s.toml:10: create role bob (role; not undone)",
+                "s.toml:12: select pg_reload_conf() (other sessions or processes of the server; not \
+                 undone)",
+                "s.toml:17: do $$ begin perform 1; end $$ (may change anything; not undone)",
             ]
         );
         assert_eq!(found.settings().count(), 1);

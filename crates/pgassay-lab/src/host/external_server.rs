@@ -38,6 +38,8 @@ use crate::system_env::RealSystem;
 
 /// Connection timeout, unless the user specifies `connect_timeout`.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// How long to wait for the answer to a short query: a server that was stopped must not stop a run.
+const ANSWER_LIMIT: Duration = Duration::from_mins(1);
 /// How long each statement that undoes something may take after the user requested a stop.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
@@ -392,6 +394,8 @@ impl Host for ExternalServer {
     fn connect(&self, database: &str) -> Result<Box<dyn SqlConnection>> {
         let mut connection = self.open_connection(database)?;
         external::limit_study(&mut connection)?;
+        // The server limits the study's statements, and a stop cancels them.
+        connection.set_timeout(None)?;
         Ok(Box::new(connection))
     }
 
@@ -521,6 +525,7 @@ impl ExternalServer {
         Some(CancelWatch::start(&self.interrupt, what))
     }
 
+    /// Opens a connection that waits up to [`ANSWER_LIMIT`] for each answer.
     fn open_connection(&self, database: &str) -> Result<Connection> {
         let target = Target {
             database: database.to_owned(),
@@ -529,7 +534,9 @@ impl ExternalServer {
         let (exchange, _) = connect(&target, Some(limit(&target)))
             .map_err(|error| anyhow!("{error}"))
             .with_context(|| format!("cannot connect to the run's database {database}"))?;
-        Ok(exchange.into())
+        let connection = Connection::from(exchange);
+        connection.set_timeout(Some(ANSWER_LIMIT))?;
+        Ok(connection)
     }
 
     fn postmaster_pid(&self) -> Option<Pid> {

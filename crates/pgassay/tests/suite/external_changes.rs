@@ -107,8 +107,8 @@ fn a_study_that_alters_the_server_is_refused_line_by_line() {
          after the run)",
         "study.toml:10: alter database postgres set work_mem = '79MB' (setting of a database; put \
          back after the run)",
-        "study.toml:11: select pg_reload_conf() (other sessions or processes of the server)",
-        "study.toml:12: create role extra (role; stays after the run unless the study removes it)",
+        "study.toml:11: select pg_reload_conf() (other sessions or processes of the server; not undone)",
+        "study.toml:12: create role extra (role; not undone)",
     ];
     for (allowed, flag) in [
         (&[][..], "--allow-writes"),
@@ -210,6 +210,28 @@ fn what_a_study_changes_is_reported_and_its_settings_are_put_back() {
 }
 
 #[test]
+fn a_value_that_may_be_a_password_is_neither_kept_nor_changed() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    theirs.ask("alter system set primary_conninfo = 'host=primary password=s3cret'");
+    let before = theirs.ask(SETTINGS);
+    let scratch = Scratch::new(PROGRAM);
+    let altering = study(
+        &theirs.server.conninfo(),
+        "alter system set primary_conninfo = 'host=other';\n",
+    );
+    let finished = scratch.run(&altering, &ALLOWED);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let said = &finished.stderr;
+    assert!(said.contains("may contain a password"), "{said}");
+    assert!(!said.contains("s3cret"), "{said}");
+    assert_eq!(theirs.ask(SETTINGS), before);
+    assert!(journals(&scratch).is_empty());
+    theirs.assert_untouched();
+}
+
+#[test]
 fn the_next_run_undoes_what_a_killed_run_left_on_an_external_server() {
     let Some(theirs) = theirs() else {
         return;
@@ -300,20 +322,23 @@ fn ctrl_c_in_a_long_reset_statement_leaves_no_active_backend() {
 /// No setup: the load runs in the existing database, whose sessions nobody terminates.
 #[test]
 fn ctrl_c_in_long_statements_of_the_load_leaves_no_active_backend() {
-    let Some(theirs) = Theirs::start() else {
+    let Some(theirs) = Theirs::start_with("18", true) else {
         return;
     };
-    let scratch = Scratch::new(PROGRAM);
-    let study = format!(
-        "question = \"?\"\n[server]\ndsn = \"{}\"\n[[script]]\nname = \"s\"\n\
-         text = \"select pg_sleep(600);\"\n[[variant]]\nname = \"v\"\n[conditions]\nclients = [2]\n",
-        theirs.server.conninfo()
-    );
-    let mut child = start(&scratch, &study, &[]);
-    wait_until("the clients sleep", || sleepers(&theirs) == "2");
-    kill(child.id().cast_signed(), libc::SIGINT);
-    assert_eq!(wait_for_exit(&mut child, Duration::from_mins(1)), Some(130));
-    wait_until("no backend is active", || sleepers(&theirs) == "0");
+    let over_tls = format!("{} sslmode=require", superuser(&theirs));
+    for dsn in [theirs.server.conninfo(), over_tls] {
+        let scratch = Scratch::new(PROGRAM);
+        let study = format!(
+            "question = \"?\"\n[server]\ndsn = \"{dsn}\"\n[[script]]\nname = \"s\"\n\
+             text = \"select pg_sleep(600);\"\n[[variant]]\nname = \"v\"\n\
+             [conditions]\nclients = [2]\n",
+        );
+        let mut child = start(&scratch, &study, &[]);
+        wait_until("the clients sleep", || sleepers(&theirs) == "2");
+        kill(child.id().cast_signed(), libc::SIGINT);
+        assert_eq!(wait_for_exit(&mut child, Duration::from_mins(1)), Some(130));
+        wait_until("no backend is active", || sleepers(&theirs) == "0");
+    }
     theirs.assert_untouched();
 }
 
@@ -331,6 +356,32 @@ fn ctrl_c_ends_a_long_setup_statement_on_a_temporary_server() {
     });
     kill(child.id().cast_signed(), libc::SIGINT);
     assert_eq!(wait_for_exit(&mut child, Duration::from_mins(1)), Some(130));
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn ctrl_c_ends_the_setup_of_a_stopped_temporary_server() {
+    if !pgassay_test_support::servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let study = study("DSN", "select pg_sleep(600);\n")
+        .replace("[server]\ndsn = \"DSN\"\n", "[server]\nversion = \"18\"\n");
+    let mut child = start(&scratch, &study, &["--offline"]);
+    // The title of a backend names its command.
+    let processes = |title: &str| -> Vec<i32> {
+        let all = pgassay_test_support::os::processes_in(&scratch.servers());
+        let is_wanted = |pid: &i32| {
+            fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|it| it.contains(title))
+        };
+        all.into_iter().filter(is_wanted).collect()
+    };
+    wait_until("the setup sleeps", || processes(" SELECT").len() == 1);
+    for pid in processes("postgres") {
+        kill(pid, libc::SIGSTOP);
+    }
+    kill(child.id().cast_signed(), libc::SIGINT);
+    assert_eq!(wait_for_exit(&mut child, Duration::from_mins(2)), Some(130));
     scratch.assert_nothing_left();
 }
 

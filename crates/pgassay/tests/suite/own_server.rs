@@ -70,8 +70,13 @@ impl Theirs {
     }
 
     fn start_version(version: &str) -> Option<Self> {
+        Self::start_with(version, false)
+    }
+
+    pub fn start_with(version: &str, tls: bool) -> Option<Self> {
         let config = ServerConfig {
             tcp: true,
+            tls,
             ..servers::config()
         };
         let server = servers::start_with(version, &config)?;
