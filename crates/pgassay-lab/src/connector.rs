@@ -90,7 +90,17 @@ pub fn connect(
     Ok((exchange, found.swap_remove(place)))
 }
 
-fn open(endpoint: &Endpoint, limit: Option<Duration>) -> io::Result<TimedStream> {
+/// Limits the time of a connection's short statements on the server, too: a client that gives up
+/// does not end them.
+///
+/// # Errors
+/// As for statements.
+pub fn limit_statements(exchange: &mut Exchange<TimedStream>) -> Result<(), ExchangeError> {
+    exchange.run("set lock_timeout = '5s'; set statement_timeout = '10s'")
+}
+
+/// Opens a stream to an address; `limit` bounds this and all that follows on the stream.
+pub(crate) fn open(endpoint: &Endpoint, limit: Option<Duration>) -> io::Result<TimedStream> {
     let until = limit.map(|limit| Instant::now() + limit);
     let stream = match (endpoint.tcp, limit) {
         (Some(address), Some(limit)) => TcpStream::connect_timeout(&address, limit)?,

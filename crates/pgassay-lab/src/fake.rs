@@ -256,8 +256,9 @@ impl Host for FakeHost {
             .step(format!("restart server {}", self.number))?)
     }
 
-    fn stop(self: Box<Self>) -> Result<()> {
-        self.is_alive()
+    fn stop(self: Box<Self>) -> Result<Vec<Warning>> {
+        self.is_alive()?;
+        Ok(Vec::new())
     }
 }
 

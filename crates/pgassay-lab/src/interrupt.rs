@@ -25,9 +25,14 @@ impl Interrupt {
         &self.0
     }
 
+    /// Whether a stop was requested.
+    pub fn is_requested(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Returns [`Interrupted`] if a stop was requested.
     pub fn check(&self) -> Result<()> {
-        if self.0.load(Ordering::Relaxed) {
+        if self.is_requested() {
             Err(Interrupted.into())
         } else {
             Ok(())

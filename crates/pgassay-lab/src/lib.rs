@@ -17,10 +17,12 @@
 //! `examples/embed.rs` shows how a program runs its own study.
 
 mod assemble;
+mod cancel;
 pub mod connector;
 pub mod counting;
 mod equipment;
 mod event;
+mod external;
 pub mod fake;
 mod host;
 mod interrupt;
@@ -45,8 +47,10 @@ mod trial_slot;
 mod warnings;
 
 pub use assemble::{RunIdentity, assemble};
+pub use cancel::Canceler;
 pub use equipment::Equipment;
 pub use event::{EventSink, LabEvent, NoEvents};
+pub use external::{ExternalUse, check_writes as check_external_writes, recover};
 pub use host::{DataLocation, Host, Servers, SqlConnection};
 pub use interrupt::{Interrupt, Interrupted};
 pub use load::{Clients, ClientsOrder, LoadDriver, scripts};

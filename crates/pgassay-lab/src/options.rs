@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Options for the servers that a run starts.
+/// Options for the servers that a run starts, and what it may do on external ones.
 #[derive(Debug, Clone, Default)]
 pub struct ServerOptions {
     /// Download nothing; use cached or installed versions.
@@ -15,4 +15,12 @@ pub struct ServerOptions {
     pub run_as: Option<String>,
     /// Parent of temporary data directories; `None` means the system's temporary directory.
     pub data_parent: Option<PathBuf>,
+    /// Whether a study may create databases on external servers, and change what else its
+    /// statements change there.
+    pub allow_writes: bool,
+    /// Whether a study may connect to external servers as a superuser.
+    pub allow_superuser: bool,
+    /// Directory for journals of changes to external servers, from which [`crate::recover`] undoes
+    /// what a killed run left; `None` keeps no journals.
+    pub journal_dir: Option<PathBuf>,
 }

@@ -12,6 +12,7 @@ use pgassay_record::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 
 use crate::equipment::Equipment;
 use crate::event::LabEvent;
+use crate::external;
 use crate::host::{MaintenanceRunner, Servers};
 use crate::load::LoadDriver;
 use crate::raw_results::RawResults;
@@ -60,6 +61,7 @@ impl Laboratory<'_> {
     /// # Errors
     /// If no trial could be completed. After the first trial, errors are in the outcome.
     pub fn run_plan(plan: &Plan, context: RunContext<'_>) -> Result<Outcome> {
+        external::check(plan, &context)?;
         let mut laboratory = Laboratory {
             context,
             equipment: &mut RealEquipment,
@@ -98,7 +100,7 @@ impl Laboratory<'_> {
         let (logs, facts) = (servers.logs(), servers.facts.clone());
         context.stage("cleaning up");
         drop(driver);
-        let stopped = servers.stop();
+        let stopped = servers.stop().map(|changes| warnings.extend(changes));
         warn_of_unsteady(plan, &results, &mut warnings);
         // If a server died, that already is the run's error, and stopping it only repeats it.
         let ended_early = match result.and(stopped) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use pgassay_script::{
     CommandKind, ParsedScript, ScriptValue, Seeding, VariableNames, Variables, is_valid_name,
 };
-use pgassay_wire::SaltCache;
+use pgassay_wire::{BackendKey, SaltCache};
 
 use crate::client::ClientRun;
 use crate::client_options::{ClientOptions, Observer};
@@ -152,10 +152,14 @@ impl ClientPool {
 
     /// Returns the backends' process IDs, in client order.
     pub fn backend_pids(&self) -> Vec<i32> {
+        self.backends().into_iter().map(|key| key.pid).collect()
+    }
+
+    /// Returns the keys that cancel the clients' queries, in client order.
+    pub fn backends(&self) -> Vec<BackendKey> {
         let clients = self.workers.iter().flat_map(|worker| &worker.clients);
         clients
             .filter_map(|client| client.session.backend())
-            .map(|key| key.pid)
             .collect()
     }
 

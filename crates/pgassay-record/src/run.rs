@@ -193,6 +193,8 @@ pub enum WarningKind {
     SettingsDiffer,
     /// Resource usage of an external server could not be read.
     NotObserved,
-    /// An earlier run left databases on an external server.
+    /// An earlier run left databases or settings on an external server.
     Leftover,
+    /// An external server is different from before the run, or was during it.
+    ServerChanged,
 }

@@ -8,10 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pgassay_wire::{Exchange, ExchangeError, Login, QueryResult};
+use pgassay_wire::{BackendKey, Exchange, ExchangeError, Login, QueryResult};
 
 pub use pgassay_wire::ServerMessage as SqlError;
 
+use crate::socket_closer::SocketCloser;
 use crate::timed_stream::TimedStream;
 
 /// A stream that a connection can use.
@@ -22,6 +23,12 @@ pub trait Stream: Read + Write + Send {
     /// # Errors
     /// The socket does not accept the limit.
     fn set_limit(&self, limit: Option<Duration>) -> io::Result<()>;
+
+    /// Returns a handle that closes the socket from another thread.
+    ///
+    /// # Errors
+    /// There are too many open files.
+    fn closer(&self) -> io::Result<SocketCloser>;
 }
 
 /// A connection to a server.
@@ -147,6 +154,17 @@ impl Connection {
     /// The PID of the backend.
     pub fn backend_pid(&self) -> Option<crate::Pid> {
         self.exchange.backend().map(|key| key.pid)
+    }
+
+    /// The key that cancels a statement of this connection.
+    pub fn backend_key(&self) -> Option<BackendKey> {
+        self.exchange.backend()
+    }
+
+    /// Returns a handle that ends a wait for an answer from another thread. After that, the
+    /// connection is not usable.
+    pub fn closer(&self) -> io::Result<SocketCloser> {
+        self.exchange.stream().closer()
     }
 
     /// Limits the time of a statement's answer. After a timeout the connection is not usable.

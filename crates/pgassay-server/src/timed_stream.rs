@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use crate::connection::Stream;
+use crate::socket_closer::SocketCloser;
 
 enum AnySocket {
     Unix(UnixStream),
@@ -81,6 +82,13 @@ impl TimedStream {
 impl Stream for TimedStream {
     fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
         Self::set_limit(self, limit)
+    }
+
+    fn closer(&self) -> io::Result<SocketCloser> {
+        Ok(match &self.socket {
+            AnySocket::Unix(stream) => SocketCloser::Unix(stream.try_clone()?),
+            AnySocket::Tcp(stream) => SocketCloser::Tcp(stream.try_clone()?),
+        })
     }
 }
 

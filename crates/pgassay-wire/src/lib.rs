@@ -28,6 +28,7 @@
 
 mod authentication;
 mod backend_key;
+mod cancel;
 pub mod conninfo;
 mod encode;
 mod error;
@@ -44,6 +45,7 @@ mod starting;
 mod tls;
 
 pub use backend_key::BackendKey;
+pub use cancel::cancel;
 pub use error::{ServerMessage, WireError};
 pub use exchange::{Exchange, ExchangeError, QueryResult};
 pub use login::{Login, TlsLogin};

@@ -70,6 +70,25 @@ impl Session {
         })
     }
 
+    /// Starts a session that only cancels a query: the output contains the request, after TLS has
+    /// started if `login` uses it. The server closes the connection without a reply.
+    ///
+    /// # Errors
+    /// [`WireError::Tls`] if TLS must start immediately but cannot.
+    pub(crate) fn cancel(login: &Login, key: BackendKey) -> Result<Self, WireError> {
+        let starting = Starting::new(Authentication::new(login), login.wanted);
+        let protection = login.tls.as_ref().map(Protection::start).transpose()?;
+        Ok(Self {
+            replies: Replies::new(starting, key.cancel_request()),
+            protection: protection.map(Box::new),
+        })
+    }
+
+    /// Whether some of the output has not been taken yet, because TLS has not started.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.replies.core.sent < self.replies.core.out.len()
+    }
+
     /// Returns the next event in the received bytes, and advances `input`; `None` once it is
     /// consumed. Call it until then: an incomplete message is buffered.
     ///

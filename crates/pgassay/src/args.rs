@@ -41,6 +41,9 @@ pub struct RunFlags {
     #[command(flatten)]
     pub results: ResultsArgs,
 
+    #[command(flatten)]
+    pub external: ExternalArgs,
+
     /// After the trials, also count instructions per transaction for each variant, with one
     /// client and the server under valgrind (about 20 s per variant).
     #[arg(long)]
@@ -210,8 +213,9 @@ pub struct ChoiceArgs {
     pub binaries: Option<String>,
 
     /// Use a running server instead of starting one. A URI or `keyword=value …`; PGHOST etc.
-    /// supply missing parameters. pgassay does not reconfigure or restart it. It creates separate
-    /// databases for the data and drops them after the run.
+    /// supply missing parameters. pgassay does not reconfigure or restart it. If the study needs
+    /// data, pgassay creates separate databases and drops them after the run, which requires
+    /// --allow-writes.
     #[arg(long, value_name = "CONNINFO", conflicts_with_all = ["versions", "binaries"])]
     pub dsn: Option<String>,
 
@@ -264,8 +268,23 @@ impl ServerArgs {
             cache: self.cache.clone(),
             run_as: self.run_as.clone(),
             data_parent: self.data_parent.clone(),
+            ..ServerOptions::default()
         }
     }
+}
+
+/// What a study may do on external servers.
+#[derive(Debug, Clone, Copy, Args, Default)]
+pub struct ExternalArgs {
+    /// Allow the study to change external servers (`--dsn` or `dsn` in the study): create databases
+    /// for the run, which are dropped after it, and execute statements that change more than these.
+    /// `pgassay study plan` lists all changes.
+    #[arg(long)]
+    pub allow_writes: bool,
+
+    /// Allow the study to connect to external servers as a superuser.
+    #[arg(long)]
+    pub allow_superuser: bool,
 }
 
 /// Where results are stored.

@@ -1,5 +1,6 @@
 //! Runs a study's SQL: the setup of its databases, and the reset before each trial.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -8,6 +9,7 @@ use pgassay_model::study::StudySource;
 use pgassay_server::ConnectionError;
 
 use super::{DataLocation, Host, SqlConnection};
+use crate::cancel::{CancelWatch, Cancelable};
 use crate::run_context::RunContext;
 use crate::study_errors::at_line;
 
@@ -26,10 +28,28 @@ pub fn set_up(
         context.check()?;
         let name = host.make_database(&database.name)?;
         let mut connection = host.connect(&name)?;
+        let _watch = cancel_on_stop(host, &name, connection.as_ref(), context);
         run_all(connection.as_mut(), &database.setup, "setup", context)?;
         names.push(name);
     }
     Ok(names)
+}
+
+/// Cancels the statements of a connection if the user requests a stop.
+fn cancel_on_stop(
+    host: &dyn Host,
+    database: &str,
+    connection: &dyn SqlConnection,
+    context: &RunContext<'_>,
+) -> Option<CancelWatch> {
+    let (key, closer) = connection.cancel_handle()?;
+    let what = Cancelable {
+        canceler: Arc::new(host.canceler(database)?),
+        keys: vec![key],
+        closer: Some(closer),
+        grace: Duration::ZERO,
+    };
+    Some(CancelWatch::start(context.interrupt, what))
 }
 
 /// Runs pieces of SQL at `key` in the study.
@@ -59,9 +79,11 @@ fn run_sql(
         .map_err(|error| at_line(source, path, error.line() as usize, &error.to_string()))?;
     for statement in statements {
         context.check()?;
-        connection
-            .execute(&statement.text)
-            .map_err(|error| failed(&error, &statement, path, source))?;
+        if let Err(error) = connection.execute(&statement.text) {
+            // It may have been canceled.
+            context.check()?;
+            return Err(failed(&error, &statement, path, source));
+        }
     }
     Ok(())
 }
@@ -99,7 +121,10 @@ pub fn reset(
     let mut connection = host
         .connect(place.database)
         .context("cannot connect to reset the data")?;
+    let watch = cancel_on_stop(host, place.database, connection.as_ref(), context);
     run_all(connection.as_mut(), resets, "reset", context)?;
+    // No thread of it may wake up during the trial.
+    drop(watch);
     // The backend reports its statistics when it exits, which must not happen during the trial.
     let is_here = host.live()?.is_some();
     let pid = connection.backend_pid().filter(|_| is_here);

@@ -31,14 +31,21 @@ pub struct Facts {
     pub connections_max: u32,
     /// Prefix for the names of this run's databases.
     pub key: String,
+    /// The role, quoted as in SQL if necessary.
+    pub role: String,
+    /// Whether the role is a superuser.
+    pub is_superuser: bool,
+    /// Whether the role can create databases.
+    pub can_create_databases: bool,
+    /// Whether the server is a standby, which no one can change.
+    pub is_standby: bool,
 }
 
 impl Facts {
     /// Queries the server and chooses a prefix for this run's databases.
     ///
     /// # Errors
-    /// If the server cannot run a study: it is too old, a standby, or the role cannot create
-    /// databases.
+    /// If the server is too old.
     pub fn ask(connection: &mut Connection, place: &str) -> Result<Self> {
         let mut ask = |sql: &str| -> Result<String> {
             let value = connection.value(sql)?;
@@ -49,19 +56,12 @@ impl Facts {
         if number < VERSION_MIN {
             bail!("the server at {place} is PostgreSQL {version}; pgassay supports 9.6 and later");
         }
-        if ask("select pg_is_in_recovery()")? == "t" {
-            bail!(
-                "the server at {place} is a standby, where no data can be set up; specify its primary"
-            );
-        }
+        let is_standby = ask("select pg_is_in_recovery()")? == "t";
         let role = ask("select quote_ident(current_user)")?;
-        let may = "select rolcreatedb or rolsuper from pg_roles where rolname = current_user";
-        if ask(may)? != "t" {
-            bail!(
-                "role {role} cannot create databases on the server at {place}, which a study requires; \
-                 as a superuser, run: alter role {role} createdb"
-            );
-        }
+        let of_role =
+            |what: &str| format!("select {what} from pg_roles where rolname = current_user");
+        let is_superuser = ask(&of_role("rolsuper"))? == "t";
+        let can_create_databases = ask(&of_role("rolcreatedb or rolsuper"))? == "t";
         let room = "select least(nullif(rolconnlimit, -1), current_setting('max_connections')::int \
                     - case when rolsuper then 0 \
                       else current_setting('superuser_reserved_connections')::int end) \
@@ -90,6 +90,10 @@ impl Facts {
             settings: pairs(connection, SETTINGS)?,
             connections_max,
             key,
+            role,
+            is_superuser,
+            can_create_databases,
+            is_standby,
         })
     }
 

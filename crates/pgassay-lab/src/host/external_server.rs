@@ -1,25 +1,36 @@
 //! An external server: a running server that the user specifies. It is left as it was.
 //!
-//! Invariants: pgassay does not change its settings, restart it or stop it, and does not write to the
-//! user's databases. Data go to databases created for the run, named `pgassay_` and eight random
-//! hexadecimal digits, which are dropped with [`ExternalServer`]. The connection that creates them uses
-//! this prefix as its `application_name`, so that another run can distinguish databases in use
-//! from leftovers of a killed run.
+//! Invariants: pgassay itself does not change its settings, restart it or stop it, and does not write
+//! to the user's databases: sessions there are read-only. Data go to databases created for the run,
+//! named `pgassay_` and eight random hexadecimal digits, which are dropped with [`ExternalServer`]. The
+//! connection that creates them uses this prefix as its `application_name`, so that another run can
+//! distinguish databases in use from leftovers of a killed run. Settings that the study's own
+//! statements change are put back. What is to be undone is in a journal before it happens.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use pgassay_model::study::Network;
 use pgassay_profile::LiveServer;
 use pgassay_record::run::{ServerFacts, Warning, WarningKind};
-use pgassay_server::{BuildFacts, Connection, CounterReader, Pid, ProcessRole, ServerProcesses};
-use pgassay_wire::conninfo::{Address, Target};
+use pgassay_server::{
+    BuildFacts, Connection, CounterReader, Pid, ProcessRole, ServerProcesses, SqlError,
+};
+use pgassay_wire::conninfo::{Address, SessionAttributes, Target};
 
 use super::external_facts::{self, Facts};
 use super::own_server;
 use super::{Host, SqlConnection};
+use crate::cancel::{CancelWatch, Cancelable, Canceler};
 use crate::connector::connect;
+use crate::external::{
+    self, ExternalUse, JournalLine, JournaledServer, ServerState, SettingBackup, UndoJournal,
+};
+use crate::interrupt::Interrupt;
 use crate::local_server;
 use crate::run_context::RunContext;
 use crate::study_errors::at_dsn;
@@ -27,6 +38,10 @@ use crate::system_env::RealSystem;
 
 /// Connection timeout, unless the user specifies `connect_timeout`.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// How long to wait for the answer to a short query: a server that was stopped must not stop a run.
+const ANSWER_LIMIT: Duration = Duration::from_mins(1);
+/// How long each statement that undoes something may take after the user requested a stop.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// An external server.
 pub struct ExternalServer {
@@ -41,6 +56,23 @@ pub struct ExternalServer {
     holder: Connection,
     /// The databases created so far.
     made: Vec<String>,
+    /// The connection string, without secrets.
+    dsn: String,
+    /// Whether its connections use TLS.
+    with_tls: bool,
+    interrupt: Interrupt,
+    /// What is undone at the end.
+    undo: Option<Undo>,
+}
+
+/// What is to be undone on a server that a run uses.
+struct Undo {
+    /// The server's state before the run.
+    before: ServerState,
+    /// Settings that the study's statements change.
+    settings: Vec<SettingBackup>,
+    /// The same, for the case of a crash.
+    journal: Option<UndoJournal>,
 }
 
 impl ExternalServer {
@@ -70,6 +102,7 @@ impl ExternalServer {
         let place = host.address.to_string();
         let is_local = is_local(&host.address);
         target.hosts = vec![host];
+        let with_tls = exchange.is_protected();
         let live = if is_local {
             local_server::find(&mut exchange)
                 .map(|(live, _)| live)
@@ -78,7 +111,10 @@ impl ExternalServer {
             Err("it runs on another machine".to_owned())
         };
         let mut holder = Connection::from(exchange);
+        holder.set_timeout(Some(external::PATIENCE))?;
         let facts = Facts::ask(&mut holder, &place)?;
+        // Later, because the facts include the server's own limits.
+        external::limit_inspection(&mut holder)?;
         Ok(Self {
             place,
             live: live.map(|live| LiveServer {
@@ -90,7 +126,48 @@ impl ExternalServer {
             facts,
             holder,
             made: Vec::new(),
+            dsn: dsn.to_owned(),
+            with_tls,
+            interrupt: context.interrupt.clone(),
+            undo: None,
         })
+    }
+
+    /// Returns an error if the user does not allow what a plan does on this server, or if the role
+    /// may not do it.
+    pub fn check_permission(&self, planned: &ExternalUse, context: &RunContext<'_>) -> Result<()> {
+        let (facts, place) = (&self.facts, &self.place);
+        if let Some(message) = planned.refusal(context.options.allow_writes) {
+            bail!(message);
+        }
+        let role = &facts.role;
+        if facts.is_superuser && !context.options.allow_superuser {
+            let lines = planned.lines();
+            let lines = match &lines[..] {
+                [] => "only reads".to_owned(),
+                lines => lines.join("\n  "),
+            };
+            bail!(
+                "role {role} is a superuser on the server at {place}, which requires \
+                 --allow-superuser; nothing was changed. A role that may create databases is enough \
+                 for most studies. Planned changes:\n  {lines}"
+            );
+        }
+        if planned.is_in_place() {
+            return Ok(());
+        }
+        if facts.is_standby {
+            bail!(
+                "the server at {place} is a standby, where no data can be set up; specify its primary"
+            );
+        }
+        if !facts.can_create_databases {
+            bail!(
+                "role {role} cannot create databases on the server at {place}, which this study \
+                 requires; as a superuser, run: alter role {role} createdb"
+            );
+        }
+        Ok(())
     }
 
     /// Returns an error if the server does not allow this many connections.
@@ -164,33 +241,109 @@ impl ExternalServer {
     }
 
     fn drop_database(&mut self, name: &str) -> Result<()> {
-        let drop_it = |connection: &mut Connection| {
-            // A client that was killed during a query may still have a backend.
-            connection.execute(&format!(
-                "select pg_terminate_backend(pid) from pg_stat_activity \
-                 where datname = '{name}' and usename = current_user"
-            ))?;
-            connection.execute(&format!("drop database if exists {name}"))
-        };
-        let mut dropped = drop_it(&mut self.holder);
-        if dropped.as_ref().is_err_and(|error| error.sql().is_none()) {
-            // The long-lived connection is broken.
-            self.holder = self.open_connection(&self.target.database)?;
-            dropped = drop_it(&mut self.holder);
-        }
-        dropped.with_context(|| {
+        external::drop_database(&mut self.holder, name).with_context(|| {
             format!(
                 "cannot remove the run's database on the server at {}; remove it with: drop database {name}",
                 self.place
             )
         })
     }
+
+    /// Undoes what the run did, and returns warnings about what is different from before.
+    fn undo(&mut self) -> Result<Vec<Warning>> {
+        let Some(Undo {
+            before,
+            settings,
+            journal,
+        }) = self.undo.take()
+        else {
+            return Ok(Vec::new());
+        };
+        self.renew_holder()?;
+        let compared = self.restore_and_compare(&before, &settings);
+        self.drop_databases()?;
+        let warnings = compared?;
+        if let Some(journal) = journal {
+            journal.remove()?;
+        }
+        Ok(warnings)
+    }
+
+    /// Opens the long-lived connection again if it is broken.
+    fn renew_holder(&mut self) -> Result<()> {
+        if self.interrupt.is_requested() {
+            // The user waits, and the server may be the reason for the stop.
+            self.holder.set_timeout(Some(STOP_LIMIT))?;
+        }
+        let checked = self.holder.value("select 1");
+        if checked.is_err_and(|error| error.sql().is_none_or(SqlError::is_fatal)) {
+            self.holder = self.open_connection(&self.target.database)?;
+            external::limit_inspection(&mut self.holder)?;
+            let is_stopping = self.interrupt.is_requested();
+            let limit = if is_stopping {
+                STOP_LIMIT
+            } else {
+                external::PATIENCE
+            };
+            self.holder.set_timeout(Some(limit))?;
+        }
+        Ok(())
+    }
+
+    /// Puts settings back. A warning names what differs from the state before the run.
+    fn restore_and_compare(
+        &mut self,
+        before: &ServerState,
+        settings: &[SettingBackup],
+    ) -> Result<Vec<Warning>> {
+        let holder = &mut self.holder;
+        let changed = before.differences(&ServerState::read(holder)?);
+        external::restore(holder, settings)?;
+        let left = before.differences(&ServerState::read(holder)?);
+        if changed.is_empty() && left.is_empty() {
+            return Ok(Vec::new());
+        }
+        let describe = |(name, what): (&String, &&str)| match left.get(name) {
+            Some(_) => format!("{name} {what}"),
+            None => format!("{name} {what} and put back"),
+        };
+        let all: BTreeMap<_, _> = left.iter().chain(&changed).collect();
+        let all: Vec<String> = all.into_iter().map(describe).collect();
+        let message = format!(
+            "during the run, the study or other sessions changed the external server at {}: {}",
+            self.place,
+            all.join(", ")
+        );
+        Ok(vec![Warning {
+            kind: WarningKind::ServerChanged,
+            message,
+        }])
+    }
+
+    /// Creates the journal of what will be changed.
+    fn open_journal(
+        &mut self,
+        directory: &Path,
+        settings: &[SettingBackup],
+    ) -> Result<UndoJournal> {
+        let server = JournaledServer::of(&self.dsn, &self.place, &mut self.holder)?;
+        let mut journal = UndoJournal::create(directory, &self.facts.key, server)?;
+        for setting in settings {
+            journal.append(&JournalLine::Setting(setting.clone()))?;
+        }
+        Ok(journal)
+    }
 }
 
 impl Drop for ExternalServer {
     fn drop(&mut self) {
-        if let Err(error) = self.drop_databases() {
-            tracing::warn!("{error:#}");
+        match self.undo() {
+            Ok(warnings) => {
+                for warning in warnings {
+                    tracing::warn!("{}", warning.message);
+                }
+            }
+            Err(error) => tracing::warn!("{error:#}; the next run tries again"),
         }
     }
 }
@@ -200,14 +353,37 @@ impl Host for ExternalServer {
         format!("PostgreSQL {} at {}", self.facts.version, self.place)
     }
 
+    fn is_external(&self) -> bool {
+        true
+    }
+
+    fn prepare(&mut self, planned: &ExternalUse, context: &RunContext<'_>) -> Result<()> {
+        let prepared = self.prepare_undo(planned, context);
+        prepared.map_err(|error| at_dsn(context.study, &self.dsn, &format!("{error:#}")))
+    }
+
+    fn canceler(&self, database: &str) -> Option<Canceler> {
+        let target = self.target(database, Network::Unix, None).ok()?;
+        Some(Canceler::new(target, self.with_tls))
+    }
+
     fn make_database(&mut self, planned: &str) -> Result<String> {
         let name = format!("{}_{planned}", self.facts.key);
         // Registered before it is created, so that it is dropped after any failure.
+        if let Some(journal) = self.undo.as_mut().and_then(|undo| undo.journal.as_mut()) {
+            journal.append(&JournalLine::Database(name.clone()))?;
+        }
         self.made.push(name.clone());
         // template0 is never modified, and no session can block copying it.
         let create = format!("create database {name} template template0");
-        self.holder
-            .execute(&create)
+        let watch = self.cancel_on_stop();
+        let created = self.holder.execute(&create);
+        drop(watch);
+        if created.is_err() {
+            // It may have been canceled.
+            self.interrupt.check()?;
+        }
+        created
             .with_context(|| format!("cannot create a database on the server at {}", self.place))?;
         let words = "temporary database of a pgassay run, dropped when the run ends";
         self.holder
@@ -216,14 +392,25 @@ impl Host for ExternalServer {
     }
 
     fn connect(&self, database: &str) -> Result<Box<dyn SqlConnection>> {
-        Ok(Box::new(self.open_connection(database)?))
+        let mut connection = self.open_connection(database)?;
+        external::limit_study(&mut connection)?;
+        // The server limits the study's statements, and a stop cancels them.
+        connection.set_timeout(None)?;
+        Ok(Box::new(connection))
     }
 
     fn target(&self, database: &str, _: Network, _: Option<SocketAddr>) -> Result<Target> {
-        Ok(Target {
+        let mut target = Target {
             database: database.to_owned(),
             ..self.target.clone()
-        })
+        };
+        if !self.made.iter().any(|name| name == database) {
+            let read_only = ("default_transaction_read_only".to_owned(), "on".to_owned());
+            target.settings.push(read_only);
+            // The server is chosen already, and would count as one that cannot write.
+            target.session_attributes = SessionAttributes::Any;
+        }
+        Ok(target)
     }
 
     fn tcp_address(&self) -> Option<SocketAddr> {
@@ -263,12 +450,16 @@ impl Host for ExternalServer {
     }
 
     fn counters(&self, databases: &[String]) -> Result<CounterReader> {
-        let connection = self.open_connection(&self.target.database)?;
-        Ok(CounterReader::over(
-            connection,
-            self.facts.number,
-            databases,
-        ))
+        let mut connection = self.open_connection(&self.target.database)?;
+        external::limit_inspection(&mut connection)?;
+        // Statistics of an existing database are those of its other clients, too.
+        let ours = databases.iter().filter(|name| self.made.contains(name));
+        let mut ours: Vec<String> = ours.cloned().collect();
+        if ours.is_empty() {
+            // No database has an empty name.
+            ours.push(String::new());
+        }
+        Ok(CounterReader::over(connection, self.facts.number, &ours))
     }
 
     fn kernel_sources<'a>(&self, backends: &'a [Pid]) -> Option<ServerProcesses<'a>> {
@@ -299,12 +490,42 @@ impl Host for ExternalServer {
         }
     }
 
-    fn stop(mut self: Box<Self>) -> Result<()> {
-        self.drop_databases()
+    fn stop(mut self: Box<Self>) -> Result<Vec<Warning>> {
+        self.undo()
     }
 }
 
 impl ExternalServer {
+    /// Checks the user's permission, and keeps what is necessary to undo what the plan does.
+    fn prepare_undo(&mut self, planned: &ExternalUse, context: &RunContext<'_>) -> Result<()> {
+        self.check_permission(planned, context)?;
+        let settings = SettingBackup::read(&mut self.holder, planned.settings())?;
+        let mut undo = Undo {
+            before: ServerState::read(&mut self.holder)?,
+            settings,
+            journal: None,
+        };
+        if let Some(directory) = &context.options.journal_dir
+            && !planned.is_in_place()
+        {
+            undo.journal = Some(self.open_journal(directory, &undo.settings)?);
+        }
+        self.undo = Some(undo);
+        Ok(())
+    }
+
+    /// Cancels what the long-lived connection executes if the user requests a stop.
+    fn cancel_on_stop(&self) -> Option<CancelWatch> {
+        let what = Cancelable {
+            canceler: Arc::new(self.canceler(&self.target.database)?),
+            keys: vec![self.holder.backend_key()?],
+            closer: self.holder.closer().ok(),
+            grace: Duration::ZERO,
+        };
+        Some(CancelWatch::start(&self.interrupt, what))
+    }
+
+    /// Opens a connection that waits up to [`ANSWER_LIMIT`] for each answer.
     fn open_connection(&self, database: &str) -> Result<Connection> {
         let target = Target {
             database: database.to_owned(),
@@ -313,7 +534,9 @@ impl ExternalServer {
         let (exchange, _) = connect(&target, Some(limit(&target)))
             .map_err(|error| anyhow!("{error}"))
             .with_context(|| format!("cannot connect to the run's database {database}"))?;
-        Ok(exchange.into())
+        let connection = Connection::from(exchange);
+        connection.set_timeout(Some(ANSWER_LIMIT))?;
+        Ok(connection)
     }
 
     fn postmaster_pid(&self) -> Option<Pid> {

@@ -23,11 +23,16 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use pgassay_model::study::Network;
 use pgassay_profile::LiveServer;
-use pgassay_record::run::ServerFacts;
+use pgassay_record::run::{ServerFacts, Warning};
 use pgassay_server::{
-    BuildFacts, Connection, ConnectionError, CounterReader, Pid, ServerProcesses,
+    BuildFacts, Connection, ConnectionError, CounterReader, Pid, ServerProcesses, SocketCloser,
 };
+use pgassay_wire::BackendKey;
 use pgassay_wire::conninfo::Target;
+
+use crate::cancel::Canceler;
+use crate::external::ExternalUse;
+use crate::run_context::RunContext;
 
 /// A connection outside the load, for setup, resets and maintenance.
 pub trait SqlConnection: Send {
@@ -39,6 +44,11 @@ pub trait SqlConnection: Send {
 
     /// The backend that serves it, as the server numbers it.
     fn backend_pid(&self) -> Option<Pid>;
+
+    /// What cancels its statements, and closes it if the server does not answer.
+    fn cancel_handle(&self) -> Option<(BackendKey, SocketCloser)> {
+        None
+    }
 }
 
 impl SqlConnection for Connection {
@@ -53,6 +63,10 @@ impl SqlConnection for Connection {
     fn backend_pid(&self) -> Option<Pid> {
         Connection::backend_pid(self)
     }
+
+    fn cancel_handle(&self) -> Option<(BackendKey, SocketCloser)> {
+        Some((self.backend_key()?, self.closer().ok()?))
+    }
 }
 
 /// How often [`Host::is_alive_for`] checks.
@@ -62,6 +76,23 @@ const ALIVE_POLL: Duration = Duration::from_millis(10);
 pub trait Host {
     /// Version and, for an external server, address, for messages: "PostgreSQL 18.1".
     fn name(&self) -> String;
+
+    /// Whether it is an external server.
+    fn is_external(&self) -> bool {
+        false
+    }
+
+    /// Prepares an external server for what a plan does there: checks that the user allows it, and
+    /// makes sure that it can be undone.
+    fn prepare(&mut self, _planned: &ExternalUse, _context: &RunContext<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// What cancels statements in one of its databases; `None` if that is not possible.
+    fn canceler(&self, database: &str) -> Option<Canceler> {
+        let target = self.target(database, Network::Unix, None).ok()?;
+        Some(Canceler::new(target, false))
+    }
 
     /// Creates the database `planned` and returns its actual name.
     fn make_database(&mut self, planned: &str) -> Result<String>;
@@ -129,6 +160,7 @@ pub trait Host {
     /// Restarts it on the same data; no effect on an external server.
     fn restart(&mut self) -> Result<()>;
 
-    /// Stops and removes a temporary server; drops the run's databases on an external one.
-    fn stop(self: Box<Self>) -> Result<()>;
+    /// Stops and removes a temporary server. On an external one, drops the run's databases, puts
+    /// settings back, and returns warnings about what is different from before the run.
+    fn stop(self: Box<Self>) -> Result<Vec<Warning>>;
 }

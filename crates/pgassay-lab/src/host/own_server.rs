@@ -7,7 +7,7 @@ use anyhow::Result;
 use pgassay_model::plan::ServerPlan;
 use pgassay_model::study::Network;
 use pgassay_profile::LiveServer;
-use pgassay_record::run::ServerFacts;
+use pgassay_record::run::{ServerFacts, Warning};
 use pgassay_server::{
     BuildFacts, CounterReader, Finder, FinderProgress as Fetching, Installation,
     InstallationSource, Pid, Server, ServerConfig, ServerError, ServerProcesses, VersionRequest,
@@ -214,8 +214,9 @@ impl Host for Server {
         Ok(Server::restart(self)?)
     }
 
-    fn stop(self: Box<Self>) -> Result<()> {
-        Ok(Server::stop(*self)?)
+    fn stop(self: Box<Self>) -> Result<Vec<Warning>> {
+        Server::stop(*self)?;
+        Ok(Vec::new())
     }
 }
 

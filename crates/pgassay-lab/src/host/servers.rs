@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pgassay_model::plan::{Plan, Point, ServerPlan};
+use pgassay_model::plan::{Plan, Point};
 use pgassay_model::study::{Maintenance, Network};
 use pgassay_record::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 use pgassay_relay::Relay;
@@ -11,6 +11,7 @@ use pgassay_relay::Relay;
 use super::planned_maintenance::with_maintenance_off;
 use super::{DataLocation, Host, SqlConnection, data, idle};
 use crate::equipment::Equipment;
+use crate::external::ExternalUse;
 use crate::interrupt::Interrupted;
 use crate::run_context::RunContext;
 
@@ -52,8 +53,8 @@ impl Servers {
             warnings: Vec::new(),
         };
         idle::raise_open_files(plan)?;
-        for wanted in &plan.servers {
-            all.start_one(wanted, equipment, context)?;
+        for index in 0..plan.servers.len() {
+            all.start_one((plan, index), equipment, context)?;
         }
         for point in &plan.points {
             all.start_relay(point)?;
@@ -65,16 +66,27 @@ impl Servers {
     /// Starts or connects to one server and fills it.
     fn start_one(
         &mut self,
-        wanted: &ServerPlan,
+        (plan, index): (&Plan, usize),
         equipment: &mut dyn Equipment,
         context: &RunContext<'_>,
     ) -> Result<()> {
         context.check()?;
-        let wanted = &with_maintenance_off(wanted, self.maintenance);
+        let wanted = &with_maintenance_off(&plan.servers[index], self.maintenance);
         let (mut host, warnings) = equipment.start(wanted, context)?;
         self.warnings.extend(warnings);
+        let mut is_in_place = false;
+        if host.is_external() {
+            let planned = ExternalUse::of(plan, index, context.source())?;
+            host.prepare(&planned, context)?;
+            is_in_place = planned.is_in_place();
+        }
         context.stage(&format!("setting up the data on {}", host.name()));
-        let filled = data::set_up(host.as_mut(), wanted, context).and_then(|names| {
+        let filled = if is_in_place {
+            Ok(vec![host.database().to_owned(); wanted.databases.len()])
+        } else {
+            data::set_up(host.as_mut(), wanted, context)
+        };
+        let filled = filled.and_then(|names| {
             if wanted.dsn.is_none() {
                 idle::open(host.as_ref(), wanted, context, &mut self.idle)?;
             }
@@ -198,10 +210,11 @@ impl Servers {
         self.iter().enumerate().filter_map(log).collect()
     }
 
-    /// Stops and removes all servers. Tries all and returns the first error.
-    pub fn stop(self) -> Result<()> {
+    /// Stops and removes all servers; see [`Host::stop`]. Tries all and returns the first error.
+    pub fn stop(self) -> Result<Vec<Warning>> {
         let results: Vec<_> = self.running.into_iter().map(Host::stop).collect();
-        results.into_iter().collect()
+        let warnings: Result<Vec<Vec<Warning>>> = results.into_iter().collect();
+        Ok(warnings?.concat())
     }
 
     fn warn_of_builds(&mut self) {

@@ -1,5 +1,7 @@
 //! The load engine, and a Redis server if the plan needs one.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use pgassay_model::plan::Plan;
 use pgassay_model::study::DriverKind;
@@ -34,6 +36,15 @@ impl LoadDriver for EngineDriver {
             return Ok(Box::new(clients));
         }
         let pool = connect_pool(order, context)?;
-        Ok(Box::new(PostgresClients(pool)))
+        // Temporary servers stop with the run.
+        let location = &order.location;
+        let is_external = location.host.is_external();
+        let database = is_external.then_some(location.database);
+        Ok(Box::new(PostgresClients {
+            pool,
+            canceler: database
+                .and_then(|it| location.host.canceler(it))
+                .map(Arc::new),
+        }))
     }
 }

@@ -1,5 +1,6 @@
 //! Clients of PostgreSQL, driven by the load engine.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
@@ -13,14 +14,37 @@ use pgassay_wire::conninfo::Target;
 
 use super::scripts::{self, Scripts};
 use super::{Clients, ClientsOrder};
+use crate::cancel::{CancelWatch, Cancelable, Canceler};
 use crate::host::DataLocation;
-use crate::interrupt::Interrupted;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::observe::TransactionRecorder;
 use crate::run_context::RunContext;
 use crate::study_errors::at_line;
 
+/// How long transactions may go on after the user requested a stop: less than the load engine waits
+/// before it abandons them ([`Limits::stop`]).
+const STOP_GRACE: Duration = Duration::from_millis(300);
+
 /// Clients of PostgreSQL.
-pub struct PostgresClients(pub ClientPool);
+pub struct PostgresClients {
+    /// Their connections.
+    pub pool: ClientPool,
+    /// Cancels their statements on an external server.
+    pub canceler: Option<Arc<Canceler>>,
+}
+
+impl PostgresClients {
+    /// Cancels statements of the load if the user requests a stop.
+    fn cancel_on_stop(&self, interrupt: &Interrupt) -> Option<CancelWatch> {
+        let what = Cancelable {
+            canceler: Arc::clone(self.canceler.as_ref()?),
+            keys: self.pool.backends(),
+            closer: None,
+            grace: STOP_GRACE,
+        };
+        Some(CancelWatch::start(interrupt, what))
+    }
+}
 
 impl Clients for PostgresClients {
     fn run(
@@ -29,37 +53,42 @@ impl Clients for PostgresClients {
         point: &Point,
         context: &RunContext<'_>,
     ) -> Result<Measurement> {
-        let measured = self.0.run(length);
+        let watch = self.cancel_on_stop(context.interrupt);
+        let measured = self.pool.run(length);
+        if watch.is_some() && measured.is_err() {
+            // A canceled statement is an error of the load.
+            context.check()?;
+        }
         measured.map_err(|error| describe_load_error(error, context.source(), point))
     }
 
     fn spread_starts(&mut self, spread: Duration, seed: u64) {
-        self.0.spread_starts(spread, seed);
+        self.pool.spread_starts(spread, seed);
     }
 
     fn broadcast(&mut self, sql: &str) -> Result<u32, LoadError> {
-        self.0.broadcast(sql)
+        self.pool.broadcast(sql)
     }
 
     fn time_statements(&mut self, is_wanted: bool) {
-        let has_several = self.0.statements_max() > 1;
-        self.0.time_commands(is_wanted && has_several);
+        let has_several = self.pool.statements_max() > 1;
+        self.pool.time_commands(is_wanted && has_several);
     }
 
     fn record_transactions(&mut self) -> Option<TransactionRecorder> {
-        Some(TransactionRecorder::start(&mut self.0))
+        Some(TransactionRecorder::start(&mut self.pool))
     }
 
     fn stop_recording(&mut self) {
-        self.0.observe(|_| None);
+        self.pool.observe(|_| None);
     }
 
     fn backend_pids(&self) -> Vec<i32> {
-        self.0.backend_pids()
+        self.pool.backend_pids()
     }
 
     fn server_pids(&self) -> Vec<u32> {
-        let pids = self.0.backend_pids().into_iter();
+        let pids = self.pool.backend_pids().into_iter();
         pids.map(i32::cast_unsigned).collect()
     }
 

@@ -15,7 +15,7 @@ use pgassay_wire::Exchange;
 use super::probe_watch::ProbeWatch;
 use super::waits::WaitProbe;
 use super::{TrialObserver, WatchDecision, WatchedTrial};
-use crate::connector::{TimedStream, connect};
+use crate::connector::{TimedStream, connect, limit_statements};
 use crate::host::{Host, Servers};
 use crate::load::Clients;
 
@@ -170,7 +170,8 @@ fn ring_bytes() -> usize {
 /// Opens a separate connection for sampling waits.
 fn exchange(host: &dyn Host) -> Result<Exchange<TimedStream>> {
     let target = host.target(host.database(), Network::Unix, None)?;
-    let (exchange, _) = connect(&target, Some(ANSWER_LIMIT))?;
+    let (mut exchange, _) = connect(&target, Some(ANSWER_LIMIT))?;
     exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
+    limit_statements(&mut exchange)?;
     Ok(exchange)
 }

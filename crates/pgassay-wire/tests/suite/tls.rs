@@ -1,9 +1,13 @@
 //! TLS with a real server: every mode against servers that support, do not support or require TLS,
 //! with valid and invalid certificates; compared with psql if it is installed.
 
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 
 use pgassay_test_support::{BareServer, Certificates, wait_until};
+use pgassay_wire::conninfo::{Endpoint, Request, Target};
+use pgassay_wire::{ExchangeError, cancel};
 
 use crate::connecting::{ProcessEnvironment, compare, connect, ours, psql_major};
 
@@ -129,6 +133,88 @@ fn summarize(came: &Result<String, String>) -> String {
             }
         }
         Err(error) => error.clone(),
+    }
+}
+
+/// A stream that records what is written to it.
+struct RecordedStream {
+    stream: TcpStream,
+    written: Vec<u8>,
+}
+
+impl Read for RecordedStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for RecordedStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.stream.write(bytes)?;
+        self.written.extend_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+/// Cancels what the backend of `key` executes; returns the bytes that were sent.
+fn cancel_recorded(target: &Target, key: pgassay_wire::BackendKey, with_tls: bool) -> Vec<u8> {
+    let address = target.hosts[0].address.clone();
+    let pgassay_wire::conninfo::Address::Tcp { port, .. } = address else {
+        panic!("the target is reached over TCP");
+    };
+    let tcp = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let endpoint = Endpoint {
+        address,
+        host: 0,
+        tcp: Some(tcp),
+    };
+    let mut recorded = RecordedStream {
+        stream: TcpStream::connect(tcp).unwrap(),
+        written: Vec::new(),
+    };
+    cancel(&mut recorded, target, &endpoint, with_tls, key).unwrap();
+    recorded.written
+}
+
+#[test]
+fn a_cancel_request_is_encrypted_if_the_connection_is() {
+    // `CANCEL_REQUEST_CODE`.
+    const CANCEL: [u8; 4] = [0x04, 0xd2, 0x16, 0x2e];
+    let Some(place) = TlsFixture::new() else {
+        return;
+    };
+    let asleep = "select count(*) from pg_stat_activity \
+                  where query = 'select pg_sleep(600)' and state = 'active'";
+    for (more, with_tls) in [
+        ("sslmode=disable", false),
+        ("sslmode=require", true),
+        ("sslmode=require sslnegotiation=direct", true),
+    ] {
+        let text = place.text(more);
+        let request = Request::new().database(&text).unwrap();
+        let target = request.resolve(&place.around()).unwrap();
+        let mut exchange = connect(&text, &place.around()).unwrap();
+        assert_eq!(exchange.is_protected(), with_tls);
+        let key = exchange.backend().unwrap();
+        let (sent, result) = std::thread::scope(|scope| {
+            let canceling = scope.spawn(|| {
+                wait_until("the query runs", || {
+                    place.local().value(asleep).unwrap().as_deref() == Some("1")
+                });
+                cancel_recorded(&target, key, with_tls)
+            });
+            let result = exchange.query("select pg_sleep(600)");
+            (canceling.join().unwrap(), result)
+        });
+        match result {
+            Err(ExchangeError::Server(error)) => assert_eq!(error.sqlstate, "57014"),
+            other => panic!("not canceled: {other:?}"),
+        }
+        let is_readable = sent.windows(4).any(|bytes| bytes == CANCEL);
+        assert_eq!(is_readable, !with_tls, "{more}");
     }
 }
 

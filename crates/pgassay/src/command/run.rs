@@ -14,7 +14,8 @@ use pgassay_account::instructions::InstructionCosts;
 use pgassay_lab::requirements::{self, Unmet};
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::{
-    Interrupted, Laboratory, LoadedStudy, RunContext, RunIdentity, assemble, counting,
+    Interrupted, Laboratory, LoadedStudy, RunContext, RunIdentity, ServerOptions, assemble,
+    check_external_writes, counting,
 };
 use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
 use pgassay_record::run::{Run, Warning, WarningKind};
@@ -33,6 +34,9 @@ use crate::{checks, interrupt, results};
 /// The defaults of `pgassay count`.
 const COUNTED_SEED: u64 = 1;
 const COUNTED_ROUNDS: u32 = 3;
+
+/// Below the directory of results: what is to be undone on external servers after a crash.
+const JOURNALS: &str = ".external-servers";
 
 /// Runs a study, stores its result, prints the answer.
 pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
@@ -72,7 +76,7 @@ pub fn measure(all: &PlannedStudy, seed: Option<u64>, args: &RunFlags) -> Result
     }
     let store = results::open(&args.results)?;
     let interrupt = interrupt::watch()?;
-    let options = args.server.options();
+    let options = server_options(args, &store);
     let progress = ProgressDisplay::on_stderr();
     let context = RunContext {
         study: &all.found,
@@ -80,8 +84,7 @@ pub fn measure(all: &PlannedStudy, seed: Option<u64>, args: &RunFlags) -> Result
         interrupt: &interrupt,
         events: &progress,
     };
-    let unmet = requirements::unmet(&all.plan, &context)?;
-    let (plan, unmet) = runnable(all, unmet, &context)?;
+    let (plan, unmet) = prepare(all, &store, &context)?;
     announce(all, &plan, &context);
     // A directory that is read-only or full must be found before the first trial.
     let writer = store
@@ -129,6 +132,31 @@ pub fn measure(all: &PlannedStudy, seed: Option<u64>, args: &RunFlags) -> Result
         directory,
         ended_early,
     })
+}
+
+/// Where servers come from, and what the study may do on external ones.
+fn server_options(args: &RunFlags, store: &Store) -> ServerOptions {
+    ServerOptions {
+        allow_writes: args.external.allow_writes,
+        allow_superuser: args.external.allow_superuser,
+        journal_dir: Some(store.root().join(JOURNALS)),
+        ..args.server.options()
+    }
+}
+
+/// Undoes what killed runs left on external servers, and checks what the study may do on them.
+/// Returns the plan without the variants that cannot run here, and warnings.
+fn prepare(
+    all: &PlannedStudy,
+    store: &Store,
+    context: &RunContext<'_>,
+) -> Result<(Plan, Vec<Warning>)> {
+    let mut warnings = pgassay_lab::recover(&store.root().join(JOURNALS), context);
+    check_external_writes(&all.plan, context)?;
+    let unmet = requirements::unmet(&all.plan, context)?;
+    let (plan, unmet) = runnable(all, unmet, context)?;
+    warnings.extend(unmet);
+    Ok((plan, warnings))
 }
 
 /// What is known about a run before its first trial.

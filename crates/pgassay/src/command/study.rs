@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use pgassay_lab::system_env::unix_us;
-use pgassay_lab::{LoadedStudy, scripts, study_errors};
+use pgassay_lab::{ExternalUse, LoadedStudy, scripts, study_errors};
 use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
-use pgassay_model::study::HumanDuration;
+use pgassay_model::study::{HumanDuration, StudySource};
 use pgassay_server::VersionRequest;
 use pgassay_wire::conninfo::split_secrets;
 
@@ -39,11 +39,11 @@ pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
             choice,
             json,
         } => {
-            let plan = planned(study, choice)?.plan;
+            let PlannedStudy { found, plan, .. } = planned(study, choice)?;
             if *json {
                 writeln!(out, "{}", serde_json::to_string_pretty(&plan)?)?;
             } else {
-                print_plan(&plan, out)?;
+                print_plan(&plan, &found.source, out)?;
             }
         }
         StudyCommand::Show { study } => {
@@ -136,13 +136,13 @@ pub fn seed_of_now() -> u64 {
     (unix_us() % 1_000_000_000).cast_unsigned()
 }
 
-fn print_plan(plan: &Plan, out: &mut impl Write) -> Result<()> {
-    print_servers(plan, out)?;
+fn print_plan(plan: &Plan, source: &StudySource, out: &mut impl Write) -> Result<()> {
+    print_servers(plan, source, out)?;
     print_summary(plan, out)?;
     print_order(plan, out)
 }
 
-fn print_servers(plan: &Plan, out: &mut impl Write) -> Result<()> {
+fn print_servers(plan: &Plan, source: &StudySource, out: &mut impl Write) -> Result<()> {
     for (index, server) in plan.servers.iter().enumerate() {
         let what = match (&server.dsn, &server.binaries, &server.version) {
             (Some(dsn), ..) => format!("external server, {dsn}"),
@@ -164,6 +164,23 @@ fn print_servers(plan: &Plan, out: &mut impl Write) -> Result<()> {
                 _ => format!("; {}", settings.join(", ")),
             }
         )?;
+        if server.dsn.is_some() {
+            print_changes(&ExternalUse::of(plan, index, source)?, out)?;
+        }
+    }
+    Ok(())
+}
+
+/// What a run changes on an external server.
+fn print_changes(planned: &ExternalUse, out: &mut impl Write) -> Result<()> {
+    let lines = planned.lines();
+    if lines.is_empty() {
+        writeln!(out, "  only reads, in the database that `dsn` names")?;
+        return Ok(());
+    }
+    writeln!(out, "  changes, which require --allow-writes:")?;
+    for line in lines {
+        writeln!(out, "    {line}")?;
     }
     Ok(())
 }

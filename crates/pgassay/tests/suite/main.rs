@@ -9,6 +9,7 @@ mod counters;
 mod counting;
 mod crate_dependencies;
 mod documents;
+mod external_changes;
 mod faults;
 mod founding_scripts;
 mod gate;

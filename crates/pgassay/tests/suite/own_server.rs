@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Child;
 use std::time::Duration;
 
 use pgassay_account::ledger::{Divider, Part};
@@ -39,25 +40,43 @@ full = "2s"
 pairs = 2
 "#;
 
-fn of_dsn(dsn: &str) -> String {
+/// What most studies here need: the test's server is reached as a superuser.
+pub const ALLOWED: [&str; 2] = ["--allow-writes", "--allow-superuser"];
+
+/// Runs a study to its end, with permission for changes.
+fn run(scratch: &Scratch, study: &str, arguments: &[&str]) -> Finished {
+    scratch.run(study, &[&ALLOWED, arguments].concat())
+}
+
+/// Starts a study with permission for changes, and waits until its trials have begun.
+fn start(scratch: &Scratch, study: &str, arguments: &[&str]) -> Child {
+    scratch.start(study, &[&ALLOWED, arguments].concat())
+}
+
+pub fn of_dsn(dsn: &str) -> String {
     STUDY.replace("DSN", dsn)
 }
 
 /// An external server with its own data.
-struct Theirs {
-    server: Server,
+pub struct Theirs {
+    pub server: Server,
     postmaster_pid: i32,
 }
 
 impl Theirs {
     /// `None` if this version is not available here.
-    fn start() -> Option<Self> {
+    pub fn start() -> Option<Self> {
         Self::start_version("18")
     }
 
     fn start_version(version: &str) -> Option<Self> {
+        Self::start_with(version, false)
+    }
+
+    pub fn start_with(version: &str, tls: bool) -> Option<Self> {
         let config = ServerConfig {
             tcp: true,
+            tls,
             ..servers::config()
         };
         let server = servers::start_with(version, &config)?;
@@ -73,7 +92,7 @@ impl Theirs {
         })
     }
 
-    fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.server
             .tcp_address()
             .expect("the server listens")
@@ -81,23 +100,23 @@ impl Theirs {
     }
 
     /// A URI over TCP, for one of the roles that need a password.
-    fn uri(&self, role: &str) -> String {
+    pub fn uri(&self, role: &str) -> String {
         format!("postgresql://{role}@127.0.0.1:{}/postgres", self.port())
     }
 
-    fn ask(&self, sql: &str) -> Vec<Vec<Option<String>>> {
+    pub fn ask(&self, sql: &str) -> Vec<Vec<Option<String>>> {
         let mut connection = self.server.connect().expect("connect");
         connection.query(sql).expect("the query succeeds")
     }
 
-    fn databases(&self) -> Vec<String> {
+    pub fn databases(&self) -> Vec<String> {
         let sql = "select datname from pg_database where datname like 'pgassay%'";
         let rows = self.ask(sql).into_iter();
         rows.flatten().flatten().collect()
     }
 
     /// Checks that data and processes are unchanged and no database of pgassay is left.
-    fn assert_untouched(&self) {
+    pub fn assert_untouched(&self) {
         assert_eq!(self.databases(), Vec::<String>::new());
         let theirs = self.ask("select * from mine");
         assert_eq!(theirs, [[Some("theirs".to_owned())]]);
@@ -106,7 +125,7 @@ impl Theirs {
     }
 }
 
-fn run_of(finished: &Finished) -> Run {
+pub fn run_of(finished: &Finished) -> Run {
     assert_eq!(finished.code, Some(0), "{finished:?}");
     serde_json::from_str(&finished.stdout).expect("JSON")
 }
@@ -126,7 +145,11 @@ fn an_external_server_is_measured_and_left_as_it_was() {
 
 fn is_used_and_left_as_it_was(theirs: &Theirs, version: &str) {
     let scratch = Scratch::new(PROGRAM);
-    let run = run_of(&scratch.run(&of_dsn(&theirs.server.conninfo()), &["--json"]));
+    let run = run_of(&run(
+        &scratch,
+        &of_dsn(&theirs.server.conninfo()),
+        &["--json"],
+    ));
     assert_eq!((run.complete, run.comparisons.len()), (true, 1));
     let plans = run.plans.as_ref().expect("plans were taken");
     let all = plans.points.iter().flat_map(|it| &it.statements);
@@ -187,11 +210,15 @@ fn it_is_reached_over_tcp_and_its_password_is_nowhere_in_the_result() {
     let scratch = Scratch::new(PROGRAM);
     let with_password = theirs.uri("maker").replace("maker@", "maker:s3cret@");
     let study = of_dsn("host=/nowhere");
-    let finished = scratch.run(&study, &["--no-profile", "--dsn", &with_password]);
+    let finished = run(&scratch, &study, &["--no-profile", "--dsn", &with_password]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert!(finished.stdout.contains("(external)"), "{finished:?}");
     // Also in the stored study text.
-    let finished = scratch.run(&of_dsn(&with_password), &["--no-profile", "--json"]);
+    let finished = run(
+        &scratch,
+        &of_dsn(&with_password),
+        &["--no-profile", "--json"],
+    );
     let run = run_of(&finished);
     let dsn = run.plan.servers[0].dsn.as_deref().unwrap();
     assert_eq!(
@@ -213,6 +240,7 @@ fn it_is_reached_over_tcp_and_its_password_is_nowhere_in_the_result() {
         .arg("run")
         .arg(&path)
         .arg("--no-profile")
+        .arg("--allow-writes")
         .env("PGPASSWORD", "s3cret")
         .output();
     assert_eq!(Finished::of(&output.unwrap()).code, Some(0));
@@ -228,6 +256,7 @@ fn it_is_reached_over_tcp_and_its_password_is_nowhere_in_the_result() {
         .arg("run")
         .arg(&path)
         .arg("--no-profile")
+        .arg("--allow-writes")
         .env("PGPASSFILE", &passfile)
         .output();
     assert_eq!(Finished::of(&output.unwrap()).code, Some(0));
@@ -291,7 +320,7 @@ fn errors_of_external_servers_name_their_line() {
             "invalid connection option \\\"nonsense\\\"",
         ),
     ] {
-        let finished = scratch.run(&of_dsn(&dsn), &["--no-profile"]);
+        let finished = run(&scratch, &of_dsn(&dsn), &["--no-profile"]);
         assert_eq!(finished.code, Some(1), "{finished:?}");
         let said = format!("{:?}", finished.stderr);
         assert!(
@@ -305,7 +334,7 @@ fn errors_of_external_servers_name_their_line() {
     }
     assert_eq!(scratch.kept(), Vec::<std::path::PathBuf>::new());
     let many = of_dsn(&theirs.server.conninfo()).replace("clients = [2]", "clients = [99]");
-    let finished = scratch.run(&many, &["--no-profile"]);
+    let finished = run(&scratch, &many, &["--no-profile"]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert!(finished.stderr.contains("max_connections"), "{finished:?}");
     theirs.assert_untouched();
@@ -319,15 +348,19 @@ fn nothing_is_left_on_it_after_an_error_and_after_ctrl_c() {
     let scratch = Scratch::new(PROGRAM);
     let study = of_dsn(&theirs.server.conninfo());
     let broken = study.replace("insert into mine", "insert into nothing");
-    let finished = scratch.run(&broken, &["--no-profile"]);
+    let finished = run(&scratch, &broken, &["--no-profile"]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert!(finished.stderr.contains("study.toml:7:"), "{finished:?}");
     theirs.assert_untouched();
     let fails = study.replace("select note,", "select note, 1 / 0,");
-    let finished = scratch.run(&fails, &["--no-profile"]);
+    let finished = run(&scratch, &fails, &["--no-profile"]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     theirs.assert_untouched();
-    let mut child = scratch.start(&study.replace("\"2s\"", "\"1min\""), &["--no-profile"]);
+    let mut child = start(
+        &scratch,
+        &study.replace("\"2s\"", "\"1min\""),
+        &["--no-profile"],
+    );
     assert_eq!(theirs.databases().len(), 1);
     kill(child.id().cast_signed(), libc::SIGINT);
     assert_eq!(wait_for_exit(&mut child, Duration::from_mins(1)), Some(130));
@@ -341,10 +374,14 @@ fn leftover_databases_are_reported_unless_in_use() {
     };
     let (scratch, other) = (Scratch::new(PROGRAM), Scratch::new(PROGRAM));
     let study = of_dsn(&theirs.server.conninfo());
-    let mut child = scratch.start(&study.replace("\"2s\"", "\"1min\""), &["--no-profile"]);
+    let mut child = start(
+        &scratch,
+        &study.replace("\"2s\"", "\"1min\""),
+        &["--no-profile"],
+    );
     let left = theirs.databases();
     assert_eq!(left.len(), 1);
-    let beside = run_of(&other.run(&study, &["--no-profile", "--json"]));
+    let beside = run_of(&run(&other, &study, &["--no-profile", "--json"]));
     assert!(!kinds(&beside).contains(&WarningKind::Leftover));
     assert_eq!(
         theirs.databases(),
@@ -359,7 +396,7 @@ fn leftover_databases_are_reported_unless_in_use() {
         // The connection of this query is one.
         found.as_deref() == Some("1")
     });
-    let next = run_of(&other.run(&study, &["--no-profile", "--json"]));
+    let next = run_of(&run(&other, &study, &["--no-profile", "--json"]));
     let said = next
         .warnings
         .iter()
@@ -390,7 +427,7 @@ fn an_external_server_is_compared_with_a_temporary_one() {
             "session = { enable_indexscan = \"off\", enable_bitmapscan = \"off\" }",
             &format!("dsn = \"{}\"", theirs.server.conninfo()),
         );
-    let run = run_of(&scratch.run(&study, &["--offline", "--json"]));
+    let run = run_of(&run(&scratch, &study, &["--offline", "--json"]));
     let ours = run.plan.servers.iter().map(|it| it.dsn.is_none());
     assert_eq!(ours.collect::<Vec<_>>(), [true, false]);
     assert_eq!(run.comparisons.len(), 1);
@@ -416,7 +453,7 @@ fn requirements_are_checked_on_the_variants_server() {
         + "[[variant]]\nname = \"has it\"\nrequires = { extension = \"plpgsql\" }\n\
            [[variant]]\nname = \"lacks it\"\nrequires = { extension = \"no_such\" }\n\
            [[variant]]\nname = \"not built\"\nrequires = { feature = \"no-such\" }\n";
-    let run = run_of(&scratch.run(&study, &["--no-profile", "--json"]));
+    let run = run_of(&run(&scratch, &study, &["--no-profile", "--json"]));
     assert_eq!(run.plan.variants, ["as it is", "no index", "has it"]);
     let skipped = run
         .warnings
@@ -505,7 +542,7 @@ fn unreadable_data_of_a_remote_server_are_absent_with_one_warning() {
         at.ip(),
         at.port()
     );
-    let finished = scratch.run(&of_dsn(&dsn), &["--json"]);
+    let finished = run(&scratch, &of_dsn(&dsn), &["--json"]);
     let run = run_of(&finished);
     assert_eq!(run.comparisons.len(), 1);
     assert_eq!(run.comparisons[0].server_cpu, None);

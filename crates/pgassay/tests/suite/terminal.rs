@@ -128,7 +128,16 @@ fn escape_sequences_of_a_server_do_not_reach_the_terminal() {
             &[
                 "bench", "-n", "-f", script, "-t", "1", "--debug", "-U", "me", "-h", host, "me",
             ],
-            &["run", study, "--dsn", &dsn, "--results", results],
+            &[
+                "run",
+                study,
+                "--dsn",
+                &dsn,
+                "--results",
+                results,
+                "--allow-writes",
+                "--allow-superuser",
+            ],
         ];
         for arguments in commands {
             let output = pgassay(arguments).output().unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use pgassay_lab::connector::{TimedStream, connect};
+use pgassay_lab::connector::{TimedStream, connect, limit_statements};
 use pgassay_lab::local_server::{self, number};
 use pgassay_lab::system_env::RealSystem;
 use pgassay_profile::LiveServer;
@@ -78,7 +78,8 @@ pub fn exchange(conninfo: &str) -> Result<(Exchange<TimedStream>, String)> {
     let target = request.resolve(&RealSystem)?;
     let asked = target.connect_timeout_s.map(u64::from);
     let limit = asked.map_or(ANSWER_LIMIT, Duration::from_secs);
-    let (exchange, endpoint) = connect(&target, Some(limit))?;
+    let (mut exchange, endpoint) = connect(&target, Some(limit))?;
     exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
+    limit_statements(&mut exchange)?;
     Ok((exchange, endpoint.address.to_string()))
 }

@@ -172,6 +172,7 @@ impl Laboratory {
         let path = self.scratch.study(study);
         let mut command = self.scratch.command();
         command.arg("run").arg(path).arg("--json");
+        command.args(["--allow-writes", "--allow-superuser"]);
         if case == Case::Client {
             self.keep_server_to(SERVERS_CPU);
             pin_child(&mut command, CLIENTS_CPU);

@@ -250,7 +250,14 @@ impl Bench {
             with(loops),
         );
         let seed = seed.to_string();
-        let arguments = ["--json", "--no-profile", "--seed", &seed];
+        let arguments = [
+            "--json",
+            "--no-profile",
+            "--allow-writes",
+            "--allow-superuser",
+            "--seed",
+            &seed,
+        ];
         let finished = self.scratch.run(&study, &arguments);
         assert_eq!(finished.code, Some(0), "{finished:?}");
         let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");

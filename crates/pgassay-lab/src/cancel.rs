@@ -1,0 +1,123 @@
+//! Cancels statements on servers when the user requests a stop, so that they neither delay the stop
+//! nor keep running after it.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use pgassay_load::endpoints;
+use pgassay_server::SocketCloser;
+use pgassay_wire::BackendKey;
+use pgassay_wire::conninfo::Target;
+
+use crate::connector;
+use crate::interrupt::Interrupt;
+
+/// How often the watch checks whether a stop was requested.
+const POLL: Duration = Duration::from_millis(50);
+/// How long one cancel request may take.
+const REQUEST_LIMIT: Duration = Duration::from_secs(2);
+/// A request that arrives between two statements cancels nothing, so it is repeated, …
+const REPEAT: Duration = Duration::from_millis(500);
+/// … this many times. After that, or if a request fails, the server does not answer anymore, and the
+/// connection is closed.
+const REQUESTS_MAX: u32 = 10;
+
+/// Sends cancel requests to a server.
+pub struct Canceler {
+    target: Target,
+    /// Whether the server's connections use TLS.
+    with_tls: bool,
+}
+
+impl Canceler {
+    /// For the backends that connections to `target` have; `with_tls` is whether they use TLS.
+    pub fn new(target: Target, with_tls: bool) -> Self {
+        Self { target, with_tls }
+    }
+
+    /// Cancels the statement that a backend executes, if any.
+    fn cancel(&self, key: BackendKey) -> Result<()> {
+        let mut found = endpoints(&self.target).map_err(|(address, error)| {
+            anyhow!(error).context(format!("cannot find the server at {address}"))
+        })?;
+        let endpoint = found.swap_remove(0);
+        let stream = connector::open(&endpoint, Some(REQUEST_LIMIT))?;
+        pgassay_wire::cancel(stream, &self.target, &endpoint, self.with_tls, key)?;
+        Ok(())
+    }
+}
+
+/// What to cancel.
+pub struct Cancelable {
+    /// The server.
+    pub canceler: Arc<Canceler>,
+    /// The backends.
+    pub keys: Vec<BackendKey>,
+    /// Closes the connection if the server does not answer.
+    pub closer: Option<SocketCloser>,
+    /// How long statements may go on after the user requested a stop.
+    pub grace: Duration,
+}
+
+/// Cancels what some backends execute if the user requests a stop, until it is dropped.
+#[must_use = "it ends when it is dropped"]
+pub struct CancelWatch {
+    /// Nothing is sent; dropping it ends the thread.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl CancelWatch {
+    /// Starts to watch for a stop.
+    pub fn start(interrupt: &Interrupt, what: Cancelable) -> Self {
+        let (end, ended) = mpsc::channel();
+        let interrupt = interrupt.clone();
+        let thread = std::thread::spawn(move || watch(&interrupt, &what, &ended));
+        Self {
+            end: Some(end),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for CancelWatch {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // It has no result, and a panic of its own changes nothing.
+            _ = thread.join();
+        }
+    }
+}
+
+fn watch(interrupt: &Interrupt, what: &Cancelable, ended: &Receiver<()>) {
+    let is_over = |wait| !matches!(ended.recv_timeout(wait), Err(RecvTimeoutError::Timeout));
+    while !interrupt.is_requested() {
+        if is_over(POLL) {
+            return;
+        }
+    }
+    if is_over(what.grace) {
+        return;
+    }
+    for _ in 0..REQUESTS_MAX {
+        // After an error the others would fail, too, each after its time limit.
+        let canceled = what
+            .keys
+            .iter()
+            .try_for_each(|key| what.canceler.cancel(*key));
+        if is_over(REPEAT) {
+            return;
+        }
+        if let Err(error) = canceled {
+            tracing::debug!("cannot cancel a statement: {error:#}");
+            break;
+        }
+    }
+    if let Some(closer) = &what.closer {
+        closer.close();
+    }
+}

@@ -1,0 +1,228 @@
+//! What a run changes on an external server, written before it happens, so that a later start can
+//! undo it after a crash.
+//!
+//! A journal is a file with one JSON value per line: the server, then databases and settings. The run
+//! that writes it holds a lock on it; a journal without a lock is that of a run that was killed. It
+//! contains no password: neither that of the connection, nor values of settings that may be one.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::backup::SettingBackup;
+
+/// The format of journals.
+pub const FORMAT: u32 = 1;
+const ENDING: &str = "jsonl";
+/// A run writes the first line at once. An older empty journal is that of a run that was killed
+/// before it changed anything.
+const EMPTY_AGE: Duration = Duration::from_mins(1);
+
+/// A line of a journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JournalLine {
+    /// The server; the first line.
+    Server(JournaledServer),
+    /// The name of a database that is about to be created.
+    Database(String),
+    /// A setting that is about to be changed.
+    Setting(SettingBackup),
+}
+
+/// How to find the server again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournaledServer {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The connection string, without secrets.
+    pub dsn: String,
+    /// The environment variables that supplied missing parameters, without `PGPASSWORD`.
+    pub environment: BTreeMap<String, String>,
+    /// `pg_control_system().system_identifier`, if the role can read it.
+    pub system_identifier: Option<String>,
+    /// The server's address, for messages.
+    pub place: String,
+}
+
+/// The journal of a run in progress, or of one that was killed.
+#[derive(Debug)]
+pub struct UndoJournal {
+    /// Locked while this exists.
+    file: File,
+    path: PathBuf,
+}
+
+impl UndoJournal {
+    /// Creates a journal in this directory, which is created if necessary.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn create(directory: &Path, key: &str, server: JournaledServer) -> Result<Self> {
+        let path = directory.join(format!("{key}.{ENDING}"));
+        let create = || -> io::Result<File> {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)?;
+            let file = OpenOptions::new()
+                .append(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&path)?;
+            file.lock()?;
+            File::open(directory)?.sync_all()?;
+            Ok(file)
+        };
+        let file = create().with_context(|| cannot_write(&path))?;
+        let mut journal = Self { file, path };
+        journal.append(&JournalLine::Server(server))?;
+        Ok(journal)
+    }
+
+    /// Appends a line and syncs it to disk.
+    ///
+    /// # Errors
+    /// It cannot be written; then nothing must be changed on the server.
+    pub fn append(&mut self, line: &JournalLine) -> Result<()> {
+        let mut text = serde_json::to_string(line)?;
+        text.push('\n');
+        let written = self.file.write_all(text.as_bytes());
+        written
+            .and_then(|()| self.file.sync_data())
+            .with_context(|| cannot_write(&self.path))
+    }
+
+    /// Removes it: everything in it is undone.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(self) -> Result<()> {
+        fs::remove_file(&self.path)
+            .with_context(|| format!("cannot remove {}", self.path.display()))
+    }
+
+    /// Its file, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The journals of runs that were killed, in this directory. Journals of runs in progress are
+    /// left alone, and empty ones removed.
+    pub fn abandoned(directory: &Path) -> Vec<Self> {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path());
+        let mut paths: Vec<PathBuf> = paths
+            .filter(|path| path.extension().is_some_and(|it| it == ENDING))
+            .collect();
+        paths.sort();
+        let open = |path: PathBuf| match Self::open_abandoned(path.clone()) {
+            Ok(journal) => journal,
+            Err(error) => {
+                tracing::warn!("cannot read {}: {error}", path.display());
+                None
+            }
+        };
+        paths.into_iter().filter_map(open).collect()
+    }
+
+    fn open_abandoned(path: PathBuf) -> io::Result<Option<Self>> {
+        let file = OpenOptions::new().read(true).append(true).open(&path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let facts = file.metadata()?;
+        if facts.len() == 0 {
+            // The lock of a run that is about to write comes after the file.
+            if facts.modified()?.elapsed().is_ok_and(|age| age > EMPTY_AGE) {
+                fs::remove_file(&path)?;
+            }
+            return Ok(None);
+        }
+        Ok(Some(Self { file, path }))
+    }
+
+    /// Its lines. The last one is left out if a crash cut it off: nothing was changed yet.
+    ///
+    /// # Errors
+    /// It cannot be read, or a line before the last is not one of a journal.
+    pub fn lines(&mut self) -> Result<Vec<JournalLine>> {
+        let mut text = String::new();
+        File::open(&self.path)
+            .and_then(|mut file| file.read_to_string(&mut text))
+            .with_context(|| format!("cannot read {}", self.path.display()))?;
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let lines = whole.lines().map(|line| {
+            serde_json::from_str(line)
+                .with_context(|| format!("{} is not a valid journal", self.path.display()))
+        });
+        lines.collect()
+    }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!(
+        "cannot write {}, which is needed to undo changes of the external server after a crash",
+        path.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn server() -> JournaledServer {
+        JournaledServer {
+            format: FORMAT,
+            dsn: "host=h".to_owned(),
+            environment: BTreeMap::new(),
+            system_identifier: None,
+            place: "h".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_journal_is_left_alone_while_its_run_is_in_progress() {
+        let directory = tempfile::tempdir().unwrap();
+        let below = directory.path().join("journals");
+        let mut journal = UndoJournal::create(&below, "pgassay_1", server()).unwrap();
+        let line = JournalLine::Database("pgassay_0123abcd_data_0".to_owned());
+        journal.append(&line).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&below), mode(journal.path())), (0o700, 0o600));
+        assert!(UndoJournal::abandoned(&below).is_empty());
+
+        // A crash cuts off the last line.
+        journal.file.write_all(b"{\"datab").unwrap();
+        drop(journal);
+        let mut found = UndoJournal::abandoned(&below);
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            found[0].lines().unwrap(),
+            [JournalLine::Server(server()), line]
+        );
+        found.remove(0).remove().unwrap();
+        assert!(UndoJournal::abandoned(&below).is_empty());
+    }
+
+    #[test]
+    fn an_empty_journal_is_kept_until_its_run_had_the_time_to_write() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pgassay_1.jsonl");
+        let file = File::create(&path).unwrap();
+        assert!(UndoJournal::abandoned(directory.path()).is_empty() && path.exists());
+        file.set_modified(std::time::SystemTime::now() - 2 * EMPTY_AGE)
+            .unwrap();
+        assert!(UndoJournal::abandoned(directory.path()).is_empty() && !path.exists());
+    }
+}

@@ -1,0 +1,33 @@
+//! Time limits for pgassay's own statements on external servers. The load's statements have none,
+//! unless the study sets them in `session`.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use pgassay_server::Connection;
+
+/// Inspection and the creation of databases. PostgreSQL runs a checkpoint for the latter.
+const INSPECTION: &str = "set lock_timeout = '30s'; set statement_timeout = '10min'";
+/// A study's setup and reset, which can raise the limits themselves.
+const STUDY: &str = "set lock_timeout = '1min'; set statement_timeout = '1h'";
+/// Since 14, on Linux and some other systems: the server ends a statement whose client is gone.
+const CANCEL_IF_GONE: &str = "select set_config(name, '2s', false) from pg_settings \
+     where name = 'client_connection_check_interval'";
+
+/// How long to wait for the answer to an inspection: longer than the server allows for it.
+pub const PATIENCE: Duration = Duration::from_mins(11);
+
+/// Limits the time of statements that inspect the server.
+pub fn limit_inspection(connection: &mut Connection) -> Result<()> {
+    Ok(connection.execute(INSPECTION)?)
+}
+
+/// Limits the time of a study's own statements outside of the load.
+pub fn limit_study(connection: &mut Connection) -> Result<()> {
+    connection.execute(STUDY)?;
+    match connection.execute(CANCEL_IF_GONE) {
+        // Not every system can detect it.
+        Err(error) if error.sql().is_none() => Err(error.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,23 @@
+//! External servers: what a study does to them, whether the user allows it, and how it is undone.
+//!
+//! [`ExternalUse`] is what a plan will do on a server, by the text of its statements. A run needs the
+//! user's permission for it ([`check_writes`], [`check`]) before anything is touched. What a run
+//! changes is in a [`UndoJournal`] before it happens, so that [`recover`] can undo it after a crash.
+
+mod backup;
+mod databases;
+mod journal;
+mod limits;
+mod permission;
+mod planned;
+mod recovery;
+mod state;
+
+pub use backup::{SettingBackup, restore};
+pub use databases::drop_database;
+pub use journal::{JournalLine, JournaledServer, UndoJournal};
+pub use limits::{PATIENCE, limit_inspection, limit_study};
+pub use permission::{check, check_writes};
+pub use planned::ExternalUse;
+pub use recovery::recover;
+pub use state::ServerState;

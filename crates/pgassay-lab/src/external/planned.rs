@@ -1,0 +1,259 @@
+//! What a plan does on an external server, by the text of its statements.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use pgassay_model::plan::{Plan, PlannedSql, Point};
+use pgassay_model::study::{DriverKind, StudySource};
+use pgassay_script::{CommandKind, ServerChange, SettingChange, SqlReach};
+
+use crate::load::scripts;
+use crate::study_errors::at_line;
+
+/// Longer statements are shortened, in characters.
+const STATEMENT_MAX: usize = 100;
+
+/// What a plan does on an external server.
+#[derive(Debug, Default)]
+pub struct ExternalUse {
+    /// The databases to create. If there are none, the load reads in the existing one.
+    databases: usize,
+    /// The statements that change something outside of these databases.
+    changes: Vec<PlannedChange>,
+    /// What has been added.
+    known: BTreeSet<(String, String)>,
+    /// Whether some statement changes something, or setup or reset exist.
+    needs_database: bool,
+}
+
+/// A statement that changes something outside of the run's databases, or may do so.
+#[derive(Debug)]
+struct PlannedChange {
+    /// Where it is: `study.toml:7`.
+    place: String,
+    /// Its text, in one line.
+    statement: String,
+    change: ServerChange,
+}
+
+impl ExternalUse {
+    /// What the plan does on the server with this index.
+    ///
+    /// # Errors
+    /// SQL that cannot be split into statements, with its line.
+    pub fn of(plan: &Plan, server: usize, source: &StudySource) -> Result<Self> {
+        let mut found = Self::default();
+        let wanted = &plan.servers[server];
+        for database in &wanted.databases {
+            found.add_sql(&database.setup, "setup", source)?;
+        }
+        let points = plan.points.iter();
+        for point in points.filter(|it| it.server == server && it.driver == DriverKind::Postgres) {
+            found.add_sql(&point.resets, "reset", source)?;
+            found.add_scripts(point, source)?;
+        }
+        if found.needs_database {
+            found.databases = wanted.databases.len();
+        }
+        Ok(found)
+    }
+
+    /// Whether the load only reads, in the database that `dsn` names.
+    pub fn is_in_place(&self) -> bool {
+        self.databases == 0
+    }
+
+    /// The settings that it changes outside of its sessions.
+    pub fn settings(&self) -> impl Iterator<Item = &SettingChange> {
+        self.changes.iter().filter_map(|it| match &it.change {
+            ServerChange::Setting(setting) => Some(setting),
+            _ => None,
+        })
+    }
+
+    /// What it changes, one line each; none if it only reads.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        match self.databases {
+            0 => {}
+            1 => {
+                lines.push("creates a database named pgassay_…, drops it after the run".to_owned());
+            }
+            count => lines.push(format!(
+                "creates {count} databases named pgassay_…, drops them after the run"
+            )),
+        }
+        lines.extend(self.changes.iter().map(|it| {
+            let after = match it.change {
+                ServerChange::Setting(_) => "; put back after the run",
+                // It goes with the database.
+                ServerChange::Extension => "",
+                _ => "; not undone",
+            };
+            format!(
+                "{}: {} ({}{after})",
+                it.place,
+                it.statement,
+                it.change.describe()
+            )
+        }));
+        lines
+    }
+
+    /// Why it must not run, unless the user allows changes.
+    pub fn refusal(&self, allows_writes: bool) -> Option<String> {
+        let lines = self.lines();
+        if allows_writes || lines.is_empty() {
+            return None;
+        }
+        Some(format!(
+            "the study changes this external server, which requires --allow-writes; nothing was \
+             changed. Planned changes:\n  {}",
+            lines.join("\n  ")
+        ))
+    }
+
+    fn add_sql(&mut self, pieces: &[PlannedSql], key: &str, source: &StudySource) -> Result<()> {
+        for piece in pieces {
+            let path = piece.path(key);
+            let path: Vec<&str> = path.iter().map(String::as_str).collect();
+            let statements = pgassay_script::sql::statements(&piece.text).map_err(|error| {
+                at_line(source, &path, error.line() as usize, &error.to_string())
+            })?;
+            for statement in statements {
+                self.needs_database = true;
+                let line = source.line_in_text(&path, statement.line as usize);
+                let place = match line {
+                    Some(line) => format!("{}:{line}", source.file),
+                    None => format!("{}: {key}", source.file),
+                };
+                self.add(place, &statement.text);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_scripts(&mut self, point: &Point, source: &StudySource) -> Result<()> {
+        let parsed = scripts::parse(point, source)?;
+        for (planned, weighted) in point.scripts.iter().zip(&parsed.weighted) {
+            let index = planned.index.to_string();
+            let path = ["script", index.as_str(), "text"];
+            for command in weighted.script.commands() {
+                let CommandKind::Sql(sql) = &command.kind else {
+                    continue;
+                };
+                let text = String::from_utf8_lossy(sql.text()).into_owned();
+                let in_study = || source.line_in_text(&path, command.line as usize);
+                let place = match (&planned.file, in_study()) {
+                    (Some(file), _) => format!("{file}:{}", command.line),
+                    (None, Some(line)) => format!("{}:{line}", source.file),
+                    (None, None) => format!("script \"{}\":{}", planned.name, command.line),
+                };
+                // Several statements can be joined by `\;`. What cannot be split is unknown.
+                match pgassay_script::sql::statements(&text) {
+                    Ok(statements) => {
+                        for statement in statements {
+                            self.add(place.clone(), &statement.text);
+                        }
+                    }
+                    Err(_) => self.add_change(place, &text, ServerChange::Unknown),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, place: String, statement: &str) {
+        match SqlReach::of(statement) {
+            SqlReach::Reads => {}
+            SqlReach::Database => self.needs_database = true,
+            SqlReach::Server(change) => self.add_change(place, statement, change),
+        }
+    }
+
+    fn add_change(&mut self, place: String, statement: &str, change: ServerChange) {
+        self.needs_database = true;
+        let statement = in_one_line(statement);
+        if self.known.insert((place.clone(), statement.clone())) {
+            self.changes.push(PlannedChange {
+                place,
+                statement,
+                change,
+            });
+        }
+    }
+}
+
+fn in_one_line(statement: &str) -> String {
+    let line = statement.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = line.trim_end_matches(';');
+    if line.chars().count() <= STATEMENT_MAX {
+        return line.to_owned();
+    }
+    let begin: String = line.chars().take(STATEMENT_MAX).collect();
+    format!("{begin}…")
+}
+
+#[cfg(test)]
+mod tests {
+    use pgassay_model::plan::{Overrides, plan};
+
+    use super::*;
+
+    fn of(text: &str) -> ExternalUse {
+        let source = StudySource {
+            file: "s.toml".to_owned(),
+            text: format!(
+                "question = \"?\"\n[server]\ndsn = \"host=h\"\n[[variant]]\nname = \"v\"\n{text}"
+            ),
+        };
+        let study = source.parse().unwrap();
+        let plan = plan(&study, &source, &Overrides::default()).unwrap();
+        ExternalUse::of(&plan, 0, &source).unwrap()
+    }
+
+    #[test]
+    fn a_load_that_only_reads_needs_no_database() {
+        let found = of("[[script]]\nname = \"a\"\ntext = \"\\\\set x 1\\nselect :x;\"\n");
+        assert!(found.is_in_place() && found.lines().is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn every_change_outside_of_the_runs_database_is_named_with_its_line() {
+        let found = of(r#"[data]
+setup = '''
+create table t (i int);
+alter system set work_mem = '64MB';
+create role bob;
+'''
+reset = "select pg_reload_conf()"
+[[script]]
+name = "a"
+text = '''
+insert into t values (1);
+do $$ begin perform 1;
+end $$;
+'''
+"#);
+        assert_eq!(
+            found.lines(),
+            [
+                "creates a database named pgassay_…, drops it after the run",
+                "s.toml:9: alter system set work_mem = '64MB' (setting of the server; put back \
+                 after the run)",
+                "s.toml:10: create role bob (role; not undone)",
+                "s.toml:12: select pg_reload_conf() (other sessions or processes of the server; not \
+                 undone)",
+                "s.toml:17: do $$ begin perform 1; end $$ (may change anything; not undone)",
+            ]
+        );
+        assert_eq!(found.settings().count(), 1);
+    }
+
+    #[test]
+    fn a_load_that_writes_gets_a_database_of_its_own() {
+        let found = of("[[script]]\nname = \"a\"\ntext = \"create table t (i int);\"\n");
+        assert!(!found.is_in_place());
+        assert_eq!(found.lines().len(), 1, "{found:?}");
+    }
+}

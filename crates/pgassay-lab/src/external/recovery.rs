@@ -1,0 +1,187 @@
+//! Undoes what runs that were killed left on external servers.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use pgassay_record::run::{Warning, WarningKind};
+use pgassay_server::Connection;
+use pgassay_wire::conninfo::{Environment, FileText};
+
+use super::backup::{self, SettingBackup};
+use super::databases::drop_database;
+use super::journal::{FORMAT, JournalLine, JournaledServer, UndoJournal};
+use super::limits;
+use crate::connector::connect;
+use crate::run_context::RunContext;
+use crate::system_env::RealSystem;
+
+/// Time limit for connecting to a server that a journal names.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const SYSTEM_IDENTIFIER: &str = "select system_identifier from pg_control_system()";
+
+/// The environment of an earlier run. The password is that of this one.
+struct JournaledEnvironment<'a>(&'a BTreeMap<String, String>);
+
+/// Variables that supply missing connection parameters.
+fn is_of_connection(name: &str) -> bool {
+    name.starts_with("PG") && !name.starts_with("PGASSAY") && name != "PGPASSWORD"
+}
+
+impl Environment for JournaledEnvironment<'_> {
+    fn variable(&self, name: &str) -> Option<String> {
+        if is_of_connection(name) {
+            return self.0.get(name).cloned();
+        }
+        RealSystem.variable(name)
+    }
+
+    fn user(&self) -> Option<String> {
+        RealSystem.user()
+    }
+
+    fn home(&self) -> Option<PathBuf> {
+        RealSystem.home()
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Option<FileText>> {
+        RealSystem.read(path)
+    }
+
+    fn system_roots(&self) -> Vec<Vec<u8>> {
+        RealSystem.system_roots()
+    }
+
+    fn socket_directory(&self) -> String {
+        RealSystem.socket_directory()
+    }
+}
+
+impl JournaledServer {
+    /// The server of a connection, which `dsn`, without secrets, and the environment lead to.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn of(dsn: &str, place: &str, connection: &mut Connection) -> Result<Self> {
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            let variable = (name.into_string().ok()?, value.into_string().ok()?);
+            is_of_connection(&variable.0).then_some(variable)
+        });
+        Ok(Self {
+            format: FORMAT,
+            dsn: dsn.to_owned(),
+            environment: variables.collect(),
+            system_identifier: system_identifier(connection)?,
+            place: place.to_owned(),
+        })
+    }
+}
+
+/// The server's identity; `None` if the role cannot read it.
+fn system_identifier(connection: &mut Connection) -> Result<Option<String>> {
+    match connection.value(SYSTEM_IDENTIFIER) {
+        Err(error) if error.sql().is_none() => Err(error.into()),
+        answer => Ok(answer.ok().flatten()),
+    }
+}
+
+/// Undoes what runs that were killed left on external servers: puts settings back and drops their
+/// databases. Returns a warning for each server where that was not possible; its journal is kept, so
+/// that the next start tries again.
+pub fn recover(directory: &Path, context: &RunContext<'_>) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    for mut journal in UndoJournal::abandoned(directory) {
+        let undone = undo(&mut journal, context);
+        match undone.and_then(|done| journal.remove().map(|()| done)) {
+            Ok(None) => {}
+            Ok(Some(message)) => context.note(&message),
+            Err(error) => {
+                let message = format!("{error:#}");
+                context.note(&message);
+                warnings.push(Warning {
+                    kind: WarningKind::Leftover,
+                    message,
+                });
+            }
+        }
+    }
+    warnings
+}
+
+/// Returns what was done, for people; `None` if there was nothing to do.
+fn undo(journal: &mut UndoJournal, context: &RunContext<'_>) -> Result<Option<String>> {
+    let path = journal.path().display().to_string();
+    let mut lines = journal.lines()?.into_iter();
+    let server = match lines.next() {
+        None => return Ok(None),
+        Some(JournalLine::Server(server)) if server.format == FORMAT => server,
+        Some(_) => bail!("{path} was written by another version of pgassay: use that one"),
+    };
+    let (mut databases, mut settings) = (Vec::new(), Vec::new());
+    for line in lines {
+        match line {
+            JournalLine::Database(name) => databases.push(name),
+            JournalLine::Setting(setting) => settings.push(setting),
+            JournalLine::Server(_) => bail!("{path} is not a valid journal"),
+        }
+    }
+    let place = &server.place;
+    context.stage("undoing what a killed run left on an external server");
+    let done = undo_on(&server, &databases, &settings, context).with_context(|| {
+        format!(
+            "cannot undo what a killed run left on the server at {place}; the next run tries again \
+             (what is left is in {path})"
+        )
+    })?;
+    Ok((!done.is_empty()).then(|| {
+        let done = done.join("; ");
+        format!("undid what a killed run left on the server at {place}: {done}")
+    }))
+}
+
+fn undo_on(
+    server: &JournaledServer,
+    databases: &[String],
+    settings: &[SettingBackup],
+    context: &RunContext<'_>,
+) -> Result<Vec<String>> {
+    if databases.is_empty() && settings.is_empty() {
+        return Ok(Vec::new());
+    }
+    let request = context
+        .study
+        .request(&server.dsn)?
+        .fallback_application_name("pgassay");
+    let target = request.resolve(&JournaledEnvironment(&server.environment))?;
+    let (exchange, _) =
+        connect(&target, Some(CONNECT_LIMIT)).map_err(|error| anyhow!("{error}"))?;
+    let mut connection = Connection::from(exchange);
+    connection.set_timeout(Some(limits::PATIENCE))?;
+    limits::limit_inspection(&mut connection)?;
+    if system_identifier(&mut connection)? != server.system_identifier {
+        bail!("the connection string leads to another server now");
+    }
+    let mut done = backup::restore(&mut connection, settings)?;
+    for name in databases {
+        let sql = "select datname from pg_database where datname = $1";
+        if !connection.query_with(sql, &[Some(name)])?.rows.is_empty() {
+            drop_database(&mut connection, name)?;
+            done.push(format!("drop database {name}"));
+        }
+    }
+    Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_of_connection;
+
+    #[test]
+    fn the_password_is_not_a_variable_of_a_journal() {
+        assert!(is_of_connection("PGHOST") && is_of_connection("PGSERVICEFILE"));
+        assert!(!is_of_connection("PGPASSWORD") && !is_of_connection("PGASSAY_RESULTS"));
+        assert!(!is_of_connection("PATH"));
+    }
+}

@@ -1,0 +1,518 @@
+//! What a statement can change, judged by its text: nothing, the current database, or more.
+//!
+//! The text of a statement does not show what a function or a code block does. So whatever is not
+//! recognized counts as a change outside of the current database.
+
+use crate::sql_scanner::tokens;
+
+/// How far a statement's changes reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SqlReach {
+    /// It reads, or changes only its own session.
+    Reads,
+    /// It changes the contents or the schema of the current database.
+    Database,
+    /// It changes something outside of the current database, or may do so.
+    Server(ServerChange),
+}
+
+/// What a statement changes outside of the current database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerChange {
+    /// A setting: `ALTER SYSTEM`, or `ALTER DATABASE` or `ALTER ROLE` with `SET` or `RESET`.
+    Setting(SettingChange),
+    /// A database, such as `CREATE DATABASE`.
+    Database,
+    /// A role, its memberships, or what it owns.
+    Role,
+    /// Privileges on databases, tablespaces or settings, or membership in roles.
+    Privilege,
+    /// A tablespace.
+    Tablespace,
+    /// An extension: it is in the current database, but can run any code with a superuser's rights.
+    Extension,
+    /// A replication slot, a subscription, or an origin.
+    Replication,
+    /// Files or programs of the server's machine.
+    File,
+    /// Other sessions or processes of the server: checkpoints, reloading, terminating, statistics.
+    Activity,
+    /// Unknown: a code block, a procedure, or a statement that this list does not contain.
+    Unknown,
+}
+
+impl ServerChange {
+    /// What it is, for people.
+    pub fn describe(&self) -> &'static str {
+        match self {
+            Self::Setting(change) => match change.scope {
+                SettingScope::System => "setting of the server",
+                SettingScope::Database(_) => "setting of a database",
+                SettingScope::Role { .. } => "setting of a role",
+            },
+            Self::Database => "database",
+            Self::Role => "role",
+            Self::Privilege => "privileges",
+            Self::Tablespace => "tablespace",
+            Self::Extension => "extension, in the run's database",
+            Self::Replication => "replication",
+            Self::File => "files or programs on the server's machine",
+            Self::Activity => "other sessions or processes of the server",
+            Self::Unknown => "may change anything",
+        }
+    }
+}
+
+/// A statement that changes a setting outside of its session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingChange {
+    /// What has the setting.
+    pub scope: SettingScope,
+    /// The name of the setting; `None` for all of them (`RESET ALL`), or if it is not recognized.
+    pub name: Option<String>,
+}
+
+/// What has a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SettingScope {
+    /// The server: `ALTER SYSTEM`.
+    System,
+    /// A database.
+    Database(String),
+    /// A role, in all databases or in one.
+    Role {
+        /// Which one.
+        role: RoleName,
+        /// The database.
+        database: Option<String>,
+    },
+}
+
+/// A role as `ALTER ROLE` names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RoleName {
+    /// `ALL`.
+    All,
+    /// `CURRENT_USER` and the like.
+    Current,
+    /// By its name.
+    Named(String),
+}
+
+/// Functions that act outside of the current database, by the beginning of their names.
+const SERVER_FUNCTIONS: [(&str, ServerChange); 22] = [
+    ("dblink", ServerChange::Unknown),
+    ("lo_export", ServerChange::File),
+    ("lo_import", ServerChange::File),
+    ("pg_backup_", ServerChange::Activity),
+    ("pg_cancel_backend", ServerChange::Activity),
+    ("pg_copy_", ServerChange::Replication),
+    ("pg_create_logical", ServerChange::Replication),
+    ("pg_create_physical", ServerChange::Replication),
+    ("pg_create_restore_point", ServerChange::Activity),
+    ("pg_drop_replication_slot", ServerChange::Replication),
+    ("pg_file_", ServerChange::File),
+    ("pg_logical_", ServerChange::Replication),
+    ("pg_promote", ServerChange::Activity),
+    ("pg_reload_conf", ServerChange::Activity),
+    ("pg_replication_", ServerChange::Replication),
+    ("pg_rotate_logfile", ServerChange::Activity),
+    ("pg_start_backup", ServerChange::Activity),
+    ("pg_stat_reset", ServerChange::Activity),
+    ("pg_stop_backup", ServerChange::Activity),
+    ("pg_switch_", ServerChange::Activity),
+    ("pg_terminate_backend", ServerChange::Activity),
+    ("pg_wal_replay", ServerChange::Activity),
+];
+
+/// Words between `CREATE` or `ALTER` or `DROP` and the kind of object.
+const MODIFIERS: [&str; 12] = [
+    "or",
+    "replace",
+    "temp",
+    "temporary",
+    "global",
+    "local",
+    "unlogged",
+    "unique",
+    "recursive",
+    "constraint",
+    "trusted",
+    "procedural",
+];
+
+/// Kinds of objects that belong to a database, by their first word.
+const IN_DATABASE: [&str; 30] = [
+    "table",
+    "index",
+    "view",
+    "materialized",
+    "sequence",
+    "schema",
+    "function",
+    "procedure",
+    "routine",
+    "aggregate",
+    "trigger",
+    "event",
+    "type",
+    "domain",
+    "rule",
+    "operator",
+    "cast",
+    "collation",
+    "conversion",
+    "statistics",
+    "publication",
+    "policy",
+    "text",
+    "access",
+    "transform",
+    "language",
+    "default",
+    "large",
+    "column",
+    "constraint",
+];
+
+impl SqlReach {
+    /// Judges one statement.
+    pub fn of(sql: &str) -> Self {
+        let words: Vec<String> = tokens(sql.as_bytes())
+            .into_iter()
+            .filter(|token| !token.starts_with(b"/*"))
+            .map(|token| String::from_utf8_lossy(&token).into_owned())
+            .collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let Some((first, rest)) = words.split_first() else {
+            return Self::Reads;
+        };
+        let by_kind = of_command(first, rest);
+        // A call can be in any statement, such as `INSERT … SELECT pg_switch_wal()`.
+        match (&by_kind, server_function(&words)) {
+            (Self::Reads | Self::Database, Some(change)) => Self::Server(change),
+            _ => by_kind,
+        }
+    }
+}
+
+fn of_command(first: &str, rest: &[&str]) -> SqlReach {
+    match first {
+        "select" | "with" | "values" | "table" | "(" | "explain" | "prepare" | "declare" => {
+            of_query(first, rest)
+        }
+        "set" | "begin" | "start" | "reset" => of_session(rest),
+        "commit" | "rollback" | "end" | "abort" if rest.contains(&"prepared") => {
+            SqlReach::Server(ServerChange::Unknown)
+        }
+        "show" | "commit" | "rollback" | "end" | "abort" | "savepoint" | "release" | "fetch"
+        | "move" | "close" | "deallocate" | "discard" | "listen" | "unlisten" => SqlReach::Reads,
+        "insert" | "update" | "delete" | "merge" | "truncate" | "vacuum" | "analyze"
+        | "reindex" | "cluster" | "refresh" | "lock" | "notify" | "execute" => SqlReach::Database,
+        "copy" => of_copy(rest),
+        "create" | "alter" | "drop" => of_definition(first, rest),
+        "comment" | "security" => of_object(after(rest, "on")),
+        "grant" | "revoke" => of_privilege(rest),
+        "reassign" => SqlReach::Server(ServerChange::Role),
+        "checkpoint" => SqlReach::Server(ServerChange::Activity),
+        _ => SqlReach::Server(ServerChange::Unknown),
+    }
+}
+
+/// Queries, which write if they contain a statement or a clause that does.
+fn of_query(first: &str, rest: &[&str]) -> SqlReach {
+    if first == "prepare" && rest.first() == Some(&"transaction") {
+        return SqlReach::Server(ServerChange::Unknown);
+    }
+    let writes = |word: &&str| {
+        matches!(
+            *word,
+            "insert" | "update" | "delete" | "merge" | "into" | "create" | "nextval" | "setval"
+        )
+    };
+    let locks = rest
+        .windows(2)
+        .any(|pair| pair[0] == "for" && matches!(pair[1], "share" | "no" | "key"));
+    if locks || rest.iter().any(writes) {
+        SqlReach::Database
+    } else {
+        SqlReach::Reads
+    }
+}
+
+/// `SET`, `BEGIN` and the like: a transaction that may write again is not one that reads.
+fn of_session(rest: &[&str]) -> SqlReach {
+    let may_write = rest.contains(&"write") || rest.iter().any(|word| word.ends_with("_read_only"));
+    if may_write {
+        SqlReach::Database
+    } else {
+        SqlReach::Reads
+    }
+}
+
+fn of_copy(rest: &[&str]) -> SqlReach {
+    let target = rest
+        .iter()
+        .rposition(|word| matches!(*word, "to" | "from"))
+        .and_then(|at| rest.get(at + 1));
+    match target {
+        Some(&("stdout" | "stdin")) => of_query("copy", rest),
+        _ => SqlReach::Server(ServerChange::File),
+    }
+}
+
+/// `CREATE`, `ALTER` and `DROP`.
+fn of_definition(command: &str, rest: &[&str]) -> SqlReach {
+    let at = rest.iter().position(|word| !MODIFIERS.contains(word));
+    let rest = &rest[at.unwrap_or(rest.len())..];
+    match rest {
+        ["system", rest @ ..] if command == "alter" => setting(SettingScope::System, rest),
+        ["database", rest @ ..] if command == "alter" => of_altered_database(rest),
+        ["role" | "user", rest @ ..] if command == "alter" && rest.first() != Some(&"mapping") => {
+            of_altered_role(rest)
+        }
+        ["owned", ..] => SqlReach::Server(ServerChange::Role),
+        _ => of_object(rest),
+    }
+}
+
+/// An object that a statement names, beginning with its kind.
+fn of_object(rest: &[&str]) -> SqlReach {
+    SqlReach::Server(match rest {
+        ["user", "mapping", ..] | ["server", ..] => return SqlReach::Database,
+        // `foreign table` and `foreign data wrapper`.
+        [first, "table" | "data", ..] if first.starts_with("for") => return SqlReach::Database,
+        [kind, ..] if IN_DATABASE.contains(kind) => return SqlReach::Database,
+        ["role" | "user" | "group", ..] => ServerChange::Role,
+        ["database", ..] => ServerChange::Database,
+        ["tablespace", ..] => ServerChange::Tablespace,
+        ["extension", ..] => ServerChange::Extension,
+        ["subscription", ..] => ServerChange::Replication,
+        _ => ServerChange::Unknown,
+    })
+}
+
+/// `GRANT` and `REVOKE`: without `ON`, a membership; a table if no kind is named.
+fn of_privilege(rest: &[&str]) -> SqlReach {
+    match after(rest, "on") {
+        [] | ["database" | "tablespace" | "parameter", ..] => {
+            SqlReach::Server(ServerChange::Privilege)
+        }
+        _ => SqlReach::Database,
+    }
+}
+
+fn of_altered_database(rest: &[&str]) -> SqlReach {
+    let is_setting = matches!(rest, [_, "reset", ..])
+        || matches!(rest, [_, "set", name, ..] if *name != "tablespace");
+    match rest {
+        [name, rest @ ..] if is_setting => setting(SettingScope::Database(identifier(name)), rest),
+        _ => SqlReach::Server(ServerChange::Database),
+    }
+}
+
+fn of_altered_role(rest: &[&str]) -> SqlReach {
+    let (name, rest) = match rest {
+        [name, rest @ ..] => (*name, rest),
+        [] => return SqlReach::Server(ServerChange::Role),
+    };
+    let (database, rest) = match rest {
+        ["in", "database", database, rest @ ..] => (Some(identifier(database)), rest),
+        _ => (None, rest),
+    };
+    if !matches!(rest.first(), Some(&("set" | "reset"))) {
+        return SqlReach::Server(ServerChange::Role);
+    }
+    let role = match name {
+        "all" => RoleName::All,
+        "current_user" | "current_role" | "session_user" => RoleName::Current,
+        other => RoleName::Named(identifier(other)),
+    };
+    setting(SettingScope::Role { role, database }, rest)
+}
+
+/// `SET name …`, `RESET name` or `RESET ALL`.
+fn setting(scope: SettingScope, rest: &[&str]) -> SqlReach {
+    let name = match rest {
+        ["reset", "all", ..] => None,
+        ["set" | "reset", "time", "zone", ..] => Some("timezone".to_owned()),
+        ["set" | "reset", name, ".", part, ..] => {
+            Some(format!("{}.{}", identifier(name), identifier(part)))
+        }
+        ["set" | "reset", name, ..] => Some(identifier(name)),
+        _ => None,
+    };
+    SqlReach::Server(ServerChange::Setting(SettingChange { scope, name }))
+}
+
+/// An identifier's value: quotes are removed, and unquoted ones are in lower case already.
+fn identifier(token: &str) -> String {
+    match token
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'))
+    {
+        Some(quoted) => quoted.replace("\"\"", "\""),
+        None => token.to_owned(),
+    }
+}
+
+/// The words after the first `word`; none if it is missing.
+fn after<'a>(words: &'a [&'a str], word: &str) -> &'a [&'a str] {
+    match words.iter().position(|it| *it == word) {
+        Some(at) => &words[at + 1..],
+        None => &[],
+    }
+}
+
+/// A call of a function that acts outside of the current database.
+fn server_function(words: &[&str]) -> Option<ServerChange> {
+    let calls = words.windows(2).filter(|pair| pair[1] == "(");
+    calls.map(|pair| identifier(pair[0])).find_map(|name| {
+        let found = SERVER_FUNCTIONS
+            .iter()
+            .find(|(begin, _)| name.starts_with(begin));
+        found.map(|(_, change)| change.clone())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(change: ServerChange) -> SqlReach {
+        SqlReach::Server(change)
+    }
+
+    #[test]
+    fn statements_that_only_read_are_recognized() {
+        for sql in [
+            "select 1",
+            "SELECT * FROM t WHERE a = 'insert into t'",
+            "with a as (select 1) select * from a",
+            "explain (analyze) select 1",
+            "/* insert */ values (1)",
+            "set work_mem = '64MB'",
+            "begin isolation level repeatable read",
+            "show all",
+            "copy t to stdout",
+            "",
+        ] {
+            assert_eq!(SqlReach::of(sql), SqlReach::Reads, "{sql}");
+        }
+    }
+
+    #[test]
+    fn changes_of_the_current_database_are_recognized() {
+        for sql in [
+            "insert into t values (1)",
+            "with a as (delete from t returning *) select * from a",
+            "select * into u from t",
+            "select * from t for no key update",
+            "select nextval('s')",
+            "begin read write",
+            "set transaction_read_only = off",
+            "create unlogged table t (i int)",
+            "create or replace function f() returns int language sql as 'select 1'",
+            "CREATE UNIQUE INDEX ON t (a)",
+            "alter table t set (fillfactor = 70)",
+            "create foreign table f (i int) server s",
+            "create user mapping for me server s",
+            "drop materialized view v",
+            "comment on table t is 'on database'",
+            "grant select on t to bob",
+            "grant all on schema s to bob",
+            "vacuum analyze t",
+        ] {
+            assert_eq!(SqlReach::of(sql), SqlReach::Database, "{sql}");
+        }
+    }
+
+    #[test]
+    fn changes_outside_of_the_current_database_are_recognized() {
+        use ServerChange as C;
+        for (sql, change) in [
+            ("create role bob", C::Role),
+            ("create user bob", C::Role),
+            ("alter role bob createdb", C::Role),
+            ("drop owned by bob", C::Role),
+            ("grant pg_monitor to bob", C::Privilege),
+            ("grant connect on database d to bob", C::Privilege),
+            ("drop database shop", C::Database),
+            ("alter database shop rename to pohs", C::Database),
+            ("alter database shop set tablespace fast", C::Database),
+            ("comment on database shop is 'x'", C::Database),
+            ("create tablespace fast location '/x'", C::Tablespace),
+            ("create extension if not exists pg_prewarm", C::Extension),
+            (
+                "create subscription s connection '' publication p",
+                C::Replication,
+            ),
+            (
+                "select pg_create_physical_replication_slot('s')",
+                C::Replication,
+            ),
+            ("select pg_catalog.pg_reload_conf()", C::Activity),
+            ("insert into t select pg_switch_wal()", C::Activity),
+            ("copy t to '/tmp/t'", C::File),
+            ("copy t from program 'id'", C::File),
+            ("checkpoint", C::Activity),
+            ("do $$ begin execute 'create role x'; end $$", C::Unknown),
+            ("call p()", C::Unknown),
+            ("load 'auto_explain'", C::Unknown),
+            ("prepare transaction 'x'", C::Unknown),
+            ("frobnicate", C::Unknown),
+        ] {
+            assert_eq!(SqlReach::of(sql), server(change), "{sql}");
+        }
+    }
+
+    #[test]
+    fn the_setting_that_a_statement_changes_is_known() {
+        let of_role = |role, database: Option<&str>| SettingScope::Role {
+            role,
+            database: database.map(str::to_owned),
+        };
+        let named = |name: &str| RoleName::Named(name.to_owned());
+        for (sql, scope, name) in [
+            (
+                "ALTER SYSTEM SET Work_Mem TO '64MB'",
+                SettingScope::System,
+                Some("work_mem"),
+            ),
+            (
+                "alter system set auto_explain.log_analyze = on",
+                SettingScope::System,
+                Some("auto_explain.log_analyze"),
+            ),
+            ("alter system reset all", SettingScope::System, None),
+            (
+                "alter database \"My \"\"Shop\" reset jit",
+                SettingScope::Database("My \"Shop".to_owned()),
+                Some("jit"),
+            ),
+            (
+                "alter role all set time zone 'UTC'",
+                of_role(RoleName::All, None),
+                Some("timezone"),
+            ),
+            (
+                "alter user current_user set jit = off",
+                of_role(RoleName::Current, None),
+                Some("jit"),
+            ),
+            (
+                "alter role Bob in database shop set search_path = a, b",
+                of_role(named("bob"), Some("shop")),
+                Some("search_path"),
+            ),
+        ] {
+            let name = name.map(str::to_owned);
+            let change = SettingChange { scope, name };
+            assert_eq!(
+                SqlReach::of(sql),
+                server(ServerChange::Setting(change)),
+                "{sql}"
+            );
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! What a study changes on an external server: it needs permission, is undone, and ends with the
+//! program that started it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::Duration;
+
+use pgassay_record::run::{Run, WarningKind};
+use pgassay_test_support::os::kill;
+use pgassay_test_support::{Finished, Scratch, wait_for_exit, wait_until};
+
+use crate::PROGRAM;
+use crate::own_server::{ALLOWED, Theirs, of_dsn, run_of};
+
+/// Changes settings in all ways, with and without a value before, and creates a role.
+const CHANGES: &str = "alter system set work_mem = '77MB';\n\
+    alter system set jit = off;\n\
+    alter role maker set search_path = pg_catalog;\n\
+    alter role maker set work_mem = '78MB';\n\
+    alter database postgres set work_mem = '79MB';\n\
+    select pg_reload_conf();\n\
+    create role extra;\n";
+/// Values of the settings that [`CHANGES`] changes.
+const SETTINGS: &str = "select name, setting from pg_file_settings \
+        where sourcefile like '%auto.conf' \
+    union all select coalesce(rolname, datname), entry \
+        from (select setrole, setdatabase, unnest(setconfig) as entry from pg_db_role_setting) s \
+        left join pg_roles r on r.oid = setrole left join pg_database d on d.oid = setdatabase \
+    union all select name, reset_val from pg_settings where name in ('jit', 'work_mem') \
+    order by 1, 2";
+const SLEEPERS: &str = "select count(*) from pg_stat_activity \
+    where query like '%pg_sleep(600)%' and state = 'active' and pid <> pg_backend_pid()";
+
+/// An external server with settings of its own.
+fn theirs() -> Option<Theirs> {
+    let theirs = Theirs::start()?;
+    theirs.ask("alter system set work_mem = '5MB'");
+    theirs.ask("alter role maker set search_path = \"$user\", public, 'a,b'");
+    theirs.ask("select pg_reload_conf()");
+    wait_until("the server reloads", || {
+        theirs.ask("show work_mem") == [[Some("5MB".to_owned())]]
+    });
+    Some(theirs)
+}
+
+/// The study of [`of_dsn`] with more setup before its own.
+fn study(dsn: &str, more: &str) -> String {
+    of_dsn(dsn).replace("setup = '''\n", &format!("setup = '''\n{more}"))
+}
+
+/// A superuser's connection string with a password.
+fn superuser(theirs: &Theirs) -> String {
+    let server = &theirs.server;
+    let address = server.tcp_address().expect("the server listens on TCP");
+    format!(
+        "host={} port={} user={} dbname=postgres password={}",
+        address.ip(),
+        address.port(),
+        server.superuser(),
+        server.password().reveal()
+    )
+}
+
+/// Starts a study, with permission for changes, and does not wait.
+fn start(scratch: &Scratch, study: &str, arguments: &[&str]) -> Child {
+    let stderr = fs::File::create(scratch.path().join("stderr")).unwrap();
+    let mut command = scratch.command();
+    command
+        .arg("run")
+        .arg(scratch.study(study))
+        .arg("--no-profile");
+    command.args(ALLOWED).args(arguments).stderr(stderr);
+    command.spawn().unwrap()
+}
+
+fn sleepers(theirs: &Theirs) -> String {
+    theirs.ask(SLEEPERS)[0][0].clone().unwrap()
+}
+
+fn journals(scratch: &Scratch) -> Vec<PathBuf> {
+    let directory = scratch.results().join(".external-servers");
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+fn changes(run: &Run) -> &str {
+    let mut warnings = run.warnings.iter();
+    let found = warnings.find(|it| it.kind == WarningKind::ServerChanged);
+    &found.expect("there is a warning").message
+}
+
+#[test]
+fn a_study_that_alters_the_server_is_refused_line_by_line() {
+    let Some(theirs) = theirs() else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let before = theirs.ask(SETTINGS);
+    let altering = study(&theirs.server.conninfo(), CHANGES);
+    let lines = [
+        "creates a database named pgassay_…, drops it after the run",
+        "study.toml:6: alter system set work_mem = '77MB' (setting of the server; put back after \
+         the run)",
+        "study.toml:8: alter role maker set search_path = pg_catalog (setting of a role; put back \
+         after the run)",
+        "study.toml:10: alter database postgres set work_mem = '79MB' (setting of a database; put \
+         back after the run)",
+        "study.toml:11: select pg_reload_conf() (other sessions or processes of the server; not undone)",
+        "study.toml:12: create role extra (role; not undone)",
+    ];
+    for (allowed, flag) in [
+        (&[][..], "--allow-writes"),
+        (&["--allow-superuser"], "--allow-writes"),
+        (&["--allow-writes"], "--allow-superuser"),
+    ] {
+        let finished = scratch.run(&altering, allowed);
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        let said = &finished.stderr;
+        assert!(said.contains(&format!("requires {flag};")), "{said}");
+        assert!(said.contains("study.toml:3:"), "{said}");
+        for line in lines {
+            assert!(said.contains(line), "{line}\n{said}");
+        }
+    }
+    // Nor by a superuser who only reads.
+    let reading = altering.replace(CHANGES, "").replace("create table", "-- ");
+    let finished = scratch.run(&reading, &["--allow-writes"]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let output = scratch
+        .command()
+        .args(["study", "plan"])
+        .arg(scratch.study(&altering))
+        .output();
+    let planned = Finished::of(&output.unwrap());
+    for line in lines {
+        assert!(planned.stdout.contains(line), "{planned:?}");
+    }
+    assert_eq!(theirs.ask(SETTINGS), before);
+    assert_eq!(
+        theirs
+            .ask("select 1 from pg_roles where rolname = 'extra'")
+            .len(),
+        0
+    );
+    assert!(scratch.kept().is_empty() && journals(&scratch).is_empty());
+    theirs.assert_untouched();
+}
+
+#[test]
+fn compare_asks_before_it_changes_an_external_server() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let dsn = theirs.uri("maker").replace("maker@", "maker:s3cret@");
+    let mut command = scratch.command();
+    let output = command
+        .args(["compare", "-S", "--vs", "jit=off", "--dsn", &dsn])
+        .output();
+    let finished = Finished::of(&output.unwrap());
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let said = &finished.stderr;
+    assert!(said.contains("requires --allow-writes;"), "{said}");
+    assert!(!said.contains("s3cret"), "{said}");
+    theirs.assert_untouched();
+}
+
+#[test]
+fn what_a_study_changes_is_reported_and_its_settings_are_put_back() {
+    let Some(theirs) = theirs() else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let before = theirs.ask(SETTINGS);
+    let altering = study(&theirs.server.conninfo(), CHANGES);
+    let run = run_of(&scratch.run(
+        &altering,
+        &[&ALLOWED[..], &["--no-profile", "--json"]].concat(),
+    ));
+    let said = changes(&run);
+    for change in [
+        "role extra added",
+        "setting work_mem of ALTER SYSTEM changed and put back",
+        "setting jit of ALTER SYSTEM added and put back",
+        "setting search_path of role maker changed and put back",
+        "setting work_mem of role maker added and put back",
+        "setting work_mem of database postgres added and put back",
+    ] {
+        assert!(said.contains(change), "{change}: {said}");
+    }
+    assert!(!said.contains("role extra added and"), "{said}");
+    assert_eq!(theirs.ask(SETTINGS), before);
+    assert!(journals(&scratch).is_empty());
+    // What changes nothing outside of its database is not reported.
+    theirs.ask("drop role extra");
+    let quiet = study(&theirs.server.conninfo(), "");
+    let run = run_of(&scratch.run(
+        &quiet,
+        &[&ALLOWED[..], &["--no-profile", "--json"]].concat(),
+    ));
+    let mut warnings = run.warnings.iter();
+    assert!(
+        warnings.all(|it| it.kind != WarningKind::ServerChanged),
+        "{:?}",
+        run.warnings
+    );
+    theirs.assert_untouched();
+}
+
+#[test]
+fn a_value_that_may_be_a_password_is_neither_kept_nor_changed() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    theirs.ask("alter system set primary_conninfo = 'host=primary password=s3cret'");
+    let before = theirs.ask(SETTINGS);
+    let scratch = Scratch::new(PROGRAM);
+    let altering = study(
+        &theirs.server.conninfo(),
+        "alter system set primary_conninfo = 'host=other';\n",
+    );
+    let finished = scratch.run(&altering, &ALLOWED);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let said = &finished.stderr;
+    assert!(said.contains("may contain a password"), "{said}");
+    assert!(!said.contains("s3cret"), "{said}");
+    assert_eq!(theirs.ask(SETTINGS), before);
+    assert!(journals(&scratch).is_empty());
+    theirs.assert_untouched();
+}
+
+#[test]
+fn the_next_run_undoes_what_a_killed_run_left_on_an_external_server() {
+    let Some(theirs) = theirs() else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let before = theirs.ask(SETTINGS);
+    let dsn = superuser(&theirs);
+    let sleeping = study(
+        "host=/nowhere",
+        &format!("{CHANGES}select pg_sleep(600);\n"),
+    );
+    let mut child = start(&scratch, &sleeping, &["--dsn", &dsn]);
+    wait_until("the setup sleeps", || sleepers(&theirs) == "1");
+    kill(child.id().cast_signed(), libc::SIGKILL);
+    wait_for_exit(&mut child, Duration::from_mins(1));
+    // Since 14, the server notices that its client is gone.
+    wait_until("the setup's statement ends", || sleepers(&theirs) == "0");
+    assert_ne!(theirs.ask(SETTINGS), before);
+    assert_eq!(theirs.databases().len(), 1);
+    let left = journals(&scratch);
+    assert_eq!(left.len(), 1);
+    let mode = fs::metadata(&left[0]).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let text = fs::read_to_string(&left[0]).unwrap();
+    assert!(text.contains("search_path"), "{text}");
+    assert!(!text.contains(theirs.server.password().reveal()), "{text}");
+
+    // Without the password it is not possible: the journal is kept. The study fails, too.
+    let finished = scratch.run(&of_dsn("host=/nowhere user=me"), &ALLOWED);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let said = &finished.stderr;
+    assert!(
+        said.contains("cannot undo what a killed run left"),
+        "{said}"
+    );
+    assert_eq!(journals(&scratch), left);
+    assert_ne!(theirs.ask(SETTINGS), before);
+
+    let finished = scratch.run(
+        &study("host=/nowhere", ""),
+        &[&ALLOWED[..], &["--no-profile", "--dsn", &dsn]].concat(),
+    );
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let said = &finished.stderr;
+    assert!(said.contains("undid what a killed run left"), "{said}");
+    assert_eq!(theirs.ask(SETTINGS), before);
+    assert_eq!(sleepers(&theirs), "0");
+    assert!(journals(&scratch).is_empty());
+    theirs.assert_untouched();
+}
+
+#[test]
+fn ctrl_c_in_a_long_setup_statement_leaves_no_active_backend() {
+    let Some(theirs) = theirs() else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let before = theirs.ask(SETTINGS);
+    let setup = format!("{CHANGES}select pg_sleep(600);\n");
+    let mut child = start(&scratch, &study(&theirs.server.conninfo(), &setup), &[]);
+    wait_until("the setup sleeps", || sleepers(&theirs) == "1");
+    kill(child.id().cast_signed(), libc::SIGINT);
+    assert_eq!(wait_for_exit(&mut child, Duration::from_mins(1)), Some(130));
+    assert_eq!(sleepers(&theirs), "0");
+    assert_eq!(theirs.ask(SETTINGS), before);
+    assert!(journals(&scratch).is_empty());
+    theirs.assert_untouched();
+}
+
+#[test]
+fn ctrl_c_in_a_long_reset_statement_leaves_no_active_backend() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let study = of_dsn(&theirs.server.conninfo()).replace(
+        "update mine set note = 'reset' where id = 1",
+        "select pg_sleep(600)",
+    );
+    let mut child = start(&scratch, &study, &[]);
+    wait_until("the reset sleeps", || sleepers(&theirs) == "1");
+    kill(child.id().cast_signed(), libc::SIGINT);
+    assert_eq!(wait_for_exit(&mut child, Duration::from_mins(1)), Some(130));
+    assert_eq!(sleepers(&theirs), "0");
+    theirs.assert_untouched();
+}
+
+/// No setup: the load runs in the existing database, whose sessions nobody terminates.
+#[test]
+fn ctrl_c_in_long_statements_of_the_load_leaves_no_active_backend() {
+    let Some(theirs) = Theirs::start_with("18", true) else {
+        return;
+    };
+    let over_tls = format!("{} sslmode=require", superuser(&theirs));
+    for dsn in [theirs.server.conninfo(), over_tls] {
+        let scratch = Scratch::new(PROGRAM);
+        let study = format!(
+            "question = \"?\"\n[server]\ndsn = \"{dsn}\"\n[[script]]\nname = \"s\"\n\
+             text = \"select pg_sleep(600);\"\n[[variant]]\nname = \"v\"\n\
+             [conditions]\nclients = [2]\n",
+        );
+        let mut child = start(&scratch, &study, &[]);
+        wait_until("the clients sleep", || sleepers(&theirs) == "2");
+        kill(child.id().cast_signed(), libc::SIGINT);
+        assert_eq!(wait_for_exit(&mut child, Duration::from_mins(1)), Some(130));
+        wait_until("no backend is active", || sleepers(&theirs) == "0");
+    }
+    theirs.assert_untouched();
+}
+
+#[test]
+fn ctrl_c_ends_a_long_setup_statement_on_a_temporary_server() {
+    if !pgassay_test_support::servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let study = study("DSN", "select pg_sleep(600);\n")
+        .replace("[server]\ndsn = \"DSN\"\n", "[server]\nversion = \"18\"\n");
+    let mut child = start(&scratch, &study, &["--offline"]);
+    wait_until("the setup begins", || {
+        scratch.stderr().contains("setting up the data")
+    });
+    kill(child.id().cast_signed(), libc::SIGINT);
+    assert_eq!(wait_for_exit(&mut child, Duration::from_mins(1)), Some(130));
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn ctrl_c_ends_the_setup_of_a_stopped_temporary_server() {
+    if !pgassay_test_support::servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let study = study("DSN", "select pg_sleep(600);\n")
+        .replace("[server]\ndsn = \"DSN\"\n", "[server]\nversion = \"18\"\n");
+    let mut child = start(&scratch, &study, &["--offline"]);
+    // The title of a backend names its command.
+    let processes = |title: &str| -> Vec<i32> {
+        let all = pgassay_test_support::os::processes_in(&scratch.servers());
+        let is_wanted = |pid: &i32| {
+            fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|it| it.contains(title))
+        };
+        all.into_iter().filter(is_wanted).collect()
+    };
+    wait_until("the setup sleeps", || processes(" SELECT").len() == 1);
+    for pid in processes("postgres") {
+        kill(pid, libc::SIGSTOP);
+    }
+    kill(child.id().cast_signed(), libc::SIGINT);
+    assert_eq!(wait_for_exit(&mut child, Duration::from_mins(2)), Some(130));
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn ctrl_c_ends_a_run_on_a_stopped_server() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let setup = "select pg_sleep(600);\n";
+    let dsn = theirs.server.conninfo();
+    let mut child = start(&scratch, &study(&dsn, setup), &[]);
+    wait_until("the setup sleeps", || sleepers(&theirs) == "1");
+    let processes = theirs.server.processes().into_iter().map(|it| it.pid);
+    let processes: Vec<i32> = processes.chain([theirs.server.postmaster_pid()]).collect();
+    for pid in &processes {
+        kill(*pid, libc::SIGSTOP);
+    }
+    kill(child.id().cast_signed(), libc::SIGINT);
+    let code = wait_for_exit(&mut child, Duration::from_mins(2));
+    for pid in &processes {
+        kill(*pid, libc::SIGCONT);
+    }
+    assert_eq!(code, Some(130), "{}", scratch.stderr());
+    assert_eq!(journals(&scratch).len(), 1);
+    let finished = scratch.run(
+        &study(&dsn, ""),
+        &[&ALLOWED[..], &["--no-profile"]].concat(),
+    );
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(journals(&scratch).is_empty());
+    theirs.assert_untouched();
+}
+
+#[test]
+fn a_study_that_only_reads_needs_no_permission_and_cannot_write() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    theirs.ask("grant all on mine to guest");
+    // A function can write; the text of the script does not show it.
+    theirs.ask(
+        "create function writes() returns int language sql as \
+         'insert into mine values (''new'') returning 1'",
+    );
+    let scratch = Scratch::new(PROGRAM);
+    let dsn = theirs.uri("guest").replace("guest@", "guest:s3cret@");
+    let study = format!(
+        "question = \"?\"\n[server]\ndsn = \"{dsn}\"\n[[script]]\nname = \"s\"\n\
+         text = \"select note, 1 / (current_database() = 'postgres')::int from mine;\"\n\
+         [[variant]]\nname = \"v\"\n[[variant]]\nname = \"w\"\nsession = {{ jit = false }}\n\
+         [conditions]\nclients = [1]\n[length]\nfull = \"1s\"\npairs = 2\n"
+    );
+    let run = run_of(&scratch.run(&study, &["--json"]));
+    assert!(run.complete && run.comparisons.len() == 1);
+    let finished = scratch.run(&study.replace("select note", "select writes(), note"), &[]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let said = &finished.stderr;
+    assert!(said.contains("read-only transaction"), "{said}");
+    assert!(journals(&scratch).is_empty());
+    theirs.assert_untouched();
+}
+
+#[test]
+fn statements_outside_of_the_load_have_time_limits_on_an_external_server() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let setup = "create table limits as select current_setting('lock_timeout') as lock, \
+                 current_setting('statement_timeout') as statement;\n";
+    // Each transaction fails unless the limits are those expected.
+    let study = study(&theirs.server.conninfo(), setup).replace(
+        "from mine where",
+        ", 1 / (lock = '1min' and statement = '1h' and current_setting('lock_timeout') = '0' \
+         and current_setting('statement_timeout') = '0')::int from limits, mine where",
+    );
+    let finished = scratch.run(&study, &[&ALLOWED[..], &["--no-profile"]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    // The first statement of a study's setup can raise the limits.
+    let short = study.replace(
+        "create table limits",
+        "set statement_timeout = '50ms';\nselect pg_sleep(600);\ncreate table limits",
+    );
+    let finished = scratch.run(&short, &[&ALLOWED[..], &["--no-profile"]].concat());
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(
+        finished.stderr.contains("statement timeout"),
+        "{finished:?}"
+    );
+    theirs.assert_untouched();
+}
