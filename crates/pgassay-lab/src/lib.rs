@@ -19,6 +19,7 @@
 mod assemble;
 pub mod connector;
 pub mod counting;
+mod curve_blocks;
 mod equipment;
 mod event;
 pub mod fake;
@@ -29,6 +30,7 @@ pub mod local_server;
 mod major_version;
 mod observe;
 mod options;
+mod rate_search;
 mod raw_results;
 mod real_equipment;
 pub mod requirements;
@@ -43,6 +45,7 @@ mod trial_slot;
 mod warnings;
 
 pub use assemble::{RunIdentity, assemble};
+pub use curve_blocks::{CurveBlocks, Placement};
 pub use equipment::Equipment;
 pub use event::{EventSink, LabEvent, NoEvents};
 pub use host::{DataLocation, Host, Servers, SqlConnection};

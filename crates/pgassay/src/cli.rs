@@ -35,6 +35,9 @@ pub enum CliCommand {
     Run(Box<RunArgs>),
     /// Compare statements, settings, releases, builds or indexes, without a study file.
     Compare(Box<crate::command::compare::CompareArgs>),
+    /// Measure throughput and latency against the number of clients, or latency against the rate:
+    /// where they stop to scale, and what the limit is.
+    Curve(Box<crate::command::curve::CurveArgs>),
     /// Profile a running server: show where its CPU time goes.
     Profile(Box<ProfileArgs>),
     /// Count the instructions that a transaction executes, under valgrind. Counts are repeatable

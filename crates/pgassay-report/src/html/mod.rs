@@ -17,6 +17,7 @@ mod ledger;
 mod observation;
 mod pairs;
 mod provenance;
+mod scalability;
 mod scale;
 mod statements;
 mod statistics;
@@ -26,6 +27,7 @@ mod waterfall;
 
 pub use instructions::instruction_counts_html;
 pub use observation::observation_html;
+pub use scalability::scalability_html;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;

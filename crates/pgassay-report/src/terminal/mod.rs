@@ -15,12 +15,14 @@ mod instructions;
 mod ledger;
 mod notes;
 mod observation;
+mod scalability;
 mod statements;
 mod statistics;
 mod style;
 mod table;
 
 pub use observation::observation_text;
+pub use scalability::scalability_text;
 pub use style::Style;
 
 use pgassay_record::run::Run;

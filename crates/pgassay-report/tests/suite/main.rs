@@ -6,4 +6,5 @@ mod exports;
 mod fixture;
 mod html;
 mod json;
+mod scalability;
 mod terminal;

@@ -1,7 +1,7 @@
 //! `pgassay run`: runs a study, stores the result and prints it.
 
 mod fixes;
-mod saving;
+pub mod saving;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -111,7 +111,7 @@ pub fn run_planned(
 }
 
 /// What is known about a run before its first trial.
-fn run_start(study: &LoadedStudy, plan: &Plan) -> RunStart {
+pub fn run_start(study: &LoadedStudy, plan: &Plan) -> RunStart {
     RunStart {
         study_name: study.name.clone(),
         question: study.study.question.clone(),
@@ -139,7 +139,7 @@ fn print(
 }
 
 /// The error that becomes the exit status of a run that ended early.
-fn exit_of(id: String, ended_early: Option<anyhow::Error>) -> Result<()> {
+pub fn exit_of(id: String, ended_early: Option<anyhow::Error>) -> Result<()> {
     match ended_early {
         None => Ok(()),
         Some(error) if error.is::<Interrupted>() => {
@@ -250,7 +250,7 @@ fn calibration(store: &Store) -> Option<CalibrationSummary> {
 }
 
 /// The files to store beside the result: its report, its profiles and the servers' logs.
-fn files(run: &Run, logs: Vec<(String, Vec<u8>)>) -> Vec<(String, Vec<u8>)> {
+pub fn files(run: &Run, logs: Vec<(String, Vec<u8>)>) -> Vec<(String, Vec<u8>)> {
     let mut files = logs;
     files.push((
         "report.html".to_owned(),
