@@ -195,7 +195,11 @@ pub fn scalability_curve(
         .filter(|it| it.variant == 0 && it.trials > 0)
         .collect();
     let key = |it: &PointSummary| (plan.conditions[it.condition].clients, rate(it.condition));
-    order.sort_by(|a, b| key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal));
+    order.sort_by(|a, b| {
+        key(a)
+            .partial_cmp(&key(b))
+            .unwrap_or(std::cmp::Ordering::Equal)
+    });
     let ledger = |it: &PointSummary| {
         let mut ledgers = ledgers.iter();
         ledgers.find(|ledger| (ledger.condition, ledger.variant) == (it.condition, 0))
@@ -292,8 +296,7 @@ impl FittedLaw {
     pub fn throughput(&self, clients: f64) -> f64 {
         let of = |figure: &CurveFigure| figure.estimate.unwrap_or(0.0);
         let others = clients - 1.0;
-        let slowdown =
-            1.0 + of(&self.contention) * others + of(&self.crosstalk) * clients * others;
+        let slowdown = 1.0 + of(&self.contention) * others + of(&self.crosstalk) * clients * others;
         of(&self.per_client) * clients / slowdown
     }
 }
@@ -440,13 +443,43 @@ mod tests {
         let first = with(Part::RunQueue, Queueing, "run queue", 1.0);
         for (part, nature, mechanism, expected) in [
             (Part::RunQueue, Queueing, "run queue", LimitKind::Processors),
-            (Part::Client, Queueing, "client run queue", LimitKind::Processors),
-            (Part::Client, Service, "client CPU", LimitKind::LoadGenerator),
-            (Part::Client, Queueing, "client thread busy", LimitKind::LoadGenerator),
-            (Part::Client, Queueing, "network and wake-up", LimitKind::Network),
-            (Part::Blocked, Queueing, "LWLock WALWrite", LimitKind::LightweightLocks),
+            (
+                Part::Client,
+                Queueing,
+                "client run queue",
+                LimitKind::Processors,
+            ),
+            (
+                Part::Client,
+                Service,
+                "client CPU",
+                LimitKind::LoadGenerator,
+            ),
+            (
+                Part::Client,
+                Queueing,
+                "client thread busy",
+                LimitKind::LoadGenerator,
+            ),
+            (
+                Part::Client,
+                Queueing,
+                "network and wake-up",
+                LimitKind::Network,
+            ),
+            (
+                Part::Blocked,
+                Queueing,
+                "LWLock WALWrite",
+                LimitKind::LightweightLocks,
+            ),
             (Part::Blocked, Service, "data file read", LimitKind::Storage),
-            (Part::Blocked, Queueing, "IPC ExecuteGather", LimitKind::OtherWaits),
+            (
+                Part::Blocked,
+                Queueing,
+                "IPC ExecuteGather",
+                LimitKind::OtherWaits,
+            ),
             (Part::OnCpu, Service, "buffer manager", LimitKind::ServerCpu),
         ] {
             let later = with(part, nature, mechanism, 500.0);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pgassay_model::plan::{Plan, PointId, Round};
+use pgassay_model::plan::{Plan, PointId};
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_stats::scalability::{KneeSearch, MeasuredThroughput, coarse_grid};
 
@@ -198,7 +198,7 @@ fn rounds_of(plan: &Plan, trials: &[Trial]) -> Vec<MeasuredThroughput> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pgassay_model::plan::{Overrides, plan};
+    use pgassay_model::plan::{Overrides, Round, plan};
     use pgassay_model::study::StudySource;
 
     const TRIAL_US: u64 = 100_000;
@@ -276,7 +276,12 @@ mod tests {
         assert!(blocks.len() > 3 && trials <= 80, "{trials}");
         for (number, block) in blocks.iter().enumerate() {
             assert_eq!(block.number, number as u32);
-            assert!(block.rounds.iter().all(|it| it.hardware_counters.is_empty()));
+            assert!(
+                block
+                    .rounds
+                    .iter()
+                    .all(|it| it.hardware_counters.is_empty())
+            );
         }
         let mut profiled: Vec<usize> = blocks
             .iter()

@@ -35,7 +35,11 @@ impl RateSearch {
         let Some(&least) = self.candidates.first() else {
             return Vec::new();
         };
-        let saturated = self.measured.keys().copied().find(|it| !self.is_sustained(*it));
+        let saturated = self
+            .measured
+            .keys()
+            .copied()
+            .find(|it| !self.is_sustained(*it));
         let Some(saturated) = saturated else {
             let highest = self.measured.keys().next_back();
             let wanted = highest.map_or(least, |it| it.saturating_mul(2));
@@ -69,7 +73,9 @@ mod tests {
 
     #[test]
     fn rates_double_until_the_server_does_not_keep_up_and_then_close_in() {
-        let candidates = [100, 119, 141, 168, 200, 238, 283, 336, 400, 476, 566, 673, 800, 1600];
+        let candidates = [
+            100, 119, 141, 168, 200, 238, 283, 336, 400, 476, 566, 673, 800, 1600,
+        ];
         let mut search = RateSearch::new(&candidates);
         let mut blocks = Vec::new();
         for _ in 0..7 {
@@ -82,7 +88,11 @@ mod tests {
         assert_eq!(blocks[..4], [vec![100], vec![200], vec![400], vec![800]]);
         assert_eq!(blocks[4], [100, 200, 400, 566, 800]);
         assert_eq!(blocks[5], [100, 200, 400, 476, 566]);
-        assert_eq!(blocks[6], [100, 200, 400, 476, 566], "nothing is left between");
+        assert_eq!(
+            blocks[6],
+            [100, 200, 400, 476, 566],
+            "nothing is left between"
+        );
     }
 
     #[test]

@@ -15,7 +15,12 @@ pub(crate) fn answers(curve: &ScalabilityCurve) -> Vec<String> {
     if let Some(law) = &curve.law {
         found.extend([peak(curve, law), knee(curve, law), parameters(law)]);
     }
-    found.extend(curve.no_law.as_ref().map(|why| format!("No law was fitted: {why}.")));
+    found.extend(
+        curve
+            .no_law
+            .as_ref()
+            .map(|why| format!("No law was fitted: {why}.")),
+    );
     found.extend(rates(curve));
     found.extend(limit(curve));
     found.extend(curve.law.as_ref().and_then(|law| misfit(curve, law)));
@@ -76,7 +81,9 @@ fn peak(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
             clients(peak),
             clients_interval(&law.peak, most)
         ),
-        None => format!("Throughput has no peak up to {most} clients; there it is {tps} tps {interval}."),
+        None => format!(
+            "Throughput has no peak up to {most} clients; there it is {tps} tps {interval}."
+        ),
     }
 }
 
@@ -174,7 +181,10 @@ fn misfit(curve: &ScalabilityCurve, law: &FittedLaw) -> Option<String> {
         let fitted = law.throughput(f64::from(it.clients));
         (fitted / it.tps()).ln().abs()
     };
-    let worst = curve.points.iter().max_by(|a, b| miss(a).total_cmp(&miss(b)))?;
+    let worst = curve
+        .points
+        .iter()
+        .max_by(|a, b| miss(a).total_cmp(&miss(b)))?;
     let share = (law.throughput(f64::from(worst.clients)) / worst.tps() - 1.0).abs();
     (share > MISS_NOTICEABLE).then(|| {
         format!(
@@ -247,7 +257,13 @@ mod tests {
             high,
         };
         assert_eq!(clients_interval(&figure(18.7, Some(30.2)), 64), "[18, 31]");
-        assert_eq!(clients_interval(&figure(18.7, None), 64), "[18, more than 64]");
-        assert_eq!(clients_interval(&figure(18.7, Some(90.0)), 64), "[18, more than 64]");
+        assert_eq!(
+            clients_interval(&figure(18.7, None), 64),
+            "[18, more than 64]"
+        );
+        assert_eq!(
+            clients_interval(&figure(18.7, Some(90.0)), 64),
+            "[18, more than 64]"
+        );
     }
 }

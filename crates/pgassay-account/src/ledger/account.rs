@@ -265,12 +265,7 @@ fn client_rows(client_us: f64, client: Option<&ClientParts>) -> Vec<Row> {
         ),
         row(Part::Client, Nature::Think, "client sleep", asleep),
         row(Part::Client, Nature::Service, "client CPU", cpu),
-        row(
-            Part::Client,
-            Nature::Queueing,
-            CLIENT_RUN_QUEUE,
-            run_queue,
-        ),
+        row(Part::Client, Nature::Queueing, CLIENT_RUN_QUEUE, run_queue),
         row(Part::Client, Nature::Queueing, "client thread busy", turn),
         row(Part::Client, Nature::Queueing, remainder, left_us),
     ]

@@ -94,7 +94,8 @@ fn plot(curve: &ScalabilityCurve) -> String {
             it.tps()
         }
     };
-    let ends = |of: fn(f64, f64) -> f64, first: f64| curve.points.iter().map(across).fold(first, of);
+    let ends =
+        |of: fn(f64, f64) -> f64, first: f64| curve.points.iter().map(across).fold(first, of);
     let (least, most) = (ends(f64::min, f64::INFINITY), ends(f64::max, 0.0));
     let of_law = |law: &FittedLaw, column: usize| law.throughput(at_column(column, least, most));
     let law: Vec<f64> = match &curve.law {
@@ -122,7 +123,11 @@ fn plot(curve: &ScalabilityCurve) -> String {
         };
         text.replace('\u{a0}', " ")
     };
-    let labels = [(0, label(highest)), (row(highest / 2.0), label(highest / 2.0)), (PLOT_ROWS - 1, label(0.0))];
+    let labels = [
+        (0, label(highest)),
+        (row(highest / 2.0), label(highest / 2.0)),
+        (PLOT_ROWS - 1, label(0.0)),
+    ];
     let mut out = format!("  {}\n", if is_paced { "p99 ms" } else { "tps" });
     for (number, line) in grid.iter().enumerate() {
         let label = labels.iter().find(|(at, _)| *at == number);

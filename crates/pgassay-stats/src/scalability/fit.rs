@@ -131,17 +131,13 @@ pub fn fit_scalability(measured: &[MeasuredThroughput]) -> Result<ScalabilityFit
     let greatest = |law: &ScalabilityLaw| law.throughput(law.peak().clamp(least, most));
     let draws = raw.draws();
     let interval = |of: &dyn Fn(&ScalabilityLaw) -> f64| quantiles(draws.iter().map(of).collect());
-    let critical = |of: fn(&ScalabilityLaw) -> f64| CriticalClients {
-        clients: of(&law),
-        interval: interval(&of),
-    };
     Ok(ScalabilityFit {
         law,
         per_client: interval(&|it| it.per_client),
         contention: interval(&|it| it.contention),
         crosstalk: interval(&|it| it.crosstalk),
-        knee: critical(ScalabilityLaw::knee),
-        peak: critical(ScalabilityLaw::peak),
+        knee: raw.critical(&draws, ScalabilityLaw::knee),
+        peak: raw.critical(&draws, ScalabilityLaw::peak),
         greatest: greatest(&law),
         greatest_interval: interval(&greatest),
         noise: raw.levels.noise.sqrt(),
@@ -294,6 +290,22 @@ impl RawFit {
         })
     }
 
+    /// The knee.
+    pub(super) fn knee(&self) -> CriticalClients {
+        self.critical(&self.draws(), ScalabilityLaw::knee)
+    }
+
+    fn critical(
+        &self,
+        draws: &[ScalabilityLaw],
+        of: fn(&ScalabilityLaw) -> f64,
+    ) -> CriticalClients {
+        CriticalClients {
+            clients: of(&self.model.law()),
+            interval: quantiles(draws.iter().map(of).collect()),
+        }
+    }
+
     /// Laws drawn from the distribution of the parameters.
     fn draws(&self) -> Vec<ScalabilityLaw> {
         let covariance = &self.estimate.covariance;
@@ -311,7 +323,11 @@ impl RawFit {
             }
             let mut theta = within_bounds(theta, covariance);
             theta[0] = theta[0].max(FIRST_LATENCY_MIN * self.model.theta[0]);
-            ResponseModel { theta, ..self.model }.law()
+            ResponseModel {
+                theta,
+                ..self.model
+            }
+            .law()
         };
         (0..DRAWS).map(draw).collect()
     }

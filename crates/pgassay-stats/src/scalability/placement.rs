@@ -7,7 +7,7 @@
 //! so these variances are those of knee and peak, and they exist even if knee and peak do not. The misfit of
 //! the law counts as uncertainty, so that points spread out if the law does not hold.
 
-use super::fit::{LoadLevel, RawFit, ResponseModel, fit_scalability, information, level_covariance};
+use super::fit::{LoadLevel, RawFit, ResponseModel, information, level_covariance};
 use super::linear::{Vector3, invert, quadratic};
 use super::{CriticalClients, MeasuredThroughput};
 
@@ -15,10 +15,8 @@ use super::{CriticalClients, MeasuredThroughput};
 const COARSE_BLOCKS: u32 = 3;
 /// Numbers of clients per later block.
 const PER_BLOCK: usize = 3;
-/// The search ends if the knee's interval is within this share of it,
-const PRECISION: f64 = 0.1;
-/// or within this many clients.
-const CLIENTS_PRECISION: f64 = 0.5;
+/// The search ends if half the width of the knee's interval is at most this share of it.
+const PRECISION: f64 = 0.03;
 
 /// Chooses numbers of clients to measure, block by block. Pure: the same rounds give the same choice.
 #[derive(Debug, Clone)]
@@ -59,18 +57,15 @@ impl KneeSearch {
         if self.blocks < COARSE_BLOCKS {
             return coarse_grid(&self.candidates);
         }
-        let Ok(fit) = fit_scalability(&self.measured) else {
+        let Ok(raw) = RawFit::of(&self.measured) else {
             // With more rounds, there may be a fit.
             return coarse_grid(&self.candidates);
         };
         let most = self.candidates.last().copied().unwrap_or(1);
-        if is_precise(&fit.knee, f64::from(most)) {
+        if is_precise(&raw.knee(), f64::from(most)) {
             return Vec::new();
         }
-        match RawFit::of(&self.measured) {
-            Ok(raw) => self.most_informative(&raw),
-            Err(_) => coarse_grid(&self.candidates),
-        }
+        self.most_informative(&raw)
     }
 
     /// The candidates that reduce the uncertainty most, each in addition to those before.
@@ -125,7 +120,7 @@ fn is_precise(knee: &CriticalClients, most: f64) -> bool {
         return true;
     }
     let half = (high - low) / 2.0;
-    high.is_finite() && (half <= CLIENTS_PRECISION || half <= PRECISION * knee.clients)
+    high.is_finite() && half <= PRECISION * knee.clients
 }
 
 fn with_round(levels: &[LoadLevel], clients: u32) -> Vec<LoadLevel> {
@@ -162,7 +157,5 @@ fn elasticity_gradient(model: &ResponseModel, clients: f64) -> Vector3 {
     let slopes = [0.0, 1.0 / scale, (2.0 * clients - 1.0) / (scale * scale)];
     let sum = |of: Vector3| of.iter().zip(model.theta).map(|(a, b)| a * b).sum::<f64>();
     let (response, slope) = (sum(rows), sum(slopes));
-    [0, 1, 2].map(|at| {
-        clients * (slopes[at] * response - slope * rows[at]) / (response * response)
-    })
+    [0, 1, 2].map(|at| clients * (slopes[at] * response - slope * rows[at]) / (response * response))
 }

@@ -21,16 +21,33 @@ fn a_curve_has_a_law_and_a_limit_and_is_stored_as_a_run() {
     let scratch = Scratch::new(crate::PROGRAM);
     let page = scratch.path().join("curve.html");
     let page = page.to_str().expect("a plain path");
-    let args = ["curve", "-S", "-c", "1..6", "--length", "2s", "--json", "-o", page];
+    let args = [
+        "curve", "-S", "-c", "1..6", "--length", "2s", "--json", "-o", page,
+    ];
     let output = ok(&scratch, &args);
     let curve: ScalabilityCurve = serde_json::from_str(&output).expect("the curve is JSON");
     let clients: Vec<u32> = curve.points.iter().map(|it| it.clients).collect();
     // The coarse grid, whatever the search adds.
-    assert!(clients.is_sorted() && [1, 2, 4, 6].iter().all(|it| clients.contains(it)), "{clients:?}");
-    assert!(curve.points.iter().all(|it| it.rounds > 0 && it.tps() > 0.0));
-    assert!(curve.points[1..].iter().all(|it| it.limit.is_some()), "{:?}", curve.points);
+    assert!(
+        clients.is_sorted() && [1, 2, 4, 6].iter().all(|it| clients.contains(it)),
+        "{clients:?}"
+    );
+    assert!(
+        curve
+            .points
+            .iter()
+            .all(|it| it.rounds > 0 && it.tps() > 0.0)
+    );
+    assert!(
+        curve.points[1..].iter().all(|it| it.limit.is_some()),
+        "{:?}",
+        curve.points
+    );
     let law = curve.law.as_ref().expect("three blocks determine the law");
-    let knee = law.knee.low.expect("a knee is never certainly infinite on 6 clients");
+    let knee = law
+        .knee
+        .low
+        .expect("a knee is never certainly infinite on 6 clients");
     assert!(knee >= 1.0);
     let text = std::fs::read_to_string(page).expect("the page was written");
     assert!(text.contains("<svg") && text.contains("Universal Scalability Law"));
@@ -47,7 +64,9 @@ fn a_curve_by_rate_counts_latency_from_the_schedule() {
     // With 4 clients of 50 ms, about 80 transactions per second are possible: of 320, the backlog grows, and
     // so does the latency from the schedule; the statement itself takes no longer.
     let statement = "select pg_sleep(0.05)";
-    let mut args = vec!["curve", "--setup", "select 1", "--rate", "40,320", "-c", "4"];
+    let mut args = vec![
+        "curve", "--setup", "select 1", "--rate", "40,320", "-c", "4",
+    ];
     args.extend(["--length", "12s", "--no-profile", "--json", statement]);
     let curve: ScalabilityCurve = serde_json::from_str(&ok(&scratch, &args)).expect("JSON");
     assert_eq!(curve.law, None);
@@ -66,7 +85,10 @@ fn impossible_curves_say_what_is_missing() {
     let scratch = Scratch::new(crate::PROGRAM);
     for (args, expected) in [
         (vec!["curve"], "nothing to run"),
-        (vec!["curve", "-S", "-c", "1,2"], "at least 3 numbers of clients"),
+        (
+            vec!["curve", "-S", "-c", "1,2"],
+            "at least 3 numbers of clients",
+        ),
         (vec!["curve", "-S", "-c", "8..2"], "expected MIN..MAX"),
         (
             vec!["curve", "-S", "--rate", "100", "-c", "1,2"],

@@ -100,7 +100,7 @@ pub struct CurveArgs {
     pub jobs: u32,
 
     /// Maximum measuring time (10s, 2min), not including warm-up. The search ends earlier if the
-    /// knee is known to ±10%.
+    /// knee is known to ±3%.
     #[arg(long, value_name = "TIME", default_value = "60s")]
     pub length: HumanDuration,
 
@@ -144,7 +144,9 @@ impl FromStr for Levels {
             let number = text.trim().parse().ok();
             let number = number.filter(|it| (1..=LEVEL_MAX).contains(it));
             number.ok_or_else(|| {
-                format!("\"{text}\": expected a whole number from 1 to {LEVEL_MAX}, MIN..MAX, or a list")
+                format!(
+                    "\"{text}\": expected a whole number from 1 to {LEVEL_MAX}, MIN..MAX, or a list"
+                )
             })
         };
         let mut values = if let Some((low, high)) = text.split_once("..") {
@@ -171,7 +173,10 @@ impl Levels {
     pub fn doubled(&self) -> Vec<u32> {
         let low = self.values.first().copied().unwrap_or(1);
         let high = u64::from(low) << RATE_DOUBLINGS;
-        range(low, u32::try_from(high).map_or(LEVEL_MAX, |it| it.min(LEVEL_MAX)))
+        range(
+            low,
+            u32::try_from(high).map_or(LEVEL_MAX, |it| it.min(LEVEL_MAX)),
+        )
     }
 }
 

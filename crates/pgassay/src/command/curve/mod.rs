@@ -76,13 +76,25 @@ pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl Write) -> Result
     let logs = std::mem::take(&mut outcome.logs);
     let ended_early = outcome.ended_early.take();
     let load = question::load(args, &plan)?;
-    let mut run = assemble(&planned.found, plan, outcome, ended_early.as_ref(), identity)?;
+    let mut run = assemble(
+        &planned.found,
+        plan,
+        outcome,
+        ended_early.as_ref(),
+        identity,
+    )?;
     // Which trials are run depends on those before, so no number of them is complete by itself.
     run.complete = ended_early.is_none();
     let found = curve_of(&run, load);
     let mut files = files(&run, logs);
-    files.push(("curve.html".to_owned(), scalability_html(&found).into_bytes()));
-    files.push(("curve.json".to_owned(), scalability_json(&found).into_bytes()));
+    files.push((
+        "curve.html".to_owned(),
+        scalability_html(&found).into_bytes(),
+    ));
+    files.push((
+        "curve.json".to_owned(),
+        scalability_json(&found).into_bytes(),
+    ));
     let directory = saving::finish(writer, &run, &files)?;
     print(&found, &run, &directory, args, color, out)?;
     exit_of(run.id, ended_early)
@@ -175,7 +187,12 @@ fn print(
         writeln!(out, "! {}", warning.message)?;
     }
     let page = directory.join("curve.html");
-    writeln!(out, "\nseed {}; page: {}", run.plan.schedule.seed, page.display())?;
+    writeln!(
+        out,
+        "\nseed {}; page: {}",
+        run.plan.schedule.seed,
+        page.display()
+    )?;
     Ok(out.flush()?)
 }
 

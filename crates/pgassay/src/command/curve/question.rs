@@ -107,7 +107,9 @@ pub fn load(args: &CurveArgs, plan: &Plan) -> Result<String> {
         None => String::new(),
     };
     let (script, protocol) = (&plan.variants[0], args.protocol.as_str());
-    Ok(format!("{script}, {protocol} protocol{with_rate}, {server}"))
+    Ok(format!(
+        "{script}, {protocol} protocol{with_rate}, {server}"
+    ))
 }
 
 /// Replaces the plan's only condition by one for each rate.
