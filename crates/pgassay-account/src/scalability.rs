@@ -156,6 +156,8 @@ pub enum LimitKind {
     LoadGenerator,
     /// Network and wake-up.
     Network,
+    /// With a rate: transactions that were due waited for a free client.
+    Clients,
     /// Unexplained time.
     Unexplained,
 }
@@ -204,13 +206,23 @@ pub fn scalability_curve(
         let mut ledgers = ledgers.iter();
         ledgers.find(|ledger| (ledger.condition, ledger.variant) == (it.condition, 0))
     };
-    let first = order.first().and_then(|it| ledger(it));
+    let side = |it: &PointSummary| {
+        let ledger = ledger(it)?;
+        // Without a rate, both are the same up to the ends of the window.
+        let waited_us = (it.latency_mean_us - ledger.response_us).max(0.0);
+        let is_paced = rate(it.condition).is_some();
+        Some(ResponseSide {
+            ledger,
+            waited_us: if is_paced { waited_us } else { 0.0 },
+        })
+    };
+    let first = order.first().and_then(|it| side(it));
     let law = fit.as_ref().and_then(|it| it.as_ref().ok());
     let curve_points = order.iter().enumerate().map(|(at, summary)| {
-        let both = first.zip(ledger(summary)).filter(|_| at > 0);
+        let both = first.zip(side(summary)).filter(|_| at > 0);
         CurvePoint {
             rate: rate(summary.condition),
-            limit: both.map(|(first, ledger)| limit(first, ledger, summary.client_limited)),
+            limit: both.map(|(first, side)| limit(first, side, summary.client_limited)),
             ..curve_point(plan, summary, &rounds, law)
         }
     });
@@ -338,9 +350,23 @@ fn kind(row: &Row) -> Option<LimitKind> {
     })
 }
 
-/// What grew most from the first ledger to another one.
-fn limit(first: &Ledger, ledger: &Ledger, client_limited: f64) -> ScalingLimit {
-    let growth_us = ledger.response_us - first.response_us;
+/// The parts of a point's response time.
+#[derive(Debug, Clone, Copy)]
+struct ResponseSide<'a> {
+    ledger: &'a Ledger,
+    /// From the time at which a transaction was due to its start.
+    waited_us: f64,
+}
+
+impl ResponseSide<'_> {
+    fn response_us(&self) -> f64 {
+        self.ledger.response_us + self.waited_us
+    }
+}
+
+/// What grew most from the first point to another one.
+fn limit(first: ResponseSide<'_>, side: ResponseSide<'_>, client_limited: f64) -> ScalingLimit {
+    let growth_us = side.response_us() - first.response_us();
     let none = |kind: LimitKind, row: &str| ScalingLimit {
         kind,
         row: row.to_owned(),
@@ -350,13 +376,15 @@ fn limit(first: &Ledger, ledger: &Ledger, client_limited: f64) -> ScalingLimit {
     if client_limited >= CLIENT_LIMITED {
         return none(LimitKind::LoadGenerator, "client CPU");
     }
-    if growth_us < GROWTH_MIN * first.response_us {
+    if growth_us < GROWTH_MIN * first.response_us() {
         return none(LimitKind::Nothing, "");
     }
     // Rows of a kind by name, since phases do not matter here.
     let mut rows: BTreeMap<(LimitKind, &str), f64> = BTreeMap::new();
-    for (ledger, sign) in [(first, -1.0), (ledger, 1.0)] {
-        for row in &ledger.rows {
+    for (side, sign) in [(first, -1.0), (side, 1.0)] {
+        let waiting = (LimitKind::Clients, "waiting for a free client");
+        *rows.entry(waiting).or_default() += sign * side.waited_us;
+        for row in &side.ledger.rows {
             if let Some(kind) = kind(row) {
                 *rows.entry((kind, row.mechanism.as_str())).or_default() += sign * row.us;
             }
@@ -420,6 +448,26 @@ mod tests {
         ])
     }
 
+    fn side(ledger: &Ledger) -> ResponseSide<'_> {
+        ResponseSide {
+            ledger,
+            waited_us: 0.0,
+        }
+    }
+
+    #[test]
+    fn waiting_for_a_free_client_is_a_limit_of_a_rate() {
+        let first = with(Part::RunQueue, Nature::Queueing, "run queue", 1.0);
+        let later = with(Part::RunQueue, Nature::Queueing, "run queue", 301.0);
+        let waiting = |waited_us: f64| ResponseSide {
+            waited_us,
+            ..side(&later)
+        };
+        let kind = |waited_us: f64| limit(side(&first), waiting(waited_us), 0.0).kind;
+        assert_eq!(kind(200.0), LimitKind::Processors);
+        assert_eq!(kind(400.0), LimitKind::Clients);
+    }
+
     #[test]
     fn the_limit_is_what_grew_most_since_the_first_point() {
         use Nature::{Queueing, Service, Think};
@@ -435,11 +483,14 @@ mod tests {
             row(Part::RunQueue, Queueing, "run queue", 600.0),
         ]);
         // Both locks together grew more than the run queue; the longest row stayed as it was.
-        let found = limit(&first, &later, 0.0);
+        let found = limit(side(&first), side(&later), 0.0);
         assert_eq!(found.kind, LimitKind::Locks);
         assert_eq!(found.row, "Lock transactionid");
         assert!((found.us - 800.0).abs() < 1e-9 && (found.growth_us - 1420.0).abs() < 1e-9);
-        assert_eq!(limit(&first, &later, 1.0).kind, LimitKind::LoadGenerator);
+        assert_eq!(
+            limit(side(&first), side(&later), 1.0).kind,
+            LimitKind::LoadGenerator
+        );
         let first = with(Part::RunQueue, Queueing, "run queue", 1.0);
         for (part, nature, mechanism, expected) in [
             (Part::RunQueue, Queueing, "run queue", LimitKind::Processors),
@@ -483,16 +534,26 @@ mod tests {
             (Part::OnCpu, Service, "buffer manager", LimitKind::ServerCpu),
         ] {
             let later = with(part, nature, mechanism, 500.0);
-            assert_eq!(limit(&first, &later, 0.0).kind, expected, "{mechanism}");
+            assert_eq!(
+                limit(side(&first), side(&later), 0.0).kind,
+                expected,
+                "{mechanism}"
+            );
         }
         // Sleep is requested; a response time that hardly grew has no limit.
         let hardly = with(Part::RunQueue, Queueing, "run queue", 9.0);
-        assert_eq!(limit(&first, &hardly, 0.0).kind, LimitKind::Nothing);
+        assert_eq!(
+            limit(side(&first), side(&hardly), 0.0).kind,
+            LimitKind::Nothing
+        );
         let asleep = ledger(vec![
             row(Part::OnCpu, Service, "executor", 150.0),
             row(Part::Client, Think, "client sleep", 500.0),
         ]);
-        assert_eq!(limit(&first, &asleep, 0.0).kind, LimitKind::ServerCpu);
+        assert_eq!(
+            limit(side(&first), side(&asleep), 0.0).kind,
+            LimitKind::ServerCpu
+        );
     }
 
     #[test]

@@ -13,6 +13,8 @@ const COLUMNS: usize = 80;
 /// The plot's size in characters.
 const PLOT_COLUMNS: usize = 62;
 const PLOT_ROWS: usize = 12;
+/// Columns for labels that extend beyond the plot.
+const BEYOND: usize = 5;
 const LIMIT_COLUMNS: usize = 22;
 
 /// The curve as text, with a final newline.
@@ -126,42 +128,47 @@ fn plot(curve: &ScalabilityCurve) -> String {
     let labels = [
         (0, label(highest)),
         (row(highest / 2.0), label(highest / 2.0)),
-        (PLOT_ROWS - 1, label(0.0)),
+        (PLOT_ROWS - 1, "0".to_owned()),
     ];
-    let mut out = format!("  {}\n", if is_paced { "p99 ms" } else { "tps" });
+    let title = if is_paced {
+        "p99 latency in ms by requested tps"
+    } else {
+        "tps by number of clients; the dotted line is the law"
+    };
+    let mut out = format!("  {title}\n");
     for (number, line) in grid.iter().enumerate() {
         let label = labels.iter().find(|(at, _)| *at == number);
         let label = label.map_or("", |(_, label)| label.as_str());
         let line: String = line.iter().collect();
         _ = writeln!(out, "{}", format!("  {label:>10} │{line}").trim_end());
     }
-    out.push_str(&axis(curve, least, most, is_paced));
+    out.push_str(&axis(curve, least, most));
     out
 }
 
 /// The line below the plot, the numbers at it, and the places of knee and peak.
-fn axis(curve: &ScalabilityCurve, least: f64, most: f64, is_paced: bool) -> String {
+fn axis(curve: &ScalabilityCurve, least: f64, most: f64) -> String {
     let indent = " ".repeat(13);
-    let mut numbers = vec![' '; PLOT_COLUMNS + 8];
+    let mut numbers = vec![' '; PLOT_COLUMNS + BEYOND];
     let mut free = 0;
     for point in &curve.points {
         let text = number::whole(across(point)).replace('\u{a0}', " ");
-        let first = column_of(across(point), least, most);
-        if first >= free && first + text.chars().count() <= numbers.len() {
+        let length = text.chars().count();
+        let first = column_of(across(point), least, most).min(numbers.len() - length);
+        if first >= free {
             for (at, digit) in text.chars().enumerate() {
                 numbers[first + at] = digit;
             }
-            free = first + text.chars().count() + 1;
+            free = first + length + 1;
         }
     }
     let numbers: String = numbers.into_iter().collect();
-    let unit = if is_paced { "tps requested" } else { "clients" };
     let mut out = format!("{}└{}\n", &indent[1..], "─".repeat(PLOT_COLUMNS));
-    _ = writeln!(out, "{indent}{}  {unit}", numbers.trim_end());
+    _ = writeln!(out, "{indent}{}", numbers.trim_end());
     let Some(law) = &curve.law else {
         return out;
     };
-    let mut marks = vec![' '; PLOT_COLUMNS + 8];
+    let mut marks = vec![' '; PLOT_COLUMNS + BEYOND];
     for (figure, name) in [(&law.knee, "↑knee"), (&law.peak, "↑peak")] {
         let place = figure.estimate.filter(|it| (least..=most).contains(it));
         let first = place.map(|it| column_of(it, least, most));

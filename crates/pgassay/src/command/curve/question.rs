@@ -103,7 +103,7 @@ pub fn load(args: &CurveArgs, plan: &Plan) -> Result<String> {
         (None, None) => format!("PostgreSQL {}", args.version),
     };
     let with_rate = match &args.rate {
-        Some(_) => format!(", {}", plan.conditions[0].title()),
+        Some(_) => format!(", {} clients", plan.conditions[0].clients),
         None => String::new(),
     };
     let (script, protocol) = (&plan.variants[0], args.protocol.as_str());
