@@ -1,4 +1,4 @@
-//! Which rates to measure next, so that the highest sustained one is found and its surroundings are known.
+//! Which rates to measure next, so that the highest sustained one is found and the rates near it are known.
 
 use std::collections::BTreeMap;
 

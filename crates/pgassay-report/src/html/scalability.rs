@@ -119,13 +119,12 @@ impl Chart {
                 .collect(),
             is_line_only: false,
         };
-        let mut series = vec![
-            of("mean", |it| it.latency_mean_us),
-            of("p99", |it| it.latency_p99_us),
-        ];
         // A closed loop without think time: Little's law.
         let millis = |law: &FittedLaw, clients: f64| clients / law.throughput(clients) * 1e3;
+        let mut series = vec![of("mean", |it| it.latency_mean_us)];
+        // Second, as in the other chart, for the same color.
         series.extend(law_line(curve, millis));
+        series.push(of("p99", |it| it.latency_p99_us));
         Self {
             title: "Latency, ms",
             series,

@@ -87,7 +87,7 @@ pub(super) struct LoadLevel {
 }
 
 /// What is fitted: the levels, and the noise between rounds.
-pub(super) struct Levels {
+pub(super) struct FitData {
     pub(super) levels: Vec<LoadLevel>,
     /// Variance of ln X of a round.
     pub(super) noise: f64,
@@ -111,7 +111,7 @@ pub(super) struct Estimate3 {
 
 /// A fit, before anything is derived from it.
 pub(super) struct RawFit {
-    pub(super) levels: Levels,
+    pub(super) levels: FitData,
     pub(super) model: ResponseModel,
     pub(super) estimate: Estimate3,
     /// Variance of the misfit.
@@ -146,7 +146,7 @@ pub fn fit_scalability(measured: &[MeasuredThroughput]) -> Result<ScalabilityFit
     })
 }
 
-impl Levels {
+impl FitData {
     fn of(measured: &[MeasuredThroughput]) -> Result<Self, StatsError> {
         let mut logs: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
         for it in measured {
@@ -262,7 +262,7 @@ pub(super) fn information(cholesky: &Cholesky, rows: &[Vector3]) -> (Matrix3, [V
 
 impl RawFit {
     pub(super) fn of(measured: &[MeasuredThroughput]) -> Result<Self, StatsError> {
-        let levels = Levels::of(measured)?;
+        let levels = FitData::of(measured)?;
         let most = levels.levels.last().map_or(1, |it| it.clients);
         let mut model = ResponseModel {
             theta: [0.0; 3],
@@ -347,7 +347,7 @@ impl RawFit {
 impl Estimate3 {
     /// One step of the iteration from the model's parameters; with all of them 0, the relative least squares
     /// of N/X, which need no start.
-    fn of(levels: &Levels, model: &ResponseModel, misfit: f64) -> Option<Self> {
+    fn of(levels: &FitData, model: &ResponseModel, misfit: f64) -> Option<Self> {
         let cholesky = level_covariance(&levels.levels, levels.noise, misfit)?;
         let mut rows = Vec::new();
         let mut residuals = Vec::new();
@@ -381,7 +381,7 @@ impl Estimate3 {
 }
 
 /// The misfit with the greatest restricted likelihood, as a variance.
-fn most_likely_misfit(levels: &Levels, model: &ResponseModel) -> f64 {
+fn most_likely_misfit(levels: &FitData, model: &ResponseModel) -> f64 {
     let mut best = (f64::NEG_INFINITY, 0.0);
     for factor in MISFIT_FACTORS {
         let misfit = levels.noise * factor * factor;
