@@ -101,7 +101,7 @@ impl Chart {
             values: curve.points.iter().map(measured).collect(),
             is_line_only: false,
         }];
-        series.extend(law_line(curve, |law, clients| law.throughput(clients)));
+        series.extend(law_line(curve, FittedLaw::throughput));
         Self {
             title: "Throughput, transactions per second",
             series,

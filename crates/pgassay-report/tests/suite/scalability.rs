@@ -36,13 +36,13 @@ fn law() -> FittedLaw {
     }
 }
 
-fn limit(kind: LimitKind, row: &str) -> Option<ScalingLimit> {
-    Some(ScalingLimit {
+fn limit(kind: LimitKind, row: &str) -> ScalingLimit {
+    ScalingLimit {
         kind,
         row: row.to_owned(),
         us: 180.0,
         growth_us: 240.0,
-    })
+    }
 }
 
 fn point(clients: u32, tps: f64, limit: Option<ScalingLimit>) -> CurvePoint {
@@ -68,9 +68,9 @@ fn curve() -> ScalabilityCurve {
         let tps = law().throughput(f64::from(*clients)) * noise;
         let limit = match clients {
             1 => None,
-            2 | 4 => limit(LimitKind::Nothing, ""),
-            8 | 10 => limit(LimitKind::LightweightLocks, "LWLock WALWrite"),
-            _ => limit(LimitKind::Processors, "run queue"),
+            2 | 4 => Some(limit(LimitKind::Nothing, "")),
+            8 | 10 => Some(limit(LimitKind::LightweightLocks, "LWLock WALWrite")),
+            _ => Some(limit(LimitKind::Processors, "run queue")),
         };
         point(*clients, tps, limit)
     });
@@ -102,7 +102,11 @@ fn rate_curve() -> ScalabilityCurve {
             fitted: None,
             latency_mean_us: latency_us,
             latency_p99_us: latency_us * 5.0,
-            ..point(16, rate, limit(LimitKind::Locks, "Lock transactionid"))
+            ..point(
+                16,
+                rate,
+                Some(limit(LimitKind::Locks, "Lock transactionid")),
+            )
         }
     });
     ScalabilityCurve {
@@ -119,8 +123,8 @@ fn hostile_curve() -> ScalabilityCurve {
     let law = curve.law.as_mut().unwrap();
     law.peak = figure(f64::INFINITY, 70.0, f64::INFINITY);
     law.knee = figure(f64::INFINITY, 66.0, f64::INFINITY);
-    curve.load = "<script>alert(1)</script>\u{1b}[2J".to_owned();
-    curve.points[3].limit = limit(LimitKind::OtherWaits, "</td>\u{7}IPC x");
+    "<script>alert(1)</script>\u{1b}[2J".clone_into(&mut curve.load);
+    curve.points[3].limit = Some(limit(LimitKind::OtherWaits, "</td>\u{7}IPC x"));
     curve
 }
 
