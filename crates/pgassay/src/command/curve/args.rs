@@ -30,6 +30,7 @@ The curve is stored as a run: pgassay show prints its figures and ledgers.";
 /// Flags of `pgassay curve`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct CurveArgs {
     /// SQL statements; each is run as one transaction. Several are chosen at random.
     #[arg(value_name = "SQL")]
