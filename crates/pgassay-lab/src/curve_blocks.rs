@@ -219,12 +219,15 @@ mod tests {
         plan
     }
 
-    /// Trials of a block on a server with a peak at 22 clients and a bit of noise.
+    /// Trials of a block on a server with a peak at 22 clients and much noise.
     fn measured(plan: &Plan, block: &Block) -> Vec<Trial> {
         let trial = |round: &Round, kind: TrialKind, position: usize| {
             let clients = f64::from(plan.conditions[round.condition].clients);
             let slowdown = 1.0 + 0.03 * (clients - 1.0) + 0.002 * clients * (clients - 1.0);
-            let noise = 1.0 + 0.02 * f64::from((block.number * 7 + position as u32) % 5) / 5.0;
+            // Irregular, so that the knee is not known after the coarse grid.
+            let irregular =
+                (block.number * 7 + position as u32 * 3 + round.condition as u32 * 5) % 11;
+            let noise = 1.0 + 0.3 * f64::from(irregular) / 11.0;
             Trial {
                 block: block.number,
                 condition: round.condition,
