@@ -2,7 +2,8 @@
 //!
 //! Trials and profiles → [`ledger`] (where a transaction's time goes) and [`counters`] → [`comparison`]
 //! (what differs between variants, with intervals and verdicts). [`instructions`] compares exact counts
-//! instead of times; [`calibration`] measures how often verdicts are wrong.
+//! instead of times; [`scalability`] fits throughput against the number of clients; [`calibration`] measures how
+//! often verdicts are wrong.
 //!
 //! Nothing here does I/O or reads a clock.
 
@@ -14,3 +15,4 @@ pub mod counters;
 mod fixture;
 pub mod instructions;
 pub mod ledger;
+pub mod scalability;

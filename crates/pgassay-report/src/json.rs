@@ -1,5 +1,6 @@
-//! Runs and observations as JSON, and the JSON Schemas of runs, observations and studies.
+//! Runs, observations and scalability curves as JSON, and the JSON Schemas of these and of studies.
 
+use pgassay_account::scalability::ScalabilityCurve;
 use pgassay_model::study::Study;
 use pgassay_record::observation::Observation;
 use pgassay_record::run::Run;
@@ -31,6 +32,20 @@ pub fn observation_json(observation: &Observation) -> String {
 /// The JSON Schema of an observation, version 1.
 pub fn observation_schema() -> String {
     schema::<Observation>()
+}
+
+/// A scalability curve as indented JSON with a final newline; see `docs/schema`.
+///
+/// # Panics
+/// Never, for the same reason as [`json`].
+pub fn scalability_json(curve: &ScalabilityCurve) -> String {
+    let text = serde_json::to_string_pretty(curve);
+    text.expect("a curve has no maps") + "\n"
+}
+
+/// The JSON Schema of a scalability curve, version 1.
+pub fn scalability_schema() -> String {
+    schema::<ScalabilityCurve>()
 }
 
 /// The JSON Schema of study files (for editors; the files are TOML), version 1.

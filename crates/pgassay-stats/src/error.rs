@@ -65,6 +65,20 @@ pub enum StatsError {
         /// The largest α of the tables.
         alpha_max: f64,
     },
+    /// Too few numbers of clients for the Universal Scalability Law, or none was measured repeatedly.
+    #[error(
+        "{loads} numbers of clients in {rounds} rounds; the law needs at least 3 of them, and repeated \
+         rounds of one"
+    )]
+    TooFewLoads {
+        /// Different numbers of clients.
+        loads: usize,
+        /// Rounds.
+        rounds: usize,
+    },
+    /// The throughputs do not determine that of one client.
+    #[error("the throughput of one client cannot be extrapolated; measure fewer clients, too")]
+    NoScalabilityFit,
     /// A row of counts does not have one count for each trial.
     #[error("row {row} has {found} counts of variant {side}, but there are {expected} trials")]
     WrongLength {

@@ -12,6 +12,7 @@
 //!   stages;
 //! - [`cost`]: the difference in each function's µs per transaction with its uncertainty;
 //! - [`dispersion`]: the noise between trials beyond counting noise;
+//! - [`scalability`]: throughput against the number of clients, its knee and its peak;
 //! - [`multiplicity`]: corrections by Holm and by Benjamini and Hochberg;
 //! - [`order`]: the order of trials, so that drift cancels; [`random`]: its generator.
 //!
@@ -34,6 +35,7 @@ pub mod random;
 pub mod rank;
 #[cfg(test)]
 mod sampling;
+pub mod scalability;
 pub mod sequential;
 pub mod unit;
 pub mod verdict;

@@ -37,6 +37,9 @@ pub enum CliCommand {
     Compare(Box<crate::command::compare::CompareArgs>),
     /// Fail if a variant is slower than the baseline by more than a limit: a gate for builds.
     Gate(Box<crate::command::gate::GateArgs>),
+    /// Measure throughput and latency against the number of clients, or latency against the rate:
+    /// where they stop to scale, and what the limit is.
+    Curve(Box<crate::command::curve::CurveArgs>),
     /// Profile a running server: show where its CPU time goes.
     Profile(Box<ProfileArgs>),
     /// Count the instructions that a transaction executes, under valgrind. Counts are repeatable

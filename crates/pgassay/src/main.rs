@@ -62,6 +62,7 @@ fn dispatch(cli: &Cli) -> Result<()> {
         CliCommand::Run(args) => command::run::run(args, cli.color, &mut out)?,
         CliCommand::Compare(args) => command::compare::compare(args, cli.color, &mut out)?,
         CliCommand::Gate(args) => command::gate::gate(args, cli.color, &mut out)?,
+        CliCommand::Curve(args) => command::curve::curve(args, cli.color, &mut out)?,
         CliCommand::Profile(args) => command::profile::profile(args, cli.color, &mut out)?,
         CliCommand::Calibrate(args) => command::calibrate::calibrate(args, &mut out)?,
         CliCommand::Count(args) => command::count::count(args, &mut out)?,

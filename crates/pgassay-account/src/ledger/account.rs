@@ -13,7 +13,9 @@
 use std::collections::BTreeMap;
 
 use super::reason::Reason;
-use super::row::{NETWORK_AND_THREAD_REMAINDER, NETWORK_REMAINDER, Nature, Part, Row};
+use super::row::{
+    CLIENT_RUN_QUEUE, NETWORK_AND_THREAD_REMAINDER, NETWORK_REMAINDER, Nature, Part, Row,
+};
 
 /// Exact times per transaction, in µs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -263,12 +265,7 @@ fn client_rows(client_us: f64, client: Option<&ClientParts>) -> Vec<Row> {
         ),
         row(Part::Client, Nature::Think, "client sleep", asleep),
         row(Part::Client, Nature::Service, "client CPU", cpu),
-        row(
-            Part::Client,
-            Nature::Queueing,
-            "client run queue",
-            run_queue,
-        ),
+        row(Part::Client, Nature::Queueing, CLIENT_RUN_QUEUE, run_queue),
         row(Part::Client, Nature::Queueing, "client thread busy", turn),
         row(Part::Client, Nature::Queueing, remainder, left_us),
     ]

@@ -43,7 +43,9 @@ pub use difference::difference;
 pub use divider::{Divider, tier};
 pub use measurements::PointMeasurements;
 pub use reason::Reason;
-pub use row::{Nature, Part, Row, explained_share, groups, is_explained, is_remainder};
+pub use row::{
+    Nature, Part, Row, explained_share, groups, is_client_run_queue, is_explained, is_remainder,
+};
 pub use tail::{TAIL_TRANSACTIONS_MIN, Tail, TailRow};
 pub use trials::{ledger, rows_by_block};
 pub use weights::{blocked_key, blocked_weights, cpu_weights};

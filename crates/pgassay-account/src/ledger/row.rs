@@ -89,6 +89,14 @@ pub fn is_remainder(mechanism: &str) -> bool {
     matches!(mechanism, NETWORK_REMAINDER | NETWORK_AND_THREAD_REMAINDER)
 }
 
+/// Waiting of the load generator's threads for a CPU.
+pub(super) const CLIENT_RUN_QUEUE: &str = "client run queue";
+
+/// Whether a row is the wait of the load generator for a CPU.
+pub fn is_client_run_queue(mechanism: &str) -> bool {
+    mechanism == CLIENT_RUN_QUEUE
+}
+
 /// Whether a row explains its time. Time with an unknown reason, undivided on-CPU time and the
 /// remainder of the wait for the client do not.
 pub fn is_explained(part: Part, phase: &str, mechanism: &str) -> bool {

@@ -118,6 +118,7 @@ pub fn connect_pool(order: &ClientsOrder<'_>, context: &RunContext<'_>) -> Resul
         debug: None,
         limits: Limits::default(),
         options: ClientOptions {
+            rate_per_s: point.rate_per_s,
             reconnects: point.reconnects,
             ..ClientOptions::default()
         },

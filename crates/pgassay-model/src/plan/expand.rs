@@ -138,6 +138,7 @@ impl Expansion<'_> {
             driver,
             address: variant.address.clone(),
             network,
+            rate_per_s: None,
             protocol: variant.protocol.or(at.protocol).unwrap_or_default(),
             session: self.session(index, variant, at, &values)?,
             gives: yield_of(self, &scripts, &values)?,

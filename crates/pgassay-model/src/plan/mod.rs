@@ -191,7 +191,7 @@ impl Condition {
 }
 
 /// One variant under one condition.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
     /// Index into [`Plan::variants`].
     pub variant: usize,
@@ -214,6 +214,10 @@ pub struct Point {
     /// Whether each transaction opens a new connection.
     #[serde(default, skip_serializing_if = "crate::study::is_false")]
     pub reconnects: bool,
+    /// Transactions per second over all clients, due at the events of a Poisson process; latency counts
+    /// from then. `None` if each client sends its next transaction at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_per_s: Option<f64>,
     /// Query protocol mode.
     pub protocol: Protocol,
     /// Session settings.

@@ -21,6 +21,7 @@ mod pairs;
 mod plans;
 mod price;
 mod provenance;
+mod scalability;
 mod scale;
 mod statements;
 mod statistics;
@@ -30,6 +31,7 @@ mod waterfall;
 
 pub use instructions::instruction_counts_html;
 pub use observation::observation_html;
+pub use scalability::scalability_html;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;

@@ -18,12 +18,14 @@ mod notes;
 mod observation;
 mod plans;
 mod price;
+mod scalability;
 mod statements;
 mod statistics;
 mod style;
 mod table;
 
 pub use observation::observation_text;
+pub use scalability::scalability_text;
 pub use style::Style;
 
 use pgassay_record::run::Run;

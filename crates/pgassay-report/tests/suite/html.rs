@@ -28,11 +28,11 @@ fn all_runs() -> Vec<(&'static str, Run)> {
 }
 
 /// A tag's name, and the names and values of its attributes.
-type Tag = (String, Vec<(String, String)>);
+pub type Tag = (String, Vec<(String, String)>);
 
 /// Every tag with its attributes, and all text outside tags. Panics on anything that the HTML standard
 /// calls a parse error, and on tags that do not match.
-fn parsed(page: &str) -> (Vec<Tag>, String) {
+pub fn parsed(page: &str) -> (Vec<Tag>, String) {
     const VOID: [&str; 3] = ["meta", "input", "br"];
     let mut emitter = DefaultEmitter::default();
     emitter.naively_switch_states(true);

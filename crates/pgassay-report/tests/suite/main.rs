@@ -7,4 +7,5 @@ mod exports;
 mod fixture;
 mod html;
 mod json;
+mod scalability;
 mod terminal;

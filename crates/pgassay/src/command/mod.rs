@@ -5,6 +5,7 @@ pub mod calibrate;
 pub mod choice;
 pub mod compare;
 pub mod count;
+pub mod curve;
 pub mod doctor;
 pub mod gate;
 pub mod list;

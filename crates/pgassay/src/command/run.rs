@@ -1,7 +1,7 @@
 //! `pgassay run`: runs a study, stores the result and prints it.
 
 mod fixes;
-mod saving;
+pub mod saving;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -160,7 +160,7 @@ fn prepare(
 }
 
 /// What is known about a run before its first trial.
-fn run_start(study: &LoadedStudy, plan: &Plan) -> RunStart {
+pub fn run_start(study: &LoadedStudy, plan: &Plan) -> RunStart {
     RunStart {
         study_name: study.name.clone(),
         question: study.study.question.clone(),
@@ -308,7 +308,7 @@ fn calibration(store: &Store) -> Option<CalibrationSummary> {
 }
 
 /// The files to store beside the result: its report, its profiles and the servers' logs.
-fn files(run: &Run, logs: Vec<(String, Vec<u8>)>) -> Vec<(String, Vec<u8>)> {
+pub fn files(run: &Run, logs: Vec<(String, Vec<u8>)>) -> Vec<(String, Vec<u8>)> {
     let mut files = logs;
     files.push((
         "report.html".to_owned(),

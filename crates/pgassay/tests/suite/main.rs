@@ -8,6 +8,7 @@ mod compare;
 mod counters;
 mod counting;
 mod crate_dependencies;
+mod curve;
 mod documents;
 mod external_changes;
 mod faults;

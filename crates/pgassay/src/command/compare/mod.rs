@@ -1,7 +1,7 @@
 //! `pgassay compare`: asks a question in one line, without a study file.
 
 mod args;
-mod question;
+pub mod question;
 
 use std::io::Write;
 

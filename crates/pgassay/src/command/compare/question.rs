@@ -1,7 +1,7 @@
 //! Writes the study that the flags of `pgassay compare` describe.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use pgassay_model::study::{Protocol, Variant};
@@ -16,11 +16,11 @@ use crate::command::choice::{other, pgbench_tables, settings, variant};
 const NAME_CHARS: usize = 40;
 
 /// A script to run, and its name in reports.
-struct NamedScript {
-    name: String,
-    text: String,
-    /// The name of one of pgbench's scripts, instead of a text.
-    is_builtin: bool,
+pub struct NamedScript {
+    pub name: String,
+    pub text: String,
+    /// Whether the text is the name of one of pgbench's scripts.
+    pub is_builtin: bool,
 }
 
 /// The text of the study, in TOML.
@@ -63,7 +63,8 @@ pub fn study_text(args: &CompareArgs) -> Result<String> {
     Ok(toml::to_string(&study)?)
 }
 
-fn table<'a>(entries: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
+/// A TOML table of these entries.
+pub fn table<'a>(entries: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
     let entries = entries.into_iter();
     let entries = entries.map(|(name, value)| (name.to_owned(), value));
     Value::Table(entries.collect())
@@ -88,7 +89,7 @@ fn server(args: &CompareArgs) -> Result<Table> {
 }
 
 /// A directory as the saved study can name it from anywhere.
-fn absolute(directory: &str) -> Result<String> {
+pub fn absolute(directory: &str) -> Result<String> {
     let path = std::path::absolute(directory)
         .with_context(|| format!("--binaries {directory}: not a path"))?;
     Ok(path.display().to_string())
@@ -96,18 +97,31 @@ fn absolute(directory: &str) -> Result<String> {
 
 /// The scripts in the order in which `compare --help` lists their flags.
 fn scripts(args: &CompareArgs) -> Result<Vec<NamedScript>> {
+    let select_only = args.select_only.then_some("select-only");
+    let simple_update = args.skip_some_updates.then_some("simple-update");
+    let builtins = args.builtin.iter().map(String::as_str);
+    let builtins: Vec<&str> = builtins.chain(select_only).chain(simple_update).collect();
+    named_scripts(&args.sql, &args.file, &builtins)
+}
+
+/// Scripts with different names, from statements, files, and names of pgbench's scripts.
+pub fn named_scripts(
+    sql: &[String],
+    files: &[PathBuf],
+    builtins: &[&str],
+) -> Result<Vec<NamedScript>> {
     let mut scripts = Vec::new();
-    if args.sql.iter().any(|sql| sql.trim().is_empty()) {
+    if sql.iter().any(|sql| sql.trim().is_empty()) {
         bail!("a statement is empty");
     }
-    for (sql, name) in args.sql.iter().zip(names_of(&args.sql)) {
+    for (sql, name) in sql.iter().zip(names_of(sql)) {
         scripts.push(NamedScript {
             name,
             text: format!("{};\n", sql.trim().trim_end_matches(';')),
             is_builtin: false,
         });
     }
-    for path in &args.file {
+    for path in files {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the script {}", path.display()))?;
         let stem = path.file_stem().unwrap_or(path.as_os_str());
@@ -117,10 +131,7 @@ fn scripts(args: &CompareArgs) -> Result<Vec<NamedScript>> {
             is_builtin: false,
         });
     }
-    let select_only = args.select_only.then_some("select-only");
-    let simple_update = args.skip_some_updates.then_some("simple-update");
-    let named = args.builtin.iter().map(String::as_str);
-    for name in named.chain(select_only).chain(simple_update) {
+    for name in builtins {
         let builtin = Builtin::find(name)?;
         scripts.push(NamedScript {
             name: builtin.name.to_owned(),
@@ -290,7 +301,7 @@ fn short(sql: &str) -> String {
 }
 
 /// The SQL that a flag specifies: the text of a file if there is one with this name.
-fn sql_or_file(flag: &str, value: &str) -> Result<String> {
+pub fn sql_or_file(flag: &str, value: &str) -> Result<String> {
     let path = Path::new(value);
     // A statement contains a space; the name of a missing file should not be run as SQL.
     let names_a_file = path.extension().is_some_and(|it| it == "sql") && !value.contains(' ');

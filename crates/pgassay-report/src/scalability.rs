@@ -1,0 +1,271 @@
+//! A scalability curve in sentences, the same in the terminal and on the page.
+
+use pgassay_account::scalability::{
+    CurveFigure, CurvePoint, FittedLaw, LimitKind, ScalabilityCurve, ScalingLimit,
+};
+
+use crate::number;
+
+/// A law that misses a measured throughput by more than this share is reported.
+const MISS_NOTICEABLE: f64 = 0.05;
+
+/// The answers, the most important first.
+pub(crate) fn answers(curve: &ScalabilityCurve) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Some(law) = &curve.law {
+        found.extend([peak(curve, law), knee(curve, law), parameters(law)]);
+    }
+    found.extend(
+        curve
+            .no_law
+            .as_ref()
+            .map(|why| format!("No law was fitted: {why}.")),
+    );
+    found.extend(rates(curve));
+    found.extend(limit(curve));
+    found.extend(curve.law.as_ref().and_then(|law| misfit(curve, law)));
+    found
+}
+
+/// What was run and how long.
+pub(crate) fn what_was_run(curve: &ScalabilityCurve) -> String {
+    let rounds: u64 = curve.points.iter().map(|it| u64::from(it.rounds)).sum();
+    format!(
+        "{}; {} at {}, {} inside trials",
+        curve.load,
+        number::count(rounds, "round"),
+        match curve.points.len() {
+            1 => "1 point".to_owned(),
+            points => format!("{points} points"),
+        },
+        number::duration(curve.measured_s * 1e6),
+    )
+}
+
+/// The largest measured number of clients.
+fn most(curve: &ScalabilityCurve) -> u32 {
+    curve.points.iter().map(|it| it.clients).max().unwrap_or(0)
+}
+
+/// `[19, 31]`, `[19, more than 64]`: whole clients around the interval.
+fn clients_interval(figure: &CurveFigure, most: u32) -> String {
+    let end = |value: Option<f64>, whole: fn(f64) -> f64| match value {
+        Some(value) if value <= f64::from(most) => number::whole(whole(value)),
+        _ => format!("more than {most}"),
+    };
+    let low = end(figure.low, f64::floor);
+    format!("[{low}, {}]", end(figure.high, f64::ceil))
+}
+
+/// The number of clients, if it was measured.
+fn within(figure: &CurveFigure, most: u32) -> Option<f64> {
+    figure.estimate.filter(|it| *it <= f64::from(most))
+}
+
+fn clients(number: f64) -> String {
+    number::count(number.round() as u64, "client")
+}
+
+fn tps_interval(figure: &CurveFigure) -> String {
+    let end = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), number::tps);
+    format!("[{}, {}]", end(figure.low), end(figure.high))
+}
+
+fn peak(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
+    let most = most(curve);
+    let tps = number::tps(law.greatest.estimate.unwrap_or(0.0));
+    let interval = tps_interval(&law.greatest);
+    match within(&law.peak, most) {
+        Some(peak) => format!(
+            "Throughput peaks at {} {} with {tps} tps {interval}.",
+            clients(peak),
+            clients_interval(&law.peak, most)
+        ),
+        None => format!(
+            "Throughput has no peak up to {most} clients; there it is {tps} tps {interval}."
+        ),
+    }
+}
+
+fn knee(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
+    let most = most(curve);
+    match within(&law.knee, most) {
+        Some(knee) => format!(
+            "The knee is at {} {}: with more, latency grows faster than throughput.",
+            clients(knee),
+            clients_interval(&law.knee, most)
+        ),
+        None => format!(
+            "There is no knee up to {most} clients: throughput still grows faster than latency."
+        ),
+    }
+}
+
+fn parameters(law: &FittedLaw) -> String {
+    let share = |figure: &CurveFigure| {
+        let percent = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), small_percent);
+        let (low, high) = (percent(figure.low), percent(figure.high));
+        format!("{} [{low}, {high}]", percent(figure.estimate))
+    };
+    format!(
+        "Universal Scalability Law: one client {} tps {}, contention σ {}, crosstalk κ {}.",
+        number::tps(law.per_client.estimate.unwrap_or(0.0)),
+        tps_interval(&law.per_client),
+        share(&law.contention),
+        share(&law.crosstalk),
+    )
+}
+
+/// A percentage with two digits, however small: κ is often far below 0.1%.
+fn small_percent(share: f64) -> String {
+    let percent = share * 100.0;
+    let places = match percent.abs() {
+        10.0.. => 0,
+        1.0.. => 1,
+        0.1.. => 2,
+        0.01.. => 3,
+        0.0 => 0,
+        _ => 4,
+    };
+    format!("{}%", number::decimals(percent, places))
+}
+
+/// Which rate the server sustained.
+fn rates(curve: &ScalabilityCurve) -> Option<String> {
+    let last = curve.points.iter().rev().find_map(|it| it.rate)?;
+    let saturated = curve.points.iter().find(|it| !it.is_sustained());
+    Some(match (curve.sustained_rate, saturated) {
+        (Some(rate), None) => format!(
+            "The server sustained every rate up to {} tps.",
+            number::tps(rate.max(last))
+        ),
+        (Some(rate), Some(point)) => format!(
+            "The server sustained {} tps; of {} tps, it completed {}.",
+            number::tps(rate),
+            number::tps(point.rate.unwrap_or(0.0)),
+            number::tps(point.tps()),
+        ),
+        (None, _) => format!(
+            "The server did not sustain the lowest rate; of {} tps, it completed {}.",
+            number::tps(curve.points.first().and_then(|it| it.rate).unwrap_or(0.0)),
+            number::tps(curve.points.first().map_or(0.0, CurvePoint::tps)),
+        ),
+    })
+}
+
+/// The limit of the last point, and from where on it is the limit.
+fn limit(curve: &ScalabilityCurve) -> Option<String> {
+    let last = curve.points.last()?.limit.as_ref()?;
+    if last.kind == LimitKind::Nothing {
+        return Some("No limit: the response time hardly grew.".to_owned());
+    }
+    let is_same = |it: &&CurvePoint| {
+        let limit = it.limit.as_ref();
+        limit.is_some_and(|it| it.kind == last.kind)
+    };
+    let first = curve.points.iter().rev().take_while(is_same).last()?;
+    let from = match first.rate {
+        Some(rate) => format!("{} tps", number::tps(rate)),
+        None => clients(f64::from(first.clients)),
+    };
+    let share = number::percent((last.us / last.growth_us).clamp(0.0, 1.0));
+    Some(format!(
+        "From {from} on, the limit is {}: {share} of the growth of the response time.",
+        limit_phrase(last)
+    ))
+}
+
+/// Whether and where the law misses the measurements by more than their noise.
+fn misfit(curve: &ScalabilityCurve, law: &FittedLaw) -> Option<String> {
+    let fitted = |it: &CurvePoint| law.throughput(f64::from(it.clients));
+    let share = |it: &CurvePoint| (fitted(it) / it.tps() - 1.0).abs();
+    let is_beyond_noise = |it: &CurvePoint| {
+        let ends = it.throughput.low.zip(it.throughput.high);
+        ends.is_none_or(|(low, high)| !(low..=high).contains(&fitted(it)))
+    };
+    let points = curve.points.iter();
+    let missed = points.filter(|it| share(it) > MISS_NOTICEABLE && is_beyond_noise(it));
+    let worst = missed.max_by(|a, b| share(a).total_cmp(&share(b)))?;
+    Some(format!(
+        "The law does not hold exactly: it misses the throughput of {} by {}. The intervals \
+         include this.",
+        clients(f64::from(worst.clients)),
+        number::percent(share(worst))
+    ))
+}
+
+/// A limit in a table.
+pub(crate) fn limit_name(limit: &ScalingLimit) -> String {
+    match limit.kind {
+        LimitKind::Nothing => "none".to_owned(),
+        LimitKind::Processors => "processors".to_owned(),
+        LimitKind::ServerCpu => "server CPU work".to_owned(),
+        LimitKind::LoadGenerator => "load generator".to_owned(),
+        LimitKind::Network => "network, wake-up".to_owned(),
+        LimitKind::Unexplained => "unexplained".to_owned(),
+        LimitKind::Clients => "clients busy".to_owned(),
+        LimitKind::Locks
+        | LimitKind::LightweightLocks
+        | LimitKind::Storage
+        | LimitKind::OtherWaits => limit.row.clone(),
+    }
+}
+
+/// A limit in a sentence.
+fn limit_phrase(limit: &ScalingLimit) -> String {
+    let row = &limit.row;
+    match limit.kind {
+        LimitKind::Nothing => "nothing".to_owned(),
+        LimitKind::Processors => "the processors (run queue)".to_owned(),
+        LimitKind::ServerCpu => {
+            "CPU work that each transaction does more of (spinning, cache misses)".to_owned()
+        }
+        LimitKind::Locks => format!("locks ({row})"),
+        LimitKind::LightweightLocks => format!("lightweight locks ({row})"),
+        LimitKind::Storage => format!("storage ({row})"),
+        LimitKind::OtherWaits => format!("waiting ({row})"),
+        LimitKind::LoadGenerator => format!("the load generator ({row}), not the server"),
+        LimitKind::Network => "network and wake-up".to_owned(),
+        LimitKind::Clients => {
+            "the number of clients: transactions that are due wait for a free one".to_owned()
+        }
+        LimitKind::Unexplained => "unexplained time".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_shares_keep_two_digits() {
+        for (share, text) in [
+            (0.345, "34%"),
+            (0.0312, "3.1%"),
+            (0.002, "0.20%"),
+            (0.000_2, "0.020%"),
+            (0.000_013, "0.0013%"),
+            (0.0, "0%"),
+        ] {
+            assert_eq!(small_percent(share), text);
+        }
+    }
+
+    #[test]
+    fn intervals_beyond_the_measured_clients_say_so() {
+        let figure = |low: f64, high: Option<f64>| CurveFigure {
+            estimate: Some(low),
+            low: Some(low),
+            high,
+        };
+        assert_eq!(clients_interval(&figure(18.7, Some(30.2)), 64), "[18, 31]");
+        assert_eq!(
+            clients_interval(&figure(18.7, None), 64),
+            "[18, more than 64]"
+        );
+        assert_eq!(
+            clients_interval(&figure(18.7, Some(90.0)), 64),
+            "[18, more than 64]"
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! Scalability curves, in the terminal and as a page.
+
+use insta::assert_snapshot;
+use pgassay_account::scalability::{
+    CurveFigure, CurvePoint, FittedLaw, LimitKind, ScalabilityCurve, ScalingLimit,
+};
+use pgassay_report::{Style, scalability_html, scalability_json, scalability_text};
+
+use crate::html::parsed;
+
+const PLAIN: Style = Style {
+    color: false,
+    width: 100,
+};
+
+fn figure(estimate: f64, low: f64, high: f64) -> CurveFigure {
+    let finite = |value: f64| value.is_finite().then_some(value);
+    CurveFigure {
+        estimate: finite(estimate),
+        low: finite(low),
+        high: finite(high),
+    }
+}
+
+/// A peak at 22 clients, with noise that alternates.
+fn law() -> FittedLaw {
+    FittedLaw {
+        per_client: figure(5_012.0, 4_900.0, 5_130.0),
+        contention: figure(0.03, 0.026, 0.035),
+        crosstalk: figure(0.002, 0.0018, 0.0022),
+        knee: figure(10.6, 9.7, 11.4),
+        peak: figure(22.0, 20.4, 23.9),
+        greatest: figure(44_000.0, 43_100.0, 44_900.0),
+        noise: 0.021,
+        misfit: 0.0,
+    }
+}
+
+fn limit(kind: LimitKind, row: &str) -> ScalingLimit {
+    ScalingLimit {
+        kind,
+        row: row.to_owned(),
+        us: 180.0,
+        growth_us: 240.0,
+    }
+}
+
+fn point(clients: u32, tps: f64, limit: Option<ScalingLimit>) -> CurvePoint {
+    let mean_us = f64::from(clients) / tps * 1e6;
+    CurvePoint {
+        clients,
+        rate: None,
+        rounds: 3,
+        throughput: figure(tps, tps * 0.98, tps * 1.02),
+        fitted: Some(law().throughput(f64::from(clients))),
+        latency_mean_us: mean_us,
+        latency_p50_us: mean_us * 0.9,
+        latency_p95_us: mean_us * 2.0,
+        latency_p99_us: mean_us * 4.0,
+        limit,
+    }
+}
+
+fn curve() -> ScalabilityCurve {
+    let clients = [1, 2, 4, 8, 10, 16, 20, 24, 32, 64];
+    let points = clients.iter().enumerate().map(|(at, clients)| {
+        let noise = if at % 2 == 0 { 1.02 } else { 0.985 };
+        let tps = law().throughput(f64::from(*clients)) * noise;
+        let limit = match clients {
+            1 => None,
+            2 | 4 => Some(limit(LimitKind::Nothing, "")),
+            8 | 10 => Some(limit(LimitKind::LightweightLocks, "LWLock WALWrite")),
+            _ => Some(limit(LimitKind::Processors, "run queue")),
+        };
+        point(*clients, tps, limit)
+    });
+    ScalabilityCurve {
+        schema: "pgassay.curve/1".to_owned(),
+        pgassay_version: "0.0.0".to_owned(),
+        run: "20261123-040611-curve".to_owned(),
+        load: "select-only, prepared protocol, PostgreSQL 18".to_owned(),
+        points: points.collect(),
+        measured_s: 42.0,
+        law: Some(law()),
+        no_law: None,
+        sustained_rate: None,
+    }
+}
+
+/// Latency against the rate, up to a rate that is too high.
+fn rate_curve() -> ScalabilityCurve {
+    let rates = [500.0, 1_000.0, 2_000.0, 4_000.0, 8_000.0, 9_000.0];
+    let points = rates.map(|rate: f64| {
+        let latency_us = 200.0 + 300.0 / (1.0 - rate / 9_500.0);
+        CurvePoint {
+            rate: Some(rate),
+            throughput: CurveFigure {
+                estimate: Some(rate.min(8_400.0)),
+                low: None,
+                high: None,
+            },
+            fitted: None,
+            latency_mean_us: latency_us,
+            latency_p99_us: latency_us * 5.0,
+            ..point(
+                16,
+                rate,
+                Some(limit(LimitKind::Locks, "Lock transactionid")),
+            )
+        }
+    });
+    ScalabilityCurve {
+        points: points.to_vec(),
+        law: None,
+        sustained_rate: Some(8_000.0),
+        ..curve()
+    }
+}
+
+/// A plateau, and a name that tries to send commands.
+fn hostile_curve() -> ScalabilityCurve {
+    let mut curve = curve();
+    let law = curve.law.as_mut().unwrap();
+    law.peak = figure(f64::INFINITY, 70.0, f64::INFINITY);
+    law.knee = figure(f64::INFINITY, 66.0, f64::INFINITY);
+    "<script>alert(1)</script>\u{1b}[2J".clone_into(&mut curve.load);
+    curve.points[3].limit = Some(limit(LimitKind::OtherWaits, "</td>\u{7}IPC x"));
+    curve
+}
+
+#[test]
+fn the_text_of_a_curve_matches_its_snapshot() {
+    assert_snapshot!("clients", scalability_text(&curve(), &PLAIN));
+    assert_snapshot!("rates", scalability_text(&rate_curve(), &PLAIN));
+}
+
+#[test]
+fn the_text_fits_80_columns_and_sends_no_commands() {
+    for curve in [curve(), rate_curve(), hostile_curve()] {
+        let text = scalability_text(&curve, &PLAIN);
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+        assert!(!text.contains(['\u{1b}', '\u{7}']), "{text}");
+    }
+    let text = scalability_text(&hostile_curve(), &PLAIN);
+    assert!(text.contains("no peak up to 64 clients"), "{text}");
+    assert!(text.contains("no knee up to 64 clients"), "{text}");
+}
+
+#[test]
+fn a_curve_without_a_law_says_why_and_one_point_is_no_plot() {
+    let mut curve = curve();
+    curve.law = None;
+    curve.no_law = Some("too few".to_owned());
+    let text = scalability_text(&curve, &PLAIN);
+    assert!(text.contains("No law was fitted: too few."), "{text}");
+    curve.points.truncate(1);
+    let text = scalability_text(&curve, &PLAIN);
+    assert!(!text.contains('│') && text.contains("1 point"), "{text}");
+    curve.points.clear();
+    assert!(!scalability_text(&curve, &PLAIN).is_empty());
+    parsed(&scalability_html(&curve));
+}
+
+#[test]
+fn the_page_is_well_formed_and_has_a_picture() {
+    for (name, curve) in [
+        ("curve", curve()),
+        ("curve-by-rate", rate_curve()),
+        ("hostile-curve", hostile_curve()),
+    ] {
+        let page = scalability_html(&curve);
+        let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.html"));
+        std::fs::write(path, &page).unwrap();
+        let (tags, texts) = parsed(&page);
+        let count = |wanted: &str| tags.iter().filter(|tag| tag.0 == wanted).count();
+        assert_eq!(count("figure"), 2, "{name}");
+        assert_eq!(count("script"), 1, "{name}");
+        // Each point in the chart of throughput, and twice in that of latency.
+        assert_eq!(count("circle"), 3 * curve.points.len(), "{name}");
+        assert!(texts.contains("tps"), "{name}");
+        assert!(!page.contains("NaN") && !page.contains("inf,"), "{name}");
+    }
+}
+
+#[test]
+fn a_curve_survives_json() {
+    for curve in [curve(), rate_curve(), hostile_curve()] {
+        let text = scalability_json(&curve);
+        let read: ScalabilityCurve = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, curve);
+    }
+}

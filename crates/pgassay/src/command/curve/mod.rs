@@ -1,0 +1,215 @@
+//! `pgassay curve`: throughput and latency against the number of clients, or latency against the rate.
+
+mod args;
+mod question;
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use pgassay_account::scalability::{CurveIdentity, ScalabilityCurve, scalability_curve};
+use pgassay_lab::{
+    CurveBlocks, EventSink, LabEvent, Laboratory, Placement, RealEquipment, RunContext, Scheduler,
+    assemble,
+};
+use pgassay_model::plan::Overrides;
+use pgassay_model::study::StudySource;
+use pgassay_record::run::Run;
+use pgassay_report::{scalability_html, scalability_json, scalability_text};
+
+pub use args::CurveArgs;
+
+use crate::args::ColorWhen;
+use crate::command::run::saving::{self, SavingEvents};
+use crate::command::run::{exit_of, files, identity, run_start};
+use crate::command::study::{PlannedStudy, seed_of_now};
+use crate::output_file::write_to;
+use crate::progress::ProgressDisplay;
+use crate::style::style;
+use crate::{catalog, interrupt, results};
+
+/// The name under which results are listed, and the file in error messages.
+const NAME: &str = "curve";
+
+/// Measures the curve, stores the run, and prints the curve.
+pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
+    let (planned, placement) = planned(args)?;
+    let store = results::open(&args.results)?;
+    let interrupt = interrupt::watch()?;
+    let options = args.server.options();
+    let progress = ProgressDisplay::on_stderr();
+    let length_us = length_us(args);
+    let mut plan = planned.plan.clone();
+    plan.schedule.blocks = CurveBlocks::new(&plan, placement, length_us).blocks_max();
+    let writer = store
+        .create(run_start(&planned.found, &plan), &planned.found.source.text)
+        .context("cannot save results")?;
+    let saving = SavingEvents::new(&progress, writer);
+    let mut blocks = CurveBlocks::new(&plan, placement, length_us);
+    let events = CurveEvents {
+        inner: &saving,
+        trials_max: blocks.trials_max(),
+    };
+    let context = RunContext {
+        study: &planned.found,
+        options: &options,
+        interrupt: &interrupt,
+        events: &events,
+    };
+    announce(args, &planned, &context);
+    let mut laboratory = Laboratory {
+        context,
+        equipment: &mut RealEquipment,
+    };
+    let mut outcome = match laboratory.run(&plan, &mut blocks) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            saving.into_writer().discard();
+            return Err(error);
+        }
+    };
+    progress.finish();
+    let blocks = blocks.blocks();
+    plan.schedule.blocks = blocks;
+    let writer = saving.into_writer();
+    let identity = identity(writer.id().to_owned(), &store);
+    let logs = std::mem::take(&mut outcome.logs);
+    let ended_early = outcome.ended_early.take();
+    let load = question::load(args, &plan)?;
+    let mut run = assemble(
+        &planned.found,
+        plan,
+        outcome,
+        ended_early.as_ref(),
+        identity,
+    )?;
+    // Which trials are run depends on those before, so no number of them is complete by itself.
+    run.complete = ended_early.is_none();
+    let found = curve_of(&run, load);
+    let mut files = files(&run, logs);
+    files.push((
+        "curve.html".to_owned(),
+        scalability_html(&found).into_bytes(),
+    ));
+    files.push((
+        "curve.json".to_owned(),
+        scalability_json(&found).into_bytes(),
+    ));
+    let directory = saving::finish(writer, &run, &files)?;
+    print(&found, &run, &directory, args, color, out)?;
+    exit_of(run.id, ended_early)
+}
+
+/// The study, its plan, and how its conditions are chosen.
+fn planned(args: &CurveArgs) -> Result<(PlannedStudy, Placement)> {
+    let clients = question::clients(args)?;
+    let source = StudySource {
+        file: format!("{NAME}.toml"),
+        text: question::study_text(args, &clients)?,
+    };
+    let found = catalog::load(NAME, source)?;
+    let overrides = Overrides {
+        seed: args.seed.unwrap_or_else(seed_of_now),
+        without_profile: args.no_profile,
+        ..Overrides::default()
+    };
+    let mut planned = PlannedStudy::of(found, overrides)?;
+    let placement = match (&args.rate, args.exhaustive) {
+        (Some(rates), _) => {
+            let rates = if rates.is_single {
+                rates.doubled()
+            } else {
+                rates.values.clone()
+            };
+            question::with_rates(&mut planned.plan, &rates);
+            Placement::Rates
+        }
+        (None, true) => Placement::Exhaustive,
+        (None, false) => Placement::Adaptive,
+    };
+    let schedule = &mut planned.plan.schedule;
+    schedule.trial_us = placement.trial_us(&clients, length_us(args), schedule.profiled);
+    Ok((planned, placement))
+}
+
+fn length_us(args: &CurveArgs) -> u64 {
+    args.length.duration().as_micros() as u64
+}
+
+/// Tells what will run.
+fn announce(args: &CurveArgs, planned: &PlannedStudy, context: &RunContext<'_>) {
+    let schedule = &planned.plan.schedule;
+    let what = match &args.rate {
+        Some(_) => format!("{} rates", planned.plan.conditions.len()),
+        None => format!("{} numbers of clients", planned.plan.conditions.len()),
+    };
+    context.note(&format!(
+        "{NAME}: up to {what}, trials of {:.0} ms, at most {} inside trials plus warm-up and setup; \
+         seed {}",
+        schedule.trial_us as f64 / 1e3,
+        args.length,
+        schedule.seed,
+    ));
+    for note in &planned.notes {
+        context.note(note);
+    }
+}
+
+fn curve_of(run: &Run, load: String) -> ScalabilityCurve {
+    let identity = CurveIdentity {
+        run: run.id.clone(),
+        pgassay_version: run.pgassay_version.clone(),
+        load,
+    };
+    scalability_curve(&run.plan, &run.trials, &run.points, &run.ledgers, identity)
+}
+
+fn print(
+    found: &ScalabilityCurve,
+    run: &Run,
+    directory: &Path,
+    args: &CurveArgs,
+    color: ColorWhen,
+    out: &mut impl Write,
+) -> Result<()> {
+    if let Some(page) = &args.output {
+        let is_stdout = write_to(page, scalability_html(found).as_bytes(), out)?;
+        if is_stdout {
+            return Ok(out.flush()?);
+        }
+    }
+    if args.json {
+        out.write_all(scalability_json(found).as_bytes())?;
+        return Ok(out.flush()?);
+    }
+    out.write_all(scalability_text(found, &style(color)).as_bytes())?;
+    for warning in &run.warnings {
+        writeln!(out, "! {}", warning.message)?;
+    }
+    let page = directory.join("curve.html");
+    writeln!(
+        out,
+        "\nseed {}; page: {}",
+        run.plan.schedule.seed,
+        page.display()
+    )?;
+    Ok(out.flush()?)
+}
+
+/// The events of a run, with the number of trials that its measuring time allows: the plan's number is that
+/// of all conditions in all blocks.
+struct CurveEvents<'a> {
+    inner: &'a SavingEvents<'a>,
+    trials_max: u64,
+}
+
+impl EventSink for CurveEvents<'_> {
+    fn event(&self, event: &LabEvent<'_>) {
+        match event {
+            LabEvent::TrialsBegin { .. } => self.inner.event(&LabEvent::TrialsBegin {
+                total: self.trials_max,
+            }),
+            other => self.inner.event(other),
+        }
+    }
+}
