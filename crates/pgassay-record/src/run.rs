@@ -189,4 +189,6 @@ pub enum WarningKind {
     NotObserved,
     /// An earlier run left databases on an external server.
     Leftover,
+    /// The run was killed, stopped or failed, and then continued on new servers.
+    Resumed,
 }
