@@ -9,6 +9,8 @@
 //! drives it with `pgassay-load` and observes it with `pgassay-profile`; [`fake::FakeEquipment`] records
 //! what a run does, in which order, and fails on demand.
 //!
+//! [`Laboratory::resume`] continues a run from the trials that a program stored.
+//!
 //! Invariants: servers run from before the first trial until after the last; external servers keep
 //! running, but nothing is left on them. If a run ends early for whatever reason, completed trials
 //! are returned and nothing is left running. The laboratory computes no verdict while trials run, prints
@@ -31,6 +33,7 @@ mod observe;
 mod options;
 mod raw_results;
 mod real_equipment;
+mod replay;
 pub mod requirements;
 mod run;
 mod run_context;
@@ -56,6 +59,7 @@ pub use observe::{
 pub use options::ServerOptions;
 pub use raw_results::RawResults;
 pub use real_equipment::RealEquipment;
+pub use replay::EarlierResults;
 pub use run::{Laboratory, Outcome};
 pub use run_context::RunContext;
 pub use scheduler::{Block, FixedBlocks, Scheduler};

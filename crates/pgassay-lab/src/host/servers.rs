@@ -9,6 +9,7 @@ use pgassay_record::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 use pgassay_relay::Relay;
 
 use super::planned_maintenance::with_maintenance_off;
+use super::same_build::{check_same_build, pin_version};
 use super::{DataLocation, Host, SqlConnection, data, idle};
 use crate::equipment::Equipment;
 use crate::interrupt::Interrupted;
@@ -36,11 +37,13 @@ pub struct Servers {
 
 impl Servers {
     /// Starts or connects to each server of the plan and fills it. After an error, no temporary
-    /// server is left running and nothing is left on external servers.
+    /// server is left running and nothing is left on external servers. `before` are the servers of
+    /// earlier trials of the run, which must be of the same builds; empty if there are none.
     pub fn start(
         plan: &Plan,
         equipment: &mut dyn Equipment,
         context: &RunContext<'_>,
+        before: &[ServerFacts],
     ) -> Result<Self> {
         let mut all = Self {
             running: Vec::new(),
@@ -52,8 +55,8 @@ impl Servers {
             warnings: Vec::new(),
         };
         idle::raise_open_files(plan)?;
-        for wanted in &plan.servers {
-            all.start_one(wanted, equipment, context)?;
+        for (index, wanted) in plan.servers.iter().enumerate() {
+            all.start_one((wanted, before.get(index)), equipment, context)?;
         }
         for point in &plan.points {
             all.start_relay(point)?;
@@ -65,13 +68,20 @@ impl Servers {
     /// Starts or connects to one server and fills it.
     fn start_one(
         &mut self,
-        wanted: &ServerPlan,
+        (wanted, before): (&ServerPlan, Option<&ServerFacts>),
         equipment: &mut dyn Equipment,
         context: &RunContext<'_>,
     ) -> Result<()> {
         context.check()?;
-        let wanted = &with_maintenance_off(wanted, self.maintenance);
+        let mut wanted = with_maintenance_off(wanted, self.maintenance);
+        if let Some(before) = before {
+            pin_version(&mut wanted, before);
+        }
+        let wanted = &wanted;
         let (mut host, warnings) = equipment.start(wanted, context)?;
+        if let Some(before) = before {
+            check_same_build(self.running.len(), before, &host.facts())?;
+        }
         self.warnings.extend(warnings);
         context.stage(&format!("setting up the data on {}", host.name()));
         let filled = data::set_up(host.as_mut(), wanted, context).and_then(|names| {
