@@ -56,6 +56,24 @@ pub struct RunFlags {
     pub json: bool,
 }
 
+/// Flags of `pgassay resume`.
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    /// Run ID or a prefix of it, `last`, or the directory of a run [default: the newest unfinished
+    /// run].
+    pub run: Option<String>,
+
+    #[command(flatten)]
+    pub server: ServerArgs,
+
+    #[command(flatten)]
+    pub results: ResultsArgs,
+
+    /// Print the complete result as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Flags of `pgassay profile`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which").args(["pid", "dsn"]).multiple(true).required(true))]

@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod list;
 pub mod profile;
 pub mod report;
+pub mod resume;
 pub mod run;
 pub mod show;
 pub mod studies;

@@ -5,7 +5,7 @@ mod saving;
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use pgassay_account::calibration::CalibrationSummary;
@@ -13,14 +13,15 @@ use pgassay_account::instructions::InstructionCosts;
 use pgassay_lab::requirements::{self, Unmet};
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::{
-    Interrupted, Laboratory, LoadedStudy, RunContext, RunIdentity, assemble, counting,
+    EventSink, Interrupt, Interrupted, Laboratory, LoadedStudy, Outcome, RunContext, RunIdentity,
+    ServerOptions, assemble, counting,
 };
 use pgassay_model::plan::{Overrides, Plan, plan};
 use pgassay_record::run::{Run, Warning, WarningKind};
-use pgassay_store::{RunStart, Store};
-use saving::SavingEvents;
+use pgassay_store::{RunOrigin, RunStart, Store};
+pub use saving::SavingEvents;
 
-use crate::args::{ColorWhen, RunArgs, RunFlags};
+use crate::args::{ColorWhen, RunArgs, RunFlags, ServerArgs};
 use crate::command::count::{Countable, countable};
 use crate::command::study::{PlannedStudy, planned};
 use crate::exit::{Partial, text_of};
@@ -63,61 +64,125 @@ pub fn run_planned(
         events: &progress,
     };
     let unmet = requirements::unmet(&all.plan, &context)?;
-    let (plan, unmet) = runnable(all, unmet, &context)?;
+    let (plan, overrides, unmet) = runnable(all, unmet, &context)?;
     announce(all, &plan, &context);
+    let job = RunJob {
+        study: &all.found,
+        overrides: &overrides,
+        seed,
+        options: &options,
+        interrupt: &interrupt,
+        progress: &progress,
+        warnings: unmet,
+        counted: args.counted,
+        try_fixes: args.try_fixes,
+        as_json: args.json,
+    };
     // A directory that is read-only or full must be found before the first trial.
     let writer = store
-        .create(run_start(&all.found, &plan), &all.found.source.text)
+        .create(job.start(&plan, &args.server), &all.found.source.text)
         .context("cannot save results")?;
     let saving = SavingEvents::new(&progress, writer);
-    let context = RunContext {
-        events: &saving,
-        ..context
-    };
-    let mut outcome = match Laboratory::run_plan(&plan, context) {
+    let outcome = match Laboratory::run_plan(&plan, job.context(&saving)) {
         Ok(outcome) => outcome,
         Err(error) => {
             saving.into_writer().discard();
             return Err(error);
         }
     };
-    outcome.warnings.extend(unmet);
-    let mut counted = None;
-    if args.counted && outcome.ended_early.is_none() {
-        match counted_costs(&all.overrides, seed, &plan, &context) {
-            Ok(found) => counted = Some(found),
-            Err(error) => outcome.ended_early = Some(error),
-        }
-    }
-    progress.finish();
-    let writer = saving.into_writer();
-    let identity = identity(writer.id().to_owned(), &store);
-    let logs = std::mem::take(&mut outcome.logs);
-    let ended_early = outcome.ended_early.take();
-    let mut run = assemble(&all.found, plan, outcome, ended_early.as_ref(), identity)?;
-    run.instructions = counted;
-    if args.try_fixes && ended_early.is_none() {
-        let context = RunContext {
-            study: &all.found,
-            options: &options,
-            interrupt: &interrupt,
-            events: &progress,
-        };
-        fixes::attempt(&mut run, &context, &store)?;
-    }
-    let directory = saving::finish(writer, &run, &files(&run, logs))?;
-    print(&run, &directory, args.json, color, out)?;
-    exit_of(run.id, ended_early)
+    job.finish(plan, outcome, saving, &store, color, out)
 }
 
-/// What is known about a run before its first trial.
-fn run_start(study: &LoadedStudy, plan: &Plan) -> RunStart {
-    RunStart {
-        study_name: study.name.clone(),
-        question: study.study.question.clone(),
-        started_us: unix_us(),
-        pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
-        plan: plan.clone(),
+/// A run that is measured or continued: what comes before and after its trials.
+pub struct RunJob<'a> {
+    pub study: &'a LoadedStudy,
+    /// What the command line changed in the study.
+    pub overrides: &'a Overrides,
+    /// The seed that the user gave.
+    pub seed: Option<u64>,
+    pub options: &'a ServerOptions,
+    pub interrupt: &'a Interrupt,
+    pub progress: &'a ProgressDisplay,
+    /// Warnings for the result, in addition to those of the trials.
+    pub warnings: Vec<Warning>,
+    pub counted: bool,
+    pub try_fixes: bool,
+    pub as_json: bool,
+}
+
+impl<'a> RunJob<'a> {
+    /// What its trials need.
+    pub fn context<'c>(&self, events: &'c dyn EventSink) -> RunContext<'c>
+    where
+        'a: 'c,
+    {
+        RunContext {
+            study: self.study,
+            options: self.options,
+            interrupt: self.interrupt,
+            events,
+        }
+    }
+
+    /// What is known before the first trial, and what is needed to continue the run.
+    fn start(&self, plan: &Plan, servers: &ServerArgs) -> RunStart {
+        let named = |path: &Option<PathBuf>| {
+            let path = std::path::absolute(path.as_ref()?).ok()?;
+            path.to_str().map(str::to_owned)
+        };
+        RunStart {
+            study_name: self.study.name.clone(),
+            question: self.study.study.question.clone(),
+            started_us: unix_us(),
+            pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
+            plan: plan.clone(),
+            origin: Some(Box::new(RunOrigin {
+                study: self.study.study.clone(),
+                study_file: self.study.source.file.clone(),
+                overrides: self.overrides.clone(),
+                seed: self.seed,
+                machine: checks::machine_identity(),
+                cache: named(&servers.cache),
+                run_as: servers.run_as.clone(),
+                data_parent: named(&servers.data_parent),
+                counted: self.counted,
+                try_fixes: self.try_fixes,
+                warnings: self.warnings.clone(),
+            })),
+        }
+    }
+
+    /// What follows the trials: counts, the answer, fixes; stores the result and prints the answer.
+    pub fn finish(
+        self,
+        plan: Plan,
+        mut outcome: Outcome,
+        saving: SavingEvents<'_>,
+        store: &Store,
+        color: ColorWhen,
+        out: &mut impl Write,
+    ) -> Result<()> {
+        outcome.warnings.extend(self.warnings.iter().cloned());
+        let mut counted = None;
+        if self.counted && outcome.ended_early.is_none() {
+            match counted_costs(self.overrides, self.seed, &plan, &self.context(&saving)) {
+                Ok(found) => counted = Some(found),
+                Err(error) => outcome.ended_early = Some(error),
+            }
+        }
+        self.progress.finish();
+        let writer = saving.into_writer();
+        let identity = identity(writer.id().to_owned(), store);
+        let logs = std::mem::take(&mut outcome.logs);
+        let ended_early = outcome.ended_early.take();
+        let mut run = assemble(self.study, plan, outcome, ended_early.as_ref(), identity)?;
+        run.instructions = counted;
+        if self.try_fixes && ended_early.is_none() {
+            fixes::attempt(&mut run, &self.context(self.progress), store)?;
+        }
+        let directory = saving::finish(writer, &run, &files(&run, logs))?;
+        print(&run, &directory, self.as_json, color, out)?;
+        exit_of(&run, ended_early)
     }
 }
 
@@ -139,21 +204,27 @@ fn print(
 }
 
 /// The error that becomes the exit status of a run that ended early.
-fn exit_of(id: String, ended_early: Option<anyhow::Error>) -> Result<()> {
-    match ended_early {
-        None => Ok(()),
-        Some(error) if error.is::<Interrupted>() => {
-            print_line_stderr(&format!(
-                "pgassay: interrupted; completed trials saved as {id}"
-            ));
-            Err(Interrupted.into())
-        }
-        Some(error) => Err(Partial {
-            reason: text_of(&error),
-            id,
-        }
-        .into()),
+fn exit_of(run: &Run, ended_early: Option<anyhow::Error>) -> Result<()> {
+    let Some(error) = ended_early else {
+        return Ok(());
+    };
+    let id = &run.id;
+    let to_continue = if run.complete {
+        String::new()
+    } else {
+        format!("; to continue: pgassay resume {id}")
+    };
+    if error.is::<Interrupted>() {
+        print_line_stderr(&format!(
+            "pgassay: interrupted; completed trials saved as {id}{to_continue}"
+        ));
+        return Err(Interrupted.into());
     }
+    Err(Partial {
+        reason: text_of(&error),
+        id: format!("{id}{to_continue}"),
+    }
+    .into())
 }
 
 /// Tells what will run.
@@ -171,14 +242,14 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
     }
 }
 
-/// The plan without the variants that cannot run here, and a warning for each.
+/// The plan without the variants that cannot run here, the overrides that give it, and a warning for each.
 fn runnable(
     all: &PlannedStudy,
     unmet: Vec<Unmet>,
     context: &RunContext<'_>,
-) -> Result<(Plan, Vec<Warning>)> {
+) -> Result<(Plan, Overrides, Vec<Warning>)> {
     if unmet.is_empty() {
-        return Ok((all.plan.clone(), Vec::new()));
+        return Ok((all.plan.clone(), all.overrides.clone(), Vec::new()));
     }
     let is_met = |name: &&String| !unmet.iter().any(|unmet| unmet.variant == **name);
     let overrides = Overrides {
@@ -194,7 +265,7 @@ fn runnable(
             message: unmet.sentence,
         }
     };
-    Ok((plan, unmet.into_iter().map(warning).collect()))
+    Ok((plan, overrides, unmet.into_iter().map(warning).collect()))
 }
 
 /// Counts the instructions of each variant, as `pgassay count` does.
