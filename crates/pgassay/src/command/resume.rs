@@ -199,8 +199,7 @@ fn warnings(origin: &RunOrigin, unfinished: &UnfinishedRun) -> Vec<Warning> {
     all.push(Warning {
         kind: WarningKind::Resumed,
         message: format!(
-            "the run was continued {times} after it had been killed, stopped or had failed, each time on \
-             new servers with new data"
+            "the run was interrupted and continued {times}, on new servers with new data"
         ),
     });
     all

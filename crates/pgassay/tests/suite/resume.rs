@@ -10,6 +10,7 @@ use pgassay_model::detail::{RunDetail, TrialKey};
 use pgassay_model::plan::{Plan, PointId};
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_record::run::{Run, WarningKind};
+use pgassay_server::ServerConfig;
 use pgassay_store::{Store, UnfinishedRun};
 use pgassay_test_support::os::kill;
 use pgassay_test_support::{
@@ -411,4 +412,66 @@ fn a_run_is_not_continued_elsewhere_or_with_another_study() {
     }
     let after = saved(&scratch).expect("the run is still there");
     assert_eq!(after, before);
+}
+
+#[test]
+fn a_run_on_an_external_server_is_continued_with_the_same_settings() {
+    let config = ServerConfig {
+        tcp: true,
+        ..servers::config()
+    };
+    let Some(server) = servers::start_with("18", &config) else {
+        return;
+    };
+    let execute = |sql: &str| {
+        let mut connection = server.connect().expect("connect");
+        connection.execute(sql).expect("the statement succeeds");
+    };
+    execute("create role maker login createdb password 's3cret'");
+    let address = server.tcp_address().expect("the server listens");
+    let dsn = format!("dsn = \"postgresql://maker:s3cret@{address}/postgres\"");
+    let scratch = Scratch::new(PROGRAM);
+    let child = scratch.start(&study().replace("version = \"18\"", &dsn), &[]);
+    let before = kill_after(&scratch, child, 3);
+    let directory = directory(&scratch).expect("a run");
+    for file in ["trials.jsonl", "study.toml"] {
+        let text = fs::read_to_string(directory.join(file)).expect("a text file");
+        assert!(text.contains("maker") && !text.contains("s3cret"), "{file}");
+    }
+    let resume = |password: Option<&str>| {
+        let mut command = scratch.command();
+        command.env_remove("PGPASSWORD").args(["resume", "--json"]);
+        command.envs(password.map(|password| ("PGPASSWORD", password)));
+        Finished::of(&command.output().expect("the program runs"))
+    };
+    let refused = resume(None);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.error_message().contains("password"), "{refused:?}");
+
+    let set_work_mem = |change: &str, expected: &str| {
+        execute(change);
+        execute("select pg_reload_conf()");
+        wait_within("the setting changes", Duration::from_mins(1), || {
+            let mut connection = server.connect().expect("connect");
+            let value = connection.value("show work_mem").expect("a setting");
+            value.as_deref() == Some(expected)
+        });
+    };
+    set_work_mem("alter system set work_mem = '7MB'", "7MB");
+    let refused = resume(Some("s3cret"));
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let words = "work_mem is 7MB, was the default";
+    assert!(refused.error_message().contains(words), "{refused:?}");
+    assert_eq!(saved(&scratch), Some(before));
+
+    set_work_mem("alter system reset work_mem", "4MB");
+    let resumed = resume(Some("s3cret"));
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    let run: Run = serde_json::from_str(&resumed.stdout).expect("JSON on stdout alone");
+    assert_whole(&run);
+    // Nobody restarted it, so there is one server start.
+    assert!(run.trials.iter().all(|it| it.server_start == 0));
+    let kinds: Vec<WarningKind> = run.warnings.iter().map(|it| it.kind).collect();
+    assert!(kinds.contains(&WarningKind::Leftover), "{kinds:?}");
+    assert!(kinds.contains(&WarningKind::Resumed), "{kinds:?}");
 }
