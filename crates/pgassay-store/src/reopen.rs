@@ -116,7 +116,9 @@ impl Store {
                 path,
                 line,
                 column: 1,
-                message: "it is neither a trial nor a marker".to_owned(),
+                message: "it is neither a trial nor a marker; to continue without it, remove this \
+                          line and those after it"
+                    .to_owned(),
             });
         }
         let study = directory.join(STUDY_FILE);

@@ -140,6 +140,8 @@ impl RunWriter {
     pub fn append_detail(&mut self, detail: &RunDetail) -> Result<(), StoreError> {
         if self.details.is_none() {
             self.details = Some(LineFile::create(&self.directory.join(DETAILS_FILE))?);
+            // If this fails, only a power failure loses the file, and the result says so.
+            _ = files::sync_directory(&self.directory);
         }
         let details = self.details.as_mut();
         details.map_or(Ok(()), |details| details.append(detail))
