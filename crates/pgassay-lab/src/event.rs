@@ -1,6 +1,8 @@
 //! What a run tells the program that started it.
 
+use pgassay_model::detail::RunDetail;
 use pgassay_model::trial::Trial;
+use pgassay_record::run::ServerFacts;
 
 /// Something that happened in a run.
 #[derive(Debug)]
@@ -9,6 +11,10 @@ pub enum LabEvent<'a> {
     Stage(&'a str),
     /// A sentence that the user should see.
     Note(&'a str),
+    /// All servers run and are filled.
+    ServersStarted(&'a [ServerFacts]),
+    /// Trials of earlier processes count: this many.
+    TrialsKept(usize),
     /// The trials after a server start begin.
     TrialsBegin {
         /// Planned number of trials in the whole run.
@@ -23,6 +29,9 @@ pub enum LabEvent<'a> {
         /// The condition's title.
         condition: &'a str,
     },
+    /// Something was gathered besides the figures of trials; for a trial, before it is announced. A program
+    /// that must not lose it writes it to disk now.
+    Detail(&'a RunDetail),
     /// A trial ended. A program that must not lose it writes it to disk now.
     TrialEnded(&'a Trial),
 }

@@ -9,6 +9,8 @@
 //! drives it with `pgassay-load` and observes it with `pgassay-profile`; [`fake::FakeEquipment`] records
 //! what a run does, in which order, and fails on demand.
 //!
+//! [`Laboratory::resume`] continues a run from the trials that a program stored.
+//!
 //! Invariants: servers run from before the first trial until after the last; external servers keep
 //! running, but nothing is left on them. If a run ends early for whatever reason, completed trials
 //! are returned and nothing is left running. While trials run, verdicts decide when they end and nothing
@@ -36,6 +38,7 @@ mod plans;
 mod rate_search;
 mod raw_results;
 mod real_equipment;
+mod replay;
 pub mod requirements;
 mod run;
 mod run_context;
@@ -66,6 +69,7 @@ pub use options::ServerOptions;
 pub use plans::TakenPlans;
 pub use raw_results::RawResults;
 pub use real_equipment::RealEquipment;
+pub use replay::EarlierResults;
 pub use run::{Laboratory, Outcome};
 pub use run_context::RunContext;
 pub use scheduler::{Block, FixedBlocks, Scheduler, scheduler_of};

@@ -1,12 +1,15 @@
 //! The measurements of a run so far.
 
+use std::collections::BTreeSet;
+
+use pgassay_model::detail::{TrialDetail, TrialKey, UnsteadyWarmUp};
 use pgassay_model::plan::{Plan, PointId};
-use pgassay_model::trial::Trial;
+use pgassay_model::trial::{LatencyError, Trial, TrialKind};
 
 use crate::load::Statements;
 use crate::observe::Profiles;
 
-/// The measurements of a run so far.
+/// The measurements of a run so far, or of one trial.
 pub struct RawResults {
     /// Every trial, in the order they ran.
     pub trials: Vec<Trial>,
@@ -15,7 +18,7 @@ pub struct RawResults {
     /// Latencies of statements, for transactions with more than one.
     pub statements: Statements,
     /// Points whose throughput was not stable at the end of warm-up, once per block.
-    pub unsteady: Vec<PointId>,
+    pub unsteady: BTreeSet<UnsteadyWarmUp>,
 }
 
 impl RawResults {
@@ -25,7 +28,44 @@ impl RawResults {
             trials: Vec::new(),
             profiles: Profiles::new(plan),
             statements: Statements::default(),
-            unsteady: Vec::new(),
+            unsteady: BTreeSet::new(),
         }
+    }
+
+    /// An empty result for what one trial of this block gathers besides its figures.
+    pub fn of_trial(block: u32) -> Self {
+        Self {
+            trials: Vec::new(),
+            profiles: Profiles::of_block(block),
+            statements: Statements::default(),
+            unsteady: BTreeSet::new(),
+        }
+    }
+
+    /// What one trial gathered besides its figures; `None` if it gathers nothing.
+    pub fn into_detail(mut self, trial: &Trial) -> Option<TrialDetail> {
+        let point = PointId::new(trial.condition, trial.variant);
+        let detail = TrialDetail {
+            trial: TrialKey::of(trial),
+            profile: self.profiles.take(point),
+            statements: self.statements.take(point),
+        };
+        let is_empty = detail.profile.is_none() && detail.statements.is_empty();
+        // A profiled trial without a detail has lost it.
+        (trial.kind == TrialKind::Profiled || !is_empty).then_some(detail)
+    }
+
+    /// Adds what a trial gathered besides its figures.
+    ///
+    /// # Errors
+    /// A corrupted latency histogram; then nothing is added.
+    pub fn add_detail(&mut self, detail: &TrialDetail) -> Result<(), LatencyError> {
+        let point = PointId::new(detail.trial.condition, detail.trial.variant);
+        self.statements.add_times(point, &detail.statements)?;
+        if let Some(profile) = &detail.profile {
+            self.profiles
+                .add_profile(point, detail.trial.block, profile);
+        }
+        Ok(())
     }
 }

@@ -17,8 +17,9 @@ use crate::host::{MaintenanceRunner, Servers};
 use crate::load::LoadDriver;
 use crate::raw_results::RawResults;
 use crate::real_equipment::RealEquipment;
+use crate::replay::{EarlierResults, PendingBlock, Replay};
 use crate::run_context::RunContext;
-use crate::scheduler::{Block, Scheduler, scheduler_of};
+use crate::scheduler::{Scheduler, scheduler_of};
 use crate::system_env::unix_us;
 use crate::trial_runner::TrialRunner;
 
@@ -61,12 +62,24 @@ impl Laboratory<'_> {
     /// # Errors
     /// If no trial could be completed. After the first trial, errors are in the outcome.
     pub fn run_plan(plan: &Plan, context: RunContext<'_>) -> Result<Outcome> {
+        Self::resume_plan(plan, context, EarlierResults::default())
+    }
+
+    /// Runs what earlier processes left of the plan's blocks, on real servers.
+    ///
+    /// # Errors
+    /// As [`Laboratory::resume`].
+    pub fn resume_plan(
+        plan: &Plan,
+        context: RunContext<'_>,
+        earlier: EarlierResults,
+    ) -> Result<Outcome> {
         external::check(plan, &context)?;
         let mut laboratory = Laboratory {
             context,
             equipment: &mut RealEquipment,
         };
-        laboratory.run(plan, scheduler_of(plan).as_mut())
+        laboratory.resume(plan, scheduler_of(plan).as_mut(), earlier)
     }
 
     /// Runs the blocks that the scheduler asks for.
@@ -74,15 +87,36 @@ impl Laboratory<'_> {
     /// # Errors
     /// As [`Laboratory::run_plan`].
     pub fn run(&mut self, plan: &Plan, scheduler: &mut dyn Scheduler) -> Result<Outcome> {
+        self.resume(plan, scheduler, EarlierResults::default())
+    }
+
+    /// Continues a run on new servers. The scheduler gets the blocks that earlier processes completed as
+    /// if they had just ended. Of the block in flight, complete rounds are kept; see
+    /// [`crate::EarlierResults`] and `replay.rs`.
+    ///
+    /// # Errors
+    /// If the servers' builds differ from those of the earlier trials, if these are not in the plan, or
+    /// if there are no trials at all. After the first trial of this process, errors are in the outcome.
+    pub fn resume(
+        &mut self,
+        plan: &Plan,
+        scheduler: &mut dyn Scheduler,
+        earlier: EarlierResults,
+    ) -> Result<Outcome> {
         let context = self.context;
-        let mut servers = Servers::start(plan, self.equipment, &context)?;
+        let mut servers = Servers::start(plan, self.equipment, &context, &earlier.servers)?;
+        context
+            .events
+            .event(&LabEvent::ServersStarted(&servers.facts));
         let driver = self.equipment.driver(plan)?;
         let mut warnings = servers.warnings.clone();
         let mut results = RawResults::new(plan);
         let began_us = unix_us();
+        let began_us = earlier.trials.first().map_or(began_us, |it| it.started_us);
+        let mut replay = Replay::new(scheduler, earlier);
         let result = self.blocks(
             plan,
-            scheduler,
+            &mut replay,
             (&mut servers, driver.as_ref()),
             &mut results,
             &mut warnings,
@@ -127,15 +161,22 @@ impl Laboratory<'_> {
     fn blocks(
         &self,
         plan: &Plan,
-        scheduler: &mut dyn Scheduler,
+        replay: &mut Replay<'_>,
         (servers, driver): (&mut Servers, &dyn LoadDriver),
         results: &mut RawResults,
         warnings: &mut Vec<Warning>,
     ) -> Result<()> {
-        let mut current = 0;
-        let mut next = scheduler.next_block();
+        let mut next = replay.next_block(results, self.context.events)?;
+        // The servers have just started, whichever block comes first.
+        let mut current = next
+            .as_ref()
+            .map_or(0, |it| plan.server_start(it.block.number));
+        // Earlier processes may have used the planned numbers for server starts of their own.
+        let moved = replay.next_start.saturating_sub(current);
+        let has_own_servers = plan.servers.iter().any(|server| server.dsn.is_none());
+        let moved = if has_own_servers { moved } else { 0 };
         while let Some(first) = next.take() {
-            let start = plan.server_start(first.number);
+            let start = plan.server_start(first.block.number);
             if start != current {
                 servers.restart(plan, &self.context)?;
                 current = start;
@@ -148,11 +189,12 @@ impl Laboratory<'_> {
                 servers,
                 driver,
                 observers: &observers,
-                server_start: start,
+                server_start: start + moved,
                 maintenance: MaintenanceRunner::new(plan, servers),
             };
-            next = serve(&runner, first, scheduler, results)?;
+            next = serve(&runner, first, replay, results)?;
         }
+        warnings.extend(replay.warnings());
         Ok(())
     }
 }
@@ -160,35 +202,34 @@ impl Laboratory<'_> {
 /// Runs the blocks of one server start. Returns the first block of the next, if there is one.
 fn serve(
     runner: &TrialRunner<'_>,
-    first: Block,
-    scheduler: &mut dyn Scheduler,
+    first: PendingBlock,
+    replay: &mut Replay<'_>,
     results: &mut RawResults,
-) -> Result<Option<Block>> {
+) -> Result<Option<PendingBlock>> {
     let plan = runner.plan;
-    let blocks_max = scheduler.blocks_max();
+    let events = runner.context.events;
+    let blocks_max = replay.blocks_max();
     let total = if runner.has_hardware_counters() {
         plan.trials()
     } else {
         u64::from(plan.schedule.blocks * plan.trials_per_block())
     };
-    runner
-        .context
-        .events
-        .event(&LabEvent::TrialsBegin { total });
-    let first_number = first.number;
+    events.event(&LabEvent::TrialsBegin { total });
+    let start = plan.server_start(first.block.number);
+    let mut is_cold = true;
     let mut next = Some(first);
-    while let Some(block) = next {
-        if plan.server_start(block.number) != runner.server_start {
-            return Ok(Some(block));
+    while let Some(pending) = next {
+        if plan.server_start(pending.block.number) != start {
+            return Ok(Some(pending));
         }
-        let is_first = block.number == first_number;
         let before = results.trials.len();
-        runner.block(&block, (is_first, blocks_max), results)?;
-        scheduler.block_ended(&results.trials[before..]);
-        if let Some(progress) = scheduler.progress() {
+        runner.block(&pending, (is_cold, blocks_max), results)?;
+        is_cold &= results.trials.len() == before;
+        replay.block_ended(&pending, results);
+        if let Some(progress) = replay.progress() {
             runner.context.note(&progress);
         }
-        next = scheduler.next_block();
+        next = replay.next_block(results, events)?;
     }
     Ok(None)
 }
@@ -202,8 +243,9 @@ fn blocks_of(trials: &[Trial], point: PointId) -> usize {
 
 fn warn_of_unsteady(plan: &Plan, results: &RawResults, warnings: &mut Vec<Warning>) {
     let mut times: BTreeMap<PointId, usize> = BTreeMap::new();
-    for point in &results.unsteady {
-        *times.entry(*point).or_default() += 1;
+    for it in &results.unsteady {
+        let point = PointId::new(it.condition, it.variant);
+        *times.entry(point).or_default() += 1;
     }
     for (point, times) in times {
         let message = format!(

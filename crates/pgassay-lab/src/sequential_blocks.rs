@@ -8,6 +8,9 @@ use pgassay_model::trial::Trial;
 
 use crate::scheduler::{Block, Scheduler};
 
+/// A longer pause between two trials is that of a run that was continued, and does not count as elapsed.
+const PAUSE_US_MAX: i64 = 60_000_000;
+
 /// Runs a condition as long as one of its comparisons is open. All open conditions take part in every block:
 /// a server start costs more than their trials.
 #[derive(Debug)]
@@ -16,8 +19,9 @@ pub struct SequentialBlocks<'a> {
     running: RunningComparisons<'a>,
     next: u32,
     open: BTreeSet<usize>,
-    /// Begin of the first trial and of the last, µs since 1970.
-    span_us: Option<(i64, i64)>,
+    /// Time since the begin of the first trial, without long pauses, and the begin of the last trial, both µs.
+    elapsed_us: i64,
+    last_us: Option<i64>,
     /// Whether an analysis followed the last block.
     is_analyzed: bool,
 }
@@ -30,15 +34,15 @@ impl<'a> SequentialBlocks<'a> {
             running,
             next: 0,
             open: (0..plan.conditions.len()).collect(),
-            span_us: None,
+            elapsed_us: 0,
+            last_us: None,
             is_analyzed: false,
         }
     }
 
     fn is_out_of_time(&self) -> bool {
-        let elapsed_us = self.span_us.map_or(0, |(first, last)| last - first);
         let max_us = self.plan.schedule.max_time_us;
-        max_us.is_some_and(|max_us| elapsed_us.cast_unsigned() >= max_us)
+        max_us.is_some_and(|max_us| self.elapsed_us.cast_unsigned() >= max_us)
     }
 }
 
@@ -62,9 +66,11 @@ impl Scheduler for SequentialBlocks<'_> {
             return;
         };
         self.next = self.next.max(first.block + 1);
-        let begin_us = self.span_us.map_or(first.started_us, |(first, _)| first);
-        let last = trials.last().unwrap_or(first);
-        self.span_us = Some((begin_us, last.started_us));
+        for trial in trials {
+            let pause_us = self.last_us.map_or(0, |last_us| trial.started_us - last_us);
+            self.elapsed_us += pause_us.clamp(0, PAUSE_US_MAX);
+            self.last_us = Some(trial.started_us);
+        }
         self.running.add_block(first.block, trials);
         self.is_analyzed = ends_unit(self.plan, first.block);
         // Within a unit, conditions stay together.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use pgassay_load::{Measurement, RunLength, ThreadUsage, Timing};
+use pgassay_model::detail::{RunDetail, UnsteadyWarmUp};
 use pgassay_model::plan::{Plan, Point, PointId, Round};
 use pgassay_model::study::{DriverKind, HumanDuration};
 use pgassay_model::trial::{ClientTotals, Latency, Trial, TrialKind};
@@ -14,10 +15,10 @@ use crate::interrupt::Interrupted;
 use crate::load::{Clients, ClientsOrder, LoadDriver, warm_up};
 use crate::observe::{TrialObserver, TrialWatch, WatchDecision, WatchedTrial};
 use crate::raw_results::RawResults;
+use crate::replay::PendingBlock;
 use crate::run_context::RunContext;
-use crate::scheduler::Block;
 use crate::system_env::unix_us;
-use crate::trial_slot::TrialSlot;
+use crate::trial_slot::{TrialSlot, planned_trials};
 
 /// A trial in which no transaction ended is retried up to `TRIES` times, each `LONGER` times longer.
 const TRIES: u32 = 3;
@@ -45,15 +46,20 @@ struct WarmClients {
 }
 
 impl TrialRunner<'_> {
-    /// Runs a block. `is_first` says that caches are cold since the server start. After an error or
-    /// Ctrl-C, `results` holds the completed trials.
+    /// Runs the trials of a block that are still to be run. `is_cold` says that caches are cold since the
+    /// server start. After an error or Ctrl-C, `results` holds the completed trials.
     pub fn block(
         &self,
-        block: &Block,
-        (is_first, blocks_max): (bool, u32),
+        pending: &PendingBlock,
+        (is_cold, blocks_max): (bool, u32),
         results: &mut RawResults,
     ) -> Result<()> {
+        let block = &pending.block;
         for round in &block.rounds {
+            let trials = self.trials_to_run(pending, round);
+            if trials.is_empty() {
+                continue;
+            }
             self.context.check()?;
             self.maintenance.between_trials(self.context.interrupt)?;
             let condition = self.plan.conditions[round.condition].title();
@@ -62,11 +68,26 @@ impl TrialRunner<'_> {
                 blocks: blocks_max,
                 condition: &condition,
             });
-            let warm_up_cap = FIRST_WARM_UP.pow(u32::from(is_first));
-            self.round(block.number, round, warm_up_cap, results)
+            let warm_up_cap = FIRST_WARM_UP.pow(u32::from(is_cold));
+            self.round((block.number, round), &trials, warm_up_cap, results)
                 .with_context(|| format!("block {}, {condition}", block.number + 1))?;
         }
         Ok(())
+    }
+
+    /// The trials of a round that are still to be run, each as its position, kind and variant.
+    fn trials_to_run(
+        &self,
+        pending: &PendingBlock,
+        round: &Round,
+    ) -> Vec<(usize, TrialKind, usize)> {
+        let planned = planned_trials(round, self.has_hardware_counters()).into_iter();
+        let numbered = planned
+            .enumerate()
+            .map(|(position, (kind, variant))| (position, kind, variant));
+        numbered
+            .filter(|(position, ..)| !pending.is_done(round, *position))
+            .collect()
     }
 
     /// Whether trials for hardware counters are run.
@@ -75,11 +96,11 @@ impl TrialRunner<'_> {
         observers.any(|it| it.offers_hardware_counters())
     }
 
-    /// Runs the trials of one condition in one block, on new connections.
+    /// Runs trials of one condition in one block, on new connections.
     fn round(
         &self,
-        block: u32,
-        round: &Round,
+        (block, round): (u32, &Round),
+        trials: &[(usize, TrialKind, usize)],
         warm_up_cap: u32,
         results: &mut RawResults,
     ) -> Result<()> {
@@ -87,30 +108,34 @@ impl TrialRunner<'_> {
         for observer in self.observers {
             observer.round_begins();
         }
-        for slot in self.slots(block, round, &clients.windows) {
+        for slot in self.slots(block, round, trials, &clients.windows) {
             self.context.check()?;
-            if let Some(trial) = self.trial(slot, &mut clients.pools, results)? {
-                results.trials.push(trial);
-                let ended = results.trials.last().expect("a trial was added");
-                self.context.events.event(&LabEvent::TrialEnded(ended));
+            let mut of_trial = RawResults::of_trial(block);
+            let Some(trial) = self.trial(slot, &mut clients.pools, &mut of_trial)? else {
+                continue;
+            };
+            if let Some(detail) = of_trial.into_detail(&trial) {
+                results.add_detail(&detail)?;
+                let detail = RunDetail::Trial(Box::new(detail));
+                self.context.events.event(&LabEvent::Detail(&detail));
             }
+            results.trials.push(trial);
+            let ended = results.trials.last().expect("a trial was added");
+            self.context.events.event(&LabEvent::TrialEnded(ended));
         }
         Ok(())
     }
 
-    /// The trials of a round, in order.
-    fn slots(&self, block: u32, round: &Round, windows: &[Timing]) -> Vec<TrialSlot> {
-        let of = |kind, variants: &[usize]| {
-            let variants = variants.iter().map(move |&variant| (kind, variant));
-            variants.collect::<Vec<_>>()
-        };
-        let mut kinds = of(TrialKind::Timed, &round.timed);
-        kinds.extend(of(TrialKind::Profiled, &round.profiled));
-        let uncounted = kinds.len();
-        if self.has_hardware_counters() {
-            kinds.extend(of(TrialKind::HardwareCounters, &round.hardware_counters));
-        }
-        let slot = |(position, &(kind, variant)): (usize, &(TrialKind, usize))| TrialSlot {
+    /// The trials of a round in the given order.
+    fn slots(
+        &self,
+        block: u32,
+        round: &Round,
+        trials: &[(usize, TrialKind, usize)],
+        windows: &[Timing],
+    ) -> Vec<TrialSlot> {
+        let uncounted = round.timed.len() + round.profiled.len();
+        let slot = |&(position, kind, variant): &(usize, TrialKind, usize)| TrialSlot {
             block,
             server_start: self.server_start,
             point: PointId::new(round.condition, variant),
@@ -119,7 +144,7 @@ impl TrialRunner<'_> {
             is_last_of_variant: position + self.plan.variants.len() >= uncounted,
             window: windows[variant],
         };
-        kinds.iter().enumerate().map(slot).collect()
+        trials.iter().map(slot).collect()
     }
 
     /// Connects and warms up every variant.
@@ -143,7 +168,14 @@ impl TrialRunner<'_> {
             let warmed_up = warm_up(pool.as_mut(), &pids, &schedule, point, &self.context);
             let warmed_up = self.naming_variant(warmed_up, point)?;
             if !warmed_up.is_steady {
-                results.unsteady.push(id);
+                let unsteady = UnsteadyWarmUp {
+                    condition: id.condition,
+                    variant: id.variant,
+                    block,
+                };
+                results.unsteady.insert(unsteady);
+                let detail = RunDetail::NotSteady(unsteady);
+                self.context.events.event(&LabEvent::Detail(&detail));
             }
             ready[variant] = Some((pool, warmed_up.trial));
         }
@@ -195,7 +227,8 @@ impl TrialRunner<'_> {
         Ok(clients.server_pids())
     }
 
-    /// Runs one trial. Returns `None` if it exists for an observer that cannot observe it.
+    /// Runs one trial. Returns `None` if it exists for an observer that cannot observe it. `results` is
+    /// for what it gathers besides its figures.
     fn trial(
         &self,
         slot: TrialSlot,

@@ -1,7 +1,7 @@
 //! The position of a trial in a run.
 
 use pgassay_load::Timing;
-use pgassay_model::plan::PointId;
+use pgassay_model::plan::{PointId, Round};
 use pgassay_model::trial::TrialKind;
 
 /// The position of a trial in a run.
@@ -30,4 +30,19 @@ impl TrialSlot {
         let place = (u64::from(self.block) << 40) ^ (condition << 20) ^ u64::from(self.position);
         of_run ^ place.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
+}
+
+/// The trials of a round in order, each as its kind and variant; those for hardware counters, which come
+/// last, only if there are any.
+pub fn planned_trials(round: &Round, has_hardware_counters: bool) -> Vec<(TrialKind, usize)> {
+    let of = |kind, variants: &[usize]| {
+        let variants = variants.iter().map(move |&variant| (kind, variant));
+        variants.collect::<Vec<_>>()
+    };
+    let mut trials = of(TrialKind::Timed, &round.timed);
+    trials.extend(of(TrialKind::Profiled, &round.profiled));
+    if has_hardware_counters {
+        trials.extend(of(TrialKind::HardwareCounters, &round.hardware_counters));
+    }
+    trials
 }

@@ -1,12 +1,14 @@
 //! What a study says, what its plan is, and what its trials measured: the serialized nouns.
 //!
 //! [`study`] (what the user wrote, with the [`expression`]s of its expectations) → [`plan`] (servers,
-//! points and trials, in order) → [`trial`], [`profile`] and [`statement`] (the measurements).
+//! points and trials, in order) → [`trial`], [`profile`] and [`statement`] (the measurements), and
+//! [`detail`] (what a run saves of them as they come).
 //!
 //! Only the expansion of a study into its plan computes anything. Nothing here does I/O or reads a clock.
 
 pub mod check;
 pub mod cpu;
+pub mod detail;
 pub mod expression;
 pub mod plan;
 pub mod profile;

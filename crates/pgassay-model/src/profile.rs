@@ -246,6 +246,14 @@ impl ProfileBuilder {
         (kind, name): (&str, &str),
     ) -> &mut BlockedStack {
         let node = self.leaf(stack);
+        self.blocked_at_node(node, (kind, name))
+    }
+
+    fn blocked_at_node(
+        &mut self,
+        node: Option<u32>,
+        (kind, name): (&str, &str),
+    ) -> &mut BlockedStack {
         let (blocked, blocks) = (&mut self.profile.blocked, self.blocks);
         let key = (node, kind.to_owned(), name.to_owned());
         let at = *self.blocked_index.entry(key).or_insert_with(|| {
@@ -260,6 +268,38 @@ impl ProfileBuilder {
             blocked.len() - 1
         });
         &mut blocked[at]
+    }
+
+    /// Adds a profile that was built apart from this one, as samples of one block. The result is the same
+    /// as if its stacks had been added here.
+    pub fn add_profile(&mut self, block: usize, other: &Profile) {
+        // Callers come before callees, so the node of a caller is known.
+        let mut nodes: Vec<u32> = Vec::with_capacity(other.nodes.len());
+        for node in &other.nodes {
+            let parent = node.parent.and_then(|at| nodes.get(at as usize).copied());
+            // Only in a damaged profile.
+            let Some(frame) = other.frames.get(node.frame as usize) else {
+                break;
+            };
+            let ours = self.node(parent, frame.clone());
+            nodes.push(ours);
+            let sum = &mut self.profile.nodes[ours as usize];
+            sum.samples[block] += node.samples.iter().sum::<u32>();
+            sum.in_transactions += node.in_transactions;
+            sum.in_tail += node.in_tail;
+        }
+        for blocked in &other.blocked {
+            let node = blocked.node.and_then(|at| nodes.get(at as usize).copied());
+            let wait = (&*blocked.wait_event_type, &*blocked.wait_event);
+            let sum = self.blocked_at_node(node, wait);
+            sum.blocked_ns[block] += blocked.blocked_ns.iter().sum::<u64>();
+            sum.in_transactions_ns += blocked.in_transactions_ns;
+            sum.in_tail_ns += blocked.in_tail_ns;
+        }
+        if let Some(transactions) = &other.transactions {
+            self.add_transactions(transactions);
+        }
+        self.add_quality(&other.quality);
     }
 
     /// Adds a trial's quality counts.
@@ -408,6 +448,41 @@ mod tests {
             profile.folded(),
             "[no stack] 2\nmain 1\nmain;parse 3\nmain;plan 4\n"
         );
+    }
+
+    #[test]
+    fn profiles_of_trials_add_up_to_the_profile_of_all() {
+        let fill = |builder: &mut ProfileBuilder, trial: usize, block: usize| {
+            let leaf = ["parse", "plan", "execute"][trial % 3];
+            builder.add(block, [frame("main"), frame(leaf)], 3 + trial as u32);
+            builder.add(block, [frame("main")], 1);
+            builder.add(block, [], 2);
+            builder.add_in_transactions([frame("main"), frame(leaf)], (2, 1));
+            let wait = ("Client", "ClientRead");
+            builder.add_blocked(block, [frame("main"), frame("read")], wait, 5_000);
+            builder.add_blocked(block, [], ("", ""), 1_000);
+            let wait = ("IO", "WalSync");
+            builder.add_blocked_in_transactions([frame("main"), frame(leaf)], wait, (7, 3));
+            builder.add_transactions(&Transactions {
+                p99_ns: vec![trial as u64],
+                ..Transactions::default()
+            });
+            builder.add_quality(&Quality {
+                samples: 6 + trial as u64,
+                lost: 1,
+                ..Quality::default()
+            });
+        };
+        let (mut direct, mut added) = (ProfileBuilder::new(2), ProfileBuilder::new(2));
+        for trial in 0..5 {
+            fill(&mut direct, trial, trial / 3);
+            let mut of_trial = ProfileBuilder::new(1);
+            fill(&mut of_trial, trial, 0);
+            added.add_profile(trial / 3, &of_trial.finish());
+        }
+        let (direct, added) = (direct.finish(), added.finish());
+        assert_eq!(added, direct);
+        assert_eq!(added.total(), 5 * 6 + 10);
     }
 
     #[test]

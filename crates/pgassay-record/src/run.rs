@@ -197,4 +197,6 @@ pub enum WarningKind {
     Leftover,
     /// An external server is different from before the run, or was during it.
     ServerChanged,
+    /// The run was killed, stopped or failed, and then continued on new servers.
+    Resumed,
 }

@@ -9,8 +9,12 @@ use crate::error::StoreError;
 pub(crate) const RUN_FILE: &str = "run.json";
 /// The study's original text.
 pub(crate) const STUDY_FILE: &str = "study.toml";
-/// The trials of an unfinished run: a line of [`crate::RunStart`], then a line for each trial, all JSON.
+/// The trials of an unfinished run: a line of [`crate::RunStart`], then a line for each trial, all JSON;
+/// and among them a line when the servers run, and one when another process continues the run.
 pub(crate) const TRIALS_FILE: &str = "trials.jsonl";
+/// What an unfinished run gathered besides its trials: a line of JSON for each
+/// [`pgassay_model::detail::RunDetail`].
+pub(crate) const DETAILS_FILE: &str = "details.jsonl";
 
 /// Names of directories that contain a run, sorted.
 pub(crate) fn directories(root: &Path) -> Result<Vec<String>, StoreError> {
@@ -22,6 +26,12 @@ pub(crate) fn unfinished_directories(root: &Path) -> Result<Vec<String>, StoreEr
     directories_with(root, |directory| {
         directory.join(TRIALS_FILE).is_file() && !directory.join(RUN_FILE).is_file()
     })
+}
+
+/// Names of directories with trials that a process can continue from, or is still measuring, sorted:
+/// unfinished runs, and those that ended before all trials were done.
+pub(crate) fn directories_with_trials(root: &Path) -> Result<Vec<String>, StoreError> {
+    directories_with(root, |directory| directory.join(TRIALS_FILE).is_file())
 }
 
 fn directories_with(

@@ -41,12 +41,30 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// A run that has no result, because it was interrupted or is not over.
-    #[error("{} has no result: its run is not over or was interrupted; its {trials} trials are in trials.jsonl", path.display())]
+    #[error("{} has no result: its run is not over or was interrupted; its {trials} trials are in trials.jsonl; to continue it: pgassay resume {}", path.display(), path.file_name().unwrap_or_default().display())]
     Unfinished {
         /// The directory.
         path: PathBuf,
         /// Number of its trials.
         trials: usize,
+    },
+    /// A run that a process is still measuring.
+    #[error("run \"{id}\" is still being measured by another process")]
+    Running {
+        /// The run.
+        id: String,
+    },
+    /// A run that cannot be continued because it is over.
+    #[error("run \"{id}\" is finished: there is nothing to continue")]
+    Finished {
+        /// The run.
+        id: String,
+    },
+    /// There is no run to continue.
+    #[error("there is no unfinished run in {}", root.display())]
+    NoneUnfinished {
+        /// The store's directory.
+        root: PathBuf,
     },
     /// The result could not be written; the trials are saved.
     #[error("{source}; the {trials} trials measured so far are in {}/trials.jsonl", directory.display())]

@@ -43,6 +43,8 @@ pub struct RunLine {
     pub complete: bool,
     /// Whether it has no result: it is still being measured, or its process ended before.
     pub unfinished: bool,
+    /// Whether `pgassay resume` can continue it.
+    pub resumable: bool,
     /// The answer in one line.
     pub headline: String,
 }
@@ -58,6 +60,8 @@ pub struct Filter {
 
 pub(crate) fn add(root: &Path, run: &Run) -> Result<(), StoreError> {
     let mut connection = open(root)?;
+    // A run that ended early and was then continued is in the index already.
+    forget(&mut connection, &run.id).map_err(|source| failed(root, source))?;
     insert(&mut connection, run).map_err(|source| failed(root, source))
 }
 
@@ -168,6 +172,7 @@ pub(crate) fn lines(connection: &Connection, filter: &Filter) -> rusqlite::Resul
             ended_us: row.get(4)?,
             complete: row.get(5)?,
             unfinished: false,
+            resumable: false,
             headline: row.get(6)?,
         })
     })?;
@@ -206,6 +211,7 @@ pub(crate) fn unfinished(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, S
             ended_us: start.started_us,
             complete: false,
             unfinished: true,
+            resumable: !is_running,
             headline,
         });
     }

@@ -5,7 +5,8 @@
 //! moved, mailed and read without the rest. Only its owner can read it.
 //!
 //! [`Store::create`] makes the directory before the first trial and saves each trial as it ends; without
-//! `run.json`, such a directory is an unfinished run. [`Store::save`] saves a run at its end.
+//! `run.json`, such a directory is an unfinished run. [`Store::reopen`] continues it. [`Store::save`]
+//! saves a run at its end.
 //!
 //! `<root>/index.sqlite` makes lists fast and allows SQL queries over many runs, through the stable
 //! views `runs`, `points` and `comparisons`. It contains nothing that the directories do not: if the two
@@ -22,9 +23,12 @@ mod files;
 mod headline;
 mod id;
 mod index;
+mod line_file;
 mod listing;
 mod lookup;
 mod names;
+mod origin;
+mod reopen;
 mod repair;
 mod save;
 mod unfinished;
@@ -35,7 +39,9 @@ use std::path::{Path, PathBuf};
 
 pub use error::StoreError;
 pub use index::{Filter, RunLine};
-pub use unfinished::{RunStart, UnfinishedRun};
+pub use origin::{MachineIdentity, RunOrigin, RunStart};
+pub use reopen::ReopenedRun;
+pub use unfinished::UnfinishedRun;
 pub use writer::RunWriter;
 
 /// A directory of results.

@@ -1,8 +1,11 @@
 //! Lists the runs of a store.
 
-use crate::directories::directories;
+use std::fs::File;
+
+use crate::directories::{TRIALS_FILE, directories};
 use crate::error::StoreError;
 use crate::index::{self, Filter, RunLine};
+use crate::unfinished::is_locked;
 use crate::{Store, repair};
 
 impl Store {
@@ -14,6 +17,10 @@ impl Store {
     /// The runs that match a filter, newest first.
     pub fn list_where(&self, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
         let mut lines = repair::list(&self.root, filter)?;
+        for line in lines.iter_mut().filter(|line| !line.complete) {
+            let trials = self.root.join(&line.id).join(TRIALS_FILE);
+            line.resumable = File::open(trials).is_ok_and(|file| !is_locked(&file));
+        }
         lines.extend(index::unfinished(&self.root, filter)?);
         lines.sort_by(|a, b| (b.started_us, &b.id).cmp(&(a.started_us, &a.id)));
         if let Some(limit) = filter.limit {

@@ -22,19 +22,9 @@ impl Store {
         }
         let mut ids = self.ids()?;
         ids.reverse();
-        let not_found = |ids: &[String]| StoreError::NotFound {
-            name: wanted.to_owned(),
-            root: self.root.clone(),
-            runs: ids[..ids.len().min(SUGGESTIONS)].to_vec(),
-        };
-        if ids.iter().any(|id| id == wanted) {
-            return Ok(self.root.join(wanted));
-        }
-        if wanted == "last" {
-            let last = ids.first().ok_or_else(|| not_found(&ids))?;
-            return Ok(self.root.join(last));
-        }
-        if !wanted.starts_with('.')
+        let is_unknown = wanted != "last" && ids.iter().all(|id| id != wanted);
+        if is_unknown
+            && !wanted.starts_with('.')
             && let Ok((_, trials, _)) = unfinished::summary(&self.root.join(wanted))
         {
             return Err(StoreError::Unfinished {
@@ -42,12 +32,29 @@ impl Store {
                 trials,
             });
         }
+        Ok(self.root.join(self.choose(wanted, &ids)?))
+    }
+
+    /// The name among `ids`, newest first, that the user means: the full name, `last`, or a unique
+    /// prefix.
+    pub(crate) fn choose(&self, wanted: &str, ids: &[String]) -> Result<String, StoreError> {
+        if ids.iter().any(|id| id == wanted) {
+            return Ok(wanted.to_owned());
+        }
+        let not_found = || StoreError::NotFound {
+            name: wanted.to_owned(),
+            root: self.root.clone(),
+            runs: ids[..ids.len().min(SUGGESTIONS)].to_vec(),
+        };
+        if wanted == "last" {
+            return ids.first().cloned().ok_or_else(not_found);
+        }
         // The empty string is a prefix of every name, and most likely a mistake in a script.
         let begins = |id: &&String| !wanted.is_empty() && id.starts_with(wanted);
         let candidates: Vec<String> = ids.iter().filter(begins).cloned().collect();
         match &candidates[..] {
-            [] => Err(not_found(&ids)),
-            [only] => Ok(self.root.join(only)),
+            [] => Err(not_found()),
+            [only] => Ok(only.clone()),
             _ => Err(StoreError::Ambiguous {
                 name: wanted.to_owned(),
                 candidates,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pgassay_record::run::Run;
 
-use crate::directories::{RUN_FILE, STUDY_FILE, TRIALS_FILE};
+use crate::directories::{DETAILS_FILE, RUN_FILE, STUDY_FILE, TRIALS_FILE};
 use crate::error::StoreError;
 use crate::{Store, files, index, names, unfinished, writer};
 
@@ -140,7 +140,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), StoreError> {
     if name.is_empty() || name.contains('\0') || !Path::new(name).components().all(plain) {
         return refuse("it is not a path inside the run's directory");
     }
-    if [RUN_FILE, STUDY_FILE, TRIALS_FILE].contains(&name) {
+    if [RUN_FILE, STUDY_FILE, TRIALS_FILE, DETAILS_FILE].contains(&name) {
         return refuse("the store writes this file itself");
     }
     Ok(())

@@ -1,53 +1,39 @@
 //! What a run that did not finish left: its plan and the trials that ended.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
-use pgassay_model::plan::Plan;
+use pgassay_model::detail::RunDetail;
 use pgassay_model::trial::Trial;
-use serde::{Deserialize, Serialize};
+use pgassay_record::run::ServerFacts;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::Store;
-use crate::directories::{RUN_FILE, TRIALS_FILE};
+use crate::directories::{DETAILS_FILE, RUN_FILE, TRIALS_FILE};
 use crate::error::StoreError;
+use crate::origin::{FirstLine, RunMarker, RunStart};
 
 /// Occupies space until the result is written.
 pub(crate) const RESERVED_FILE: &str = ".reserved";
-/// The format of the file of trials.
-pub(crate) const TRIALS_SCHEMA: &str = "pgassay.trials/1";
-
-/// What is known about a run before its first trial.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RunStart {
-    /// The study's name.
-    pub study_name: String,
-    /// The study's question.
-    pub question: String,
-    /// When the run started, microseconds since 1970.
-    pub started_us: i64,
-    /// The version of pgassay.
-    pub pgassay_version: String,
-    /// The plan, which trials refer to by index.
-    pub plan: Plan,
-}
-
-/// The first line of the file of trials.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct FirstLine {
-    pub(crate) schema: String,
-    pub(crate) start: RunStart,
-}
 
 /// What a run that did not finish left.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnfinishedRun {
     /// The run's beginning.
     pub start: RunStart,
-    /// The trials that ended, in order.
+    /// The trials that ended, in order. If a process that continued the run repeated trials, only the
+    /// repetitions.
     pub trials: Vec<Trial>,
     /// Whether a process is still measuring it.
     pub is_running: bool,
+    /// The servers, in the plan's order; empty if they were not running yet.
+    pub servers: Vec<ServerFacts>,
+    /// How often it was continued.
+    pub resumed: u32,
+    /// Number of trials that were repeated.
+    pub repeated: usize,
 }
 
 impl Store {
@@ -57,40 +43,160 @@ impl Store {
     /// [`StoreError::NoRun`] if there is no file of trials, [`StoreError::Damaged`] if its first line
     /// is not readable. A last line that was not written completely is ignored.
     pub fn unfinished(&self, id: &str) -> Result<UnfinishedRun, StoreError> {
-        read(&self.root.join(id))
+        Ok(read(&self.root.join(id))?.0)
     }
 }
 
-/// Reads the file of trials in a run's directory.
-pub(crate) fn read(directory: &Path) -> Result<UnfinishedRun, StoreError> {
-    let (file, start, mut lines) = open(directory)?;
-    let mut trials = Vec::new();
+/// The place of a trial in a run.
+#[derive(Clone, Copy, Deserialize)]
+struct TrialPlace {
+    block: u32,
+    condition: usize,
+    position: u32,
+}
+
+impl TrialPlace {
+    fn is_of_same_round(self, other: Self) -> bool {
+        (self.block, self.condition) == (other.block, other.condition)
+    }
+}
+
+/// The trials that count, from the lines of all processes that measured a run.
+struct SavedTrials<T> {
+    /// Each with the number of its process, from 0.
+    trials: Vec<(u32, TrialPlace, T)>,
+    process: u32,
+    repeated: usize,
+}
+
+impl<T> SavedTrials<T> {
+    /// Adds a trial. If an earlier process has measured a trial in its place, the trial belongs to a
+    /// round that is repeated as a whole, and the earlier trials of the round do not count.
+    fn add(&mut self, place: TrialPlace, trial: T) {
+        let process = self.process;
+        let is_earlier = |of: u32, it: TrialPlace| of < process && it.is_of_same_round(place);
+        let is_repeated = process > 0
+            && self
+                .trials
+                .iter()
+                .any(|(of, it, _)| is_earlier(*of, *it) && it.position == place.position);
+        if is_repeated {
+            let before = self.trials.len();
+            self.trials.retain(|(of, it, _)| !is_earlier(*of, *it));
+            self.repeated += before - self.trials.len();
+        }
+        self.trials.push((process, place, trial));
+    }
+}
+
+/// The lines of a file of trials after the first.
+struct TrialLines<T> {
+    saved: SavedTrials<T>,
+    servers: Vec<ServerFacts>,
+    /// Number and length of the lines that could be read, without the first.
+    count: usize,
+    bytes: u64,
+    /// Whether a complete line that could not be read follows.
+    is_damaged: bool,
+}
+
+/// Reads the lines after the first, up to one that was not written completely.
+fn lines<T: DeserializeOwned>(
+    rest: &mut impl BufRead,
+    place: impl Fn(&T) -> TrialPlace,
+) -> TrialLines<T> {
+    let mut found = TrialLines {
+        saved: SavedTrials {
+            trials: Vec::new(),
+            process: 0,
+            repeated: 0,
+        },
+        servers: Vec::new(),
+        count: 0,
+        bytes: 0,
+        is_damaged: false,
+    };
     let mut line = Vec::new();
-    // A line that was not written completely ends the file.
-    while matches!(lines.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {
-        let Ok(trial) = serde_json::from_slice(&line) else {
-            break;
-        };
-        trials.push(trial);
+    while matches!(rest.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {
+        match serde_json::from_slice::<RunMarker>(&line) {
+            Ok(RunMarker::Servers(servers)) => found.servers = servers,
+            Ok(RunMarker::Resumed { .. }) => found.saved.process += 1,
+            Err(_) => {
+                let Ok(trial) = serde_json::from_slice::<T>(&line) else {
+                    found.is_damaged = true;
+                    break;
+                };
+                found.saved.add(place(&trial), trial);
+            }
+        }
+        found.count += 1;
+        found.bytes += line.len() as u64;
         line.clear();
     }
-    Ok(UnfinishedRun {
-        start,
+    found
+}
+
+/// The parts of a file of trials that another process can append to.
+pub(crate) struct ReadableLength {
+    /// Length of all lines that could be read.
+    pub(crate) bytes: u64,
+    /// The number of a complete line that could not be read, from 1.
+    pub(crate) damaged_line: Option<usize>,
+}
+
+/// Reads the file of trials in a run's directory.
+pub(crate) fn read(directory: &Path) -> Result<(UnfinishedRun, ReadableLength), StoreError> {
+    let mut opened = open(directory)?;
+    let found = lines(&mut opened.rest, |trial: &Trial| TrialPlace {
+        block: trial.block,
+        condition: trial.condition,
+        position: trial.position,
+    });
+    let length = ReadableLength {
+        bytes: opened.first_bytes + found.bytes,
+        damaged_line: found.is_damaged.then_some(found.count + 2),
+    };
+    let SavedTrials {
         trials,
-        is_running: is_locked(&file),
-    })
+        process,
+        repeated,
+    } = found.saved;
+    let unfinished = UnfinishedRun {
+        start: opened.start,
+        trials: trials.into_iter().map(|(_, _, trial)| trial).collect(),
+        is_running: is_locked(&opened.file),
+        servers: found.servers,
+        resumed: process,
+        repeated,
+    };
+    Ok((unfinished, length))
+}
+
+/// What a run gathered besides the figures of its trials, and the length of the lines. Lines that
+/// cannot be read are left out.
+pub(crate) fn details(directory: &Path) -> Result<(Vec<RunDetail>, u64), StoreError> {
+    let path = directory.join(DETAILS_FILE);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
+        Err(source) => return Err(StoreError::reading(&path, source)),
+    };
+    let mut reader = BufReader::new(file);
+    let (mut all, mut bytes, mut line) = (Vec::new(), 0, Vec::new());
+    while matches!(reader.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {
+        bytes += line.len() as u64;
+        all.extend(serde_json::from_slice::<RunDetail>(&line));
+        line.clear();
+    }
+    Ok((all, bytes))
 }
 
 /// The beginning of an unfinished run, its number of trials, and whether it is being measured.
 pub(crate) fn summary(directory: &Path) -> Result<(RunStart, usize, bool), StoreError> {
-    let (file, start, mut lines) = open(directory)?;
-    let mut rest = Vec::new();
-    _ = lines.read_to_end(&mut rest);
-    let trials = rest
-        .split_inclusive(|byte| *byte == b'\n')
-        .filter(|line| line.ends_with(b"\n"))
-        .count();
-    Ok((start, trials, is_locked(&file)))
+    let mut opened = open(directory)?;
+    let found = lines(&mut opened.rest, |place: &TrialPlace| *place);
+    let trials = found.saved.trials.len();
+    Ok((opened.start, trials, is_locked(&opened.file)))
 }
 
 /// Removes what an interrupted run no longer needs: the reserved space, and all of it if it has no
@@ -107,8 +213,16 @@ pub(crate) fn sweep(directory: &Path) {
     }
 }
 
+/// A file of trials, of which the first line was read.
+struct OpenedTrials {
+    file: File,
+    start: RunStart,
+    first_bytes: u64,
+    rest: BufReader<File>,
+}
+
 /// Opens the file of trials and reads its first line.
-fn open(directory: &Path) -> Result<(File, RunStart, BufReader<File>), StoreError> {
+fn open(directory: &Path) -> Result<OpenedTrials, StoreError> {
     let path = directory.join(TRIALS_FILE);
     let file = File::open(&path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => StoreError::NoRun {
@@ -119,10 +233,9 @@ fn open(directory: &Path) -> Result<(File, RunStart, BufReader<File>), StoreErro
     let again = file
         .try_clone()
         .map_err(|source| StoreError::reading(&path, source))?;
-    let mut lines = BufReader::new(again);
+    let mut rest = BufReader::new(again);
     let mut first = Vec::new();
-    lines
-        .read_until(b'\n', &mut first)
+    rest.read_until(b'\n', &mut first)
         .map_err(|source| StoreError::reading(&path, source))?;
     let parsed: FirstLine =
         serde_json::from_slice(&first).map_err(|error| StoreError::Damaged {
@@ -131,10 +244,16 @@ fn open(directory: &Path) -> Result<(File, RunStart, BufReader<File>), StoreErro
             column: error.column(),
             message: error.to_string(),
         })?;
-    Ok((file, parsed.start, lines))
+    Ok(OpenedTrials {
+        file,
+        start: parsed.start,
+        first_bytes: first.len() as u64,
+        rest,
+    })
 }
 
-fn is_locked(file: &File) -> bool {
+/// Whether a process measures the run of this file of trials.
+pub(crate) fn is_locked(file: &File) -> bool {
     match file.try_lock_shared() {
         Ok(()) => {
             _ = file.unlock();

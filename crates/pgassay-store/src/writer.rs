@@ -6,37 +6,44 @@
 //! space is reserved from the beginning, for a disk that fills up meanwhile.
 //!
 //! A directory with `trials.jsonl` and without `run.json` is an unfinished run. While it is being
-//! measured, its file of trials is locked (`flock`).
+//! measured, its file of trials is locked (`flock`). [`Store::reopen`] continues it. A run that ended
+//! before all trials were done keeps its trials next to its result, and can be continued as well.
+//!
+//! A power failure loses no round that had ended: [`RunWriter::sync`].
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::fs;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use pgassay_model::detail::RunDetail;
 use pgassay_model::trial::Trial;
-use pgassay_record::run::Run;
-use serde::Serialize;
+use pgassay_record::run::{Run, ServerFacts};
 
-use crate::directories::{RUN_FILE, STUDY_FILE, TRIALS_FILE};
+use crate::directories::{DETAILS_FILE, RUN_FILE, STUDY_FILE, TRIALS_FILE};
 use crate::error::StoreError;
+use crate::line_file::LineFile;
+use crate::origin::{FirstLine, RunMarker, RunStart, TRIALS_SCHEMA};
 use crate::save::check_name;
-use crate::unfinished::{FirstLine, RESERVED_FILE, RunStart, TRIALS_SCHEMA};
+use crate::unfinished::RESERVED_FILE;
 use crate::{Store, files, index, names};
 
 /// `run.json` before it is complete.
 const NEW_RUN_FILE: &str = ".run.json.new";
 /// More than the `run.json` of most studies takes.
 const RESERVED_BYTES: usize = 4 << 20;
+
 /// A run that is being measured.
 #[derive(Debug)]
 pub struct RunWriter {
-    root: PathBuf,
-    id: String,
-    directory: PathBuf,
-    study_text: String,
-    trials: File,
-    /// Number and bytes of the lines written.
-    count: u64,
-    bytes: u64,
+    pub(crate) root: PathBuf,
+    pub(crate) id: String,
+    pub(crate) directory: PathBuf,
+    pub(crate) study_text: String,
+    pub(crate) trials: LineFile,
+    /// Created when there is something to write.
+    pub(crate) details: Option<LineFile>,
+    /// Number of trials that were saved.
+    pub(crate) count: u64,
 }
 
 impl Store {
@@ -63,41 +70,40 @@ impl Store {
             id,
             directory,
             study_text: study_text.to_owned(),
-            bytes: trials.metadata().map_or(0, |it| it.len()),
             trials,
+            details: None,
             count: 0,
         })
     }
 }
 
 /// Writes and syncs the first files of a run's directory; returns the file of trials, locked.
-fn probe(directory: &Path, study_text: &str, start: RunStart) -> Result<File, StoreError> {
-    files::write(&directory.join(RESERVED_FILE), |file| {
-        // Not zeros, which some file systems do not store.
-        file.write_all(&vec![0xaa; RESERVED_BYTES])
-    })?;
+fn probe(directory: &Path, study_text: &str, start: RunStart) -> Result<LineFile, StoreError> {
+    reserve(directory)?;
     files::write(&directory.join(STUDY_FILE), |file| {
         file.write_all(study_text.as_bytes())
     })?;
-    let path = directory.join(TRIALS_FILE);
-    let attempt = || {
-        let mut trials = files::create(&path)?;
-        // A file system without locks makes the run look interrupted, which hurts less than failing.
-        _ = trials.try_lock();
-        let first = FirstLine {
-            schema: TRIALS_SCHEMA.to_owned(),
-            start,
-        };
-        trials.write_all(&line(&first)?)?;
-        trials.sync_all()?;
-        Ok(trials)
-    };
-    let trials = attempt().map_err(|source| StoreError::writing(&path, source))?;
+    let mut trials = LineFile::create(&directory.join(TRIALS_FILE))?;
+    // A file system without locks makes the run look interrupted, which hurts less than failing.
+    _ = trials.file().try_lock();
+    trials.append(&FirstLine {
+        schema: TRIALS_SCHEMA.to_owned(),
+        start,
+    })?;
+    trials.sync()?;
     files::sync_directory(directory)?;
     if let Some(root) = directory.parent() {
         files::sync_directory(root)?;
     }
     Ok(trials)
+}
+
+/// Reserves space for the result.
+pub(crate) fn reserve(directory: &Path) -> Result<(), StoreError> {
+    files::write(&directory.join(RESERVED_FILE), |file| {
+        // Not zeros, which some file systems do not store.
+        file.write_all(&vec![0xaa; RESERVED_BYTES])
+    })
 }
 
 impl RunWriter {
@@ -122,34 +128,55 @@ impl RunWriter {
     /// [`StoreError::Writing`], for example if the disk is full. Earlier trials are kept, and later
     /// ones can be saved once there is space again.
     pub fn append(&mut self, trial: &Trial) -> Result<(), StoreError> {
-        let written = line(trial).and_then(|line| {
-            self.trials.write_all(&line)?;
-            Ok(line.len() as u64)
-        });
-        match written {
-            Ok(bytes) => {
-                self.bytes += bytes;
-                self.count += 1;
-                Ok(())
-            }
-            Err(source) => {
-                // Part of the line would make the next one unreadable.
-                _ = self.trials.set_len(self.bytes);
-                _ = self.seek_to_end();
-                Err(StoreError::writing(
-                    &self.directory.join(TRIALS_FILE),
-                    source,
-                ))
-            }
-        }
+        self.trials.append(trial)?;
+        self.count += 1;
+        Ok(())
     }
 
-    fn seek_to_end(&mut self) -> io::Result<()> {
-        io::Seek::seek(&mut self.trials, io::SeekFrom::Start(self.bytes)).map(drop)
+    /// Saves what the run gathered besides the figures of its trials, before the trial that it belongs to.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub fn append_detail(&mut self, detail: &RunDetail) -> Result<(), StoreError> {
+        if self.details.is_none() {
+            self.details = Some(LineFile::create(&self.directory.join(DETAILS_FILE))?);
+            // If this fails, only a power failure loses the file, and the result says so.
+            _ = files::sync_directory(&self.directory);
+        }
+        let details = self.details.as_mut();
+        details.map_or(Ok(()), |details| details.append(detail))
+    }
+
+    /// Saves the facts about the servers, once they run.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub fn servers_started(&mut self, servers: &[ServerFacts]) -> Result<(), StoreError> {
+        self.trials.append(&RunMarker::Servers(servers.to_vec()))
+    }
+
+    /// Marks that this process continues the run: trials that follow replace those in the same place.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub fn resumed(&mut self, at_us: i64) -> Result<(), StoreError> {
+        self.trials.append(&RunMarker::Resumed { at_us })
+    }
+
+    /// Writes what was saved to disk, so that it survives a power failure.
+    ///
+    /// # Errors
+    /// [`StoreError::Writing`].
+    pub fn sync(&self) -> Result<(), StoreError> {
+        if let Some(details) = &self.details {
+            details.sync()?;
+        }
+        self.trials.sync()
     }
 
     /// Saves the result and further files, each a path relative to the run's directory and its bytes.
-    /// Returns the directory. `run.id` must be [`Self::id`].
+    /// Returns the directory. `run.id` must be [`Self::id`]. The trials of a run that is not complete
+    /// stay next to it, so that it can be continued.
     ///
     /// # Errors
     /// [`StoreError::FilesMissing`] if the run was saved, but not all of the files.
@@ -162,7 +189,8 @@ impl RunWriter {
             trials: self.count,
             source: Box::new(source),
         })?;
-        for done in [TRIALS_FILE, RESERVED_FILE] {
+        let of_unfinished = [TRIALS_FILE, DETAILS_FILE].into_iter();
+        for done in of_unfinished.filter(|_| run.complete) {
             if let Err(error) = files::remove(&self.directory.join(done)) {
                 tracing::warn!(%error, "cannot remove a file that is no longer needed");
             }
@@ -201,8 +229,13 @@ impl RunWriter {
         let mut missing = None;
         for (name, bytes) in files {
             let path = self.directory.join(name);
-            let written =
-                check_name(name).and_then(|()| files::write(&path, |file| file.write_all(bytes)));
+            let write = || {
+                check_name(name)?;
+                // A run that is continued may have left one.
+                files::remove(&path)?;
+                files::write(&path, |file| file.write_all(bytes))
+            };
+            let written = write();
             if let Err(error) = written {
                 _ = fs::remove_file(&path);
                 missing.get_or_insert(error);
@@ -240,10 +273,4 @@ pub(crate) fn write_run(path: &Path, run: &Run) -> Result<(), StoreError> {
         buffered.write_all(b"\n")?;
         buffered.flush()
     })
-}
-
-fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(value)?;
-    line.push(b'\n');
-    Ok(line)
 }

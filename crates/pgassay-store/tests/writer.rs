@@ -32,6 +32,7 @@ fn start() -> RunStart {
         started_us: STARTED_US,
         pgassay_version: run.pgassay_version,
         plan: run.plan,
+        origin: None,
     }
 }
 
@@ -85,6 +86,7 @@ fn trials_are_saved_as_they_come() {
     let found = store.unfinished(ID).unwrap();
     assert_eq!(found.trials, [trial(0), trial(1)]);
     assert_eq!((found.start, found.is_running), (start(), true));
+    assert_eq!((found.resumed, found.repeated), (0, 0));
     let error = store.load(ID).unwrap_err();
     assert!(
         matches!(error, StoreError::Unfinished { trials: 2, .. }),

@@ -94,6 +94,26 @@ pub enum ResultFormat {
     Json,
 }
 
+/// Flags of `pgassay resume`.
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    /// Run ID or a prefix of it, `last`, or the directory of a run [default: the newest unfinished
+    /// run].
+    pub run: Option<String>,
+
+    #[command(flatten)]
+    pub server: ServerArgs,
+
+    #[command(flatten)]
+    pub results: ResultsArgs,
+
+    #[command(flatten)]
+    pub external: ExternalArgs,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
 /// Flags of `pgassay profile`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which").args(["pid", "dsn"]).multiple(true).required(true))]

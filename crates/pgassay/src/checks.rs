@@ -4,6 +4,7 @@ use pgassay_account::calibration::machine_key;
 use pgassay_lab::counting::Valgrind;
 use pgassay_model::check::Check;
 use pgassay_profile::{Access, CountedEvent, EventCounter, MachineConditions, Tier};
+use pgassay_store::MachineIdentity;
 
 /// Checks everything that limits measurements.
 pub fn all() -> Vec<Check> {
@@ -81,6 +82,17 @@ pub fn machine() -> CalibratedMachine {
     let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let key = machine_key(&format!("{name} {}", id.trim()));
     CalibratedMachine { name, key }
+}
+
+/// This machine, as runs that may be continued remember it.
+pub fn machine_identity() -> MachineIdentity {
+    let machine = machine();
+    let kernel = MachineConditions::read().kernel;
+    MachineIdentity {
+        name: machine.name,
+        key: machine.key,
+        kernel: kernel.unwrap_or_else(|| "unknown".to_owned()),
+    }
 }
 
 /// The access tier, and what grants the next one.

@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::args::{
-    ColorWhen, JsonArgs, ListArgs, ProfileArgs, ReportArgs, RunArgs, ShowArgs, StudyCommand,
+    ColorWhen, JsonArgs, ListArgs, ProfileArgs, ReportArgs, ResumeArgs, RunArgs, ShowArgs,
+    StudyCommand,
 };
 
 /// A performance laboratory for PostgreSQL: which is faster, by how much, and why.
@@ -33,6 +34,8 @@ pub struct Cli {
 pub enum CliCommand {
     /// Run a study and print the result.
     Run(Box<RunArgs>),
+    /// Continue a run that was killed, stopped or failed: it keeps its trials and runs the others.
+    Resume(Box<ResumeArgs>),
     /// Compare statements, settings, releases, builds or indexes, without a study file.
     Compare(Box<crate::command::compare::CompareArgs>),
     /// Fail if a variant is slower than the baseline by more than a limit: a gate for builds.

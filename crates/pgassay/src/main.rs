@@ -60,6 +60,7 @@ fn dispatch(cli: &Cli) -> Result<()> {
     let mut out = output::stdout();
     match &cli.command {
         CliCommand::Run(args) => command::run::run(args, cli.color, &mut out)?,
+        CliCommand::Resume(args) => command::resume::resume(args, cli.color, &mut out)?,
         CliCommand::Compare(args) => command::compare::compare(args, cli.color, &mut out)?,
         CliCommand::Gate(args) => command::gate::gate(args, cli.color, &mut out)?,
         CliCommand::Curve(args) => command::curve::curve(args, cli.color, &mut out)?,

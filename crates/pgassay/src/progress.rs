@@ -116,10 +116,12 @@ impl EventSink for ProgressDisplay {
                 self.shown.borrow_mut().round = round;
                 self.show_trials();
             }
+            LabEvent::TrialsKept(count) => self.shown.borrow_mut().done += *count as u64,
             LabEvent::TrialEnded(_) => {
                 self.shown.borrow_mut().done += 1;
                 self.show_trials();
             }
+            LabEvent::ServersStarted(_) | LabEvent::Detail(_) => {}
         }
     }
 }

@@ -8,6 +8,7 @@ mod location;
 mod maintenance;
 mod own_server;
 mod planned_maintenance;
+mod same_build;
 mod servers;
 
 pub use data::reset;

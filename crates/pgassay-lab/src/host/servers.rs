@@ -9,6 +9,7 @@ use pgassay_record::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 use pgassay_relay::Relay;
 
 use super::planned_maintenance::with_maintenance_off;
+use super::same_build::{check_same_build, pin_version};
 use super::{DataLocation, Host, SqlConnection, data, idle};
 use crate::equipment::Equipment;
 use crate::external::ExternalUse;
@@ -37,11 +38,13 @@ pub struct Servers {
 
 impl Servers {
     /// Starts or connects to each server of the plan and fills it. After an error, no temporary
-    /// server is left running and nothing is left on external servers.
+    /// server is left running and nothing is left on external servers. `before` are the servers of
+    /// earlier trials of the run, which must be of the same builds; empty if there are none.
     pub fn start(
         plan: &Plan,
         equipment: &mut dyn Equipment,
         context: &RunContext<'_>,
+        before: &[ServerFacts],
     ) -> Result<Self> {
         let mut all = Self {
             running: Vec::new(),
@@ -54,7 +57,7 @@ impl Servers {
         };
         idle::raise_open_files(plan)?;
         for index in 0..plan.servers.len() {
-            all.start_one((plan, index), equipment, context)?;
+            all.start_one((plan, index), before.get(index), equipment, context)?;
         }
         for point in &plan.points {
             all.start_relay(point)?;
@@ -67,12 +70,20 @@ impl Servers {
     fn start_one(
         &mut self,
         (plan, index): (&Plan, usize),
+        before: Option<&ServerFacts>,
         equipment: &mut dyn Equipment,
         context: &RunContext<'_>,
     ) -> Result<()> {
         context.check()?;
-        let wanted = &with_maintenance_off(&plan.servers[index], self.maintenance);
+        let mut wanted = with_maintenance_off(&plan.servers[index], self.maintenance);
+        if let Some(before) = before {
+            pin_version(&mut wanted, before);
+        }
+        let wanted = &wanted;
         let (mut host, warnings) = equipment.start(wanted, context)?;
+        if let Some(before) = before {
+            check_same_build(self.running.len(), before, &host.facts())?;
+        }
         self.warnings.extend(warnings);
         let mut is_in_place = false;
         if host.is_external() {

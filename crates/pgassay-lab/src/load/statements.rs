@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use pgassay_load::CommandMeasurement;
+use pgassay_model::detail::StatementTimes;
 use pgassay_model::plan::{Plan, PointId};
 use pgassay_model::statement::{ScriptStatements, StatementLatency};
 use pgassay_model::study::StudySource;
+use pgassay_model::trial::{Latency, LatencyError};
 use pgassay_script::{CommandKind, ScriptCommand};
 
 use super::scripts;
@@ -32,6 +34,28 @@ impl Statements {
         }
     }
 
+    /// Removes the latencies of a point, by script and command; empty if there are none.
+    pub fn take(&mut self, point: PointId) -> Vec<Vec<StatementTimes>> {
+        let by_script = self.sums.remove(&point).unwrap_or_default();
+        let times = |commands: Vec<CommandMeasurement>| commands.iter().map(times).collect();
+        by_script.into_iter().map(times).collect()
+    }
+
+    /// Adds latencies that were taken from other `Statements`.
+    ///
+    /// # Errors
+    /// A corrupted histogram; then nothing is added.
+    pub fn add_times(
+        &mut self,
+        point: PointId,
+        by_script: &[Vec<StatementTimes>],
+    ) -> Result<(), LatencyError> {
+        let commands = |times: &Vec<StatementTimes>| times.iter().map(measurement).collect();
+        let measured: Result<Vec<Vec<_>>, _> = by_script.iter().map(commands).collect();
+        self.add(point, &measured?);
+        Ok(())
+    }
+
     /// Computes means and percentiles, in the plan's order.
     ///
     /// # Errors
@@ -52,6 +76,33 @@ impl Statements {
         }
         Ok(all)
     }
+}
+
+fn times(measured: &CommandMeasurement) -> StatementTimes {
+    let is_timed = measured.timed > 0;
+    StatementTimes {
+        timed: measured.timed,
+        sum_ns: measured.sum_ns,
+        latency: is_timed.then(|| Latency::from_histogram(&measured.latency_ns)),
+        retries: measured.retries,
+        failures: measured.failures,
+    }
+}
+
+fn measurement(times: &StatementTimes) -> Result<CommandMeasurement, LatencyError> {
+    // Its histogram resizes, which a decoded one does not.
+    let mut measured = CommandMeasurement {
+        timed: times.timed,
+        sum_ns: times.sum_ns,
+        retries: times.retries,
+        failures: times.failures,
+        ..CommandMeasurement::default()
+    };
+    if let Some(latency) = &times.latency {
+        let added = measured.latency_ns.add(latency.histogram()?);
+        added.map_err(|_| LatencyError)?;
+    }
+    Ok(measured)
 }
 
 /// The commands that wait for the server, with their latencies.
@@ -88,6 +139,31 @@ mod tests {
 
     use super::*;
     use pgassay_script::{ParseOptions, ParsedScript, VariableNames};
+
+    #[test]
+    fn saved_latencies_give_the_same_figures() {
+        let measured = |values: &[u64]| {
+            let mut measured = CommandMeasurement::default();
+            for value in values {
+                measured.latency_ns.record(*value).unwrap();
+                measured.sum_ns += value;
+                measured.timed += 1;
+            }
+            vec![vec![measured, CommandMeasurement::default()]]
+        };
+        let point = PointId::new(0, 1);
+        let (mut direct, mut restored) = (Statements::default(), Statements::default());
+        for values in [&[1_000, 2_000_000][..], &[25_000, 9_000_000_000]] {
+            direct.add(point, &measured(values));
+            let mut of_trial = Statements::default();
+            of_trial.add(point, &measured(values));
+            let saved = of_trial.take(point);
+            assert_eq!(saved[0][1].latency, None);
+            restored.add_times(point, &saved).unwrap();
+        }
+        assert_eq!(restored.sums, direct.sums);
+        assert!(direct.take(PointId::new(0, 0)).is_empty());
+    }
 
     #[test]
     fn commands_that_wait_for_the_server_are_listed() {

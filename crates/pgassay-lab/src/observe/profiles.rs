@@ -65,24 +65,47 @@ impl<'a> ProfiledTrial<'a> {
 /// The profiles of all points, filled trial by trial.
 pub struct Profiles {
     builders: BTreeMap<PointId, ProfileBuilder>,
-    /// Number of blocks in each profile.
-    blocks: usize,
+    /// The blocks of each profile.
+    blocks: Range<u32>,
 }
 
 impl Profiles {
     /// One empty profile per point.
     pub fn new(plan: &Plan) -> Self {
-        let blocks = plan.schedule.blocks as usize;
-        let of_point = |point: &Point| (point.id(), ProfileBuilder::new(blocks));
+        let blocks = plan.schedule.blocks;
+        let of_point = |point: &Point| (point.id(), ProfileBuilder::new(blocks as usize));
         Self {
             // Ordered by condition, then by variant, as the plan's points are.
             builders: plan.points.iter().map(of_point).collect(),
-            blocks,
+            blocks: 0..blocks,
         }
     }
 
+    /// No profiles yet; each will have this block only.
+    pub fn of_block(block: u32) -> Self {
+        Self {
+            builders: BTreeMap::new(),
+            blocks: block..block + 1,
+        }
+    }
+
+    /// Removes the profile of a point; `None` if nothing was added to it.
+    pub fn take(&mut self, point: PointId) -> Option<Profile> {
+        self.builders.remove(&point).map(ProfileBuilder::finish)
+    }
+
+    /// Adds the profile of a trial, taken from another `Profiles`.
+    pub fn add_profile(&mut self, point: PointId, block: u32, profile: &Profile) {
+        let index = self.index(block);
+        self.builder(point).add_profile(index, profile);
+    }
+
+    fn index(&self, block: u32) -> usize {
+        (block - self.blocks.start) as usize
+    }
+
     fn builder(&mut self, point: PointId) -> &mut ProfileBuilder {
-        let blocks = self.blocks;
+        let blocks = self.blocks.len();
         self.builders
             .entry(point)
             .or_insert_with(|| ProfileBuilder::new(blocks))
@@ -90,15 +113,16 @@ impl Profiles {
 
     /// Adds one profiled trial's samples of its backends.
     pub fn add(&mut self, point: PointId, block: u32, watched: &ProfiledTrial<'_>) {
+        let index = self.index(block);
         let builder = self.builder(point);
         let samples = watched.samples;
         let selection = samples.backends(watched.backend_pids);
-        add_samples(builder, block as usize, samples, &selection);
+        add_samples(builder, index, samples, &selection);
         builder.add_quality(&Quality {
             sampled_ns: selection.quality.sampled_ns,
             ..Quality::default()
         });
-        add_blocked(builder, block as usize, watched);
+        add_blocked(builder, index, watched);
     }
 
     /// Adds what a profiled trial's backends did within its transactions.

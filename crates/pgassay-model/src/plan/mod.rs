@@ -34,7 +34,7 @@ use crate::study::{DriverKind, HumanDuration, Maintenance, Network, Protocol, Re
 pub use expand::plan;
 
 /// Command-line options that override the study file.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overrides {
     /// Measurement time, instead of the study's.
     pub length: Option<HumanDuration>,

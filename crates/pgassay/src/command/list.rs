@@ -31,7 +31,12 @@ pub fn list(args: &ListArgs, out: &mut impl Write) -> Result<()> {
     }
     let width = runs.iter().map(|run| run.id.len()).max().unwrap_or(0);
     for run in runs {
-        writeln!(out, "{:width$}  {}", run.id, run.headline)?;
+        let hint = if run.resumable {
+            format!("; to continue: pgassay resume {}", run.id)
+        } else {
+            String::new()
+        };
+        writeln!(out, "{:width$}  {}{hint}", run.id, run.headline)?;
     }
     Ok(())
 }

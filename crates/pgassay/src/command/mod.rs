@@ -11,6 +11,7 @@ pub mod gate;
 pub mod list;
 pub mod profile;
 pub mod report;
+pub mod resume;
 pub mod run;
 pub mod show;
 pub mod studies;

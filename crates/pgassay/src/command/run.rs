@@ -14,15 +14,15 @@ use pgassay_account::instructions::InstructionCosts;
 use pgassay_lab::requirements::{self, Unmet};
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::{
-    Interrupted, Laboratory, LoadedStudy, RunContext, RunIdentity, ServerOptions, assemble,
-    check_external_writes, counting,
+    EventSink, Interrupt, Interrupted, Laboratory, LoadedStudy, Outcome, RunContext, RunIdentity,
+    ServerOptions, assemble, check_external_writes, counting,
 };
 use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
 use pgassay_record::run::{Run, Warning, WarningKind};
-use pgassay_store::{RunStart, Store};
-use saving::SavingEvents;
+use pgassay_store::{RunOrigin, RunStart, Store};
+pub use saving::SavingEvents;
 
-use crate::args::{ColorWhen, ResultFormat, RunArgs, RunFlags};
+use crate::args::{ColorWhen, ExternalArgs, ResultFormat, RunArgs, RunFlags, ServerArgs};
 use crate::command::count::{Countable, countable};
 use crate::command::show::printed;
 use crate::command::study::{PlannedStudy, planned};
@@ -54,7 +54,7 @@ pub fn run_planned(
 ) -> Result<()> {
     let finished = measure(all, seed, args)?;
     finished.print(args.output.chosen(), color, out)?;
-    exit_of(finished.run.id, finished.ended_early)
+    exit_of(&finished.run, finished.ended_early)
 }
 
 /// A run that is stored.
@@ -76,7 +76,7 @@ pub fn measure(all: &PlannedStudy, seed: Option<u64>, args: &RunFlags) -> Result
     }
     let store = results::open(&args.results)?;
     let interrupt = interrupt::watch()?;
-    let options = server_options(args, &store);
+    let options = server_options(&args.server, &args.external, &store);
     let progress = ProgressDisplay::on_stderr();
     let context = RunContext {
         study: &all.found,
@@ -84,82 +84,69 @@ pub fn measure(all: &PlannedStudy, seed: Option<u64>, args: &RunFlags) -> Result
         interrupt: &interrupt,
         events: &progress,
     };
-    let (plan, unmet) = prepare(all, &store, &context)?;
+    let (plan, overrides, warnings) = prepare(all, &store, &context)?;
     announce(all, &plan, &context);
+    let job = RunJob {
+        study: &all.found,
+        overrides: &overrides,
+        seed,
+        options: &options,
+        interrupt: &interrupt,
+        progress: &progress,
+        warnings,
+        counted: args.counted,
+        try_fixes: args.try_fixes,
+    };
     // A directory that is read-only or full must be found before the first trial.
     let writer = store
-        .create(run_start(&all.found, &plan), &all.found.source.text)
+        .create(job.start(&plan, &args.server), &all.found.source.text)
         .context("cannot save results")?;
     let saving = SavingEvents::new(&progress, writer);
-    let context = RunContext {
-        events: &saving,
-        ..context
-    };
-    let mut outcome = match Laboratory::run_plan(&plan, context) {
+    let outcome = match Laboratory::run_plan(&plan, job.context(&saving)) {
         Ok(outcome) => outcome,
         Err(error) => {
             saving.into_writer().discard();
             return Err(error);
         }
     };
-    outcome.warnings.extend(unmet);
-    let mut counted = None;
-    if args.counted && outcome.ended_early.is_none() {
-        match counted_costs(&all.overrides, seed, &plan, &context) {
-            Ok(found) => counted = Some(found),
-            Err(error) => outcome.ended_early = Some(error),
-        }
-    }
-    progress.finish();
-    let writer = saving.into_writer();
-    let identity = identity(writer.id().to_owned(), &store);
-    let logs = std::mem::take(&mut outcome.logs);
-    let ended_early = outcome.ended_early.take();
-    let mut run = assemble(&all.found, plan, outcome, ended_early.as_ref(), identity)?;
-    run.instructions = counted;
-    if args.try_fixes && ended_early.is_none() {
-        let context = RunContext {
-            study: &all.found,
-            options: &options,
-            interrupt: &interrupt,
-            events: &progress,
-        };
-        fixes::attempt(&mut run, &context, &store)?;
-    }
-    let directory = saving::finish(writer, &run, &files(&run, logs))?;
-    Ok(FinishedRun {
-        run,
-        directory,
-        ended_early,
-    })
+    job.finish(plan, outcome, saving, &store)
 }
 
 /// Where servers come from, and what the study may do on external ones.
-fn server_options(args: &RunFlags, store: &Store) -> ServerOptions {
+pub fn server_options(
+    servers: &ServerArgs,
+    external: &ExternalArgs,
+    store: &Store,
+) -> ServerOptions {
     ServerOptions {
-        allow_writes: args.external.allow_writes,
-        allow_superuser: args.external.allow_superuser,
+        allow_writes: external.allow_writes,
+        allow_superuser: external.allow_superuser,
         journal_dir: Some(store.root().join(JOURNALS)),
-        ..args.server.options()
+        ..servers.options()
     }
 }
 
 /// Undoes what killed runs left on external servers, and checks what the study may do on them.
-/// Returns the plan without the variants that cannot run here, and warnings.
+/// Returns the plan without the variants that cannot run here, its overrides, and warnings.
 fn prepare(
     all: &PlannedStudy,
     store: &Store,
     context: &RunContext<'_>,
-) -> Result<(Plan, Vec<Warning>)> {
-    let mut warnings = pgassay_lab::recover(&store.root().join(JOURNALS), context);
+) -> Result<(Plan, Overrides, Vec<Warning>)> {
+    let mut warnings = recover(store, context);
     check_external_writes(&all.plan, context)?;
     let unmet = requirements::unmet(&all.plan, context)?;
-    let (plan, unmet) = runnable(all, unmet, context)?;
+    let (plan, overrides, unmet) = runnable(all, unmet, context)?;
     warnings.extend(unmet);
-    Ok((plan, warnings))
+    Ok((plan, overrides, warnings))
 }
 
-/// What is known about a run before its first trial.
+/// Undoes what killed runs left on external servers.
+pub fn recover(store: &Store, context: &RunContext<'_>) -> Vec<Warning> {
+    pgassay_lab::recover(&store.root().join(JOURNALS), context)
+}
+
+/// What is known about a run before its first trial, without what is needed to continue it.
 pub fn run_start(study: &LoadedStudy, plan: &Plan) -> RunStart {
     RunStart {
         study_name: study.name.clone(),
@@ -167,6 +154,96 @@ pub fn run_start(study: &LoadedStudy, plan: &Plan) -> RunStart {
         started_us: unix_us(),
         pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
         plan: plan.clone(),
+        origin: None,
+    }
+}
+
+/// A run that is measured or continued: what comes before and after its trials.
+pub struct RunJob<'a> {
+    pub study: &'a LoadedStudy,
+    /// What the command line changed in the study.
+    pub overrides: &'a Overrides,
+    /// The seed that the user gave.
+    pub seed: Option<u64>,
+    pub options: &'a ServerOptions,
+    pub interrupt: &'a Interrupt,
+    pub progress: &'a ProgressDisplay,
+    /// Warnings for the result, in addition to those of the trials.
+    pub warnings: Vec<Warning>,
+    pub counted: bool,
+    pub try_fixes: bool,
+}
+
+impl<'a> RunJob<'a> {
+    /// What its trials need.
+    pub fn context<'c>(&self, events: &'c dyn EventSink) -> RunContext<'c>
+    where
+        'a: 'c,
+    {
+        RunContext {
+            study: self.study,
+            options: self.options,
+            interrupt: self.interrupt,
+            events,
+        }
+    }
+
+    /// What is known before the first trial, and what is needed to continue the run.
+    fn start(&self, plan: &Plan, servers: &ServerArgs) -> RunStart {
+        let named = |path: &Option<PathBuf>| {
+            let path = std::path::absolute(path.as_ref()?).ok()?;
+            path.to_str().map(str::to_owned)
+        };
+        RunStart {
+            origin: Some(Box::new(RunOrigin {
+                study: self.study.study.clone(),
+                study_file: self.study.source.file.clone(),
+                overrides: self.overrides.clone(),
+                seed: self.seed,
+                machine: checks::machine_identity(),
+                cache: named(&servers.cache),
+                run_as: servers.run_as.clone(),
+                data_parent: named(&servers.data_parent),
+                counted: self.counted,
+                try_fixes: self.try_fixes,
+                warnings: self.warnings.clone(),
+            })),
+            ..run_start(self.study, plan)
+        }
+    }
+
+    /// What follows the trials: counts, the answer, fixes; stores the result.
+    pub fn finish(
+        self,
+        plan: Plan,
+        mut outcome: Outcome,
+        saving: SavingEvents<'_>,
+        store: &Store,
+    ) -> Result<FinishedRun> {
+        outcome.warnings.extend(self.warnings.iter().cloned());
+        let mut counted = None;
+        if self.counted && outcome.ended_early.is_none() {
+            match counted_costs(self.overrides, self.seed, &plan, &self.context(&saving)) {
+                Ok(found) => counted = Some(found),
+                Err(error) => outcome.ended_early = Some(error),
+            }
+        }
+        self.progress.finish();
+        let writer = saving.into_writer();
+        let identity = identity(writer.id().to_owned(), store);
+        let logs = std::mem::take(&mut outcome.logs);
+        let ended_early = outcome.ended_early.take();
+        let mut run = assemble(self.study, plan, outcome, ended_early.as_ref(), identity)?;
+        run.instructions = counted;
+        if self.try_fixes && ended_early.is_none() {
+            fixes::attempt(&mut run, &self.context(self.progress), store)?;
+        }
+        let directory = saving::finish(writer, &run, &files(&run, logs))?;
+        Ok(FinishedRun {
+            run,
+            directory,
+            ended_early,
+        })
     }
 }
 
@@ -189,21 +266,27 @@ impl FinishedRun {
 }
 
 /// The error that becomes the exit status of a run that ended early.
-pub fn exit_of(id: String, ended_early: Option<anyhow::Error>) -> Result<()> {
-    match ended_early {
-        None => Ok(()),
-        Some(error) if error.is::<Interrupted>() => {
-            print_line_stderr(&format!(
-                "pgassay: interrupted; completed trials saved as {id}"
-            ));
-            Err(Interrupted.into())
-        }
-        Some(error) => Err(Partial {
-            reason: text_of(&error),
-            id,
-        }
-        .into()),
+pub fn exit_of(run: &Run, ended_early: Option<anyhow::Error>) -> Result<()> {
+    let Some(error) = ended_early else {
+        return Ok(());
+    };
+    let id = &run.id;
+    let to_continue = if run.complete {
+        String::new()
+    } else {
+        format!("; to continue: pgassay resume {id}")
+    };
+    if error.is::<Interrupted>() {
+        print_line_stderr(&format!(
+            "pgassay: interrupted; completed trials saved as {id}{to_continue}"
+        ));
+        return Err(Interrupted.into());
     }
+    Err(Partial {
+        reason: text_of(&error),
+        id: format!("{id}{to_continue}"),
+    }
+    .into())
 }
 
 /// Tells what will run, and what a sequential run can decide.
@@ -229,14 +312,14 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
     }
 }
 
-/// The plan without the variants that cannot run here, and a warning for each.
+/// The plan without the variants that cannot run here, the overrides that give it, and a warning for each.
 fn runnable(
     all: &PlannedStudy,
     unmet: Vec<Unmet>,
     context: &RunContext<'_>,
-) -> Result<(Plan, Vec<Warning>)> {
+) -> Result<(Plan, Overrides, Vec<Warning>)> {
     if unmet.is_empty() {
-        return Ok((all.plan.clone(), Vec::new()));
+        return Ok((all.plan.clone(), all.overrides.clone(), Vec::new()));
     }
     let is_met = |name: &&String| !unmet.iter().any(|unmet| unmet.variant == **name);
     let overrides = Overrides {
@@ -252,7 +335,7 @@ fn runnable(
             message: unmet.sentence,
         }
     };
-    Ok((plan, unmet.into_iter().map(warning).collect()))
+    Ok((plan, overrides, unmet.into_iter().map(warning).collect()))
 }
 
 /// Counts the instructions of each variant, as `pgassay count` does.

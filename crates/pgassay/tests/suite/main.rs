@@ -24,6 +24,7 @@ mod printed;
 mod profile;
 mod profile_remote;
 mod profiling;
+mod resume;
 mod server_files;
 mod shipped;
 mod study_keys;

@@ -20,7 +20,8 @@ use pgassay_report::{scalability_html, scalability_json, scalability_text};
 pub use args::CurveArgs;
 
 use crate::args::ColorWhen;
-use crate::command::run::saving::{self, SavingEvents};
+use crate::command::run::SavingEvents;
+use crate::command::run::saving;
 use crate::command::run::{exit_of, files, identity, run_start};
 use crate::command::study::{PlannedStudy, seed_of_now};
 use crate::output_file::write_to;
@@ -97,7 +98,7 @@ pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl Write) -> Result
     ));
     let directory = saving::finish(writer, &run, &files)?;
     print(&found, &run, &directory, args, color, out)?;
-    exit_of(run.id, ended_early)
+    exit_of(&run, ended_early)
 }
 
 /// The study, its plan, and how its conditions are chosen.

@@ -58,7 +58,7 @@ fn compare(args: &GateArgs, color: ColorWhen, out: &mut impl Write) -> Result<()
     }
     files::write(args, &finished.run, &results, &sentence)?;
     finished.print(format, color, out)?;
-    exit_of(finished.run.id, finished.ended_early)?;
+    exit_of(&finished.run, finished.ended_early)?;
     let code = match GateOutcome::of(&results) {
         GateOutcome::Pass => return Ok(()),
         GateOutcome::Regression => exit::REGRESSION,

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use pgassay_lab::system_env::unix_us;
 use pgassay_lab::{EventSink, LabEvent};
 use pgassay_record::run::Run;
 use pgassay_store::{RunWriter, StoreError};
@@ -11,7 +12,7 @@ use pgassay_store::{RunWriter, StoreError};
 use crate::output::print_line_stderr;
 use crate::progress::ProgressDisplay;
 
-/// Shows progress and saves each trial.
+/// Shows progress, and saves each trial and what it gathers.
 pub struct SavingEvents<'a> {
     progress: &'a ProgressDisplay,
     state: RefCell<SavingState>,
@@ -19,16 +20,28 @@ pub struct SavingEvents<'a> {
 
 struct SavingState {
     writer: RunWriter,
+    /// Whether this process continues the run of another.
+    is_resumed: bool,
     has_failed: bool,
 }
 
 impl<'a> SavingEvents<'a> {
-    /// Saves trials with this writer.
+    /// Saves the trials of a new run.
     pub fn new(progress: &'a ProgressDisplay, writer: RunWriter) -> Self {
+        Self::of(progress, writer, false)
+    }
+
+    /// Saves the trials of a run that is continued.
+    pub fn resumed(progress: &'a ProgressDisplay, writer: RunWriter) -> Self {
+        Self::of(progress, writer, true)
+    }
+
+    fn of(progress: &'a ProgressDisplay, writer: RunWriter, is_resumed: bool) -> Self {
         Self {
             progress,
             state: RefCell::new(SavingState {
                 writer,
+                is_resumed,
                 has_failed: false,
             }),
         }
@@ -43,11 +56,22 @@ impl<'a> SavingEvents<'a> {
 impl EventSink for SavingEvents<'_> {
     fn event(&self, event: &LabEvent<'_>) {
         self.progress.event(event);
-        let LabEvent::TrialEnded(trial) = event else {
-            return;
-        };
         let mut state = self.state.borrow_mut();
-        if let Err(error) = state.writer.append(trial)
+        let is_resumed = state.is_resumed;
+        let writer = &mut state.writer;
+        let saved = match event {
+            LabEvent::TrialEnded(trial) => writer.append(trial),
+            LabEvent::Detail(detail) => writer.append_detail(detail),
+            LabEvent::ServersStarted(servers) if is_resumed => writer
+                .resumed(unix_us())
+                .and_then(|()| writer.servers_started(servers)),
+            LabEvent::ServersStarted(servers) => writer.servers_started(servers),
+            // Once per round and not per trial, because a round in flight is repeated anyway, and the
+            // disk may be the one that is measured.
+            LabEvent::RoundBegins { .. } => writer.sync(),
+            _ => Ok(()),
+        };
+        if let Err(error) = saved
             && !std::mem::replace(&mut state.has_failed, true)
         {
             // The run goes on: its trials are in memory, and there may be space again at its end.

@@ -1,0 +1,169 @@
+//! Continues a run that did not finish: finds it, locks it, and appends to what it saved.
+
+use std::fs::{self, TryLockError};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use pgassay_model::detail::RunDetail;
+use serde::Deserialize;
+
+use crate::directories::{
+    DETAILS_FILE, RUN_FILE, STUDY_FILE, TRIALS_FILE, directories_with_trials,
+};
+use crate::error::StoreError;
+use crate::line_file::LineFile;
+use crate::unfinished::{self, RESERVED_FILE, UnfinishedRun};
+use crate::writer::{self, RunWriter};
+use crate::{Store, files};
+
+/// A run that this process may continue.
+#[derive(Debug)]
+pub struct ReopenedRun {
+    /// Appends to what the run saved. The run is locked until this is dropped.
+    pub writer: RunWriter,
+    /// What the run saved.
+    pub unfinished: UnfinishedRun,
+    /// What the run gathered besides the figures of its trials.
+    pub details: Vec<RunDetail>,
+    /// The study's text, as it was when the run began.
+    pub study_text: String,
+}
+
+impl Store {
+    /// The name of the run to continue: given by its name, a unique prefix, its directory, or `last`;
+    /// otherwise the newest one that did not finish and is not being measured.
+    ///
+    /// # Errors
+    /// [`StoreError::Finished`] if that run is over, [`StoreError::NoneUnfinished`] or
+    /// [`StoreError::Running`] if there is none to continue, and as [`Store::find`].
+    pub fn find_unfinished(&self, wanted: Option<&str>) -> Result<String, StoreError> {
+        let mut with_trials = directories_with_trials(&self.root)?;
+        with_trials.retain(|id| !is_complete(&self.root.join(id)));
+        let Some(wanted) = wanted else {
+            return self.newest_unfinished(with_trials);
+        };
+        let mut ids = self.ids()?;
+        ids.extend(with_trials.iter().cloned());
+        ids.sort();
+        ids.dedup();
+        ids.reverse();
+        let id = if wanted.contains('/') {
+            self.name_of_directory(Path::new(wanted))?
+        } else {
+            self.choose(wanted, &ids)?
+        };
+        if with_trials.contains(&id) {
+            Ok(id)
+        } else {
+            Err(StoreError::Finished { id })
+        }
+    }
+
+    /// The name of a run that is given by its directory.
+    fn name_of_directory(&self, path: &Path) -> Result<String, StoreError> {
+        let no_run = || StoreError::NoRun {
+            path: path.to_owned(),
+        };
+        let reading = |source| StoreError::reading(path, source);
+        let directory = fs::canonicalize(path).map_err(reading)?;
+        let root = fs::canonicalize(&self.root).map_err(reading)?;
+        let name = directory.file_name().and_then(|name| name.to_str());
+        let name = name.filter(|_| directory.parent() == Some(&root));
+        name.map(str::to_owned).ok_or_else(no_run)
+    }
+
+    fn newest_unfinished(&self, with_trials: Vec<String>) -> Result<String, StoreError> {
+        let mut running = None;
+        for id in with_trials.into_iter().rev() {
+            match unfinished::summary(&self.root.join(&id)) {
+                Ok((_, _, false)) => return Ok(id),
+                Ok((_, _, true)) => running = running.or(Some(id)),
+                Err(error) => tracing::warn!(%error, "unfinished run left out"),
+            }
+        }
+        Err(match running {
+            Some(id) => StoreError::Running { id },
+            None => StoreError::NoneUnfinished {
+                root: self.root.clone(),
+            },
+        })
+    }
+
+    /// Opens a run that did not finish, and locks it.
+    ///
+    /// # Errors
+    /// [`StoreError::Running`] if another process measures it, [`StoreError::Finished`] if it is over,
+    /// [`StoreError::Damaged`] if a line in the middle of its trials cannot be read.
+    pub fn reopen(&self, id: &str) -> Result<ReopenedRun, StoreError> {
+        let directory = self.root.join(id);
+        let path = directory.join(TRIALS_FILE);
+        let finished = || StoreError::Finished { id: id.to_owned() };
+        let mut trials = LineFile::open(&path)?.ok_or_else(finished)?;
+        if is_complete(&directory) {
+            return Err(finished());
+        }
+        if matches!(trials.file().try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(StoreError::Running { id: id.to_owned() });
+        }
+        // The process that measured it may have finished it before this one got the lock.
+        if !is_same_file(&trials, &path) {
+            return Err(finished());
+        }
+        let (mut unfinished, length) = unfinished::read(&directory)?;
+        unfinished.is_running = false;
+        if let Some(line) = length.damaged_line {
+            return Err(StoreError::Damaged {
+                path,
+                line,
+                column: 1,
+                message: "it is neither a trial nor a marker; to continue without it, remove this \
+                          line and those after it"
+                    .to_owned(),
+            });
+        }
+        let study = directory.join(STUDY_FILE);
+        let study_text =
+            fs::read_to_string(&study).map_err(|source| StoreError::reading(&study, source))?;
+        let (gathered, details_bytes) = unfinished::details(&directory)?;
+        // The last lines may be incomplete.
+        trials.continue_at(length.bytes)?;
+        let mut details = LineFile::open(&directory.join(DETAILS_FILE))?;
+        if let Some(details) = &mut details {
+            details.continue_at(details_bytes)?;
+        }
+        files::remove(&directory.join(RESERVED_FILE))?;
+        writer::reserve(&directory)?;
+        Ok(ReopenedRun {
+            writer: RunWriter {
+                root: self.root.clone(),
+                id: id.to_owned(),
+                directory,
+                study_text: study_text.clone(),
+                trials,
+                details,
+                count: unfinished.trials.len() as u64,
+            },
+            unfinished,
+            details: gathered,
+            study_text,
+        })
+    }
+}
+
+/// Whether a run has a complete result: its process may have been killed before it removed the trials.
+fn is_complete(directory: &Path) -> bool {
+    #[derive(Deserialize)]
+    struct Completeness {
+        complete: bool,
+    }
+    let text = fs::read(directory.join(RUN_FILE));
+    let parsed = text.map(|text| serde_json::from_slice::<Completeness>(&text));
+    matches!(parsed, Ok(Ok(it)) if it.complete)
+}
+
+fn is_same_file(opened: &LineFile, path: &Path) -> bool {
+    match (opened.file().metadata(), fs::metadata(path)) {
+        (Ok(opened), Ok(there)) => (opened.dev(), opened.ino()) == (there.dev(), there.ino()),
+        _ => false,
+    }
+}

@@ -1,0 +1,269 @@
+//! `pgassay resume`: continues a run that was killed, stopped or failed.
+//!
+//! The run's directory has the study, the plan and the trials. The study is planned again and must give
+//! the same plan; machine, kernel, pgassay and the servers' builds must be the same, since trials of one
+//! comparison must not differ in anything but the variant.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use pgassay_lab::requirements;
+use pgassay_lab::{EarlierResults, Laboratory, LoadedStudy, NoEvents, RunContext, ServerOptions};
+use pgassay_model::plan::plan;
+use pgassay_model::study::StudySource;
+use pgassay_record::run::{Warning, WarningKind};
+use pgassay_store::{ReopenedRun, RunOrigin, RunStart, Store, UnfinishedRun};
+use serde_json::Value;
+
+use crate::args::{ColorWhen, ResumeArgs};
+use crate::command::run::{RunJob, SavingEvents, exit_of, recover, server_options};
+use crate::progress::ProgressDisplay;
+use crate::{checks, interrupt, results};
+
+/// Continues a run, stores its result, prints the answer.
+pub fn resume(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
+    let store = results::open(&args.results)?;
+    let id = store.find_unfinished(args.run.as_deref())?;
+    let ReopenedRun {
+        writer,
+        mut unfinished,
+        details,
+        study_text,
+    } = store.reopen(&id)?;
+    let start = &mut unfinished.start;
+    let origin = start.origin.take();
+    let origin = *origin.with_context(|| {
+        format!(
+            "run \"{id}\" cannot be continued: it is a curve, or of an older version of pgassay"
+        )
+    })?;
+    let cannot = || format!("cannot continue run \"{id}\"");
+    check_same_machine(start, &origin).with_context(cannot)?;
+    let study = study(start, &origin, study_text).with_context(cannot)?;
+    check_plan(start, &origin, &study).with_context(cannot)?;
+
+    let interrupt = interrupt::watch()?;
+    let options = options(args, &origin, &store);
+    let progress = ProgressDisplay::on_stderr();
+    let context = RunContext {
+        study: &study,
+        options: &options,
+        interrupt: &interrupt,
+        events: &progress,
+    };
+    let mut warnings = warnings(&origin, &unfinished);
+    warnings.extend(recover(&store, &context));
+    let job = RunJob {
+        study: &study,
+        overrides: &origin.overrides,
+        seed: origin.seed,
+        options: &options,
+        interrupt: &interrupt,
+        progress: &progress,
+        warnings,
+        counted: origin.counted,
+        try_fixes: origin.try_fixes,
+    };
+    check_requirements(&unfinished.start, &job).with_context(cannot)?;
+    progress.note(&format!(
+        "continuing {id} after {} of {} trials, with the study as it was when the run began",
+        unfinished.trials.len(),
+        unfinished.start.plan.trials(),
+    ));
+    let saving = SavingEvents::resumed(&progress, writer);
+    let plan = unfinished.start.plan;
+    let earlier = EarlierResults {
+        trials: unfinished.trials,
+        details,
+        servers: unfinished.servers,
+    };
+    let outcome = Laboratory::resume_plan(&plan, job.context(&saving), earlier)?;
+    let finished = job.finish(plan, outcome, saving, &store)?;
+    finished.print(args.output.chosen(), color, out)?;
+    exit_of(&finished.run, finished.ended_early)
+}
+
+/// Returns an error if pgassay or the machine is another one.
+fn check_same_machine(start: &RunStart, origin: &RunOrigin) -> Result<()> {
+    let (before, now) = (&origin.machine, checks::machine_identity());
+    let version = env!("CARGO_PKG_VERSION");
+    let mut differences = Vec::new();
+    let mut compare = |what: &str, before: &str, now: &str| {
+        if before != now {
+            differences.push(format!("{what} is {now}, was {before}"));
+        }
+    };
+    compare("the version of pgassay", &start.pgassay_version, version);
+    compare("the machine", &before.name, &now.name);
+    compare("the kernel", &before.kernel, &now.kernel);
+    if before.name == now.name {
+        compare("the machine's ID (as a hash)", &before.key, &now.key);
+    }
+    if !differences.is_empty() {
+        bail!(
+            "{}; continue it where it began, or start a new run",
+            differences.join("; ")
+        );
+    }
+    Ok(())
+}
+
+/// The run's study, with the text that its directory has.
+fn study(start: &RunStart, origin: &RunOrigin, text: String) -> Result<LoadedStudy> {
+    let source = StudySource {
+        file: origin.study_file.clone(),
+        text,
+    };
+    let mut parsed = source.parse()?;
+    // Script files are not in the run's directory, but their text is.
+    for (script, before) in parsed.script.iter_mut().zip(&origin.study.script) {
+        if script.file.is_some() || script.builtin.is_some() {
+            script.text.clone_from(&before.text);
+        }
+    }
+    if parsed != origin.study {
+        bail!("study.toml in its directory was changed; restore it, or start a new run");
+    }
+    LoadedStudy::new(&start.study_name, source, parsed)
+}
+
+/// Returns an error if the study no longer gives the run's plan.
+fn check_plan(start: &RunStart, origin: &RunOrigin, study: &LoadedStudy) -> Result<()> {
+    let planned = plan(&study.study, &study.source, &origin.overrides)?;
+    if planned == start.plan {
+        return Ok(());
+    }
+    let (before, now) = (
+        serde_json::to_value(&start.plan)?,
+        serde_json::to_value(&planned)?,
+    );
+    let difference = first_difference("plan", &before, &now);
+    Err(anyhow!(
+        "its study now gives another plan: {}; use the build of pgassay that began it, or start a new run",
+        difference.unwrap_or_else(|| "the numbers differ".to_owned())
+    ))
+}
+
+/// The first place in which two values differ, with both.
+fn first_difference(path: &str, before: &Value, now: &Value) -> Option<String> {
+    match (before, now) {
+        _ if before == now => None,
+        (Value::Object(before), Value::Object(now)) => {
+            let value = |of: &serde_json::Map<String, Value>, name: &str| {
+                of.get(name).cloned().unwrap_or(Value::Null)
+            };
+            let mut names = before.keys().chain(now.keys());
+            names.find_map(|name| {
+                let (before, now) = (value(before, name), value(now, name));
+                first_difference(&format!("{path}.{name}"), &before, &now)
+            })
+        }
+        (Value::Array(before), Value::Array(now)) if before.len() == now.len() => {
+            let mut both = before.iter().zip(now).enumerate();
+            both.find_map(|(index, (before, now))| {
+                first_difference(&format!("{path}[{index}]"), before, now)
+            })
+        }
+        _ => Some(format!("{path} is {}, was {}", shown(now), shown(before))),
+    }
+}
+
+/// A value as JSON, cut if it is long.
+fn shown(value: &Value) -> String {
+    const LENGTH_MAX: usize = 100;
+    let text = value.to_string();
+    match text.char_indices().nth(LENGTH_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+/// Returns an error if a variant of the run cannot run here any more.
+fn check_requirements(start: &RunStart, job: &RunJob<'_>) -> Result<()> {
+    let unmet = requirements::unmet(&start.plan, &job.context(&NoEvents))?;
+    match unmet.into_iter().next() {
+        None => Ok(()),
+        Some(unmet) => bail!("{}", unmet.sentence),
+    }
+}
+
+/// The options of this command, and otherwise those of the command that began the run.
+fn options(args: &ResumeArgs, origin: &RunOrigin, store: &Store) -> ServerOptions {
+    let given = server_options(&args.server, &args.external, store);
+    let path = |text: &Option<String>| text.as_ref().map(|text| Path::new(text).to_owned());
+    ServerOptions {
+        cache: given.cache.or_else(|| path(&origin.cache)),
+        run_as: given.run_as.or_else(|| origin.run_as.clone()),
+        data_parent: given.data_parent.or_else(|| path(&origin.data_parent)),
+        ..given
+    }
+}
+
+/// The warnings from before the first trial, and one that the run was continued.
+fn warnings(origin: &RunOrigin, unfinished: &UnfinishedRun) -> Vec<Warning> {
+    let times = match unfinished.resumed + 1 {
+        1 => "once".to_owned(),
+        times => format!("{times} times"),
+    };
+    let mut all = origin.warnings.clone();
+    all.push(Warning {
+        kind: WarningKind::Resumed,
+        message: format!(
+            "the run was interrupted and continued {times}, on new servers with new data"
+        ),
+    });
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use pgassay_model::plan::Overrides;
+    use pgassay_model::study::Study;
+    use serde_json::json;
+
+    use super::*;
+    use crate::catalog;
+
+    #[test]
+    fn every_built_in_study_and_its_plan_can_be_restored() {
+        for (name, _) in catalog::STUDIES {
+            let found = catalog::find(name).unwrap();
+            let overrides = Overrides {
+                quick: true,
+                length: None,
+                pairs: Some(4),
+                parameters: [("rows".to_owned(), "10".to_owned())].into(),
+                seed: u64::MAX,
+                ..Overrides::default()
+            };
+            let planned = |study, overrides| plan(study, &found.source, overrides).ok();
+            let saved = serde_json::to_string(&(&found.study, &overrides)).unwrap();
+            let (study, restored): (Study, Overrides) = serde_json::from_str(&saved).unwrap();
+            assert_eq!((&study, &restored), (&found.study, &overrides), "{name}");
+            assert_eq!(
+                planned(&study, &restored),
+                planned(&found.study, &overrides),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_first_difference_of_two_plans_is_named() {
+        let before = json!({"points": [{"clients": 1}, {"clients": 2, "text": "select 1;"}]});
+        assert_eq!(first_difference("plan", &before, &before), None);
+        let mut now = before.clone();
+        now["points"][1]["text"] = json!("select 2;");
+        let found = first_difference("plan", &before, &now).unwrap();
+        assert_eq!(
+            found,
+            "plan.points[1].text is \"select 2;\", was \"select 1;\""
+        );
+        now["points"] = json!([]);
+        let found = first_difference("plan", &before, &now).unwrap();
+        assert!(found.starts_with("plan.points is [], was [{"), "{found}");
+        let found = first_difference("plan", &json!({}), &json!({"seed": 1}));
+        assert_eq!(found.unwrap(), "plan.seed is 1, was null");
+    }
+}
