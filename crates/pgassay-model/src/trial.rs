@@ -100,6 +100,7 @@ pub struct Trial {
 }
 
 /// Memory of the backends as proportional set size (PSS): a page that n processes share counts 1/n in each.
+/// Shared memory, such as shared buffers, is not included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BackendMemory {
     /// The largest peak of any backend since it connected, in bytes. Parallel workers are not included.

@@ -64,7 +64,7 @@ pub struct PointSummary {
     /// Counters per transaction; empty if none were read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counters: Vec<CounterFigure>,
-    /// The largest peak of a backend's memory (PSS) in any trial, in bytes; `None` if not read.
+    /// The largest peak of a backend's memory (PSS without shared memory) in any trial, in bytes; `None` if not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend_memory_bytes: Option<u64>,
 }

@@ -1,9 +1,10 @@
-//! The peak of a process's memory as proportional set size (PSS).
+//! The peak of a process's memory as proportional set size (PSS), without shared memory.
 //!
+//! A backend that is alone with a page of shared buffers would count it in full, so shared memory is left out.
 //! The kernel keeps the peak of the resident set (`VmHWM`) but not of the PSS. What a process has given back
 //! since its peak (`VmHWM - VmRSS`) is private memory, since shared memory and files stay mapped; so the peak
 //! of the PSS is the present PSS and this difference. Sources: `VmHWM` and `VmRSS` in `/proc/PID/status`, which
-//! anyone can read, and `Pss` in `/proc/PID/smaps_rollup` (Linux 4.14), which the process's owner and root can
+//! anyone can read, and `Pss` and, since 5.4, `Pss_Shmem` in `/proc/PID/smaps_rollup` (Linux 4.14), which the process's owner and root can
 //! read; `Documentation/filesystems/proc.rst` in Linux.
 
 use std::fs;
@@ -11,7 +12,7 @@ use std::io;
 
 const KIB: u64 = 1024;
 
-/// The largest PSS of a process so far, in bytes. Walks its page tables: about a millisecond per GiB that it
+/// The largest PSS of a process so far, without shared memory, in bytes. Walks its page tables: about a millisecond per GiB that it
 /// has touched.
 ///
 /// # Errors
@@ -28,7 +29,8 @@ pub fn peak_pss_bytes(pid: u32) -> io::Result<u64> {
 fn peak_bytes(status: &str, rollup: &str) -> Option<u64> {
     let [peak, now] = [kib(status, "VmHWM:")?, kib(status, "VmRSS:")?];
     let returned = peak.saturating_sub(now);
-    Some((kib(rollup, "Pss:")? + returned) * KIB)
+    let shared = kib(rollup, "Pss_Shmem:").unwrap_or(0);
+    Some((kib(rollup, "Pss:")?.saturating_sub(shared) + returned) * KIB)
 }
 
 /// The figure in the line `label    123 kB`.
@@ -45,7 +47,9 @@ mod tests {
     fn memory_given_back_since_the_peak_counts() {
         let status = "Name:\tpostgres\nVmHWM:\t   90000 kB\nVmRSS:\t   20000 kB\n";
         let rollup = "55d0-7ffc ---p 00000000 00:00 0 [rollup]\nRss: 20000 kB\nPss: 5000 kB\nPss_Anon: 1 kB\n";
+        let with_shared = format!("{rollup}Pss_Shmem: 4000 kB\n");
         assert_eq!(peak_bytes(status, rollup), Some(75_000 * KIB));
+        assert_eq!(peak_bytes(status, &with_shared), Some(71_000 * KIB));
         assert_eq!(peak_bytes(status, "Rss: 1 kB\n"), None);
     }
 

@@ -20,7 +20,7 @@ pub(super) fn section(run: &Run) -> Markup {
                 h2 { "Memory and volumes" }
                 p.faint {
                     "Memory is the largest peak of the proportional set size (PSS) of any backend since it "
-                    "connected, without parallel workers. Volumes are per transaction. Only figures that differ "
+                    "connected, without shared memory and parallel workers. Volumes are per transaction. Only figures that differ "
                     "are listed."
                 }
                 @for (comparison, rows) in &priced { (table(run, comparison, rows)) }
