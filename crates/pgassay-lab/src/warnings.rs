@@ -23,22 +23,22 @@ const SNAPSHOTS_BY_CONNECTION_MAX: u32 = 13;
 /// Fewer connections than this in addition to a variant's own have no noticeable effect on it.
 const CONNECTIONS_NOTICEABLE: u32 = 32;
 
+/// How many trials ended before the run did.
+fn ended_after(run: &Run, error: &anyhow::Error) -> String {
+    let most = match run.plan.schedule.stopping {
+        StoppingRule::AllBlocks => "",
+        StoppingRule::Sequential => "at most ",
+    };
+    let (ended, all) = (run.trials.len(), run.plan.trials());
+    format!("ended after {ended} of {most}{all} trials: {error:#}")
+}
+
 /// All warnings of a run.
 pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
     let mut found = Vec::new();
     let mut warn = |kind, message: String| found.push(Warning { kind, message });
     if let Some(error) = ended_early {
-        let all = match run.plan.schedule.stopping {
-            StoppingRule::AllBlocks => run.plan.trials().to_string(),
-            StoppingRule::Sequential => format!("at most {}", run.plan.trials()),
-        };
-        warn(
-            WarningKind::Incomplete,
-            format!(
-                "ended after {} of {all} trials: {error:#}",
-                run.trials.len()
-            ),
-        );
+        warn(WarningKind::Incomplete, ended_after(run, error));
     }
     let limited: Vec<String> = run
         .points

@@ -190,7 +190,7 @@ fn check_requirements(start: &RunStart, job: &RunJob<'_>) -> Result<()> {
 
 /// The options of this command, and otherwise those of the command that began the run.
 fn options(args: &ResumeArgs, origin: &RunOrigin, store: &Store) -> ServerOptions {
-    let given = server_options(&args.server, &args.external, store);
+    let given = server_options(&args.server, args.external, store);
     let path = |text: &Option<String>| text.as_ref().map(|text| Path::new(text).to_owned());
     ServerOptions {
         cache: given.cache.or_else(|| path(&origin.cache)),

@@ -76,7 +76,7 @@ pub fn measure(all: &PlannedStudy, seed: Option<u64>, args: &RunFlags) -> Result
     }
     let store = results::open(&args.results)?;
     let interrupt = interrupt::watch()?;
-    let options = server_options(&args.server, &args.external, &store);
+    let options = server_options(&args.server, args.external, &store);
     let progress = ProgressDisplay::on_stderr();
     let context = RunContext {
         study: &all.found,
@@ -115,7 +115,7 @@ pub fn measure(all: &PlannedStudy, seed: Option<u64>, args: &RunFlags) -> Result
 /// Where servers come from, and what the study may do on external ones.
 pub fn server_options(
     servers: &ServerArgs,
-    external: &ExternalArgs,
+    external: ExternalArgs,
     store: &Store,
 ) -> ServerOptions {
     ServerOptions {
