@@ -27,6 +27,7 @@ with it.";
 /// Flags of `pgassay compare`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct CompareArgs {
     /// SQL statements; each is run as one transaction. The first is the baseline.
     #[arg(value_name = "SQL")]
