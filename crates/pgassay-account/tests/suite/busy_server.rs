@@ -107,7 +107,6 @@ pub fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
     let active_us =
         spends.on_cpu * 0.8 + spends.run_queue * 0.3 + spends.wal_sync + spends.row_lock;
     Trial {
-        backend_memory: None,
         server_start: 0,
         block,
         condition: 0,
