@@ -207,7 +207,7 @@ mod tests {
     fn planned(clients: &[u32]) -> Plan {
         let text = format!(
             "question = \"?\"\n[conditions]\nclients = {clients:?}\n[[script]]\nname = \"s\"\n\
-             text = \"select 1;\"\n[[variant]]\nname = \"A\"\n"
+             text = \"select 1;\"\n[[variant]]\nname = \"A\"\n[length]\npairs = 6\n"
         );
         let source = StudySource {
             file: "curve.toml".to_owned(),

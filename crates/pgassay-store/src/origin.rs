@@ -55,6 +55,12 @@ pub struct RunOrigin {
     /// Whether suggested fixes are tried after the trials.
     #[serde(default)]
     pub try_fixes: bool,
+    /// Whether the user allowed the study to change external servers.
+    #[serde(default)]
+    pub allow_writes: bool,
+    /// Whether the user allowed the study to connect to external servers as a superuser.
+    #[serde(default)]
+    pub allow_superuser: bool,
     /// Warnings from before the first trial, for example about variants that cannot run here.
     #[serde(default)]
     pub warnings: Vec<Warning>,

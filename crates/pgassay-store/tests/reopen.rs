@@ -45,6 +45,8 @@ fn start() -> RunStart {
             data_parent: None,
             counted: false,
             try_fixes: true,
+            allow_writes: false,
+            allow_superuser: false,
             warnings: Vec::new(),
         })),
         study_name: run.study_name,

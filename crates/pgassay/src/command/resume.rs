@@ -196,6 +196,8 @@ fn options(args: &ResumeArgs, origin: &RunOrigin, store: &Store) -> ServerOption
         cache: given.cache.or_else(|| path(&origin.cache)),
         run_as: given.run_as.or_else(|| origin.run_as.clone()),
         data_parent: given.data_parent.or_else(|| path(&origin.data_parent)),
+        allow_writes: given.allow_writes || origin.allow_writes,
+        allow_superuser: given.allow_superuser || origin.allow_superuser,
         ..given
     }
 }

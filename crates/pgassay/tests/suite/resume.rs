@@ -431,7 +431,8 @@ fn a_run_on_an_external_server_is_continued_with_the_same_settings() {
     let address = server.tcp_address().expect("the server listens");
     let dsn = format!("dsn = \"postgresql://maker:s3cret@{address}/postgres\"");
     let scratch = Scratch::new(PROGRAM);
-    let child = scratch.start(&study().replace("version = \"18\"", &dsn), &[]);
+    let study = study().replace("version = \"18\"", &dsn);
+    let child = scratch.start(&study, &["--allow-writes"]);
     let before = kill_after(&scratch, child, 3);
     let directory = directory(&scratch).expect("a run");
     for file in ["trials.jsonl", "study.toml"] {
@@ -472,6 +473,13 @@ fn a_run_on_an_external_server_is_continued_with_the_same_settings() {
     // Nobody restarted it, so there is one server start.
     assert!(run.trials.iter().all(|it| it.server_start == 0));
     let kinds: Vec<WarningKind> = run.warnings.iter().map(|it| it.kind).collect();
-    assert!(kinds.contains(&WarningKind::Leftover), "{kinds:?}");
     assert!(kinds.contains(&WarningKind::Resumed), "{kinds:?}");
+    let mut connection = server.connect().expect("connect");
+    let ours = "select count(*) from pg_database where datname like 'pgassay%'";
+    let left = connection.value(ours).expect("a number");
+    assert_eq!(
+        left.as_deref(),
+        Some("0"),
+        "databases of the killed run are dropped"
+    );
 }

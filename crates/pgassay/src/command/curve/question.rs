@@ -67,6 +67,8 @@ pub fn study_text(args: &CurveArgs, clients: &[u32]) -> Result<String> {
         ("threads", args.jobs.into()),
         // A restart between blocks would shift the points of a block against all others.
         ("restart_every", 0.into()),
+        // Fixed: the curve decides by itself when it ends.
+        ("pairs", 2.into()),
     ];
     study.insert("length".to_owned(), table(length));
     let names: Vec<&str> = scripts.iter().map(|it| it.name.as_str()).collect();
