@@ -27,6 +27,10 @@ pub struct RunStart {
 }
 
 /// What is needed to continue a run, in addition to its plan and trials.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunOrigin {
     /// The study, with the text of script files and without secrets.
