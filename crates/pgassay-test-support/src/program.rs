@@ -100,6 +100,19 @@ impl Scratch {
         command
     }
 
+    /// Runs the program with these arguments to its end.
+    pub fn finished(&self, arguments: &[&str]) -> Finished {
+        let output = self.command().args(arguments).output();
+        Finished::of(&output.expect("the program runs"))
+    }
+
+    /// The same for arguments with which it must succeed; returns its output.
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        let finished = self.finished(arguments);
+        assert_eq!(finished.code, Some(0), "{arguments:?}: {}", finished.stderr);
+        finished.stdout
+    }
+
     /// Runs a study to its end.
     pub fn run(&self, study: &str, arguments: &[&str]) -> Finished {
         let path = self.study(study);
@@ -168,7 +181,10 @@ impl Scratch {
         let entries = fs::read_dir(self.results()).into_iter().flatten().flatten();
         let files = entries.map(|entry| entry.path().join("trials.jsonl"));
         let texts = files.filter_map(|path| fs::read_to_string(path).ok());
-        texts.map(|text| text.lines().count()).sum()
+        let is_trial = |line: &&str| line.contains("\"window_us\":");
+        texts
+            .map(|text| text.lines().filter(is_trial).count())
+            .sum()
     }
 
     /// Directories of stored runs.

@@ -43,7 +43,13 @@ fn main() -> ExitCode {
             );
             // If printing fails, there is nowhere left to report it.
             let _ = error.print();
-            return ExitCode::from(if wanted { exit::OK } else { exit::FAILURE });
+            // `git bisect run` would take a typing error for a bad commit.
+            let for_bisect = std::env::args_os().any(|word| word == "--bisect");
+            return ExitCode::from(match (wanted, for_bisect) {
+                (true, _) => exit::OK,
+                (_, true) => exit::BISECT_ABORT,
+                (_, false) => exit::FAILURE,
+            });
         }
     };
     if let CliCommand::Bench { arguments } = cli.command {

@@ -150,8 +150,12 @@ pub(super) fn schedule(
     })
 }
 
-/// The fixed number of pairs, if the user or the study gives one.
+/// The fixed number of pairs, if the user or the study gives one. A gate or a time limit decides when to stop,
+/// whatever the study says.
 fn fixed_pairs(study: &Study, overrides: &Overrides) -> Option<u32> {
+    if overrides.gate_limit_percent.is_some() || overrides.max_time.is_some() {
+        return overrides.pairs;
+    }
     let quick = study.quick.as_ref().filter(|_| overrides.quick);
     let of_quick = quick.and_then(|quick| quick.pairs);
     overrides.pairs.or(of_quick).or(study.length.pairs)

@@ -95,6 +95,17 @@ fn without_pairs_a_plan_is_sequential_and_a_server_start_is_its_unit() {
         ..Overrides::default()
     };
     assert_eq!(of("", &fixed), (AllBlocks, 7, 2, 1));
+    // A gate and a time limit end a run, also of a study that fixes its pairs.
+    let gate = Overrides {
+        gate_limit_percent: Some(5.0),
+        ..Overrides::default()
+    };
+    assert_eq!(of("pairs = 5", &gate), (Sequential, 12, 8, 2));
+    let limited = Overrides {
+        max_time: Some("1min".parse().unwrap()),
+        ..Overrides::default()
+    };
+    assert_eq!(of("pairs = 5", &limited), (Sequential, 12, 8, 2));
     let round = planned(SMALL, &usual).unwrap().block(0).remove(0);
     assert_eq!((round.timed.len(), round.profiled.len()), (16, 4));
     let repeats: Vec<&[usize]> = round.timed.chunks(4).collect();

@@ -17,6 +17,7 @@ use pgassay_store::{ReopenedRun, RunOrigin, RunStart, Store, UnfinishedRun};
 use serde_json::Value;
 
 use crate::args::{ColorWhen, ResumeArgs};
+use crate::command::gate::GateDecision;
 use crate::command::run::{RunJob, SavingEvents, exit_of, recover, server_options};
 use crate::progress::ProgressDisplay;
 use crate::{checks, interrupt, results};
@@ -80,7 +81,11 @@ pub fn resume(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Resu
     };
     let outcome = Laboratory::resume_plan(&plan, job.context(&saving), earlier)?;
     let finished = job.finish(plan, outcome, saving, &store)?;
-    finished.print(args.output.chosen(), color, out)?;
+    let format = args.output.chosen();
+    if let Some(decision) = GateDecision::of(&finished.run) {
+        return decision.conclude(finished, format, color, out);
+    }
+    finished.print(format, color, out)?;
     exit_of(&finished.run, finished.ended_early)
 }
 

@@ -1,21 +1,18 @@
 //! `pgassay gate`, and runs that end when they are decided.
 
+use std::time::Duration;
+
 use pgassay_account::comparison::{UnitOfAnalysis, Verdict};
 use pgassay_record::run::Run;
-use pgassay_test_support::{Finished, Scratch};
+use pgassay_test_support::{Finished, SMALL_STUDY, Scratch, wait_for_exit, wait_within};
 
 /// A hundred times as slow, whatever else the machine does.
 const FAST: &str = "select 1";
 const SLOW: &str = "select count(*) from generate_series(1, 20000)";
 
-fn finished(scratch: &Scratch, args: &[&str]) -> Finished {
-    let output = scratch.command().args(args).output();
-    Finished::of(&output.expect("the program runs"))
-}
-
 fn gate(scratch: &Scratch, args: &[&str]) -> Finished {
     let all = [&["gate", "--length", "5s", "--no-profile"], args].concat();
-    finished(scratch, &all)
+    scratch.finished(&all)
 }
 
 #[test]
@@ -30,7 +27,7 @@ fn a_large_difference_ends_a_run_after_four_server_starts() {
         "--no-profile",
         "--json",
     ];
-    let finished = finished(&scratch, &args);
+    let finished = scratch.finished(&args);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let run: Run = serde_json::from_str(&finished.stdout).expect("the result is JSON");
     let [comparison] = &run.comparisons[..] else {
@@ -102,6 +99,15 @@ fn a_faster_variant_passes_and_bisect_has_its_own_codes() {
     assert!(passed.stdout.starts_with("pass: "), "{}", passed.stdout);
     let wrong = gate(&scratch, &["select nope", FAST, "--bisect"]);
     assert_eq!(wrong.code, Some(128), "{wrong:?}");
+    let mistyped = gate(
+        &scratch,
+        &[FAST, SLOW, "--bisect", "--fail-of", "slower > 5%"],
+    );
+    assert_eq!(
+        mistyped.code,
+        Some(128),
+        "a typing error is no bad commit: {mistyped:?}"
+    );
     let alone = gate(&scratch, &[FAST]);
     assert_eq!(alone.code, Some(1), "{alone:?}");
     assert!(
@@ -119,6 +125,56 @@ fn a_faster_variant_passes_and_bisect_has_its_own_codes() {
 }
 
 #[test]
+fn a_study_that_fixes_its_pairs_has_a_gate_too_and_no_choice_is_ignored() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let slow = SMALL_STUDY.replace(
+        "name = \"prepared\"\nprotocol = \"prepared\"",
+        "name = \"slow\"\nscript = \"slow\"",
+    );
+    let study = slow.replace(
+        "[[variant]]\nname = \"simple\"",
+        "[[script]]\nname = \"slow\"\ntext = \"select count(*) from generate_series(1, 20000);\"\n\
+         [[variant]]\nname = \"simple\"\nscript = \"one\"",
+    );
+    let path = scratch.study(&study);
+    let path = path.to_str().expect("a plain path");
+    let finished = scratch.finished(&["gate", "--no-profile", "--study", path]);
+    assert_eq!(finished.code, Some(3), "{finished:?}");
+    assert!(
+        finished.stdout.starts_with("regression: "),
+        "{}",
+        finished.stdout
+    );
+    let ignored = scratch.finished(&["gate", "--study", path, "--servers", "17"]);
+    assert_eq!(ignored.code, Some(1), "{ignored:?}");
+    assert!(
+        ignored.stderr.contains("cannot be used with"),
+        "{}",
+        ignored.stderr
+    );
+}
+
+#[test]
+fn a_gate_that_was_killed_and_is_continued_still_fails() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let arguments = ["gate", "--length", "5s", "--no-profile", FAST, SLOW];
+    let child = scratch.command().args(arguments).spawn();
+    let mut child = child.expect("the program runs");
+    wait_within("a trial ends", Duration::from_mins(1), || {
+        scratch.saved_trials() > 0
+    });
+    child.kill().expect("the process runs");
+    wait_for_exit(&mut child, Duration::from_mins(1));
+    let resumed = scratch.finished(&["resume"]);
+    assert_eq!(resumed.code, Some(3), "{resumed:?}");
+    assert!(
+        resumed.stdout.starts_with("regression: "),
+        "{}",
+        resumed.stdout
+    );
+}
+
+#[test]
 fn a_time_limit_ends_a_run_with_what_it_has() {
     let scratch = Scratch::new(crate::PROGRAM);
     let args = [
@@ -132,7 +188,7 @@ fn a_time_limit_ends_a_run_with_what_it_has() {
         "1s",
         "--json",
     ];
-    let finished = finished(&scratch, &args);
+    let finished = scratch.finished(&args);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let run: Run = serde_json::from_str(&finished.stdout).expect("the result is JSON");
     let starts = run.trials.iter().map(|it| it.server_start).max();

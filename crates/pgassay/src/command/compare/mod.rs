@@ -29,6 +29,17 @@ pub fn question_of(args: &CompareArgs) -> Result<LoadedStudy> {
     catalog::load(NAME, source)
 }
 
+/// What the command line changes in the study that a question is.
+pub fn overrides_of(args: &CompareArgs) -> Overrides {
+    Overrides {
+        seed: args.seed.unwrap_or_else(seed_of_now),
+        without_profile: args.no_profile,
+        max_time: args.max_time,
+        without_plans: args.no_plans,
+        ..Overrides::default()
+    }
+}
+
 /// Compares, or saves the comparison as a study.
 pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
     let found = question_of(args)?;
@@ -39,13 +50,6 @@ pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Re
         writeln!(out, "{path} saved; run it with: pgassay run {path}")?;
         return Ok(());
     }
-    let overrides = Overrides {
-        seed: args.seed.unwrap_or_else(seed_of_now),
-        without_profile: args.no_profile,
-        max_time: args.max_time,
-        without_plans: args.no_plans,
-        ..Overrides::default()
-    };
-    let planned = PlannedStudy::of(found, overrides)?;
+    let planned = PlannedStudy::of(found, overrides_of(args))?;
     run_planned(&planned, args.seed, &args.run, color, out)
 }

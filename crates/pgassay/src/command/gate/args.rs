@@ -24,6 +24,28 @@ slower, but by less than the limit, passes. Each wrong answer has a probability 
 Exit status: 0 every variant passes; 1 usage, connection or input error; 2 the run failed midway; 3 a variant is
 slower than the limit; 4 cannot tell. With --bisect: 0 good, 3 bad, 125 cannot tell, 128 an error.";
 
+/// The choices that make up a question. A study has its own.
+const QUESTION: [&str; 18] = [
+    "sql",
+    "file",
+    "builtin",
+    "select_only",
+    "skip_some_updates",
+    "vs",
+    "set",
+    "setup",
+    "vs_setup",
+    "scale",
+    "protocol",
+    "servers",
+    "binaries",
+    "dsn",
+    "vs_dsn",
+    "clients",
+    "jobs",
+    "length",
+];
+
 /// Flags of `pgassay gate`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -34,7 +56,7 @@ pub struct GateArgs {
     pub fail_if: FailIf,
 
     /// Use the variants of this study file or built-in study; the first is the baseline.
-    #[arg(long, value_name = "STUDY", conflicts_with_all = ["sql", "file", "builtin", "select_only", "skip_some_updates"])]
+    #[arg(long, value_name = "STUDY", conflicts_with_all = QUESTION)]
     pub study: Option<String>,
 
     /// Use the exit codes of `git bisect run`.

@@ -6,16 +6,20 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use pgassay_record::run::Run;
-use pgassay_report::gate::{self, GateOutcome, GateResult};
+use pgassay_report::gate::{self, GateOutcome};
 
-use super::GateArgs;
+use super::{GateArgs, GateDecision};
 use crate::output::print_line_stderr;
 
 /// Writes the files that were asked for. In a workflow of `GitHub`, also its summary and one annotation.
-pub fn write(args: &GateArgs, run: &Run, results: &[GateResult], sentence: &str) -> Result<()> {
-    let limit = args.fail_if.slower_percent;
+pub fn write(args: &GateArgs, run: &Run, decision: &GateDecision) -> Result<()> {
+    let GateDecision {
+        results,
+        limit_percent,
+        sentence,
+    } = decision;
     if let Some(path) = &args.junit {
-        let text = gate::junit(run, results, limit, args.strict)?;
+        let text = gate::junit(run, results, *limit_percent, args.strict)?;
         save(path, &text)?;
     }
     let markdown = || gate::markdown(results, sentence);

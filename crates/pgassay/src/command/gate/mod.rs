@@ -5,8 +5,8 @@ mod files;
 
 use std::io::Write;
 
-use anyhow::{Result, bail};
-use pgassay_account::comparison::RunningComparisons;
+use anyhow::{Context, Result, bail};
+use pgassay_account::comparison::{GatedComparison, RunningComparisons};
 use pgassay_model::plan::Overrides;
 use pgassay_record::run::Run;
 use pgassay_report::gate::{GateOutcome, GateResult, deciding_sentence};
@@ -15,9 +15,9 @@ pub use args::GateArgs;
 
 use crate::args::{ColorWhen, ResultFormat};
 use crate::catalog;
-use crate::command::compare::question_of;
-use crate::command::run::{exit_of, measure};
-use crate::command::study::{PlannedStudy, seed_of_now};
+use crate::command::compare::{overrides_of, question_of};
+use crate::command::run::{FinishedRun, exit_of, measure};
+use crate::command::study::PlannedStudy;
 use crate::exit::{self, Gate, text_of};
 
 /// Compares, prints the deciding sentence first, and fails unless all variants pass.
@@ -39,52 +39,68 @@ fn compare(args: &GateArgs, color: ColorWhen, out: &mut impl Write) -> Result<()
         None => question_of(asked)?,
     };
     let overrides = Overrides {
-        seed: asked.seed.unwrap_or_else(seed_of_now),
-        without_profile: asked.no_profile,
-        max_time: asked.max_time,
         gate_limit_percent: Some(args.fail_if.slower_percent),
-        ..Overrides::default()
+        ..overrides_of(asked)
     };
     let planned = PlannedStudy::of(found, overrides)?;
     if planned.plan.variants.len() < 2 {
         bail!("gate needs a baseline and at least one variant");
     }
     let finished = measure(&planned, asked.seed, &asked.run)?;
-    let results = results(&finished.run);
-    let sentence = deciding_sentence(&results, args.fail_if.slower_percent);
-    let format = asked.run.output.chosen();
-    if format == ResultFormat::Text {
-        writeln!(out, "{sentence}\n")?;
-    }
-    files::write(args, &finished.run, &results, &sentence)?;
-    finished.print(format, color, out)?;
-    exit_of(&finished.run, finished.ended_early)?;
-    let code = match GateOutcome::of(&results) {
-        GateOutcome::Pass => return Ok(()),
-        GateOutcome::Regression => exit::REGRESSION,
-        GateOutcome::CannotTell => exit::CANNOT_TELL,
-    };
-    Err(Gate {
-        code,
-        reason: sentence,
-    }
-    .into())
+    let decision = GateDecision::of(&finished.run).context("the plan has a gate")?;
+    files::write(args, &finished.run, &decision)?;
+    decision.conclude(finished, asked.run.output.chosen(), color, out)
 }
 
-/// The gate's answers, computed from the run's trials.
-fn results(run: &Run) -> Vec<GateResult> {
-    let Some(mut running) = RunningComparisons::of(&run.plan) else {
-        return Vec::new();
-    };
-    running.add_blocks(&run.trials);
-    let gated = running.gated().into_iter();
-    let result = gated.map(|compared| GateResult {
-        variant: run.plan.variants[compared.variant].clone(),
-        baseline: run.plan.variants[0].clone(),
-        condition: run.plan.conditions[compared.condition].title(),
-        compared,
-    });
-    result.collect()
+/// The answer of a gate's run.
+pub struct GateDecision {
+    results: Vec<GateResult>,
+    limit_percent: f64,
+    sentence: String,
+}
+
+impl GateDecision {
+    /// Computed from the run's trials; `None` if its plan has no gate.
+    pub fn of(run: &Run) -> Option<Self> {
+        let limit_percent = run.plan.schedule.gate_limit_percent?;
+        let mut running = RunningComparisons::of(&run.plan)?;
+        running.add_blocks(&run.trials);
+        let result = |compared: GatedComparison| GateResult {
+            variant: run.plan.variants[compared.variant].clone(),
+            baseline: run.plan.variants[0].clone(),
+            condition: run.plan.conditions[compared.condition].title(),
+            compared,
+        };
+        let results: Vec<GateResult> = running.gated().into_iter().map(result).collect();
+        Some(Self {
+            sentence: deciding_sentence(&results, limit_percent),
+            results,
+            limit_percent,
+        })
+    }
+
+    /// Prints the deciding sentence and the result. Returns the error that becomes the exit status, unless all
+    /// variants pass.
+    pub fn conclude(
+        self,
+        finished: FinishedRun,
+        format: ResultFormat,
+        color: ColorWhen,
+        out: &mut impl Write,
+    ) -> Result<()> {
+        if format == ResultFormat::Text {
+            writeln!(out, "{}\n", self.sentence)?;
+        }
+        finished.print(format, color, out)?;
+        exit_of(&finished.run, finished.ended_early)?;
+        let code = match GateOutcome::of(&self.results) {
+            GateOutcome::Pass => return Ok(()),
+            GateOutcome::Regression => exit::REGRESSION,
+            GateOutcome::CannotTell => exit::CANNOT_TELL,
+        };
+        let reason = self.sentence;
+        Err(Gate { code, reason }.into())
+    }
 }
 
 /// The exit codes that `git bisect run` understands: 0 is good, 1 to 127 is bad, 125 skips the commit, and from
