@@ -74,7 +74,6 @@ impl Laboratory<'_> {
         context: RunContext<'_>,
         earlier: EarlierResults,
     ) -> Result<Outcome> {
-        external::check(plan, &context)?;
         let mut laboratory = Laboratory {
             context,
             equipment: &mut RealEquipment,
@@ -104,6 +103,7 @@ impl Laboratory<'_> {
         earlier: EarlierResults,
     ) -> Result<Outcome> {
         let context = self.context;
+        external::check(plan, &context)?;
         let mut servers = Servers::start(plan, self.equipment, &context, &earlier.servers)?;
         context
             .events

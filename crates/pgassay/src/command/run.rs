@@ -128,7 +128,7 @@ pub fn server_options(
 
 /// Undoes what killed runs left on external servers, and checks what the study may do on them.
 /// Returns the plan without the variants that cannot run here, its overrides, and warnings.
-fn prepare(
+pub fn prepare(
     all: &PlannedStudy,
     store: &Store,
     context: &RunContext<'_>,

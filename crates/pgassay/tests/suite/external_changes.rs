@@ -12,7 +12,7 @@ use pgassay_test_support::os::kill;
 use pgassay_test_support::{Finished, Scratch, wait_for_exit, wait_until};
 
 use crate::PROGRAM;
-use crate::own_server::{ALLOWED, Theirs, of_dsn, run_of};
+use crate::external_server::{ALLOWED, Theirs, of_dsn, run_of};
 
 /// Changes settings in all ways, with and without a value before, and creates a role.
 const CHANGES: &str = "alter system set work_mem = '77MB';\n\
@@ -33,7 +33,7 @@ const SETTINGS: &str = "select name, setting from pg_file_settings \
 const SLEEPERS: &str = "select count(*) from pg_stat_activity \
     where query like '%pg_sleep(600)%' and state = 'active' and pid <> pg_backend_pid()";
 
-/// An external server with settings of its own.
+/// An external server with its own settings.
 fn theirs() -> Option<Theirs> {
     let theirs = Theirs::start()?;
     theirs.ask("alter system set work_mem = '5MB'");
@@ -149,22 +149,28 @@ fn a_study_that_alters_the_server_is_refused_line_by_line() {
 }
 
 #[test]
-fn compare_asks_before_it_changes_an_external_server() {
+fn every_command_asks_before_it_changes_an_external_server() {
     let Some(theirs) = Theirs::start() else {
         return;
     };
     let scratch = Scratch::new(PROGRAM);
     let dsn = theirs.uri("maker").replace("maker@", "maker:s3cret@");
-    let mut command = scratch.command();
-    let output = command
-        .args(["compare", "-S", "--vs", "jit=off", "--dsn", &dsn])
-        .output();
-    let finished = Finished::of(&output.unwrap());
-    assert_eq!(finished.code, Some(1), "{finished:?}");
-    let said = &finished.stderr;
-    assert!(said.contains("requires --allow-writes;"), "{said}");
-    assert!(!said.contains("s3cret"), "{said}");
-    theirs.assert_untouched();
+    let of_dsn = ["-S", "--dsn", &dsn];
+    for command in [
+        &["compare", "--vs", "jit=off"][..],
+        &["gate", "--vs", "jit=off"],
+        &["curve", "-c", "1..4"],
+    ] {
+        let finished = scratch.finished(&[command, &of_dsn].concat());
+        assert_eq!(finished.code, Some(1), "{command:?}: {finished:?}");
+        let said = &finished.stderr;
+        assert!(
+            said.contains("requires --allow-writes;"),
+            "{command:?}: {said}"
+        );
+        assert!(!said.contains("s3cret"), "{said}");
+        theirs.assert_untouched();
+    }
 }
 
 #[test]
@@ -319,7 +325,7 @@ fn ctrl_c_in_a_long_reset_statement_leaves_no_active_backend() {
     theirs.assert_untouched();
 }
 
-/// No setup: the load runs in the existing database, whose sessions nobody terminates.
+/// No setup: the load runs in the existing database, whose sessions pgassay does not terminate.
 #[test]
 fn ctrl_c_in_long_statements_of_the_load_leaves_no_active_backend() {
     let Some(theirs) = Theirs::start_with("18", true) else {
@@ -342,14 +348,19 @@ fn ctrl_c_in_long_statements_of_the_load_leaves_no_active_backend() {
     theirs.assert_untouched();
 }
 
+/// A study whose setup on a server of pgassay does not end.
+fn long_setup_on_a_temporary_server() -> String {
+    study("DSN", "select pg_sleep(600);\n")
+        .replace("[server]\ndsn = \"DSN\"\n", "[server]\nversion = \"18\"\n")
+}
+
 #[test]
 fn ctrl_c_ends_a_long_setup_statement_on_a_temporary_server() {
     if !pgassay_test_support::servers::is_available("18") {
         return;
     }
     let scratch = Scratch::new(PROGRAM);
-    let study = study("DSN", "select pg_sleep(600);\n")
-        .replace("[server]\ndsn = \"DSN\"\n", "[server]\nversion = \"18\"\n");
+    let study = long_setup_on_a_temporary_server();
     let mut child = start(&scratch, &study, &["--offline"]);
     wait_until("the setup begins", || {
         scratch.stderr().contains("setting up the data")
@@ -365,8 +376,7 @@ fn ctrl_c_ends_the_setup_of_a_stopped_temporary_server() {
         return;
     }
     let scratch = Scratch::new(PROGRAM);
-    let study = study("DSN", "select pg_sleep(600);\n")
-        .replace("[server]\ndsn = \"DSN\"\n", "[server]\nversion = \"18\"\n");
+    let study = long_setup_on_a_temporary_server();
     let mut child = start(&scratch, &study, &["--offline"]);
     // The title of a backend names its command.
     let processes = |title: &str| -> Vec<i32> {

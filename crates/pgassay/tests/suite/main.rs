@@ -11,6 +11,7 @@ mod crate_dependencies;
 mod curve;
 mod documents;
 mod external_changes;
+mod external_server;
 mod faults;
 mod founding_scripts;
 mod gate;

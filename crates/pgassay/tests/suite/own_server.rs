@@ -7,41 +7,10 @@ use std::time::Duration;
 
 use pgassay_account::ledger::{Divider, Part};
 use pgassay_record::run::{Run, WarningKind};
-use pgassay_server::{Server, ServerConfig};
-use pgassay_test_support::{Finished, Scratch, os::kill, servers, skip, wait_for_exit, wait_until};
+use pgassay_test_support::{Finished, Scratch, os::kill, skip, wait_for_exit, wait_until};
 
 use crate::PROGRAM;
-
-/// Each script divides by zero, and so fails the run, unless it runs in one of the run's databases.
-const STUDY: &str = r#"question = "Does a session's setting matter?"
-[server]
-dsn = "DSN"
-[data]
-setup = '''
-create table mine (id int primary key, note text);
-insert into mine select i, 'of the run' from generate_series(1, 100) i;
-'''
-reset = "update mine set note = 'reset' where id = 1"
-[[script]]
-name = "look"
-text = '''
-\set id random(1, 100)
-select note, 1 / (current_database() like 'pgassay\_%')::int from mine where id = :id;
-'''
-[[variant]]
-name = "as it is"
-[[variant]]
-name = "no index"
-session = { enable_indexscan = "off", enable_bitmapscan = "off" }
-[conditions]
-clients = [2]
-[length]
-full = "2s"
-pairs = 2
-"#;
-
-/// What most studies here need: the test's server is reached as a superuser.
-pub const ALLOWED: [&str; 2] = ["--allow-writes", "--allow-superuser"];
+use crate::external_server::{ALLOWED, Theirs, of_dsn, run_of};
 
 /// Runs a study to its end, with permission for changes.
 fn run(scratch: &Scratch, study: &str, arguments: &[&str]) -> Finished {
@@ -51,83 +20,6 @@ fn run(scratch: &Scratch, study: &str, arguments: &[&str]) -> Finished {
 /// Starts a study with permission for changes, and waits until its trials have begun.
 fn start(scratch: &Scratch, study: &str, arguments: &[&str]) -> Child {
     scratch.start(study, &[&ALLOWED, arguments].concat())
-}
-
-pub fn of_dsn(dsn: &str) -> String {
-    STUDY.replace("DSN", dsn)
-}
-
-/// An external server with its own data.
-pub struct Theirs {
-    pub server: Server,
-    postmaster_pid: i32,
-}
-
-impl Theirs {
-    /// `None` if this version is not available here.
-    pub fn start() -> Option<Self> {
-        Self::start_version("18")
-    }
-
-    fn start_version(version: &str) -> Option<Self> {
-        Self::start_with(version, false)
-    }
-
-    pub fn start_with(version: &str, tls: bool) -> Option<Self> {
-        let config = ServerConfig {
-            tcp: true,
-            tls,
-            ..servers::config()
-        };
-        let server = servers::start_with(version, &config)?;
-        let sql = "create table mine (note text); insert into mine values ('theirs'); \
-                   create role maker login createdb password 's3cret'; \
-                   create role guest login password 's3cret'";
-        let mut connection = server.connect().expect("connect");
-        connection.execute(sql).expect("the statement succeeds");
-        let postmaster_pid = server.postmaster_pid();
-        Some(Self {
-            server,
-            postmaster_pid,
-        })
-    }
-
-    pub fn port(&self) -> u16 {
-        self.server
-            .tcp_address()
-            .expect("the server listens")
-            .port()
-    }
-
-    /// A URI over TCP, for one of the roles that need a password.
-    pub fn uri(&self, role: &str) -> String {
-        format!("postgresql://{role}@127.0.0.1:{}/postgres", self.port())
-    }
-
-    pub fn ask(&self, sql: &str) -> Vec<Vec<Option<String>>> {
-        let mut connection = self.server.connect().expect("connect");
-        connection.query(sql).expect("the query succeeds")
-    }
-
-    pub fn databases(&self) -> Vec<String> {
-        let sql = "select datname from pg_database where datname like 'pgassay%'";
-        let rows = self.ask(sql).into_iter();
-        rows.flatten().flatten().collect()
-    }
-
-    /// Checks that data and processes are unchanged and no database of pgassay is left.
-    pub fn assert_untouched(&self) {
-        assert_eq!(self.databases(), Vec::<String>::new());
-        let theirs = self.ask("select * from mine");
-        assert_eq!(theirs, [[Some("theirs".to_owned())]]);
-        assert_eq!(self.server.postmaster_pid(), self.postmaster_pid);
-        assert!(self.server.is_alive().is_ok());
-    }
-}
-
-pub fn run_of(finished: &Finished) -> Run {
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    serde_json::from_str(&finished.stdout).expect("JSON")
 }
 
 fn kinds(run: &Run) -> Vec<WarningKind> {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use pgassay_model::study::{HumanDuration, Protocol};
 
-use crate::args::{ResultsArgs, ServerArgs};
+use crate::args::{ExternalArgs, ResultsArgs, ServerArgs};
 use crate::command::choice::protocol;
 
 /// Values between a power of two and the next, for ranges.
@@ -123,6 +123,9 @@ pub struct CurveArgs {
 
     #[command(flatten)]
     pub server: ServerArgs,
+
+    #[command(flatten)]
+    pub external: ExternalArgs,
 
     #[command(flatten)]
     pub results: ResultsArgs,

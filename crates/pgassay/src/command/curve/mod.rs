@@ -22,7 +22,7 @@ pub use args::CurveArgs;
 use crate::args::ColorWhen;
 use crate::command::run::SavingEvents;
 use crate::command::run::saving;
-use crate::command::run::{exit_of, files, identity, run_start};
+use crate::command::run::{exit_of, files, identity, prepare, run_start, server_options};
 use crate::command::study::{PlannedStudy, seed_of_now};
 use crate::output_file::write_to;
 use crate::progress::ProgressDisplay;
@@ -37,10 +37,16 @@ pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl Write) -> Result
     let (planned, placement) = planned(args)?;
     let store = results::open(&args.results)?;
     let interrupt = interrupt::watch()?;
-    let options = args.server.options();
+    let options = server_options(&args.server, args.external, &store);
     let progress = ProgressDisplay::on_stderr();
     let length_us = length_us(args);
-    let mut plan = planned.plan.clone();
+    let context = RunContext {
+        study: &planned.found,
+        options: &options,
+        interrupt: &interrupt,
+        events: &progress,
+    };
+    let (mut plan, _, warnings) = prepare(&planned, &store, &context)?;
     plan.schedule.blocks = CurveBlocks::new(&plan, placement, length_us).blocks_max();
     let writer = store
         .create(run_start(&planned.found, &plan), &planned.found.source.text)
@@ -52,10 +58,8 @@ pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl Write) -> Result
         trials_max: blocks.trials_max(),
     };
     let context = RunContext {
-        study: &planned.found,
-        options: &options,
-        interrupt: &interrupt,
         events: &events,
+        ..context
     };
     announce(args, &planned, &context);
     let mut laboratory = Laboratory {
@@ -70,6 +74,7 @@ pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl Write) -> Result
         }
     };
     progress.finish();
+    outcome.warnings.extend(warnings);
     let blocks = blocks.blocks();
     plan.schedule.blocks = blocks;
     let writer = saving.into_writer();
@@ -88,17 +93,20 @@ pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl Write) -> Result
     run.complete = ended_early.is_none();
     let found = curve_of(&run, load);
     let mut files = files(&run, logs);
-    files.push((
-        "curve.html".to_owned(),
-        scalability_html(&found).into_bytes(),
-    ));
-    files.push((
-        "curve.json".to_owned(),
-        scalability_json(&found).into_bytes(),
-    ));
+    files.extend(curve_files(&found));
     let directory = saving::finish(writer, &run, &files)?;
     print(&found, &run, &directory, args, color, out)?;
     exit_of(&run, ended_early)
+}
+
+/// What is stored in addition to the files of every run.
+fn curve_files(curve: &ScalabilityCurve) -> [(String, Vec<u8>); 2] {
+    let page = scalability_html(curve).into_bytes();
+    let data = scalability_json(curve).into_bytes();
+    [
+        ("curve.html".to_owned(), page),
+        ("curve.json".to_owned(), data),
+    ]
 }
 
 /// The study, its plan, and how its conditions are chosen.
