@@ -87,7 +87,7 @@ impl Drop for CancelWatch {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
-            // It has no result, and a panic of its own changes nothing.
+            // It has no result, and a panic in it changes nothing.
             _ = thread.join();
         }
     }

@@ -22,8 +22,8 @@ pub struct SequentialBlocks<'a> {
     /// Time since the begin of the first trial, without long pauses, and the begin of the last trial, both µs.
     elapsed_us: i64,
     last_us: Option<i64>,
-    /// Whether an analysis followed the last block.
-    is_analyzed: bool,
+    /// Whether a unit ended with the last block.
+    ends_unit: bool,
 }
 
 impl<'a> SequentialBlocks<'a> {
@@ -36,7 +36,7 @@ impl<'a> SequentialBlocks<'a> {
             open: (0..plan.conditions.len()).collect(),
             elapsed_us: 0,
             last_us: None,
-            is_analyzed: false,
+            ends_unit: false,
         }
     }
 
@@ -72,9 +72,9 @@ impl Scheduler for SequentialBlocks<'_> {
             self.last_us = Some(trial.started_us);
         }
         self.running.add_block(first.block, trials);
-        self.is_analyzed = ends_unit(self.plan, first.block);
+        self.ends_unit = ends_unit(self.plan, first.block);
         // Within a unit, conditions stay together.
-        if self.is_analyzed {
+        if self.ends_unit {
             self.open = self.running.open_conditions();
         }
     }
@@ -84,7 +84,7 @@ impl Scheduler for SequentialBlocks<'_> {
     }
 
     fn progress(&self) -> Option<String> {
-        if !self.is_analyzed {
+        if !self.ends_unit || !self.running.is_analyzed() {
             return None;
         }
         let unit = if self.plan.restarts_servers() {

@@ -150,6 +150,12 @@ impl<'a> RunningComparisons<'a> {
         open.map(|index| self.compared[index].0).collect()
     }
 
+    /// Whether there was an analysis of any comparison.
+    pub fn is_analyzed(&self) -> bool {
+        let mut all = self.matrix.comparisons().iter();
+        all.any(|it| !it.analyses().is_empty())
+    }
+
     /// How many comparisons have a verdict, or an answer for the gate, and how many there are.
     pub fn decided(&self) -> (usize, usize) {
         let all = self.compared.len();

@@ -262,8 +262,8 @@ fn a_gate_passes_what_is_slower_by_less_than_its_limit() {
     let near = World::new(9, &[1.0 / 1.05_f64; 2].map(f64::ln), 0.02, 0.02).run(&plan);
     let mut running = RunningComparisons::of(&plan).expect("the plan is sequential");
     running.add_blocks(&near);
-    let told = running.gated().into_iter().map(|it| it.answer);
-    assert!(told.into_iter().all(|it| it == GateAnswer::CannotTell));
+    let answers = running.gated().into_iter().map(|it| it.answer);
+    assert!(answers.into_iter().all(|it| it == GateAnswer::CannotTell));
 }
 
 #[test]

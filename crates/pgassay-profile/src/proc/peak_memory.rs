@@ -57,7 +57,7 @@ mod tests {
     fn a_freed_mapping_stays_in_the_peak() {
         const BYTES: usize = 64 << 20;
         let own = std::process::id();
-        // A large allocation is a mapping of its own, which is unmapped when it is freed.
+        // A large allocation has its own mapping, which is unmapped when it is freed.
         let filled = vec![1u8; BYTES];
         assert_eq!(std::hint::black_box(&filled)[BYTES - 1], 1);
         drop(filled);

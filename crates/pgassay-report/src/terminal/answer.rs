@@ -13,8 +13,14 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     if run.comparisons.is_empty() {
         return String::new();
     }
+    let has_effect = |it: &Comparison| reliability::detectable(&it.tps).is_some();
+    let effect = if run.comparisons.iter().any(has_effect) {
+        "; minimum detectable effect (MDE)"
+    } else {
+        ""
+    };
     let explanation = format!(
-        "throughput relative to {}, with {} CI; SD of the pairs; minimum detectable effect (MDE)",
+        "throughput relative to {}, with {} CI; SD of the pairs{effect}",
         baseline_name(run),
         sentence::levels(run)
     );

@@ -2,25 +2,13 @@
 
 use pgassay_account::comparison::Verdict;
 use pgassay_record::run::Run;
-use pgassay_test_support::{Finished, Scratch};
+use pgassay_test_support::Scratch;
 
 const TABLE: &str = "create table t (a int); \
                      insert into t select i from generate_series(1, 20000) i; vacuum analyze t";
 const LOOKUP: &str = "select * from t where a = 42";
 /// Short trials: the effects here are large.
 const SHORT: [&str; 5] = ["--length", "2s", "--pairs", "4", "--no-profile"];
-
-fn finished(scratch: &Scratch, args: &[&str]) -> Finished {
-    let output = scratch.command().args(args).output();
-    Finished::of(&output.expect("the program runs"))
-}
-
-/// Runs the program and returns its output.
-fn ok(scratch: &Scratch, args: &[&str]) -> String {
-    let finished = finished(scratch, args);
-    assert_eq!(finished.code, Some(0), "{args:?}: {}", finished.stderr);
-    finished.stdout
-}
 
 #[test]
 fn an_index_answers_faster_without_a_study_file() {
@@ -36,7 +24,7 @@ fn an_index_answers_faster_without_a_study_file() {
         "--json",
     ];
     args.extend(SHORT);
-    let output = ok(&scratch, &args);
+    let output = scratch.ok(&args);
     let run: Run = serde_json::from_str(&output).expect("the result is JSON");
     assert_eq!(run.plan.variants, ["as set up", index]);
     assert_eq!(
@@ -53,29 +41,26 @@ fn every_further_choice_is_a_variant_of_the_first() {
     let scratch = Scratch::new(crate::PROGRAM);
     let saved = scratch.path().join("study.toml");
     let saved = saved.to_str().expect("a plain path");
-    let output = ok(
-        &scratch,
-        &[
-            "compare",
-            "-S",
-            "-M",
-            "simple,prepared",
-            "--servers",
-            "17,18",
-            "--vs",
-            "work_mem=64MB",
-            "--vs",
-            "extended",
-            "--vs",
-            "jit=off, work_mem=1MB",
-            "-c",
-            "1,4",
-            "--save",
-            saved,
-        ],
-    );
+    let output = scratch.ok(&[
+        "compare",
+        "-S",
+        "-M",
+        "simple,prepared",
+        "--servers",
+        "17,18",
+        "--vs",
+        "work_mem=64MB",
+        "--vs",
+        "extended",
+        "--vs",
+        "jit=off, work_mem=1MB",
+        "-c",
+        "1,4",
+        "--save",
+        saved,
+    ]);
     assert!(output.contains("pgassay run"), "{output}");
-    let plan = ok(&scratch, &["study", "plan", saved, "--json"]);
+    let plan = scratch.ok(&["study", "plan", saved, "--json"]);
     let plan: pgassay_model::plan::Plan = serde_json::from_str(&plan).expect("the plan is JSON");
     let expected = [
         "baseline",
@@ -107,10 +92,10 @@ fn statements_that_begin_alike_have_different_names() {
     let statement =
         |end: &str| format!("select * from pgbench_accounts where aid = 1 and bid = {end}");
     let (first, second) = (statement("1"), statement("2;"));
-    ok(&scratch, &["compare", &first, &second, "--save", saved]);
+    scratch.ok(&["compare", &first, &second, "--save", saved]);
     let text = std::fs::read_to_string(saved).expect("the study was saved");
     assert!(text.contains("bid = 2;") && !text.contains(";;"), "{text}");
-    let plan = ok(&scratch, &["study", "plan", saved]);
+    let plan = scratch.ok(&["study", "plan", saved]);
     assert!(plan.contains("variants: … 1, … 2 "), "{plan}");
 }
 
@@ -138,7 +123,7 @@ fn a_question_without_a_second_choice_says_what_is_missing() {
         ),
         (vec!["compare", " ", "select 1"], "a statement is empty"),
     ] {
-        let output = finished(&scratch, &args);
+        let output = scratch.finished(&args);
         let error = output.stderr;
         assert_eq!(output.code, Some(1), "{args:?}: {error}");
         assert!(error.contains(expected), "{args:?}: {error}");

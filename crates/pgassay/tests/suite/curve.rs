@@ -2,19 +2,7 @@
 
 use pgassay_account::scalability::ScalabilityCurve;
 use pgassay_record::run::Run;
-use pgassay_test_support::{Finished, Scratch};
-
-fn finished(scratch: &Scratch, args: &[&str]) -> Finished {
-    let output = scratch.command().args(args).output();
-    Finished::of(&output.expect("the program runs"))
-}
-
-/// Runs the program and returns its output.
-fn ok(scratch: &Scratch, args: &[&str]) -> String {
-    let finished = finished(scratch, args);
-    assert_eq!(finished.code, Some(0), "{args:?}: {}", finished.stderr);
-    finished.stdout
-}
+use pgassay_test_support::Scratch;
 
 #[test]
 fn a_curve_has_a_law_and_a_limit_and_is_stored_as_a_run() {
@@ -24,7 +12,7 @@ fn a_curve_has_a_law_and_a_limit_and_is_stored_as_a_run() {
     let args = [
         "curve", "-S", "-c", "1..6", "--length", "2s", "--json", "-o", page,
     ];
-    let output = ok(&scratch, &args);
+    let output = scratch.ok(&args);
     let curve: ScalabilityCurve = serde_json::from_str(&output).expect("the curve is JSON");
     let clients: Vec<u32> = curve.points.iter().map(|it| it.clients).collect();
     // The coarse grid, whatever the search adds.
@@ -51,9 +39,9 @@ fn a_curve_has_a_law_and_a_limit_and_is_stored_as_a_run() {
     assert!(knee >= 1.0);
     let text = std::fs::read_to_string(page).expect("the page was written");
     assert!(text.contains("<svg") && text.contains("Universal Scalability Law"));
-    let run: Run = serde_json::from_str(&ok(&scratch, &["show", "--json"])).expect("a run");
+    let run: Run = serde_json::from_str(&scratch.ok(&["show", "--json"])).expect("a run");
     assert!(run.complete && run.id == curve.run, "{}", run.id);
-    assert!(ok(&scratch, &["show"]).contains("FIGURES"));
+    assert!(scratch.ok(&["show"]).contains("FIGURES"));
     let stored = scratch.results().join(&run.id);
     assert!(stored.join("curve.json").is_file() && stored.join("curve.html").is_file());
 }
@@ -68,7 +56,7 @@ fn a_curve_by_rate_counts_latency_from_the_schedule() {
         "curve", "--setup", "select 1", "--rate", "40,320", "-c", "4",
     ];
     args.extend(["--length", "12s", "--no-profile", "--json", statement]);
-    let curve: ScalabilityCurve = serde_json::from_str(&ok(&scratch, &args)).expect("JSON");
+    let curve: ScalabilityCurve = serde_json::from_str(&scratch.ok(&args)).expect("JSON");
     assert_eq!(curve.law, None);
     let [low, high] = &curve.points[..] else {
         panic!("two rates: {:?}", curve.points);
@@ -95,7 +83,7 @@ fn impossible_curves_say_what_is_missing() {
             "with --rate, -c takes one number",
         ),
     ] {
-        let output = finished(&scratch, &args);
+        let output = scratch.finished(&args);
         let error = output.stderr;
         assert_eq!(output.code, Some(1), "{args:?}: {error}");
         assert!(error.contains(expected), "{args:?}: {error}");

@@ -27,11 +27,6 @@ fn study() -> String {
         .replace("pairs = 2", "pairs = 3\nrestart_every = 2")
 }
 
-fn finished(scratch: &Scratch, arguments: &[&str]) -> Finished {
-    let output = scratch.command().args(arguments).output();
-    Finished::of(&output.expect("the program runs"))
-}
-
 /// Starts the program without waiting for anything.
 fn start(scratch: &Scratch, arguments: &[&str]) -> Child {
     let stderr = fs::File::create(scratch.path().join("stderr")).expect("a file");
@@ -170,7 +165,7 @@ fn a_run_that_is_killed_again_and_again_ends_with_every_trial_once() {
             .reopen(&id(&scratch))
             .expect("a killed run")
             .details;
-        let list = finished(&scratch, &["list"]).stdout;
+        let list = scratch.finished(&["list"]).stdout;
         let hint = format!("pgassay resume {}", id(&scratch));
         assert!(
             list.contains("(unfinished) ") && list.contains(&hint),
@@ -190,7 +185,7 @@ fn a_run_that_is_killed_again_and_again_ends_with_every_trial_once() {
     assert_eq!(run.plan.schedule.seed, 7);
     assert_eq!(run.trials[0].started_us, kept[0].started_us);
     assert!(run.started_us <= kept[0].started_us);
-    // Every process has server starts of its own.
+    // Every process has its own server starts.
     assert!(last_starts.is_sorted_by(|a, b| a < b), "{last_starts:?}");
     let starts: Vec<u32> = run.trials.iter().map(|it| it.server_start).collect();
     assert!(
@@ -226,15 +221,15 @@ fn a_run_that_is_killed_again_and_again_ends_with_every_trial_once() {
         assert_eq!(of_block.map(u64::from).sum::<u64>(), expected, "{key:?}");
     }
 
-    let show = finished(&scratch, &["show", "last"]);
+    let show = scratch.finished(&["show", "last"]);
     assert_eq!(show.code, Some(0), "{show:?}");
     assert!(show.stdout.starts_with("Is prepared faster?\n"), "{show:?}");
     assert!(
         collapse_whitespace(&show.stdout).contains("continued 4 times"),
         "{show:?}"
     );
-    assert_eq!(finished(&scratch, &["report"]).code, Some(0));
-    let list = finished(&scratch, &["list"]).stdout;
+    assert_eq!(scratch.finished(&["report"]).code, Some(0));
+    let list = scratch.finished(&["list"]).stdout;
     assert!(
         list.lines().count() == 1 && !list.contains("resume"),
         "{list}"
@@ -247,7 +242,7 @@ fn a_run_that_is_killed_again_and_again_ends_with_every_trial_once() {
         (vec!["resume"], "there is no unfinished run"),
         (vec!["resume", "nosuch"], "no run \"nosuch\""),
     ] {
-        let refused = finished(&scratch, &arguments);
+        let refused = scratch.finished(&arguments);
         assert_eq!(refused.code, Some(1), "{refused:?}");
         assert!(refused.error_message().contains(words), "{refused:?}");
     }
@@ -271,13 +266,13 @@ fn a_run_that_was_stopped_with_ctrl_c_is_continued() {
     assert!(scratch.stderr().contains(&hint), "{}", scratch.stderr());
     let partial = stored(&scratch);
     assert!(!partial.complete && !partial.trials.is_empty());
-    let list = finished(&scratch, &["list"]).stdout;
+    let list = scratch.finished(&["list"]).stdout;
     assert!(
         list.contains("(incomplete)") && list.contains("pgassay resume"),
         "{list}"
     );
 
-    let resumed = finished(&scratch, &["resume", &id[..15], "--json"]);
+    let resumed = scratch.finished(&["resume", &id[..15], "--json"]);
     assert_eq!(resumed.code, Some(0), "{resumed:?}");
     let run: Run = serde_json::from_str(&resumed.stdout).expect("JSON on stdout alone");
     assert_whole(&run);
@@ -288,7 +283,7 @@ fn a_run_that_was_stopped_with_ctrl_c_is_continued() {
         .find(|it| it.kind == WarningKind::Incomplete);
     assert_eq!(incomplete, None);
     assert_eq!(scratch.kept().len(), 1);
-    let list = finished(&scratch, &["list"]).stdout;
+    let list = scratch.finished(&["list"]).stdout;
     assert!(
         list.lines().count() == 1 && !list.contains("(incomplete)"),
         "{list}"
@@ -325,7 +320,7 @@ fn a_comparison_without_a_study_file_is_continued() {
     let child = start(&scratch, &arguments);
     let saved = kill_after(&scratch, child, 5);
     fs::remove_file(scratch.path().join("one.sql")).expect("the script exists");
-    let resumed = finished(&scratch, &["resume", "--json"]);
+    let resumed = scratch.finished(&["resume", "--json"]);
     assert_eq!(resumed.code, Some(0), "{resumed:?}");
     let run: Run = serde_json::from_str(&resumed.stdout).expect("JSON on stdout alone");
     assert_whole(&run);
@@ -343,7 +338,7 @@ fn a_run_is_not_continued_elsewhere_or_with_another_study() {
     let scratch = Scratch::new(PROGRAM);
     let long = study().replace("full = \"2s\"", "full = \"30s\"");
     let child = scratch.start(&long, &[]);
-    let busy = finished(&scratch, &["resume"]);
+    let busy = scratch.finished(&["resume"]);
     assert_eq!(busy.code, Some(1), "{busy:?}");
     assert!(
         busy.error_message().contains("is still being measured"),
@@ -400,7 +395,7 @@ fn a_run_is_not_continued_elsewhere_or_with_another_study() {
         let text = fs::read_to_string(&path).expect("a text file");
         assert!(text.contains(&from), "{file} contains {from}");
         fs::write(&path, text.replacen(&from, &to, 1)).expect("the file is written");
-        let refused = finished(&scratch, &["resume"]);
+        let refused = scratch.finished(&["resume"]);
         assert_eq!(refused.code, Some(1), "{words}: {refused:?}");
         let message = refused.error_message();
         assert!(
@@ -470,7 +465,7 @@ fn a_run_on_an_external_server_is_continued_with_the_same_settings() {
     assert_eq!(resumed.code, Some(0), "{resumed:?}");
     let run: Run = serde_json::from_str(&resumed.stdout).expect("JSON on stdout alone");
     assert_whole(&run);
-    // Nobody restarted it, so there is one server start.
+    // It was not restarted, so there is one server start.
     assert!(run.trials.iter().all(|it| it.server_start == 0));
     let kinds: Vec<WarningKind> = run.warnings.iter().map(|it| it.kind).collect();
     assert!(kinds.contains(&WarningKind::Resumed), "{kinds:?}");
