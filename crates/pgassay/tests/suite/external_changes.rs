@@ -405,11 +405,16 @@ fn ctrl_c_ends_a_run_on_a_stopped_server() {
     let dsn = theirs.server.conninfo();
     let mut child = start(&scratch, &study(&dsn, setup), &[]);
     wait_until("the setup sleeps", || sleepers(&theirs) == "1");
+    // First the postmaster: it then starts no process, and reaps none that ends on its own.
+    let postmaster = theirs.server.postmaster_pid();
+    kill(postmaster, libc::SIGSTOP);
     let processes = theirs.server.processes().into_iter().map(|it| it.pid);
-    let processes: Vec<i32> = processes.chain([theirs.server.postmaster_pid()]).collect();
+    let mut processes: Vec<i32> = processes.filter(|pid| *pid != postmaster).collect();
     for pid in &processes {
         kill(*pid, libc::SIGSTOP);
     }
+    // Continued last, for the same reason.
+    processes.push(postmaster);
     kill(child.id().cast_signed(), libc::SIGINT);
     let code = wait_for_exit(&mut child, Duration::from_mins(2));
     for pid in &processes {
