@@ -61,6 +61,9 @@ pub struct Observation {
     /// Wait events of the backends; `None` if they could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
+    /// Statements, sessions, blockers, tables and time; `None` if only mechanisms were observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activity: Option<crate::activity::Activity>,
     /// The tier of data available for this server, and how to get the next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<Check>,

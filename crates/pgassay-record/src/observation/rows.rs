@@ -191,6 +191,7 @@ pub(super) mod tests {
             waits: None,
             tier: None,
             limitations: Vec::new(),
+            activity: None,
             findings: Vec::new(),
         }
     }

@@ -51,6 +51,7 @@ fn observation() -> Observation {
     Observation {
         schema: SCHEMA.to_owned(),
         pgassay_version: "0.0.0".to_owned(),
+        activity: None,
         findings: Vec::new(),
         started_us: 1_795_304_631_000_000,
         window_us: 2e6,

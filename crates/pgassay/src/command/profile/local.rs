@@ -104,6 +104,7 @@ impl ProfilingSession {
             tier: Some(self.tier()),
             limitations: limits(subject, samples.as_ref(), [refusal, no_waits], &log),
             profile: samples.map(|samples| profile(&samples, &ours, major)),
+            activity: None,
             findings: Vec::new(),
         };
         observation.findings = diagnose_observation(&observation);

@@ -63,6 +63,7 @@ pub fn observe(
         profile: None,
         waits: Some(waits),
         tier: Some(checks::tier(&Access::without_processes())),
+        activity: None,
         findings: Vec::new(),
     };
     observation.findings = diagnose_observation(&observation);

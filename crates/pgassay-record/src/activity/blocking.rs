@@ -1,0 +1,111 @@
+//! Who blocks whom.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::RelationName;
+
+/// A session (or a prepared transaction) that blocks others and waits for nobody, with everyone behind it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct BlockingEpisode {
+    /// The root.
+    pub root: RootBlocker,
+    /// The blocked sessions at the reading with the most of them, each after the one that blocks it.
+    pub blocked: Vec<BlockedSession>,
+    /// First reading, in microseconds since the window's start.
+    pub first_seen_us: f64,
+    /// Last reading, likewise.
+    pub last_seen_us: f64,
+    /// It was still there at the last reading.
+    pub is_lasting: bool,
+    /// The blocked sessions' waiting time within the window, in microseconds.
+    pub waited_us: f64,
+    /// The statement that would end it. pgassay never runs it.
+    pub ended_by: String,
+}
+
+/// The root of a blocking tree.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RootBlocker {
+    /// The backend's PID; `None` for a prepared transaction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// The prepared transaction's identifier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gid: Option<String>,
+    /// Database.
+    pub database: String,
+    /// User.
+    pub user: String,
+    /// `application_name`.
+    pub application: String,
+    /// Client address, or `local`.
+    pub client: String,
+    /// `state`, such as `idle in transaction`; `prepared transaction`; or the `backend_type` of a process
+    /// without a state.
+    pub state: String,
+    /// Time in this state, in microseconds.
+    pub state_age_us: f64,
+    /// Age of its transaction, in microseconds; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transaction_age_us: Option<f64>,
+    /// Its current or last statement, normalized; `None` with `--no-text` or if it is hidden.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statement: Option<String>,
+    /// The statement's fingerprint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+    /// Its strongest granted relation lock that others wait for, or else its strongest one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holds: Option<SessionHold>,
+    /// It is an autovacuum worker that prevents wraparound, and does not yield to others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prevents_wraparound: bool,
+}
+
+/// A granted lock on a relation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionHold {
+    /// Its mode, such as `RowExclusiveLock`.
+    pub mode: String,
+    /// The relation.
+    pub relation: RelationName,
+}
+
+/// A session that waits for a lock.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct BlockedSession {
+    /// The backend's PID.
+    pub pid: u32,
+    /// The session in front of it: the PID of the root or of an earlier entry; 0 for a prepared
+    /// transaction.
+    pub blocked_by: u32,
+    /// Its depth in the tree; 1 is directly behind the root.
+    pub depth: u32,
+    /// User.
+    pub user: String,
+    /// `application_name`.
+    pub application: String,
+    /// Its statement, normalized; `None` with `--no-text` or if it is hidden.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statement: Option<String>,
+    /// The statement's fingerprint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+    /// What it waits for.
+    pub waits_for: LockTarget,
+    /// How long it has waited, in microseconds.
+    pub waited_us: f64,
+}
+
+/// A lock that a session waits for, as in `pg_locks`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LockTarget {
+    /// `locktype`, such as `transactionid`.
+    pub kind: String,
+    /// `mode`.
+    pub mode: String,
+    /// Its relation. For a row lock it is the relation of the row, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relation: Option<RelationName>,
+}

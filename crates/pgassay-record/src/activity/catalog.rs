@@ -1,0 +1,289 @@
+//! Tables, indexes and the server's state, from the server's views.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A relation by name.
+#[derive(
+    Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+pub struct RelationName {
+    /// Its OID.
+    pub oid: u32,
+    /// Its database; empty if it is a shared catalog.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub database: String,
+    /// Its schema; empty if unknown.
+    pub schema: String,
+    /// Its name; empty if unknown.
+    pub name: String,
+}
+
+/// What the server's views say. Differences are over the window; everything else is at its end.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CatalogActivity {
+    /// The database of pgassay's connection: tables and indexes are of this database.
+    pub database: String,
+    /// The server is a standby.
+    pub is_standby: bool,
+    /// Length of the window between the two readings, in microseconds.
+    pub window_us: f64,
+    /// Age of the database's statistics, in microseconds; `None` if they were never reset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statistics_age_us: Option<f64>,
+    /// Time since the server started, in microseconds.
+    pub uptime_us: f64,
+    /// Tables with activity or a problem; at most some hundred.
+    pub tables: Vec<TableActivity>,
+    /// Indexes of these tables, and unused, redundant or invalid ones.
+    pub indexes: Vec<IndexActivity>,
+    /// Foreign keys without an index on the referencing table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uncovered_foreign_keys: Vec<UncoveredForeignKey>,
+    /// Databases with activity.
+    pub databases: Vec<DatabaseActivity>,
+    /// What holds back the removal of dead rows, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub horizon: Vec<HorizonHolder>,
+    /// Replication slots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slots: Vec<SlotState>,
+    /// Distance to transaction ID wraparound, by database, closest first.
+    pub ages: Vec<DatabaseAge>,
+    /// Connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<ConnectionUse>,
+    /// Checkpoints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<CheckpointActivity>,
+    /// Settings that findings refer to: name and value with its unit.
+    pub settings: Vec<(String, String)>,
+}
+
+/// One table.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TableActivity {
+    /// The table.
+    pub relation: RelationName,
+    /// Size of its main fork by `relpages`, in bytes.
+    pub size_bytes: u64,
+    /// `reltuples`; `None` if never vacuumed or analyzed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_rows: Option<f64>,
+    /// `n_live_tup`.
+    pub live_rows: u64,
+    /// `n_dead_tup`.
+    pub dead_rows: u64,
+    /// Sequential scans in the window.
+    pub sequential_scans: u64,
+    /// Rows that they read.
+    pub sequential_rows: u64,
+    /// Index scans in the window.
+    pub index_scans: u64,
+    /// Rows inserted in the window.
+    pub inserted: u64,
+    /// Rows updated.
+    pub updated: u64,
+    /// Of which HOT.
+    pub hot_updated: u64,
+    /// Rows deleted.
+    pub deleted: u64,
+    /// Blocks read from outside the buffer cache in the window (table, indexes and TOAST).
+    pub blocks_read: u64,
+    /// Blocks found in the buffer cache.
+    pub blocks_hit: u64,
+    /// Rows modified since the last analyze.
+    pub modified_since_analyze: u64,
+    /// Modified rows at which autovacuum analyzes it, with its storage parameters.
+    pub analyze_threshold: f64,
+    /// Dead rows at which autovacuum vacuums it, with its storage parameters.
+    pub vacuum_threshold: f64,
+    /// Autovacuum is on for it.
+    pub autovacuum_enabled: bool,
+    /// Time since the last vacuum of any kind, in microseconds; `None` if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vacuumed_ago_us: Option<f64>,
+    /// Time since the last analyze of any kind, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub analyzed_ago_us: Option<f64>,
+    /// `age(relfrozenxid)`.
+    pub age: u64,
+    /// Statistics of its columns exist.
+    pub has_statistics: bool,
+}
+
+/// One index.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct IndexActivity {
+    /// The index.
+    pub relation: RelationName,
+    /// Its table.
+    pub table: RelationName,
+    /// Access method, such as `btree`.
+    pub method: String,
+    /// Its definition.
+    pub columns: Vec<String>,
+    /// Size by `relpages`, in bytes.
+    pub size_bytes: u64,
+    /// Scans in the window.
+    pub scans: u64,
+    /// Scans since the statistics were reset.
+    pub scans_ever: u64,
+    /// It enforces uniqueness, or a constraint or replica identity needs it.
+    pub is_required: bool,
+    /// `indisvalid`.
+    pub is_valid: bool,
+    /// It is being built now.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_being_built: bool,
+    /// A valid index that serves every scan that this one serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redundant_with: Option<RelationName>,
+    /// GIN: `fastupdate` is on and its limit in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_list_limit_bytes: Option<u64>,
+}
+
+/// A foreign key whose referencing columns have no index.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct UncoveredForeignKey {
+    /// The constraint's name.
+    pub constraint: String,
+    /// The referencing table.
+    pub table: RelationName,
+    /// Its columns.
+    pub columns: Vec<String>,
+    /// The referenced table.
+    pub referenced: RelationName,
+    /// Rows deleted from and updated in the referenced table in the window.
+    pub referenced_writes: u64,
+    /// Size of the referencing table, in bytes.
+    pub size_bytes: u64,
+}
+
+/// One database's differences over the window.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DatabaseActivity {
+    /// Its name.
+    pub name: String,
+    /// Transactions committed.
+    pub committed: u64,
+    /// Transactions rolled back.
+    pub rolled_back: u64,
+    /// Deadlocks.
+    pub deadlocks: u64,
+    /// Temporary files.
+    pub temp_files: u64,
+    /// Bytes written to them.
+    pub temp_bytes: u64,
+    /// Recovery conflicts.
+    pub conflicts: u64,
+    /// Sessions established; `None` before version 14.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<u64>,
+}
+
+/// Something that holds back the removal of dead rows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HorizonHolder {
+    /// What it is.
+    pub kind: HorizonKind,
+    /// Its name: a PID, a prepared transaction's identifier, a slot, or a standby's application name.
+    pub name: String,
+    /// Its age in transactions.
+    pub age: u64,
+    /// How long it has existed, in microseconds; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lasting_us: Option<f64>,
+    /// Its database; `None` if it affects all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub database: Option<String>,
+    /// For a session: its user, state and last statement.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+}
+
+/// Kinds of [`HorizonHolder`]s.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum HorizonKind {
+    /// A session's snapshot or transaction.
+    Session,
+    /// A prepared transaction.
+    PreparedTransaction,
+    /// A replication slot's `xmin`.
+    Slot,
+    /// A replication slot's `catalog_xmin`: system catalogs only.
+    SlotCatalog,
+    /// A standby's feedback without a slot.
+    Standby,
+}
+
+/// A replication slot.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SlotState {
+    /// Its name.
+    pub name: String,
+    /// `physical` or `logical`.
+    pub kind: String,
+    /// A receiver is connected.
+    pub is_active: bool,
+    /// WAL that it keeps, in bytes; `None` if it keeps none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retained_bytes: Option<u64>,
+    /// `wal_status` (from version 13).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wal_status: Option<String>,
+    /// Time since its receiver left, in microseconds (from version 17).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inactive_us: Option<f64>,
+}
+
+/// A database's distance to wraparound.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DatabaseAge {
+    /// The database.
+    pub database: String,
+    /// `age(datfrozenxid)`.
+    pub age: u64,
+    /// `mxid_age(datminmxid)`.
+    pub multixact_age: u64,
+    /// `autovacuum_freeze_max_age`.
+    pub freeze_max_age: u64,
+    /// Transaction IDs left before the server refuses new ones.
+    pub left: u64,
+    /// Transaction IDs assigned per second in the window, on the whole server.
+    pub consumed_per_s: f64,
+}
+
+/// How many connections there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ConnectionUse {
+    /// Client backends.
+    pub used: u32,
+    /// Of which idle.
+    pub idle: u32,
+    /// `max_connections` without reserved ones.
+    pub available: u32,
+    /// Backends started in the window, by readings: a lower bound.
+    pub started_seen: u64,
+}
+
+/// Checkpoints in the window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CheckpointActivity {
+    /// Started by `checkpoint_timeout`.
+    pub timed: u64,
+    /// Started by the amount of WAL or by request.
+    pub requested: u64,
+    /// Time spent writing, in microseconds.
+    pub write_us: f64,
+    /// Time spent syncing, in microseconds.
+    pub sync_us: f64,
+    /// Buffers written by checkpoints.
+    pub buffers_written: u64,
+    /// Buffers that backends wrote themselves.
+    pub buffers_by_backends: u64,
+}

@@ -1,0 +1,264 @@
+//! What the sessions of a live server did in a window, in a DBA's terms: statements, sessions, waits,
+//! relations, and time.
+//!
+//! Every table of load is a sum over the same [`LoadCell`]s, so two tables cannot disagree. Load is
+//! time per time: the time of sessions that were active, or idle in a transaction, over the length of
+//! the window ("average active sessions", as in Performance Insights). It is never a share of samples.
+//!
+//! Invariant: data that is not available is `None`, absent, or listed in [`Activity::unavailable`]; it
+//! is never estimated.
+
+mod blocking;
+mod catalog;
+mod load;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use blocking::{BlockedSession, BlockingEpisode, LockTarget, RootBlocker, SessionHold};
+pub use catalog::{
+    CatalogActivity, CheckpointActivity, ConnectionUse, DatabaseActivity, DatabaseAge,
+    HorizonHolder, HorizonKind, IndexActivity, RelationName, SlotState, TableActivity,
+    UncoveredForeignKey,
+};
+pub use load::{LoadBy, LoadRow};
+
+use pgassay_model::check::Check;
+
+/// The sessions' activity in a window.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Activity {
+    /// Where the sessions' status comes from.
+    pub source: ActivitySource,
+    /// How often all sessions were read.
+    pub sweeps: u64,
+    /// Length of the window, in microseconds.
+    pub window_us: f64,
+    /// The processors of the server's machine; `None` if it is another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processors: Option<u32>,
+    /// Sessions that were active or in a transaction at any reading, except pgassay's own. Beyond
+    /// [`Activity::SESSIONS_MAX`] sessions, one entry with PID 0 stands for the rest.
+    pub sessions: Vec<ActivitySession>,
+    /// Their statements; one entry for each normalized text.
+    pub statements: Vec<ActivityStatement>,
+    /// Their wait events. The first is the empty one: on a CPU, or in its run queue.
+    pub waits: Vec<ActivityWait>,
+    /// The relations whose locks they waited for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub relations: Vec<RelationName>,
+    /// The sessions' time.
+    pub cells: Vec<LoadCell>,
+    /// The same time by second.
+    pub timeline: Vec<LoadInterval>,
+    /// What happened, on the same time axis.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<LoadMark>,
+    /// Sessions that blocked others, longest total wait first; those that are over too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocking: Vec<BlockingEpisode>,
+    /// Tables, indexes and the server's state, from its views; `None` without a connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub catalog: Option<CatalogActivity>,
+    /// What is missing, why, and how to get it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unavailable: Vec<Check>,
+    /// What watching cost.
+    pub cost: WatchCost,
+}
+
+impl Activity {
+    /// Sessions with an entry of their own. A server where every transaction has its own connection
+    /// would otherwise fill memory.
+    pub const SESSIONS_MAX: usize = 20_000;
+}
+
+/// Where the sessions' status comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ActivitySource {
+    /// The server's shared memory.
+    Memory,
+    /// The view `pg_stat_activity`.
+    #[default]
+    PgStatActivity,
+}
+
+/// One session.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ActivitySession {
+    /// The backend's PID.
+    pub pid: u32,
+    /// When the backend started, in microseconds since 1970.
+    pub started_us: i64,
+    /// `backend_type`, such as `client backend` or `autovacuum worker`.
+    pub backend_type: String,
+    /// Its database; empty if it has none.
+    pub database: String,
+    /// Its user; empty if it has none.
+    pub user: String,
+    /// `application_name`.
+    pub application: String,
+    /// The client's address; `local` for a Unix-domain socket; empty if it has no client.
+    pub client: String,
+}
+
+/// A statement, by its normalized text: constants are `$n`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ActivityStatement {
+    /// A hash of the normalized text, in hexadecimal: equal on every server.
+    pub fingerprint: String,
+    /// The server's `query_id`, if it computes one (from version 14).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub query_id: Option<i64>,
+    /// The normalized text; `None` with `--no-text`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// The server had cut the text at `track_activity_query_size`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cut: bool,
+    /// Distinct executions that were seen: a lower bound of its calls.
+    pub executions_seen: u64,
+    /// The largest number of its executions seen in one transaction of one session.
+    pub executions_seen_in_transaction_max: u64,
+    /// Differences of `pg_stat_statements` over the window; `None` without the extension.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<StatementCounters>,
+    /// The column of the observation's profile with its CPU samples; `None` if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile_column: Option<u32>,
+}
+
+/// One statement's differences of `pg_stat_statements`, over all users and databases.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StatementCounters {
+    /// Executions that ended.
+    pub calls: u64,
+    /// Their execution time, in microseconds.
+    pub execution_us: f64,
+    /// Their planning time; `None` before version 13, or if `track_planning` is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planning_us: Option<f64>,
+    /// Rows returned or affected.
+    pub rows: u64,
+    /// Shared blocks found in the buffer cache.
+    pub shared_hit: u64,
+    /// Shared blocks read.
+    pub shared_read: u64,
+    /// Shared blocks dirtied.
+    pub shared_dirtied: u64,
+    /// Temporary blocks read.
+    pub temp_read: u64,
+    /// Temporary blocks written.
+    pub temp_written: u64,
+    /// Bytes of WAL; `None` before version 13.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wal_bytes: Option<u64>,
+}
+
+/// A wait event; both names are empty for time on a CPU or in its run queue.
+#[derive(
+    Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+pub struct ActivityWait {
+    /// `wait_event_type`.
+    pub kind: String,
+    /// `wait_event`.
+    pub name: String,
+}
+
+/// The time that one session spent on one statement in one state and one wait.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LoadCell {
+    /// Index into [`Activity::sessions`].
+    pub session: u32,
+    /// Index into [`Activity::statements`]; `None` if the statement is unknown. In a transaction that
+    /// is idle it is the last statement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statement: Option<u32>,
+    /// The session's state.
+    pub state: SessionStatus,
+    /// Index into [`Activity::waits`].
+    pub wait: u32,
+    /// Index into [`Activity::relations`]: the relation whose lock it waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relation: Option<u32>,
+    /// The time, in microseconds.
+    pub time_us: f64,
+    /// The readings behind it.
+    pub samples: u64,
+}
+
+/// The state of a session, as in `pg_stat_activity`. Idle sessions have no load.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionStatus {
+    /// `active` or `fastpath function call`; also background processes that do not wait for work.
+    Active,
+    /// `idle in transaction`.
+    IdleInTransaction,
+    /// `idle in transaction (aborted)`.
+    IdleInAbortedTransaction,
+}
+
+/// The load of one interval of the window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LoadInterval {
+    /// Its start, in microseconds since the window's start.
+    pub start_us: f64,
+    /// Its length, in microseconds.
+    pub length_us: f64,
+    /// Average active sessions by `wait_event_type`, in alphabetical order; an empty name is CPU and
+    /// run queue.
+    pub active: Vec<(String, f64)>,
+    /// Average sessions idle in a transaction.
+    pub idle_in_transaction: f64,
+    /// Transactions that ended, per second; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transactions_per_s: Option<f64>,
+}
+
+/// Something that happened during the window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LoadMark {
+    /// When, in microseconds since the window's start.
+    pub at_us: f64,
+    /// Its duration; 0 if it was an instant or lasted beyond the window.
+    pub length_us: f64,
+    /// What it was.
+    pub kind: LoadMarkKind,
+    /// In words, such as `autovacuum of public.orders`.
+    pub text: String,
+}
+
+/// Kinds of [`LoadMark`]s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadMarkKind {
+    /// Sessions were active, but no transaction ended.
+    Stall,
+    /// A checkpoint.
+    Checkpoint,
+    /// A vacuum or analyze, also an automatic one.
+    Vacuum,
+    /// Several sessions waited for locks.
+    LockStorm,
+    /// The server's log reported an error.
+    LogError,
+}
+
+/// What watching cost, on the watched machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WatchCost {
+    /// CPU time of pgassay, in microseconds.
+    pub own_cpu_us: f64,
+    /// CPU time of the backends that served pgassay's connections; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend_cpu_us: Option<f64>,
+    /// Peak resident memory of pgassay, in bytes.
+    pub peak_memory_bytes: u64,
+    /// Statements that pgassay sent to the server.
+    pub statements_sent: u64,
+}
