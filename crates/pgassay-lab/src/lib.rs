@@ -64,7 +64,7 @@ pub use load::{Clients, ClientsOrder, LoadDriver, scripts};
 pub use major_version::major_of;
 pub use observe::{
     ProfiledTrial, TrialObserver, TrialWatch, WatchDecision, WatchedTrial, add_blocked,
-    add_samples, waits,
+    add_samples_by_column, waits,
 };
 pub use options::ServerOptions;
 pub use plans::TakenPlans;

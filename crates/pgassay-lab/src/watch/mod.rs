@@ -140,6 +140,11 @@ impl LiveWatch {
         })
     }
 
+    /// Backends that serve pgassay, also those of [`WatchOptions::own_pids`].
+    pub fn own_pids(&self) -> BTreeSet<u32> {
+        locked(&self.collector).own_pids.clone()
+    }
+
     /// Reads the sessions until then, or an interrupt, and asks the views once a second.
     ///
     /// # Errors
