@@ -50,6 +50,7 @@ pub mod system_env;
 mod trial_runner;
 mod trial_slot;
 mod warnings;
+pub mod watch;
 
 pub use assemble::{RunIdentity, assemble};
 pub use cancel::Canceler;

@@ -1,0 +1,3 @@
+//! Watches a live server without a study.
+
+pub mod catalog;
