@@ -26,8 +26,6 @@ pub(super) struct BlockingWatch {
     ended: Vec<BlockingEpisode>,
     /// What each session waits for and since when, by our own readings.
     waits_since: BTreeMap<u32, (String, f64)>,
-    /// Some texts are hidden from this user.
-    pub has_hidden: bool,
 }
 
 /// A root and its transaction's start.
@@ -46,7 +44,6 @@ impl BlockingWatch {
             episodes: BTreeMap::new(),
             ended: Vec::new(),
             waits_since: BTreeMap::new(),
-            has_hidden: false,
         }
     }
 
@@ -222,7 +219,7 @@ impl BlockingWatch {
     }
 
     fn root(
-        &mut self,
+        &self,
         reading: &LockReading,
         owner: LockOwner,
         awaited: &BTreeSet<RelationName>,
@@ -252,7 +249,6 @@ impl BlockingWatch {
         };
         let session = reading.sessions.get(&pid).cloned().unwrap_or_default();
         let text = self.texts.get(pid, &session);
-        self.has_hidden |= text.is_hidden;
         RootBlocker {
             pid: Some(pid),
             gid: None,
@@ -270,11 +266,10 @@ impl BlockingWatch {
         }
     }
 
-    fn blocked(&mut self, reading: &LockReading, place: &TreePlace, at_us: f64) -> BlockedSession {
+    fn blocked(&self, reading: &LockReading, place: &TreePlace, at_us: f64) -> BlockedSession {
         let pid = place.owner.pid();
         let session = reading.sessions.get(&pid).cloned().unwrap_or_default();
         let text = self.texts.get(pid, &session);
-        self.has_hidden |= text.is_hidden;
         let lock = reading.awaited.get(&place.owner);
         BlockedSession {
             pid,
@@ -328,6 +323,8 @@ fn describe(root: &RootBlocker) -> String {
         (None, Some(gid)) => format!("prepared transaction {gid}"),
         (None, None) => "an unknown session".to_owned(),
     };
-    let state = root.pid.map_or_else(String::new, |_| format!(" ({})", root.state));
+    let state = root
+        .pid
+        .map_or_else(String::new, |_| format!(" ({})", root.state));
     format!("{name}{state}")
 }

@@ -184,9 +184,8 @@ impl LockReading {
         let Some(awaited) = self.awaited.get(&waiter) else {
             return Vec::new();
         };
-        let holds = |lock: &SeenLock| {
-            lock.tag == awaited.tag && conflicts(&lock.mode, &awaited.mode)
-        };
+        let holds =
+            |lock: &SeenLock| lock.tag == awaited.tag && conflicts(&lock.mode, &awaited.mode);
         self.held
             .iter()
             .filter(|(owner, held)| owner.pid() == 0 && held.iter().any(holds))
@@ -212,7 +211,10 @@ impl LockReading {
             });
             tables.filter_map(|lock| lock.relation.as_ref()).collect()
         };
-        if [waiter, blocker].iter().any(|&it| held(it).len() >= HOLDS_MAX) {
+        if [waiter, blocker]
+            .iter()
+            .any(|&it| held(it).len() >= HOLDS_MAX)
+        {
             return None;
         }
         let (of_blocker, of_waiter) = (with_rows(blocker), with_rows(waiter));
@@ -245,10 +247,7 @@ impl LockReading {
 pub(super) const FIRST_USER_OID: u32 = 16_384;
 
 /// Who blocks whom, by PID; 0 is a prepared transaction. Only those that are blocked.
-fn blockers(
-    reader: &mut CatalogReader,
-    waiters: &[u32],
-) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
+fn blockers(reader: &mut CatalogReader, waiters: &[u32]) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
     let mut found: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
     let mut known: BTreeSet<u32> = BTreeSet::new();
     let mut next: Vec<u32> = waiters.iter().copied().take(ASKED_MAX).collect();
@@ -344,7 +343,13 @@ fn sessions(
     reader: &mut CatalogReader,
     pids: &BTreeSet<u32>,
 ) -> Option<BTreeMap<u32, LockSession>> {
-    let since = |version, column| if reader.version >= version { column } else { "null" };
+    let since = |version, column| {
+        if reader.version >= version {
+            column
+        } else {
+            "null"
+        }
+    };
     let sql = format!(
         "select a.pid, a.datname, a.usename, a.application_name, \
          case when a.client_addr is not null then host(a.client_addr) \

@@ -9,15 +9,29 @@
 //! statement, except the schema of an extension, which the server quotes.
 
 mod blocking;
+mod checkpoints;
+mod connections;
+mod counts;
+mod databases;
+mod foreign_keys;
+mod horizon;
+mod indexes;
 mod lock_mode;
 mod lock_tree;
 mod locks;
 mod marks;
 mod reader;
+mod reading;
+mod redundancy;
 mod row;
 mod session_texts;
+mod settings;
+mod slots;
+mod statements;
+mod tables;
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use anyhow::Result;
 use pgassay_model::check::Check;
@@ -30,9 +44,15 @@ use pgassay_wire::Exchange;
 use blocking::BlockingWatch;
 use marks::MarkWatch;
 use reader::CatalogReader;
+use reading::CatalogReading;
 
-/// At most one reading of locks in this time, minus the jitter of a caller that ticks every second.
-const TICK_US_MIN: f64 = 0.9e6;
+/// At most one reading in this time, minus the jitter of a caller that ticks every second.
+const READING_US_MIN: f64 = 0.9e6;
+/// Time between readings of locks, as a multiple of what one takes: a server with thousands of locks
+/// must not spend its time on telling them.
+const LOCKS_PAUSE: f64 = 10.0;
+/// The same for marks, which matter less.
+const MARKS_PAUSE: f64 = 100.0;
 
 /// What the catalog watch may keep.
 #[derive(Debug, Clone, Copy)]
@@ -44,9 +64,15 @@ pub struct CatalogOptions {
 /// A watch of a server's views.
 pub struct CatalogWatch {
     reader: CatalogReader,
+    keeps_text: bool,
     blocking: BlockingWatch,
     marks: MarkWatch,
-    ticked_at_us: Option<f64>,
+    first: CatalogReading,
+    /// Not before these times.
+    next_locks_us: f64,
+    next_marks_us: f64,
+    /// The last tick by both clocks.
+    last_tick: (f64, Instant),
 }
 
 /// What a watch found.
@@ -76,18 +102,26 @@ impl CatalogWatch {
     /// # Errors
     /// The server is older than 9.6, or cannot be read at all.
     pub fn open(exchange: Exchange<TimedStream>, options: &CatalogOptions) -> Result<Self> {
-        let reader = CatalogReader::open(exchange)?;
+        let mut reader = CatalogReader::open(exchange)?;
+        reader.begin();
+        let marks = MarkWatch::open(&mut reader);
+        let first = CatalogReading::read(&mut reader);
+        reader.end();
         Ok(Self {
             reader,
+            keeps_text: options.keeps_text,
             blocking: BlockingWatch::new(options.keeps_text),
-            marks: MarkWatch::default(),
-            ticked_at_us: None,
+            marks,
+            first,
+            next_locks_us: 0.0,
+            next_marks_us: 0.0,
+            last_tick: (0.0, Instant::now()),
         })
     }
 
     /// Asks who blocks these sessions, at most once a second. `at_us` is the time since the window's
-    /// start, `lock_waiters` are the PIDs whose `wait_event_type` is `Lock`. Costs nothing if there are
-    /// none.
+    /// start, `lock_waiters` are the PIDs whose `wait_event_type` is `Lock`. Of locks, nothing
+    /// is asked if there are none.
     ///
     /// # Errors
     /// Never so far: what cannot be read becomes an entry of [`CatalogResult::unavailable`].
@@ -96,15 +130,20 @@ impl CatalogWatch {
         reason = "callers must be ready for an error that ends the watch"
     )]
     pub fn tick(&mut self, at_us: f64, lock_waiters: &[u32]) -> Result<()> {
-        if self
-            .ticked_at_us
-            .is_some_and(|last| at_us - last < TICK_US_MIN)
-        {
-            return Ok(());
+        self.last_tick = (at_us, Instant::now());
+        if at_us >= self.next_locks_us {
+            let began = Instant::now();
+            let (waiters, behind) = self.blocking.read(&mut self.reader, at_us, lock_waiters);
+            self.marks.add_waiters(at_us, waiters, behind);
+            self.next_locks_us = at_us + pause_us(began, LOCKS_PAUSE);
         }
-        self.ticked_at_us = Some(at_us);
-        let (waiters, behind) = self.blocking.read(&mut self.reader, at_us, lock_waiters);
-        self.marks.add_waiters(at_us, waiters, behind);
+        if at_us >= self.next_marks_us {
+            let began = Instant::now();
+            self.reader.begin();
+            self.marks.read(&mut self.reader, at_us);
+            self.reader.end();
+            self.next_marks_us = at_us + pause_us(began, MARKS_PAUSE);
+        }
         Ok(())
     }
 
@@ -120,29 +159,32 @@ impl CatalogWatch {
 
     /// Takes the last reading.
     pub fn finish(mut self) -> CatalogResult {
-        self.reader.begin();
-        let idle_lock_holders = self.blocking.idle_holders(&mut self.reader);
-        self.reader.end();
-        let mut unavailable = self.reader.refusals();
-        if self.blocking.has_hidden {
-            unavailable.push(Check {
-                name: "statements of sessions".to_owned(),
-                value: "hidden".to_owned(),
-                limitation: Some(
-                    "states and statements of other users' sessions are hidden".to_owned(),
-                ),
-                fix: Some(self.reader.grant()),
-            });
-        }
+        let (last_us, last) = self.last_tick;
+        let reader = &mut self.reader;
+        reader.begin();
+        self.marks.read(reader, last_us + micros(last));
+        let now = CatalogReading::read(reader);
+        let counters = now.statements_since(&self.first, reader);
+        let catalog = now.activity_since(&self.first, reader, self.keeps_text);
+        let idle_lock_holders = self.blocking.idle_holders(reader);
+        reader.end();
         CatalogResult {
-            catalog: None,
+            catalog: reader.is_connected().then_some(catalog),
             blocking: self.blocking.episodes(),
             idle_lock_holders,
-            counters: BTreeMap::new(),
+            counters,
             marks: self.marks.marks(),
-            unavailable,
-            own_pid: self.reader.own_pid,
-            statements_sent: self.reader.sent,
+            unavailable: reader.refusals(),
+            own_pid: reader.own_pid,
+            statements_sent: reader.sent,
         }
     }
+}
+
+fn micros(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e6
+}
+
+fn pause_us(began: Instant, factor: f64) -> f64 {
+    (factor * micros(began)).max(READING_US_MIN)
 }

@@ -89,12 +89,34 @@ impl CatalogReader {
         reader.database_oid = row.number(3) as u32;
         reader.is_standby = row.is_true(4);
         reader.user = row.text(5);
+        reader.check_privileges();
         Ok(reader)
     }
 
     /// The connection still works.
     pub fn is_connected(&self) -> bool {
         self.exchange.is_some()
+    }
+
+    /// Notes what other users' sessions hide from this one.
+    fn check_privileges(&mut self) {
+        let sql = if self.version >= 100_000 {
+            "select pg_has_role(current_user, 'pg_read_all_stats', 'usage')"
+        } else {
+            "select rolsuper from pg_roles where rolname = current_user"
+        };
+        self.begin();
+        let rows = self.rows("privileges", sql).unwrap_or_default();
+        self.end();
+        if rows.first().is_some_and(|row| row.is_true(0)) {
+            return;
+        }
+        let limitation = format!(
+            "user \"{}\" does not see states, statements and transactions of other users' sessions",
+            self.user
+        );
+        let grant = self.grant();
+        self.note("privileges", "insufficient", limitation, Some(grant));
     }
 
     /// Begins a reading.
@@ -142,9 +164,20 @@ impl CatalogReader {
         }
     }
 
-    /// Notes that something is missing.
-    pub fn note(&mut self, check: Check, subject: &'static str) {
-        self.refusals.entry(subject).or_insert(check);
+    /// Notes that something is missing, unless something of this subject is.
+    pub fn note(
+        &mut self,
+        subject: &'static str,
+        value: &str,
+        limitation: String,
+        fix: Option<String>,
+    ) {
+        self.refusals.entry(subject).or_insert(Check {
+            name: subject.to_owned(),
+            value: value.to_owned(),
+            limitation: Some(limitation),
+            fix,
+        });
     }
 
     /// What could not be read, and why.
@@ -216,6 +249,10 @@ impl CatalogReader {
         let fix = match error.sqlstate.as_str() {
             // insufficient_privilege
             "42501" => Some(self.grant()),
+            // object_not_in_prerequisite_state: an extension that its library does not serve.
+            "55000" if error.message.contains("shared_preload_libraries") => Some(
+                "add its library to shared_preload_libraries and restart the server".to_owned(),
+            ),
             _ => None,
         };
         let why = match error.sqlstate.as_str() {

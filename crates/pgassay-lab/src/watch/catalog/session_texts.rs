@@ -18,18 +18,12 @@ pub(super) struct SessionText {
     pub fingerprint: Option<String>,
     /// It is an autovacuum that prevents wraparound.
     pub prevents_wraparound: bool,
-    /// The server hides it from this user.
-    pub is_hidden: bool,
 }
 
 impl SessionText {
     pub fn new(text: &str, keeps_text: bool) -> Self {
-        let is_hidden = text == HIDDEN;
-        if is_hidden || text.trim().is_empty() {
-            return Self {
-                is_hidden,
-                ..Self::default()
-            };
+        if text == HIDDEN || text.trim().is_empty() {
+            return Self::default();
         }
         let normalized = normalize(text);
         Self {
@@ -38,7 +32,6 @@ impl SessionText {
             // PostgreSQL's src/backend/postmaster/autovacuum.c, autovac_report_activity.
             prevents_wraparound: text.starts_with("autovacuum:")
                 && text.contains("(to prevent wraparound)"),
-            is_hidden,
         }
     }
 }
@@ -76,7 +69,10 @@ impl SessionTexts {
              from pg_stat_activity where pid = any ('{}'::int[])",
             array(unknown)
         );
-        for row in reader.rows("statements of sessions", &sql).unwrap_or_default() {
+        for row in reader
+            .rows("statements of sessions", &sql)
+            .unwrap_or_default()
+        {
             let text = SessionText::new(row.get(2).unwrap_or_default(), self.keeps_text);
             let key = (row.number(0) as u32, row.text(1));
             self.known.insert(key, text);
@@ -100,10 +96,10 @@ mod tests {
 
     #[test]
     fn hidden_and_empty_texts_are_no_statements() {
-        let hidden = SessionText::new(HIDDEN, true);
-        assert!(hidden.is_hidden && hidden.statement.is_none() && hidden.fingerprint.is_none());
-        let disabled = SessionText::new("", true);
-        assert!(!disabled.is_hidden && disabled.fingerprint.is_none());
+        for text in [HIDDEN, "", " "] {
+            let found = SessionText::new(text, true);
+            assert!(found.statement.is_none() && found.fingerprint.is_none());
+        }
     }
 
     #[test]
