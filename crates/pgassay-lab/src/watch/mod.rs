@@ -9,6 +9,7 @@
 //! [`Activity::unavailable`].
 
 mod attribution;
+pub mod catalog;
 mod collector;
 mod names;
 mod opening;
