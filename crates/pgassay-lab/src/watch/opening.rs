@@ -8,10 +8,10 @@ use pgassay_model::check::Check;
 use pgassay_profile::{LiveServer, SessionQuery, SessionReader, SessionsError};
 use pgassay_wire::Exchange;
 
+use super::catalog::{CatalogOptions, CatalogWatch};
 use super::names::ObjectNames;
+use super::options::{Connect, WatchOptions, WatchedServer};
 use super::sampling::SessionSource;
-use super::views::ViewWatch;
-use super::{Connect, WatchOptions, WatchedServer};
 use crate::connector::TimedStream;
 use crate::major_version::major_of;
 use crate::observe::waits::{refusal, wait_reader};
@@ -23,7 +23,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 pub(super) struct Opened {
     pub source: SessionSource,
     pub names: ObjectNames,
-    pub views: Option<Box<dyn ViewWatch>>,
+    pub catalog: Option<CatalogWatch>,
     pub major: String,
     pub own_pids: BTreeSet<u32>,
     pub unavailable: Vec<Check>,
@@ -70,15 +70,38 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
             SessionSource::Query(Box::new(SessionQuery::open(exchange)?))
         }
     };
+    let catalog = match catalog(&mut server.connect, options.keeps_text) {
+        Ok(catalog) => {
+            own_pids.insert(catalog.own_pid());
+            Some(catalog)
+        }
+        Err(error) => {
+            unavailable.push(Check {
+                name: "views".to_owned(),
+                value: "none".to_owned(),
+                limitation: Some(format!(
+                    "the server's views cannot be read, so blocking, tables and indexes are unknown: \
+                     {error:#}"
+                )),
+                fix: None,
+            });
+            None
+        }
+    };
     Ok(Opened {
         source,
         names,
-        views: None,
+        catalog,
         major: version.unwrap_or_default(),
         own_pids,
         unavailable,
         statements_sent: statements_sent + ObjectNames::STATEMENTS + LEARNING_STATEMENTS,
     })
+}
+
+fn catalog(connect: &mut Connect, keeps_text: bool) -> Result<CatalogWatch> {
+    let exchange = read_only(connect, "100ms")?;
+    CatalogWatch::open(exchange, &CatalogOptions { keeps_text })
 }
 
 /// About as many statements as learning takes.
