@@ -177,7 +177,6 @@ fn a_statement_links_to_its_own_flame_graph() {
 #[test]
 fn the_page_shows_the_activity_before_the_mechanisms() {
     let page = observation_html(&with_stacks());
-    std::fs::write("/tmp/s12/view-page.html", &page).unwrap();
     let order = [
         "load-over-time",
         "load",

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::args::HumanDuration;
+use pgassay_model::study::HumanDuration;
 
 /// Flags of `pgassay top`.
 #[derive(Debug, Args)]
@@ -18,7 +18,7 @@ pub struct TopArgs {
     pub interval: HumanDuration,
 
     /// How often all sessions are read, per second.
-    #[arg(long, value_name = "HZ", default_value_t = 20)]
+    #[arg(long, value_name = "HZ", default_value_t = 40)]
     pub frequency: u32,
 
     /// Do not read the texts of statements: show fingerprints.

@@ -113,14 +113,17 @@ fn word(text: impl Into<String>) -> TopCell {
     }
 }
 
-/// A rate; nothing for none.
-fn rate(per_s: f64) -> TopCell {
-    let text = match per_s {
+/// A count or a rate in few columns: `4.5`, `3612`, `27.0M`; nothing for none.
+fn rate(value: f64) -> TopCell {
+    let text = match value {
         none if none <= 0.0 => String::new(),
-        few if few < 99.5 => format!("{per_s:.1}"),
-        _ => format!("{per_s:.0}"),
+        few if few < 99.5 => format!("{value:.1}"),
+        some if some < 99_999.5 => format!("{value:.0}"),
+        many if many < 999_500.0 => format!("{:.0}k", value / 1e3),
+        many if many < 9.995e8 => format!("{:.1}M", value / 1e6),
+        _ => format!("{:.1}G", value / 1e9),
     };
-    figure(text, per_s)
+    figure(text, value)
 }
 
 fn statements(activity: &Activity) -> Vec<TopRow> {
@@ -339,14 +342,7 @@ fn table(table: &TableActivity, seconds: f64) -> TopRow {
         cells: vec![
             word(name),
             rate(table.sequential_scans as f64 / seconds),
-            TopCell {
-                text: if per_scan > 0.0 {
-                    format!("{per_scan:.0}")
-                } else {
-                    String::new()
-                },
-                ..figure(String::new(), per_scan)
-            },
+            rate(per_scan),
             rate(table.sequential_rows as f64 / seconds),
             rate(table.index_scans as f64 / seconds),
             rate(table_writes(table) as f64 / seconds),

@@ -1,16 +1,19 @@
 //! Text wrapped at a width.
 
-/// The words of a text in lines of at most `width` characters; longer words are broken. Leading blanks
-/// are kept.
+use ratatui::text::Span;
+
+/// A text in lines of at most `width` columns, broken between words; longer words are broken, too. A
+/// text that fits is kept as it is.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let width = width.max(1);
-    let indent: String = text.chars().take_while(|c| *c == ' ').collect();
+    let columns = |text: &str| Span::raw(text).width();
+    if columns(text) <= width {
+        return vec![text.to_owned()];
+    }
+    let mut line: String = text.chars().take_while(|c| *c == ' ').collect();
     let mut lines = Vec::new();
-    let mut line = indent;
     let mut is_empty = true;
     for word in text.split(' ').filter(|word| !word.is_empty()) {
-        let needed = line.chars().count() + usize::from(!is_empty) + word.chars().count();
-        if needed > width && !is_empty {
+        if !is_empty && columns(&line) + 1 + columns(word) > width {
             lines.push(std::mem::take(&mut line));
             is_empty = true;
         }
@@ -18,7 +21,7 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
             line.push(' ');
         }
         for c in word.chars() {
-            if line.chars().count() >= width {
+            if !line.is_empty() && columns(&line) + columns(c.encode_utf8(&mut [0; 4])) > width {
                 lines.push(std::mem::take(&mut line));
             }
             line.push(c);
@@ -37,7 +40,9 @@ mod tests {
     fn no_line_is_longer_than_the_width() {
         assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
         assert_eq!(wrapped("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
+        assert_eq!(wrapped("  x   yz", 8), ["  x   yz"]);
         assert_eq!(wrapped("  x yz", 4), ["  x", "yz"]);
+        assert_eq!(wrapped("简单 abc", 4), ["简单", "abc"]);
         assert_eq!(wrapped("", 4), [""]);
     }
 }
