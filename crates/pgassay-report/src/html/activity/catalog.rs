@@ -53,7 +53,10 @@ pub(super) fn tables(catalog: &CatalogActivity) -> Markup {
                                     }
                                 }
                                 td.n { (count(it.live_rows)) }
-                                td.n { (count(it.dead_rows)) " " (dead_share(it)) }
+                                td.n {
+                                    (count(it.dead_rows))
+                                    @if it.dead_rows > 0 { " (" (dead_share(it)) ")" }
+                                }
                                 td.n { (ago(it.vacuumed_ago_us)) }
                                 td.n { (ago(it.analyzed_ago_us)) }
                             }

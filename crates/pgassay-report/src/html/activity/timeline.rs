@@ -78,9 +78,7 @@ fn chart(activity: &Activity, found: &[TimeStretch<'_>]) -> Markup {
                         title { (number::count(count as u64, "processor")) }
                     }
                 }
-                @for (at, mark) in activity.marks.iter().enumerate() {
-                    (flag(at + 1, mark, across(mark.at_us)))
-                }
+                @for (mark, x, label) in flags(&activity.marks, &across) { (flag(mark, x, &label)) }
             }
         }
     }
@@ -123,13 +121,34 @@ fn column(
     }
 }
 
+/// The width of a mark's number.
+const LABEL_WIDTH: f64 = 14.0;
+
+/// The marks in order, each with its position, and its number and the position of that, so that no
+/// number hides another.
+fn flags<'a>(
+    marks: &'a [LoadMark],
+    across: &impl Fn(f64) -> f64,
+) -> Vec<(&'a LoadMark, f64, (usize, f64))> {
+    let mut free_from = 0.0;
+    let flags = marks.iter().zip(1..);
+    flags
+        .map(|(mark, number)| {
+            let x = across(mark.at_us);
+            let label = f64::max(x, free_from);
+            free_from = label + LABEL_WIDTH;
+            (mark, x, (number, label))
+        })
+        .collect()
+}
+
 /// A mark's number above the chart; the list below says what it was.
-fn flag(number: usize, mark: &LoadMark, x: f64) -> Markup {
+fn flag(mark: &LoadMark, x: f64, (number, label): &(usize, f64)) -> Markup {
     html! {
         g.flag {
             title { (mark.text) }
             line x1=(px(x)) x2=(px(x)) y1=(TOP - 4.0) y2=(HEIGHT - BOTTOM) {}
-            text x=(px(x)) y=(TOP - 8.0) text-anchor="middle" { (number) }
+            text x=(px(*label)) y=(TOP - 8.0) text-anchor="middle" { (number) }
         }
     }
 }
