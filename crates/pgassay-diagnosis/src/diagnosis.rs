@@ -8,6 +8,7 @@ use pgassay_record::observation::Observation;
 use pgassay_record::run::Run;
 
 use super::evidence::Evidence;
+use super::operators::{diagnose_with, explain_mechanisms};
 use super::remedy_trial::RemedyTrial;
 use super::side::{EvidenceByBlock, interval};
 use super::signatures::signatures;
@@ -50,7 +51,9 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
             .iter()
             .filter(|it| it.condition == condition)
         {
-            if let (Some(baseline), Some(variant)) = (sides.get(&0), sides.get(&comparison.variant))
+            let baseline = run.plan.baseline_of(comparison.variant);
+            if let (Some(baseline), Some(variant)) =
+                (sides.get(&baseline), sides.get(&comparison.variant))
             {
                 findings.extend(compare_sides(comparison, baseline, variant));
             }
@@ -122,13 +125,22 @@ pub(super) fn apply_fix_results(
     sort(findings);
 }
 
-/// All findings about a live server, strongest first; none without transactions.
+/// All findings about a live server: those for operators, by what their fixes would give back, then the
+/// mechanisms, strongest first. There are no mechanisms without transactions.
 pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
-    let Some(evidence) = Evidence::of_observation(observation) else {
-        return Vec::new();
+    let evidence = Evidence::of_observation(observation);
+    let mut mechanisms = evidence.as_ref().map_or_else(Vec::new, |evidence| {
+        findings_of_point(evidence, (None, None))
+    });
+    sort(&mut mechanisms);
+    let Some(activity) = &observation.activity else {
+        return mechanisms;
     };
-    let mut findings = findings_of_point(&evidence, (None, None));
-    sort(&mut findings);
+    let major = observation.subject.major.as_deref();
+    let transactions = observation.transactions;
+    let mut findings = diagnose_with(activity, major, evidence.as_ref(), transactions);
+    explain_mechanisms(&mut mechanisms, &findings);
+    findings.append(&mut mechanisms);
     findings
 }
 
@@ -190,6 +202,11 @@ fn finding(
         suggested_fix: measure.remedy,
         manual: signature.manual.to_owned(),
         fix_variants: measure.variants,
+        object: None,
+        statement: None,
+        saved_sessions: None,
+        fix_sql: None,
+        risk: None,
     }
 }
 

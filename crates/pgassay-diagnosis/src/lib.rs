@@ -17,6 +17,10 @@
 //!   nothing, nor does a fact that is shown for context.
 //! - [`Confidence::Hint`]: one source only, or there is evidence against it.
 //!
+//! Findings for operators of a live server (`operators`) name an object and the statement that fixes it.
+//! Their confidence follows the same rule, except that a state which the server itself reports, such as
+//! an invalid index or a blocked session, needs no second source.
+//!
 //! Among findings that moved, service time ranks above queueing ([`Finding::queueing`]).
 //!
 //! Invariants: every finding has a fact that can be checked in the report; a figure that was not
@@ -35,6 +39,7 @@ mod evidence;
 pub mod expectations;
 #[cfg(test)]
 mod lookalikes;
+mod operators;
 #[cfg(test)]
 mod regressions;
 mod remedy_trial;
@@ -45,5 +50,6 @@ mod stacks;
 pub use diagnosis::{confirm, diagnose, diagnose_observation};
 pub use evaluation::{Evaluation, Signature};
 pub use evidence::Evidence;
+pub use operators::diagnose_activity;
 pub use remedy_trial::{RemedyTrial, remedy_trial};
 pub use signatures::signatures;

@@ -63,6 +63,16 @@ pub struct RootBlocker {
     pub prevents_wraparound: bool,
 }
 
+/// A transaction that is idle, or prepared, and holds locks on rows or stronger ones, but blocks nobody
+/// yet.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct IdleLockHolder {
+    /// The session or prepared transaction, with its strongest lock.
+    pub holder: RootBlocker,
+    /// The statement that would end it. pgassay never runs it.
+    pub ended_by: String,
+}
+
 /// A granted lock on a relation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionHold {

@@ -15,7 +15,9 @@ mod load;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use blocking::{BlockedSession, BlockingEpisode, LockTarget, RootBlocker, SessionHold};
+pub use blocking::{
+    BlockedSession, BlockingEpisode, IdleLockHolder, LockTarget, RootBlocker, SessionHold,
+};
 pub use catalog::{
     CatalogActivity, CheckpointActivity, ConnectionUse, DatabaseActivity, DatabaseAge,
     HorizonHolder, HorizonKind, IndexActivity, RelationName, SlotState, TableActivity,
@@ -57,6 +59,9 @@ pub struct Activity {
     /// Sessions that blocked others, longest total wait first; those that are over too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocking: Vec<BlockingEpisode>,
+    /// Idle transactions that hold locks and block nobody yet, at the last reading; oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub idle_lock_holders: Vec<IdleLockHolder>,
     /// Tables, indexes and the server's state, from its views; `None` without a connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub catalog: Option<CatalogActivity>,

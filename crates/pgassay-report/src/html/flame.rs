@@ -18,7 +18,7 @@ use pgassay_record::run::Run;
 use serde_json::{Value, json};
 
 use crate::activity::statement_text;
-use crate::outline::{baseline_name, comparison, condition_title, explained, point, profile};
+use crate::outline::{baseline_of_all, comparison, condition_title, explained, point, profile};
 use crate::terminal::cut;
 
 /// Subtrees below this share of every variant's total are summed.
@@ -76,7 +76,7 @@ pub(super) fn section(run: &Run) -> Markup {
             " or, under the conditions marked “instruction counts”, instructions per transaction"
         }
         "; callers are above their callees. "
-        (how_to_read_a_difference(baseline_name(run)))
+        (how_to_read_a_difference(baseline_of_all(run)))
         " Pale boxes are within noise."
     };
     drawing(data(run).as_ref(), &lead)

@@ -1,0 +1,244 @@
+//! What holds back the removal of dead rows: the xmin horizon. Five holders are compared.
+//!
+//! A holder is a finding only if it does harm: a table was vacuumed since it began, and dead rows beyond
+//! the table's threshold stayed. A report that runs for minutes on a server without such tables is none.
+
+use pgassay_record::activity::{HorizonHolder, HorizonKind, TableActivity};
+use pgassay_record::finding::{FactUnit, ObjectKind};
+
+use super::OperatorSignature;
+use super::detection::Detection;
+use super::live_view::LiveView;
+use super::names;
+
+/// A transaction manager resolves its prepared transactions within seconds.
+const FORGOTTEN_US: f64 = 300e6;
+/// From this share of `autovacuum_freeze_max_age` on, a holder soon prevents freezing.
+const FREEZE_SHARE: f64 = 0.5;
+
+/// The signatures of this family.
+pub(super) const SIGNATURES: &[OperatorSignature] = &[
+    OperatorSignature {
+        id: "horizon-session",
+        title: "A long transaction keeps VACUUM from removing dead rows",
+        manual: "Routine Vacuuming: Recovering Disk Space",
+        detect: session,
+    },
+    OperatorSignature {
+        id: "prepared-transaction",
+        title: "A prepared transaction was forgotten",
+        manual: "SQL Commands: PREPARE TRANSACTION",
+        detect: prepared,
+    },
+    OperatorSignature {
+        id: "slot-horizon",
+        title: "A replication slot keeps VACUUM from removing dead rows",
+        manual: "High Availability: Replication Slots",
+        detect: slot,
+    },
+    OperatorSignature {
+        id: "standby-horizon",
+        title: "A standby keeps VACUUM from removing dead rows",
+        manual: "Server Configuration: hot_standby_feedback",
+        detect: standby,
+    },
+];
+
+/// Tables that were vacuumed under the holder and have kept more dead rows than autovacuum tolerates.
+fn kept_back<'a>(view: &LiveView<'a>, holder: &HorizonHolder) -> Vec<&'a TableActivity> {
+    let database = &view.catalog.database;
+    let affects = holder.database.as_ref().is_none_or(|own| own == database);
+    let mut tables: Vec<&TableActivity> = view
+        .catalog
+        .tables
+        .iter()
+        .filter(|table| {
+            let vacuumed_us = table.vacuumed_ago_us.unwrap_or(f64::INFINITY);
+            let lasting_us = holder.lasting_us.unwrap_or(0.0);
+            affects && table.dead_rows as f64 > table.vacuum_threshold && vacuumed_us < lasting_us
+        })
+        .collect();
+    tables.sort_by_key(|table| std::cmp::Reverse(table.dead_rows));
+    tables
+}
+
+/// Whether another holder is far older: then this one matters only after that one is gone.
+fn is_oldest(view: &LiveView<'_>, holder: &HorizonHolder) -> bool {
+    let ages = view.catalog.horizon.iter();
+    let oldest = ages
+        .filter(|it| it.kind != HorizonKind::SlotCatalog)
+        .map(|it| it.age)
+        .max();
+    holder.age.saturating_mul(10) >= oldest.unwrap_or(0).saturating_mul(9)
+}
+
+/// A holder of these kinds that does harm, or soon will.
+fn holders(view: &LiveView<'_>, kinds: &[HorizonKind]) -> Vec<Detection> {
+    let all = view.catalog.horizon.iter();
+    let its = all.filter(|it| kinds.contains(&it.kind));
+    its.filter_map(|holder| {
+        let tables = kept_back(view, holder);
+        let freeze_max_age = view.catalog.ages.iter().map(|it| it.freeze_max_age).min();
+        let freeze = freeze_max_age.unwrap_or(u64::MAX) as f64 * FREEZE_SHARE;
+        let prevents_freezing = holder.age as f64 >= freeze;
+        let harms = !tables.is_empty() && is_oldest(view, holder);
+        (harms || prevents_freezing).then(|| detection(view, holder, &tables, prevents_freezing))
+    })
+    .collect()
+}
+
+fn detection(
+    view: &LiveView<'_>,
+    holder: &HorizonHolder,
+    tables: &[&TableActivity],
+    prevents_freezing: bool,
+) -> Detection {
+    let kind = match holder.kind {
+        HorizonKind::Session => ObjectKind::Session,
+        HorizonKind::PreparedTransaction => ObjectKind::PreparedTransaction,
+        HorizonKind::Slot | HorizonKind::SlotCatalog => ObjectKind::Slot,
+        HorizonKind::Standby => ObjectKind::Standby,
+    };
+    let dead: u64 = tables.iter().map(|it| it.dead_rows).sum();
+    let mut detection = Detection::of(kind, &holder.name)
+        .urgent(if prevents_freezing { 8 } else { 6 })
+        .extent(holder.age as f64)
+        .figure(
+            "age of its snapshot in transactions",
+            holder.age as f64,
+            FactUnit::Count,
+        )
+        .with(holder.lasting_us, |it, us| {
+            it.figure("it lasts for", us, FactUnit::Micros)
+        });
+    if let Some(worst) = tables.first() {
+        detection = detection
+            .counter("dead rows that VACUUM left", dead as f64, FactUnit::Count)
+            .state(format!(
+                "most of them in {}, at {:.1} times its threshold",
+                names::relation(&worst.relation),
+                worst.dead_rows as f64 / worst.vacuum_threshold.max(1.0)
+            ))
+            .with(worst.vacuumed_ago_us, |it, us| {
+                it.counter("time since VACUUM of it", us, FactUnit::Micros)
+            });
+    }
+    if prevents_freezing {
+        detection = detection.state(format!(
+            "no row younger than its snapshot can be frozen; autovacuum_freeze_max_age is {}",
+            view.catalog
+                .ages
+                .iter()
+                .map(|it| it.freeze_max_age)
+                .min()
+                .unwrap_or(0)
+        ));
+    }
+    detection.context(holder.detail.as_str())
+}
+
+fn session(view: &LiveView<'_>) -> Vec<Detection> {
+    let found = holders(view, &[HorizonKind::Session]);
+    let by_name = |name: &str| {
+        let mut all = view.catalog.horizon.iter();
+        all.find(|it| it.kind == HorizonKind::Session && it.name == name)
+    };
+    found
+        .into_iter()
+        .map(|it| {
+            let holder = by_name(it.name());
+            let is_idle = holder.is_some_and(|it| it.detail.contains("idle in transaction"));
+            let pid = it.name().to_owned();
+            if is_idle {
+                it.fix(
+                    "End the session: it is idle in a transaction whose snapshot sees old rows. \
+                     Commit before pauses, and set idle_in_transaction_session_timeout.",
+                )
+                .sql(format!("select pg_terminate_backend({pid})"))
+                .risk("Its transaction is rolled back, and its application gets an error.")
+            } else {
+                it.fix(
+                    "Let it end, or cancel it. Run long reports on a standby without \
+                     hot_standby_feedback, or in parts with a new snapshot each.",
+                )
+                .sql(format!("select pg_cancel_backend({pid})"))
+                .risk("Its statement fails, and its transaction is rolled back.")
+            }
+        })
+        .collect()
+}
+
+fn prepared(view: &LiveView<'_>) -> Vec<Detection> {
+    let mut found = holders(view, &[HorizonKind::PreparedTransaction]);
+    let is_known = |found: &[Detection], gid: &str| found.iter().any(|it| it.name() == gid);
+    for episode in &view.activity.blocking {
+        let Some(gid) = &episode.root.gid else {
+            continue;
+        };
+        if is_known(&found, gid) || episode.waited_us <= 0.0 {
+            continue;
+        }
+        let waiting = episode.waited_us / view.activity.window_us.max(1.0);
+        let blocked = Detection::of(ObjectKind::PreparedTransaction, gid)
+            .saved(waiting)
+            .load("average sessions that wait for it", waiting)
+            .figure(
+                "sessions that wait at most",
+                episode.blocked.len() as f64,
+                FactUnit::Count,
+            )
+            .figure("prepared for", episode.root.state_age_us, FactUnit::Micros)
+            .with(episode.root.holds.as_ref(), |it, hold| {
+                let relation = names::relation(&hold.relation);
+                it.state(format!("holds {} on {relation}", hold.mode))
+            });
+        found.push(blocked);
+    }
+    let all = view.catalog.horizon.iter();
+    for holder in all.filter(|it| it.kind == HorizonKind::PreparedTransaction) {
+        let is_old = holder.lasting_us.is_some_and(|us| us >= FORGOTTEN_US);
+        if is_old && !is_known(&found, &holder.name) {
+            found.push(detection(view, holder, &[], false));
+        }
+    }
+    let with_fix = |it: Detection| {
+        let gid = names::literal(it.name());
+        it.fix(format!(
+            "Ask its transaction manager whether to commit it (commit prepared {gid}) or to roll it \
+             back. It keeps its locks, also through a restart, and has no session that could end."
+        ))
+        .sql(format!("rollback prepared {gid}"))
+        .risk(
+            "What it did is lost, while other databases may have committed their part of the same \
+             transaction.",
+        )
+    };
+    found.into_iter().map(with_fix).collect()
+}
+
+fn slot(view: &LiveView<'_>) -> Vec<Detection> {
+    let found = holders(view, &[HorizonKind::Slot, HorizonKind::SlotCatalog]);
+    let with_fix = |it: Detection| {
+        let name = names::literal(it.name());
+        it.fix(
+            "Start what reads from the slot. If nothing will, drop it. On a standby, a long query with \
+             hot_standby_feedback has the same effect: end that query.",
+        )
+        .sql(format!("select pg_drop_replication_slot({name})"))
+        .risk("A standby or subscriber that still needs the slot must be built again.")
+    };
+    found.into_iter().map(with_fix).collect()
+}
+
+fn standby(view: &LiveView<'_>) -> Vec<Detection> {
+    let found = holders(view, &[HorizonKind::Standby]);
+    let with_fix = |it: Detection| {
+        it.fix(
+            "On the standby, end the long query, or turn hot_standby_feedback off there and reload: \
+             it reports its oldest snapshot to this server.",
+        )
+        .sql("alter system set hot_standby_feedback = off")
+        .risk("Long queries on the standby are then canceled when they conflict with recovery.")
+    };
+    found.into_iter().map(with_fix).collect()
+}

@@ -1,0 +1,315 @@
+//! Indexes that cost and do not serve, and foreign keys without one.
+
+use pgassay_record::activity::{HorizonKind, IndexActivity, TableActivity, UncoveredForeignKey};
+use pgassay_record::finding::{FactUnit, ObjectKind};
+
+use super::OperatorSignature;
+use super::detection::Detection;
+use super::live_view::LiveView;
+use super::names;
+
+/// Writes per second from which on maintaining an index costs anything.
+const WRITES_MIN: f64 = 1.0;
+/// Jobs that run once a week need their indexes too.
+const STATISTICS_AGE_US: f64 = 7.0 * 86_400e6;
+/// An index below eight pages costs nothing that could be measured.
+const SIZE_MIN: u64 = 65_536;
+/// Rows that a check of a foreign key must read to be worth an index.
+const ROWS_PER_CHECK_MIN: f64 = 1000.0;
+/// The default of `gin_pending_list_limit`; a longer list makes every search slower.
+const PENDING_LIST_LIMIT: u64 = 4 * 1_048_576;
+/// Of the backends' CPU time.
+const CLEANUP_MIN: f64 = 0.05;
+
+/// The signatures of this family.
+pub(super) const SIGNATURES: &[OperatorSignature] = &[
+    OperatorSignature {
+        id: "foreign-key-index",
+        title: "Deleting referenced rows reads the whole referencing table",
+        manual: "Data Definition: Foreign Keys",
+        detect: foreign_key,
+    },
+    OperatorSignature {
+        id: "unused-index",
+        title: "An index is maintained and never used",
+        manual: "Indexes: Examining Index Usage",
+        detect: unused,
+    },
+    OperatorSignature {
+        id: "redundant-index",
+        title: "An index is redundant with another",
+        manual: "Indexes: Multicolumn Indexes",
+        detect: redundant,
+    },
+    OperatorSignature {
+        id: "invalid-index",
+        title: "An index is invalid: it is maintained and cannot be used",
+        manual: "SQL Commands: CREATE INDEX, Building Indexes Concurrently",
+        detect: invalid,
+    },
+    OperatorSignature {
+        id: "gin-pending-list",
+        title: "A GIN index may have a long pending list",
+        manual: "Indexes: GIN Fast Update Technique",
+        detect: gin_pending_list,
+    },
+];
+
+fn table_of<'a>(view: &LiveView<'a>, index: &IndexActivity) -> Option<&'a TableActivity> {
+    view.table(&index.table)
+}
+
+/// Rows per second whose writing changes each index: HOT updates change none.
+fn index_writes(view: &LiveView<'_>, table: Option<&TableActivity>) -> f64 {
+    let writes = table.map_or(0, |it| {
+        it.inserted + it.updated.saturating_sub(it.hot_updated)
+    });
+    writes as f64 / view.window_s
+}
+
+/// A detection of an index with its size and its table's writes.
+fn of_index(view: &LiveView<'_>, index: &IndexActivity) -> Detection {
+    let writes = index_writes(view, table_of(view, index));
+    Detection::of(ObjectKind::Index, names::relation(&index.relation))
+        .extent(index.size_bytes as f64)
+        .state(format!(
+            "{} on {} ({})",
+            index.method,
+            names::relation(&index.table),
+            index.columns.join(", ")
+        ))
+        .figure("its size", index.size_bytes as f64, FactUnit::Bytes)
+        .counter("writes that maintain it", writes, FactUnit::PerSecond)
+}
+
+fn drop_index(index: &IndexActivity) -> String {
+    format!(
+        "drop index concurrently {}",
+        names::relation(&index.relation)
+    )
+}
+
+/// Standbys that this server knows of.
+fn standbys(view: &LiveView<'_>) -> String {
+    let slots = view.catalog.slots.iter().filter(|it| it.kind == "physical");
+    let feedback = view.catalog.horizon.iter();
+    let feedback = feedback.filter(|it| it.kind == HorizonKind::Standby);
+    let mut all: Vec<&str> = slots
+        .map(|it| it.name.as_str())
+        .chain(feedback.map(|it| it.name.as_str()))
+        .collect();
+    all.dedup();
+    all.join(", ")
+}
+
+fn unused(view: &LiveView<'_>) -> Vec<Detection> {
+    let age_us = view.statistics_age_us();
+    let standbys = standbys(view);
+    let indexes = view.catalog.indexes.iter().filter(|it| {
+        let is_unused = it.scans_ever == 0 && it.scans == 0 && !it.is_required;
+        is_unused
+            && it.is_valid
+            && !it.is_being_built
+            && it.redundant_with.is_none()
+            && it.size_bytes >= SIZE_MIN
+            && index_writes(view, table_of(view, it)) >= WRITES_MIN
+    });
+    indexes
+        .map(|index| {
+            of_index(view, index)
+                .urgent(2)
+                .counter("scans since the statistics were reset", 0.0, FactUnit::Count)
+                .counter("age of the statistics", age_us, FactUnit::Micros)
+                .against(
+                    age_us < STATISTICS_AGE_US,
+                    "the statistics are too young to exclude a weekly or monthly job",
+                )
+                .against(
+                    !standbys.is_empty(),
+                    format!("queries on a standby are counted there: check {standbys}"),
+                )
+                .fix(
+                    "Drop the index, after a look at idx_scan of pg_stat_user_indexes on each standby and \
+                     over a whole business cycle. Keep it if it supports the checks of a foreign key.",
+                )
+                .sql(drop_index(index))
+                .risk(
+                    "A rare query may become slow, and building the index again takes time; note its \
+                     definition (pg_get_indexdef).",
+                )
+        })
+        .collect()
+}
+
+fn redundant(view: &LiveView<'_>) -> Vec<Detection> {
+    let indexes = view.catalog.indexes.iter().filter(|it| {
+        it.is_valid && !it.is_required && !it.is_being_built && it.size_bytes >= SIZE_MIN
+    });
+    indexes
+        .filter_map(|index| {
+            let other = index.redundant_with.as_ref()?;
+            let detection = of_index(view, index)
+                .urgent(2)
+                .state(format!(
+                    "{} serves every scan that it serves",
+                    names::relation(other)
+                ))
+                .counter(
+                    "its scans since the statistics were reset",
+                    index.scans_ever as f64,
+                    FactUnit::Count,
+                )
+                .fix(
+                    "Drop the index: each write maintains both, and the other one can take over its \
+                     scans.",
+                )
+                .sql(drop_index(index))
+                .risk(
+                    "If the other index is much larger, scans that read many entries become slightly \
+                     slower.",
+                );
+            Some(detection)
+        })
+        .collect()
+}
+
+fn invalid(view: &LiveView<'_>) -> Vec<Detection> {
+    let indexes = view.catalog.indexes.iter();
+    let broken = indexes.filter(|it| !it.is_valid && !it.is_being_built);
+    broken
+        .map(|index| {
+            let name = &index.relation.name;
+            let is_leftover = name.contains("_ccnew") || name.contains("_ccold");
+            let detection = of_index(view, index)
+                .urgent(3)
+                .state("pg_index.indisvalid is false, and nobody builds it now");
+            if is_leftover || view.major < 12 {
+                let words = if is_leftover {
+                    "Drop it: a REINDEX CONCURRENTLY that failed left it."
+                } else {
+                    "Drop it, and create it again with CREATE INDEX CONCURRENTLY: a build failed."
+                };
+                detection
+                    .fix(words)
+                    .sql(drop_index(index))
+                    .risk("None for queries: no plan can use it.")
+            } else {
+                detection
+                    .fix(
+                        "Build it again, or drop it if nobody misses it: a concurrent build failed, for \
+                         example by a duplicate key, a timeout, or a canceled session.",
+                    )
+                    .sql(format!(
+                        "reindex index concurrently {}",
+                        names::relation(&index.relation)
+                    ))
+                    .risk(
+                        "The build reads the table, waits for open transactions, and needs free disk \
+                         space; a unique index fails again if there are duplicates.",
+                    )
+            }
+        })
+        .collect()
+}
+
+fn foreign_key(view: &LiveView<'_>) -> Vec<Detection> {
+    let keys = view.catalog.uncovered_foreign_keys.iter();
+    keys.filter_map(|key| {
+        let child = view.table(&key.table)?;
+        let scans = child.sequential_scans;
+        let rows = child.sequential_rows as f64 / (scans as f64).max(1.0);
+        // Updates that leave the key alone are not checked: only scans show that checks happen.
+        let checks = key.referenced_writes > 0 && scans > 0 && rows >= ROWS_PER_CHECK_MIN;
+        checks.then(|| uncovered(view, key, child, rows))
+    })
+    .collect()
+}
+
+fn uncovered(
+    view: &LiveView<'_>,
+    key: &UncoveredForeignKey,
+    child: &TableActivity,
+    rows: f64,
+) -> Detection {
+    let writers: Vec<_> = view
+        .statements_on(&key.referenced)
+        .filter(|(_, load)| matches!(super::sql_text::command(&load.tokens), "delete" | "update"))
+        .collect();
+    let load: f64 = writers.iter().map(|(_, load)| load.local).sum();
+    let heaviest = writers
+        .iter()
+        .max_by(|a, b| a.1.local.total_cmp(&b.1.local));
+    let detection = Detection::of(ObjectKind::Table, names::relation(&key.table))
+        .extent(rows)
+        .statement(heaviest.map(|(statement, _)| *statement))
+        .state(format!(
+            "foreign key {} ({}) references {} and has no index",
+            names::identifier(&key.constraint),
+            names::columns(&key.columns),
+            names::relation(&key.referenced)
+        ))
+        .counter(
+            "rows deleted from or updated in the referenced table",
+            key.referenced_writes as f64 / view.window_s,
+            FactUnit::PerSecond,
+        )
+        .counter("rows read per check", rows, FactUnit::Count)
+        .counter(
+            "sequential scans of the referencing table",
+            child.sequential_scans as f64 / view.window_s,
+            FactUnit::PerSecond,
+        )
+        .load("average sessions that delete or update referenced rows", load)
+        .context_figure("size of the table", key.size_bytes as f64, FactUnit::Bytes)
+        .fix(
+            "Create an index on the referencing columns: each row deleted from the referenced table, or \
+             whose key changes, is looked up there.",
+        )
+        .sql(format!(
+            "create index concurrently on {} ({})",
+            names::relation(&key.table),
+            names::columns(&key.columns)
+        ))
+        .risk(
+            "The build reads the table twice, waits for open transactions, and needs free disk space; if \
+             it fails, drop the invalid index that it leaves.",
+        );
+    if load >= view.noticeable() {
+        detection.saved(load)
+    } else {
+        detection.urgent(4)
+    }
+}
+
+fn gin_pending_list(view: &LiveView<'_>) -> Vec<Detection> {
+    let cleanup = view.cpu_in(&["ginInsertCleanup"]).unwrap_or(0.0);
+    let indexes = view.catalog.indexes.iter().filter(|it| {
+        let limit = it.pending_list_limit_bytes.unwrap_or(0);
+        let is_written = index_writes(view, table_of(view, it)) >= WRITES_MIN;
+        let is_long = limit > PENDING_LIST_LIMIT && it.scans > 0;
+        limit > 0 && is_written && (is_long || cleanup >= CLEANUP_MIN)
+    });
+    indexes
+        .map(|index| {
+            let limit = index.pending_list_limit_bytes.unwrap_or(0);
+            of_index(view, index)
+                .urgent(2)
+                .figure("limit of its pending list", limit as f64, FactUnit::Bytes)
+                .sampled("of the CPU time is for emptying pending lists", cleanup, FactUnit::Share)
+                .against(
+                    true,
+                    "no view shows how long the list is, only pgstatginindex of the extension \
+                     pgstattuple",
+                )
+                .fix(
+                    "Lower the limit, so that searches read a short list and inserts empty it in small \
+                     steps; or turn fastupdate off.",
+                )
+                .sql(format!(
+                    "alter index {} set (gin_pending_list_limit = 1024)",
+                    names::relation(&index.relation)
+                ))
+                .risk("Inserts empty the list more often, and become slower on average.")
+        })
+        .collect()
+}

@@ -1,0 +1,313 @@
+//! All data about a live server, in the form that its signatures need.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+use pgassay_record::activity::{
+    Activity, ActivitySession, ActivityStatement, CatalogActivity, LoadCell, RelationName,
+    SessionStatus, TableActivity,
+};
+
+use super::sql_text::{self, RelationMention};
+use super::sql_tokens::{self, SqlToken};
+use crate::evidence::Evidence;
+
+/// A problem that would give back less than this share of the active sessions' time is not a finding …
+const SHARE_MIN: f64 = 0.05;
+/// … nor one that would give back less than this many average sessions: on a server with little load,
+/// any statement is a large share of it.
+const SESSIONS_MIN: f64 = 0.05;
+/// Fewer samples are chance.
+const SAMPLES_MIN: u64 = 5;
+
+static NO_CATALOG: LazyLock<CatalogActivity> = LazyLock::new(CatalogActivity::default);
+
+/// An activity with what signatures ask of it more than once.
+pub(crate) struct LiveView<'a> {
+    /// The activity.
+    pub activity: &'a Activity,
+    /// Its catalog; an empty one if there is none.
+    pub catalog: &'a CatalogActivity,
+    /// Major version: 9 (for 9.6), 10, … 18; 0 if unknown.
+    pub major: u32,
+    /// Length of the window, in seconds.
+    pub window_s: f64,
+    /// Average active sessions.
+    pub active: f64,
+    /// The load of each statement of the activity.
+    pub statements: Vec<StatementLoad>,
+    evidence: Option<&'a Evidence>,
+}
+
+/// The load of one statement; all figures are average sessions.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StatementLoad {
+    /// Sessions that execute it.
+    pub active: f64,
+    /// Of which in the database that the catalog describes.
+    pub local: f64,
+    /// Sessions idle in a transaction whose last statement it is.
+    pub idle_after: f64,
+    /// The readings behind `active`.
+    pub samples: u64,
+    /// `active` by wait: type and name, both empty for CPU and run queue.
+    pub by_wait: BTreeMap<(String, String), f64>,
+    /// Its users, each with its part of `active`.
+    pub users: BTreeMap<String, f64>,
+    /// Its text, lexically; empty if unknown.
+    pub tokens: Vec<SqlToken>,
+    /// The relations that it names.
+    pub relations: Vec<RelationMention>,
+}
+
+impl StatementLoad {
+    /// Average sessions that waited for an event that satisfies the condition.
+    pub(super) fn waiting(&self, includes: impl Fn(&str, &str) -> bool) -> f64 {
+        let waits = self.by_wait.iter();
+        let its = waits.filter(|((kind, name), _)| includes(kind, name));
+        its.map(|(_, load)| load).sum()
+    }
+
+    /// The user with most of its load.
+    pub(super) fn user(&self) -> Option<&str> {
+        let known = self.users.iter().filter(|(user, _)| !user.is_empty());
+        let most = known.max_by(|a, b| a.1.total_cmp(b.1));
+        most.map(|(user, _)| user.as_str())
+    }
+}
+
+impl<'a> LiveView<'a> {
+    /// Prepares an activity. `major` is such as `18` or `9.6`.
+    pub(crate) fn new(
+        activity: &'a Activity,
+        major: Option<&str>,
+        evidence: Option<&'a Evidence>,
+    ) -> Self {
+        let major = major.and_then(|it| it.split('.').next()?.parse().ok());
+        let mut view = Self {
+            activity,
+            catalog: activity.catalog.as_ref().unwrap_or(&NO_CATALOG),
+            major: major.unwrap_or(0),
+            window_s: (activity.window_us / 1e6).max(f64::MIN_POSITIVE),
+            active: activity.active_sessions(),
+            statements: Vec::new(),
+            evidence,
+        };
+        view.statements = activity.statements.iter().map(words).collect();
+        for cell in &activity.cells {
+            view.add(cell);
+        }
+        view
+    }
+
+    fn add(&mut self, cell: &LoadCell) {
+        let load = cell.time_us / self.activity.window_us.max(f64::MIN_POSITIVE);
+        let session = self.session(cell);
+        let own = cell.statement.map(|index| index as usize);
+        let Some(own) = own.filter(|index| *index < self.statements.len()) else {
+            return;
+        };
+        let (user, database) = session.map_or(("", ""), |it| (&it.user, &it.database));
+        let user = user.to_owned();
+        let is_local = database == self.catalog.database;
+        let wait = self.wait(cell);
+        let wait = (wait.0.to_owned(), wait.1.to_owned());
+        let own = &mut self.statements[own];
+        if cell.state != SessionStatus::Active {
+            own.idle_after += load;
+            return;
+        }
+        own.active += load;
+        own.samples += cell.samples;
+        if is_local {
+            own.local += load;
+        }
+        *own.by_wait.entry(wait).or_default() += load;
+        *own.users.entry(user).or_default() += load;
+    }
+
+    /// Type and name of a cell's wait.
+    pub(super) fn wait(&self, cell: &LoadCell) -> (&'a str, &'a str) {
+        let wait = self.activity.waits.get(cell.wait as usize);
+        wait.map_or(("", ""), |it| (&it.kind, &it.name))
+    }
+
+    /// A cell's session.
+    pub(super) fn session(&self, cell: &LoadCell) -> Option<&'a ActivitySession> {
+        self.activity.sessions.get(cell.session as usize)
+    }
+
+    /// Average sessions that an object must give back to be worth a finding.
+    pub(super) fn noticeable(&self) -> f64 {
+        (SHARE_MIN * self.active).max(SESSIONS_MIN)
+    }
+
+    /// A number of average sessions as a share of all active ones, 0 to 1.
+    pub(super) fn share(&self, sessions: f64) -> f64 {
+        if self.active > 0.0 {
+            (sessions / self.active).clamp(0.0, 1.0)
+        } else {
+            0.0
+        }
+    }
+
+    /// Statements with enough load and samples to say something about, heaviest first.
+    pub(super) fn heavy_statements(
+        &self,
+    ) -> impl Iterator<Item = (&'a ActivityStatement, &StatementLoad)> {
+        let mut heavy: Vec<_> = self
+            .activity
+            .statements
+            .iter()
+            .zip(&self.statements)
+            .collect();
+        heavy.retain(|(_, load)| load.samples >= SAMPLES_MIN && load.active >= self.noticeable());
+        heavy.sort_by(|a, b| b.1.active.total_cmp(&a.1.active));
+        heavy.into_iter()
+    }
+
+    /// The load of active client sessions in waits that satisfy the condition, its samples, and the
+    /// index of the statement with most of it.
+    pub(super) fn waiting(&self, includes: impl Fn(&str, &str) -> bool) -> WaitLoad {
+        let mut sum = WaitLoad::default();
+        let mut by_statement: BTreeMap<u32, f64> = BTreeMap::new();
+        for cell in &self.activity.cells {
+            let (kind, name) = self.wait(cell);
+            let is_client = self.session(cell).is_none_or(serves_client);
+            if cell.state != SessionStatus::Active || !is_client || !includes(kind, name) {
+                continue;
+            }
+            let load = cell.time_us / self.activity.window_us.max(f64::MIN_POSITIVE);
+            sum.load += load;
+            sum.samples += cell.samples;
+            if let Some(statement) = cell.statement {
+                *by_statement.entry(statement).or_default() += load;
+            }
+        }
+        let most = by_statement.iter().max_by(|a, b| a.1.total_cmp(b.1));
+        sum.statement = most.map(|(statement, _)| *statement as usize);
+        sum
+    }
+
+    /// Whether `mention` can only mean this table: its schema is named, or no other known table has
+    /// its name.
+    pub(super) fn is_mention_of(&self, mention: &RelationMention, table: &RelationName) -> bool {
+        if mention.name != table.name {
+            return false;
+        }
+        match &mention.schema {
+            Some(schema) => *schema == table.schema,
+            None => {
+                let tables = self.catalog.tables.iter().map(|it| &it.relation);
+                let schemas: BTreeSet<&str> = tables
+                    .filter(|it| it.name == table.name)
+                    .map(|it| it.schema.as_str())
+                    .chain([table.schema.as_str()])
+                    .collect();
+                schemas.len() == 1
+            }
+        }
+    }
+
+    /// The statements that name a table, with their load in its database.
+    pub(super) fn statements_on(
+        &self,
+        table: &RelationName,
+    ) -> impl Iterator<Item = (&'a ActivityStatement, &StatementLoad)> {
+        let all = self.activity.statements.iter().zip(&self.statements);
+        all.filter(|(_, load)| {
+            load.local > 0.0
+                && load
+                    .relations
+                    .iter()
+                    .any(|it| self.is_mention_of(it, table))
+        })
+    }
+
+    /// The table with this OID, if it had activity or has a problem.
+    pub(super) fn table(&self, table: &RelationName) -> Option<&'a TableActivity> {
+        let mut tables = self.catalog.tables.iter();
+        tables.find(|it| it.relation.oid == table.oid && it.relation.name == table.name)
+    }
+
+    /// A setting of the server, as `pg_settings` shows it.
+    pub(super) fn setting(&self, name: &str) -> Option<&'a str> {
+        let mut settings = self.catalog.settings.iter();
+        let found = settings.find(|(own, _)| own == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// Whether autovacuum is off on the whole server.
+    pub(super) fn autovacuum_is_off(&self) -> bool {
+        self.setting("autovacuum") == Some("off")
+    }
+
+    /// Transactions that ended in the window, in all databases: committed and rolled back.
+    pub(super) fn transactions(&self) -> (u64, u64) {
+        let databases = self.catalog.databases.iter();
+        databases.fold((0, 0), |(committed, rolled_back), it| {
+            (committed + it.committed, rolled_back + it.rolled_back)
+        })
+    }
+
+    /// The share of the backends' CPU time in these functions; `None` without stacks.
+    pub(super) fn cpu_in(&self, functions: &[&str]) -> Option<f64> {
+        let evidence = self.evidence.filter(|it| it.cpu_us > 0.0)?;
+        Some(evidence.of_cpu(evidence.in_functions(functions)))
+    }
+
+    /// The age of the statistics, as far as it is known: since their reset, or since the server
+    /// started.
+    pub(super) fn statistics_age_us(&self) -> f64 {
+        self.catalog
+            .statistics_age_us
+            .unwrap_or(self.catalog.uptime_us)
+    }
+}
+
+/// The load of some waits.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct WaitLoad {
+    pub load: f64,
+    pub samples: u64,
+    /// Index into the activity's statements.
+    pub statement: Option<usize>,
+}
+
+impl WaitLoad {
+    /// Whether chance could have made it.
+    pub fn is_chance(&self) -> bool {
+        self.samples < SAMPLES_MIN
+    }
+}
+
+fn serves_client(session: &ActivitySession) -> bool {
+    matches!(
+        session.backend_type.as_str(),
+        "client backend" | "parallel worker" | ""
+    )
+}
+
+fn words(statement: &ActivityStatement) -> StatementLoad {
+    let tokens = sql_tokens::tokens(statement.text.as_deref().unwrap_or_default());
+    StatementLoad {
+        relations: sql_text::relations(&tokens),
+        tokens,
+        ..StatementLoad::default()
+    }
+}
+
+/// The name of a statement as an object: the beginning of its text, or its fingerprint.
+pub(super) fn statement_name(statement: &ActivityStatement) -> String {
+    const LETTERS_MAX: usize = 80;
+    let Some(text) = &statement.text else {
+        return statement.fingerprint.clone();
+    };
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let text = words.join(" ");
+    if text.chars().count() <= LETTERS_MAX {
+        return text;
+    }
+    let cut: String = text.chars().take(LETTERS_MAX - 1).collect();
+    format!("{}…", cut.trim_end())
+}

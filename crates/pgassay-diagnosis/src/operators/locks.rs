@@ -1,0 +1,481 @@
+//! Who blocks whom, and what sessions wait for each other for.
+
+use std::collections::BTreeSet;
+
+use pgassay_record::activity::{BlockedSession, BlockingEpisode, RootBlocker};
+use pgassay_record::finding::{FactUnit, ObjectKind};
+
+use super::OperatorSignature;
+use super::detection::Detection;
+use super::live_view::{LiveView, statement_name};
+use super::names;
+use super::wait_meanings::{MEANINGS, WaitMeaning};
+
+/// A blocker that has been there for less is over before anyone can end it.
+const ACTIONABLE_US: f64 = 1e6;
+/// A session that has waited this long is worth a finding on a server of any size, on which it may be
+/// a small share of the load.
+const LONG_WAIT_US: f64 = 10e6;
+/// Contention that costs less of the load is part of running in parallel.
+const CONTENTION_MIN: f64 = 0.15;
+/// The same for sessions that wait for rows …
+const ROW_WAITS_MIN: f64 = 0.2;
+/// … of which at least this share must wait in a queue: a second session that waits for the same row
+/// waits for the `tuple` lock, so that pairs that meet by chance have none.
+const QUEUE_MIN: f64 = 0.25;
+
+/// The signatures of this family.
+pub(super) const SIGNATURES: &[OperatorSignature] = &[
+    OperatorSignature {
+        id: "idle-blocker",
+        title: "A session that is idle in a transaction blocks others",
+        manual: "Client Connection Defaults: idle_in_transaction_session_timeout",
+        detect: idle_blocker,
+    },
+    OperatorSignature {
+        id: "long-blocker",
+        title: "A long transaction blocks others",
+        manual: "Explicit Locking",
+        detect: long_blocker,
+    },
+    OperatorSignature {
+        id: "wraparound-vacuum-blocks",
+        title: "A vacuum that prevents wraparound blocks others",
+        manual: "Routine Vacuuming: Preventing Transaction ID Wraparound Failures",
+        detect: wraparound_vacuum,
+    },
+    OperatorSignature {
+        id: "ddl-queue",
+        title: "A command that waits for a strong lock blocks those behind it",
+        manual: "Explicit Locking: Table-Level Locks",
+        detect: ddl_queue,
+    },
+    OperatorSignature {
+        id: "row-lock-queue",
+        title: "Sessions queue for the same rows",
+        manual: "Explicit Locking: Row-Level Locks",
+        detect: row_lock_queue,
+    },
+    OperatorSignature {
+        id: "deadlocks",
+        title: "Transactions deadlock",
+        manual: "Explicit Locking: Deadlocks",
+        detect: deadlocks,
+    },
+    OperatorSignature {
+        id: "lock-contention",
+        title: "Sessions contend for an internal lock",
+        manual: "Monitoring Database Activity: Wait Events",
+        detect: lock_contention,
+    },
+];
+
+pub(super) fn is_idle_in_transaction(state: &str) -> bool {
+    state.starts_with("idle in transaction")
+}
+
+/// The longest wait of the sessions behind a root.
+fn longest_us(episode: &BlockingEpisode) -> f64 {
+    let waits = episode.blocked.iter().map(|it| it.waited_us);
+    waits.fold(0.0, f64::max)
+}
+
+/// A detection of a root blocker, with what all of them have in common.
+fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
+    let root = &episode.root;
+    let waiting = episode.waited_us / view.activity.window_us.max(f64::MIN_POSITIVE);
+    let (kind, name) = match (&root.gid, root.pid) {
+        (Some(gid), _) => (ObjectKind::PreparedTransaction, gid.clone()),
+        (None, pid) => {
+            let pid = pid.map_or_else(String::new, |pid| pid.to_string());
+            (ObjectKind::Session, pid)
+        }
+    };
+    let detection = Detection::of(kind, name).fingerprint(root.fingerprint.as_deref());
+    // A long wait counts also if it is a small share of the load.
+    let detection = if longest_us(episode) < LONG_WAIT_US || waiting >= view.noticeable() {
+        detection.saved(waiting)
+    } else {
+        detection.urgent(8)
+    };
+    let first = episode.blocked.first();
+    detection
+        .load("average sessions that wait for it", waiting)
+        .figure(
+            "sessions that wait at most",
+            episode.blocked.len() as f64,
+            FactUnit::Count,
+        )
+        .figure(
+            &format!("{} for", root.state),
+            root.state_age_us,
+            FactUnit::Micros,
+        )
+        .with(root.transaction_age_us, |it, age| {
+            it.figure("age of its transaction", age, FactUnit::Micros)
+        })
+        .with(root.holds.as_ref(), |it, hold| {
+            let relation = names::relation(&hold.relation);
+            it.state(format!("holds {} on {relation}", hold.mode))
+        })
+        .context(origin(root))
+        .with(root.statement.as_ref(), |it, statement| {
+            it.context(format!("its statement: {statement}"))
+        })
+        .with(
+            first.and_then(|it| it.statement.as_ref()),
+            |it, statement| it.context(format!("the first that waits: {statement}")),
+        )
+        .figure("longest wait", longest_us(episode), FactUnit::Micros)
+}
+
+/// `user app (psql, 10.0.0.7)`.
+pub(super) fn origin(root: &RootBlocker) -> String {
+    let of: Vec<&str> = [&root.application, &root.client]
+        .into_iter()
+        .filter(|it| !it.is_empty())
+        .map(String::as_str)
+        .collect();
+    match (root.user.is_empty(), of.is_empty()) {
+        (true, true) => String::new(),
+        (true, false) => of.join(", "),
+        (false, true) => format!("user {}", root.user),
+        (false, false) => format!("user {} ({})", root.user, of.join(", ")),
+    }
+}
+
+/// Whose episodes are long enough to act on, and cost something.
+fn weighty<'a>(view: &LiveView<'a>) -> impl Iterator<Item = &'a BlockingEpisode> {
+    view.activity
+        .blocking
+        .iter()
+        .filter(|it| it.waited_us > 0.0 && !it.blocked.is_empty())
+}
+
+fn idle_blocker(view: &LiveView<'_>) -> Vec<Detection> {
+    let is_idle = |it: &&BlockingEpisode| {
+        let root = &it.root;
+        // A root that was busy a moment ago is between two statements of a transaction, and those who
+        // wait have waited for several such roots in turn.
+        root.gid.is_none()
+            && is_idle_in_transaction(&root.state)
+            && root.state_age_us >= (0.5 * longest_us(it)).max(0.1 * ACTIONABLE_US)
+    };
+    let blocked = weighty(view).filter(is_idle);
+    blocked
+        .map(|episode| {
+            let root = &episode.root;
+            let limit = limit_idle_transactions(root);
+            let detection = blocker(view, episode).risk(
+                "Its transaction is rolled back, and its application gets an error at its next \
+                 statement.",
+            );
+            if episode.is_lasting {
+                detection
+                    .fix(format!(
+                        "End the session. Then find out why the application pauses inside a \
+                         transaction, and limit it: {limit}."
+                    ))
+                    .sql(&episode.ended_by)
+            } else {
+                detection
+                    .fix(
+                        "It has ended. Find out why the application pauses inside a transaction, and \
+                         limit such pauses.",
+                    )
+                    .sql(limit)
+            }
+        })
+        .collect()
+}
+
+/// The statement that limits pauses in transactions of a session's user.
+pub(super) fn limit_idle_transactions(root: &RootBlocker) -> String {
+    if root.user.is_empty() {
+        return "alter system set idle_in_transaction_session_timeout = '1min'".to_owned();
+    }
+    format!(
+        "alter role {} set idle_in_transaction_session_timeout = '1min'",
+        names::identifier(&root.user)
+    )
+}
+
+fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
+    let is_long = |it: &&BlockingEpisode| {
+        let root = &it.root;
+        // An autovacuum worker that does not prevent wraparound yields by itself.
+        root.gid.is_none()
+            && !root.prevents_wraparound
+            && !is_idle_in_transaction(&root.state)
+            && root.state != "autovacuum worker"
+            && root.transaction_age_us.unwrap_or(root.state_age_us) >= ACTIONABLE_US
+            && root.transaction_age_us.unwrap_or(root.state_age_us) >= 0.5 * longest_us(it)
+    };
+    let blocked = weighty(view).filter(is_long);
+    blocked
+        .map(|episode| {
+            let pid = episode.root.pid.unwrap_or(0);
+            let detection = blocker(view, episode).fix(
+                "Let it end or cancel it. Then shorten the transaction: commit in batches, take the \
+                 lock last, and use commands that lock less, such as CREATE INDEX CONCURRENTLY.",
+            );
+            let risk = "Its statement fails, and what its transaction did so far is rolled back.";
+            if episode.is_lasting {
+                detection
+                    .sql(format!("select pg_cancel_backend({pid})"))
+                    .risk(risk)
+            } else {
+                detection.risk("It has ended; there is nothing to cancel.")
+            }
+        })
+        .collect()
+}
+
+fn wraparound_vacuum(view: &LiveView<'_>) -> Vec<Detection> {
+    let blocked = weighty(view).filter(|it| it.root.prevents_wraparound);
+    blocked
+        .map(|episode| {
+            let first = episode.blocked.first().map_or(0, |it| it.pid);
+            blocker(view, episode)
+                .fix(
+                    "Let it finish: it does not yield to others, and begins again if it is canceled. \
+                     Cancel the command that waits for the strong lock, and repeat it later with \
+                     lock_timeout.",
+                )
+                .sql(format!("select pg_cancel_backend({first})"))
+                .risk("The canceled command has done nothing and must be repeated.")
+        })
+        .collect()
+}
+
+/// Table locks that DDL takes and that conflict with ordinary statements (manual, "Explicit Locking",
+/// table of conflicting lock modes).
+pub(super) fn is_strong(mode: &str) -> bool {
+    matches!(
+        mode,
+        "ShareLock" | "ShareRowExclusiveLock" | "ExclusiveLock" | "AccessExclusiveLock"
+    )
+}
+
+/// The sessions behind this one, directly and indirectly.
+fn behind(episode: &BlockingEpisode, pid: u32) -> Vec<&BlockedSession> {
+    let mut pids = BTreeSet::from([pid]);
+    let mut found = Vec::new();
+    // Each session comes after the one that blocks it.
+    for session in &episode.blocked {
+        if session.pid != pid && pids.contains(&session.blocked_by) {
+            pids.insert(session.pid);
+            found.push(session);
+        }
+    }
+    found
+}
+
+fn ddl_queue(view: &LiveView<'_>) -> Vec<Detection> {
+    let mut found = Vec::new();
+    for episode in weighty(view) {
+        let whole_us: f64 = episode.blocked.iter().map(|it| it.waited_us).sum();
+        let queued = episode
+            .blocked
+            .iter()
+            .filter(|it| it.waits_for.kind == "relation" && is_strong(&it.waits_for.mode));
+        for ddl in queued {
+            let after = behind(episode, ddl.pid);
+            let after_us: f64 = after.iter().map(|it| it.waited_us).sum();
+            if after.is_empty() || ddl.waited_us < 0.1 * ACTIONABLE_US {
+                continue;
+            }
+            let part = after_us / whole_us.max(f64::MIN_POSITIVE);
+            let waited = episode.waited_us * part / view.activity.window_us.max(1.0);
+            found.push(queue_behind(view, episode, ddl, after.len(), waited));
+        }
+    }
+    found
+}
+
+fn queue_behind(
+    view: &LiveView<'_>,
+    episode: &BlockingEpisode,
+    ddl: &BlockedSession,
+    behind: usize,
+    waited: f64,
+) -> Detection {
+    let table = ddl.waits_for.relation.as_ref().map(names::relation);
+    let detection = match &table {
+        Some(table) => Detection::of(ObjectKind::Table, table.clone()),
+        None => Detection::of(ObjectKind::Session, ddl.pid.to_string()),
+    };
+    let detection = if ddl.waited_us >= LONG_WAIT_US && waited < view.noticeable() {
+        detection.urgent(8)
+    } else {
+        detection.saved(waited)
+    };
+    let root = match (&episode.root.gid, episode.root.pid) {
+        (Some(gid), _) => format!("prepared transaction {gid}"),
+        (None, Some(pid)) => format!("session {pid}, {}", episode.root.state),
+        (None, None) => episode.root.state.clone(),
+    };
+    let detection = detection
+        .fingerprint(ddl.fingerprint.as_deref())
+        .load("average sessions that wait behind it", waited)
+        .figure("sessions behind it at most", behind as f64, FactUnit::Count)
+        .state(format!(
+            "session {} waits for {}",
+            ddl.pid, ddl.waits_for.mode
+        ))
+        .figure("its wait", ddl.waited_us, FactUnit::Micros)
+        .state(format!("it waits for {root}"))
+        .with(ddl.statement.as_ref(), |it, statement| {
+            it.context(format!("its statement: {statement}"))
+        })
+        .fix(
+            "Cancel the command, and repeat it with a short lock_timeout (set lock_timeout = '2s') \
+             until it gets its lock. All that come after a waiting command queue behind it, even if \
+             they only read.",
+        )
+        .risk("The canceled command has done nothing and must be repeated.");
+    if episode.is_lasting {
+        detection.sql(format!("select pg_cancel_backend({})", ddl.pid))
+    } else {
+        detection.sql("set lock_timeout = '2s'")
+    }
+}
+
+fn is_row_wait(kind: &str, name: &str) -> bool {
+    kind == "Lock" && matches!(name, "transactionid" | "tuple")
+}
+
+fn row_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
+    // What one session causes has its own finding.
+    let known: f64 = weighty(view)
+        .filter(|it| it.root.gid.is_some() || is_actionable(&it.root))
+        .map(|it| it.waited_us / view.activity.window_us.max(1.0))
+        .sum();
+    let mut found = Vec::new();
+    for (statement, load) in view.heavy_statements() {
+        let waiting = load.waiting(is_row_wait);
+        let queued = load.waiting(|kind, name| kind == "Lock" && name == "tuple");
+        let enough = waiting >= ROW_WAITS_MIN * view.active && queued >= QUEUE_MIN * waiting;
+        if !enough || known >= 0.5 * waiting {
+            continue;
+        }
+        let table = load.relations.first().filter(|_| load.relations.len() == 1);
+        let detection = match table {
+            Some(table) => {
+                let name = names::identifier(&table.name);
+                let schema = table.schema.as_deref().map(names::identifier);
+                let name = schema.map_or(name.clone(), |schema| format!("{schema}.{name}"));
+                Detection::of(ObjectKind::Table, name)
+            }
+            None => Detection::of(ObjectKind::Statement, statement_name(statement)),
+        };
+        found.push(
+            detection
+                .statement(Some(statement))
+                .saved(waiting)
+                .load("average sessions of one statement that wait for rows", waiting)
+                .sampled(
+                    "of them wait behind another that waits",
+                    queued / waiting,
+                    FactUnit::Share,
+                )
+                .with(rows_of(view, load), |it, (what, rows)| {
+                    it.counter(what, rows, FactUnit::PerSecond)
+                })
+                .context(format!("the statement: {}", statement_name(statement)))
+                .fix(
+                    "Make the transactions that change this row shorter: change it last, right before \
+                     COMMIT, and send both in one round trip. Or spread it over several rows and add \
+                     them up when reading; take work from a queue with FOR UPDATE SKIP LOCKED.",
+                )
+                .risk("It changes the application; nothing on the server."),
+        );
+    }
+    found
+}
+
+fn is_actionable(root: &RootBlocker) -> bool {
+    let age_us = root.transaction_age_us.unwrap_or(root.state_age_us);
+    age_us >= ACTIONABLE_US
+}
+
+/// Rows per second that were changed in the statement's table.
+fn rows_of(
+    view: &LiveView<'_>,
+    load: &super::live_view::StatementLoad,
+) -> Option<(&'static str, f64)> {
+    let tables = view.catalog.tables.iter();
+    let mention = load.relations.first()?;
+    let mut its = tables.filter(|it| view.is_mention_of(mention, &it.relation));
+    let table = its.next()?;
+    let changed = (table.updated + table.deleted) as f64;
+    (changed > 0.0).then_some(("rows changed in the table", changed / view.window_s))
+}
+
+fn deadlocks(view: &LiveView<'_>) -> Vec<Detection> {
+    let timeout = view.setting("deadlock_timeout").and_then(names::micros);
+    let databases = view.catalog.databases.iter().filter(|it| it.deadlocks > 0);
+    databases
+        .map(|database| {
+            let count = database.deadlocks as f64;
+            Detection::of(ObjectKind::Database, names::identifier(&database.name))
+                .urgent(6)
+                .extent(count)
+                .counter("deadlocks", count, FactUnit::Count)
+                .counter("deadlocks", count / view.window_s, FactUnit::PerSecond)
+                .context_figure(
+                    "time until a deadlock is noticed (deadlock_timeout)",
+                    timeout.unwrap_or(1e6),
+                    FactUnit::Micros,
+                )
+                .fix(
+                    "Let all transactions lock rows and tables in the same order, for example by \
+                     primary key; the server's log shows the statements of each deadlock. Repeat the \
+                     transaction that fails with SQLSTATE 40P01. To see the waits before it, log them.",
+                )
+                .sql("alter system set log_lock_waits = on")
+                .risk("It takes effect after pg_reload_conf(), and logs one line for each wait beyond deadlock_timeout.")
+        })
+        .collect()
+}
+
+fn lock_contention(view: &LiveView<'_>) -> Vec<Detection> {
+    let groups = MEANINGS.iter();
+    groups
+        .filter_map(|meaning| {
+            let waiting = view.waiting(|kind, name| meaning.is_of(kind, name));
+            let enough = waiting.load >= CONTENTION_MIN * view.active && !waiting.is_chance();
+            let statement = waiting.statement;
+            enough.then(|| contention(view, meaning, waiting.load, statement))
+        })
+        .collect()
+}
+
+fn contention(
+    view: &LiveView<'_>,
+    meaning: &WaitMeaning,
+    load: f64,
+    statement: Option<usize>,
+) -> Detection {
+    let statement = statement.and_then(|index| view.activity.statements.get(index));
+    let name = format!("{}:{}", meaning.kind, meaning.names[0]);
+    let detection = Detection::of(ObjectKind::WaitEvent, name)
+        .statement(statement)
+        .saved(load)
+        .load("average sessions that wait", load)
+        .context(meaning.meaning)
+        .with(statement, |it, statement| {
+            it.context(format!("mostly in: {}", statement_name(statement)))
+        })
+        .fix(meaning.fix)
+        .risk(meaning.risk);
+    match meaning.sql {
+        Some((since, sql)) if view.major >= since => detection.sql(sql),
+        _ => detection,
+    }
+}
+
+/// The PIDs of root blockers.
+pub(super) fn root_pids(view: &LiveView<'_>) -> BTreeSet<u32> {
+    weighty(view).filter_map(|it| it.root.pid).collect()
+}

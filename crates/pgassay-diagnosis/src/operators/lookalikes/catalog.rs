@@ -1,0 +1,452 @@
+//! Servers with tables and indexes that need attention.
+
+use pgassay_record::activity::{
+    IndexActivity, LoadMark, LoadMarkKind, StatementCounters, TableActivity, UncoveredForeignKey,
+};
+
+use super::build::{Server, WINDOW_US, calls, index, relation, table, unused_index};
+use super::{Edge, LiveCase, case, edge};
+
+const BY_CUSTOMER: &str = "select * from orders where customer = $1 and at > $2";
+const PART_OF_KEY: &str = "delete from customer where id = $1";
+
+pub(super) fn cases() -> Vec<LiveCase> {
+    [of_indexes(), of_tables()].into_iter().flatten().collect()
+}
+
+/// A statement that scans `orders` this often, reading 1 000 000 rows and keeping these.
+fn scanned(text: &str, scans: u64, counters: Option<StatementCounters>) -> Server {
+    let orders = TableActivity {
+        sequential_scans: scans,
+        sequential_rows: scans * 1_000_000,
+        ..table("orders")
+    };
+    let server = Server::new()
+        .load(text, "", 2.0)
+        .executed(text, scans, 1)
+        .table(orders);
+    match counters {
+        Some(counters) => server.counted(text, counters),
+        None => server,
+    }
+}
+
+/// Deletes of `customer`, each of which scans `orders`, with this many rows per scan.
+fn deleting(rows: f64) -> Server {
+    let orders = TableActivity {
+        sequential_scans: 100,
+        sequential_rows: (100.0 * rows) as u64,
+        ..table("orders")
+    };
+    let key = UncoveredForeignKey {
+        constraint: "orders_customer_fkey".to_owned(),
+        table: relation("orders"),
+        columns: vec!["customer".to_owned()],
+        referenced: relation("customer"),
+        referenced_writes: 100,
+        size_bytes: 100_000_000,
+    };
+    Server::new()
+        .load(PART_OF_KEY, "", 1.0)
+        .table(orders)
+        .catalog(|it| it.uncovered_foreign_keys.push(key))
+}
+
+fn redundant(size_bytes: f64) -> Server {
+    Server::new().table(table("orders")).index(IndexActivity {
+        redundant_with: Some(relation("orders_customer_at_idx")),
+        size_bytes: size_bytes as u64,
+        ..index("orders_customer_idx", &["customer"])
+    })
+}
+
+fn invalid(is_being_built: bool) -> Server {
+    Server::new().table(table("orders")).index(IndexActivity {
+        is_valid: false,
+        is_being_built,
+        ..index("orders_note_idx", &["note"])
+    })
+}
+
+fn gin(limit: f64) -> Server {
+    let orders = TableActivity {
+        inserted: 10_000,
+        ..table("orders")
+    };
+    Server::new().table(orders).index(IndexActivity {
+        method: "gin".to_owned(),
+        pending_list_limit_bytes: Some(limit as u64),
+        ..index("orders_words_idx", &["words"])
+    })
+}
+
+fn of_indexes() -> Vec<LiveCase> {
+    let mut required = unused_index(40.0);
+    let catalog = required.activity.catalog.as_mut().expect("a catalog");
+    catalog.indexes[0].is_required = true;
+    vec![
+        case(
+            "missing-index",
+            "table public.orders",
+            "a report that reads a whole table once, and keeps most of it",
+            scanned(BY_CUSTOMER, 20, Some(calls(20, 30.0))),
+            scanned(
+                "select sum(total) from orders where at > $1",
+                1,
+                Some(calls(1, 1.0)),
+            ),
+        ),
+        case(
+            "foreign-key-index",
+            "table public.orders",
+            "updates of referenced rows that leave the key alone, so that nothing is checked",
+            deleting(1e6),
+            deleting(0.0),
+        ),
+        case(
+            "unused-index",
+            "index public.orders_note_idx",
+            "an index that no query uses because it enforces a constraint",
+            unused_index(40.0),
+            required,
+        ),
+        case(
+            "redundant-index",
+            "index public.orders_customer_idx",
+            "two indexes that begin with the same column, each of which serves scans that the other cannot",
+            redundant(10e6),
+            Server::new()
+                .table(table("orders"))
+                .index(index("orders_customer_idx", &["customer", "note"])),
+        ),
+        case(
+            "invalid-index",
+            "index public.orders_note_idx",
+            "an index that is being built concurrently",
+            invalid(false),
+            invalid(true),
+        ),
+        case(
+            "gin-pending-list",
+            "index public.orders_words_idx",
+            "a GIN index with the default limit of its pending list",
+            gin(64e6),
+            gin(4_194_304.0),
+        ),
+    ]
+}
+
+const READ: &str = "select * from orders o join item i on i.order_id = o.id";
+
+/// `orders` as changed, and a statement that reads it with this load.
+fn read_with(load: f64, orders: TableActivity) -> Server {
+    Server::new().load(READ, "", load).table(orders)
+}
+
+fn modified(rows: f64, per_s: f64) -> TableActivity {
+    TableActivity {
+        modified_since_analyze: rows as u64,
+        inserted: (per_s * WINDOW_US / 1e6) as u64,
+        ..table("orders")
+    }
+}
+
+fn dead(rows: f64, per_s: f64) -> TableActivity {
+    TableActivity {
+        dead_rows: rows as u64,
+        updated: (per_s * WINDOW_US / 1e6) as u64,
+        ..table("orders")
+    }
+}
+
+fn disabled(dead_rows: f64) -> Server {
+    Server::new().table(TableActivity {
+        autovacuum_enabled: false,
+        ..dead(dead_rows, 100.0)
+    })
+}
+
+fn aged(age: f64) -> Server {
+    Server::new().catalog(|it| {
+        it.ages[0].age = age as u64;
+        it.ages[0].left = 2_144_483_647 - age as u64;
+    })
+}
+
+fn of_tables() -> Vec<LiveCase> {
+    vec![
+        case(
+            "stale-statistics",
+            "table public.orders",
+            "a bulk load at a high rate: autovacuum analyzes the table within a minute",
+            read_with(1.0, modified(900_000.0, 100.0)),
+            read_with(1.0, modified(900_000.0, 50_000.0)),
+        ),
+        case(
+            "dead-rows",
+            "table public.orders",
+            "many updates of a small table: dead rows beyond the threshold, which the next autovacuum removes",
+            Server::new().table(dead(900_000.0, 100.0)),
+            Server::new().table(dead(900_000.0, 50_000.0)),
+        ),
+        case(
+            "autovacuum-disabled",
+            "table public.orders",
+            "a queue table without autovacuum that a job vacuums: no more dead rows than the threshold",
+            disabled(900_000.0),
+            disabled(9000.0),
+        ),
+        case(
+            "wraparound",
+            "database shop",
+            "a database whose age has just reached autovacuum_freeze_max_age: vacuums begin there",
+            aged(600e6),
+            aged(201e6),
+        ),
+    ]
+}
+
+pub(super) fn edges() -> Vec<Edge> {
+    let kept = |rows: f64| scanned(BY_CUSTOMER, 20, Some(calls(20, rows)));
+    let per_scan = |rows: f64| {
+        let server = scanned(BY_CUSTOMER, 20, Some(calls(20, 1.0)));
+        server.catalog(|it| it.tables[0].sequential_rows = 20 * rows as u64)
+    };
+    let often = |scans: f64| scanned(BY_CUSTOMER, scans as u64, Some(calls(scans as u64, 1.0)));
+    let days = |per_s: f64| aged(201e6).catalog(|it| it.ages[0].consumed_per_s = per_s);
+    let multixacts = |age: f64| Server::new().catalog(|it| it.ages[0].multixact_age = age as u64);
+    let never = |rows: f64| {
+        read_with(
+            1.0,
+            TableActivity {
+                has_statistics: false,
+                analyzed_ago_us: None,
+                estimated_rows: None,
+                live_rows: rows as u64,
+                ..table("orders")
+            },
+        )
+    };
+    let sizes = |bytes: f64| {
+        let server = unused_index(40.0);
+        server.catalog(|it| it.indexes[0].size_bytes = bytes as u64)
+    };
+    let since = |us: f64| {
+        let mut orders = dead(900_000.0, 100.0);
+        orders.vacuumed_ago_us = Some(us);
+        Server::new().table(orders)
+    };
+    vec![
+        edge("missing-index", kept, 100_000.0, 100_001.0),
+        edge("missing-index", per_scan, 1000.0, 999.0),
+        edge("missing-index", often, 3.0, 2.0),
+        edge("foreign-key-index", deleting, 1000.0, 999.0),
+        edge("unused-index", unused_index, 1.0, 0.9),
+        edge("unused-index", sizes, 65_536.0, 57_344.0),
+        edge("redundant-index", redundant, 65_536.0, 57_344.0),
+        edge("invalid-index", |it| invalid(it < 0.0), 1.0, -1.0),
+        edge("gin-pending-list", gin, 4_194_305.0, 4_194_304.0),
+        edge(
+            "stale-statistics",
+            |rows| read_with(1.0, modified(rows, 100.0)),
+            200_101.0,
+            200_100.0,
+        ),
+        edge(
+            "stale-statistics",
+            |load| read_with(load, modified(9e5, 100.0)),
+            0.06,
+            0.05,
+        ),
+        edge(
+            "stale-statistics",
+            |per_s| read_with(1.0, modified(9e5, per_s)),
+            2666.0,
+            2667.0,
+        ),
+        edge("stale-statistics", never, 1000.0, 999.0),
+        edge(
+            "dead-rows",
+            |rows| Server::new().table(dead(rows, 100.0)),
+            400_101.0,
+            400_100.0,
+        ),
+        edge(
+            "dead-rows",
+            |per_s| Server::new().table(dead(9e5, per_s)),
+            2333.0,
+            2334.0,
+        ),
+        edge("dead-rows", since, 300e6, 299e6),
+        edge("autovacuum-disabled", disabled, 200_051.0, 200_050.0),
+        edge("wraparound", aged, 250e6, 249e6),
+        edge("wraparound", days, 3300.0, 3100.0),
+        edge("wraparound", multixacts, 800e6, 799e6),
+    ]
+}
+
+fn first(id: &str, server: &Server) -> pgassay_record::finding::Finding {
+    super::of_id(id, &server.activity).remove(0)
+}
+
+#[test]
+fn a_missing_index_has_the_columns_of_the_filter() {
+    let found = first(
+        "missing-index",
+        &scanned(BY_CUSTOMER, 20, Some(calls(20, 30.0))),
+    );
+    assert_eq!(
+        found.fix_sql.as_deref(),
+        Some("create index concurrently on public.orders (customer, at)")
+    );
+    assert_eq!(
+        found.confidence,
+        pgassay_record::finding::Confidence::Likely
+    );
+    assert!((found.saved_sessions.expect("a load") - 2.0).abs() < 1e-3);
+    // Without pg_stat_statements, nobody knows how many rows it keeps.
+    let found = first("missing-index", &scanned(BY_CUSTOMER, 20, None));
+    assert_eq!(found.confidence, pgassay_record::finding::Confidence::Hint);
+    assert_eq!(found.evidence_against.len(), 1);
+}
+
+#[test]
+fn a_missing_index_is_none_if_it_exists_or_others_scan_or_its_columns_are_unknown() {
+    let counters = || Some(calls(20, 30.0));
+    let found = |server: Server| super::of_id("missing-index", &server.activity);
+    let with = |columns: &[&str]| {
+        let existing = index("orders_idx", columns);
+        found(scanned(BY_CUSTOMER, 20, counters()).index(existing)).len()
+    };
+    assert_eq!(
+        [with(&["customer"]), with(&["at"]), with(&["note"])],
+        [0, 0, 1]
+    );
+    // Most executions use an index; the scans are others'.
+    let others = scanned(BY_CUSTOMER, 20, Some(calls(2000, 30.0)));
+    assert_eq!(found(others), []);
+    let joins = "select o.* from orders o join item i on i.o = o.id where i.part = $1";
+    let of_join = found(scanned(joins, 20, counters()));
+    assert_eq!(of_join.len(), 1);
+    assert_eq!(of_join[0].fix_sql, None);
+    assert!(of_join[0].suggested_fix.contains("EXPLAIN"));
+    assert_eq!(found(scanned(joins, 20, None)), []);
+    // A range may keep most of the table.
+    assert_eq!(
+        found(scanned("select * from orders where at > $1", 20, None)),
+        []
+    );
+    // Another schema's table of the same name.
+    assert_eq!(
+        found(scanned(
+            "select * from old.orders where customer = $1",
+            20,
+            counters()
+        )),
+        []
+    );
+}
+
+#[test]
+fn an_unused_index_is_a_hint_while_statistics_are_young_or_standbys_exist() {
+    use pgassay_record::activity::SlotState;
+    use pgassay_record::finding::Confidence;
+    let confidence = |server: &Server| first("unused-index", server).confidence;
+    assert_eq!(confidence(&unused_index(40.0)), Confidence::Likely);
+    let young = unused_index(40.0).catalog(|it| it.statistics_age_us = Some(3600e6));
+    assert_eq!(confidence(&young), Confidence::Hint);
+    let replicated = unused_index(40.0).catalog(|it| {
+        it.slots.push(SlotState {
+            name: "replica".to_owned(),
+            kind: "physical".to_owned(),
+            is_active: true,
+            ..SlotState::default()
+        });
+    });
+    let found = first("unused-index", &replicated);
+    assert_eq!(found.confidence, Confidence::Hint);
+    assert!(found.evidence_against[0].contains("replica"), "{found:?}");
+    let sql = found.fix_sql.expect("a statement");
+    assert_eq!(sql, "drop index concurrently public.orders_note_idx");
+}
+
+#[test]
+fn an_invalid_index_is_built_again_where_the_version_can() {
+    let sql = |server: &Server, major: &str| {
+        let found = crate::diagnose_activity(&server.activity, Some(major));
+        found[0].fix_sql.clone().expect("a statement")
+    };
+    let server = invalid(false);
+    assert_eq!(
+        sql(&server, "12"),
+        "reindex index concurrently public.orders_note_idx"
+    );
+    assert_eq!(
+        sql(&server, "9.6"),
+        "drop index concurrently public.orders_note_idx"
+    );
+    let leftover = invalid(false).catalog(|it| {
+        it.indexes[0].relation.name = "orders_note_idx_ccnew".to_owned();
+    });
+    assert_eq!(
+        sql(&leftover, "18"),
+        "drop index concurrently public.orders_note_idx_ccnew"
+    );
+}
+
+#[test]
+fn a_vacuum_that_runs_all_the_time_is_throttled_and_one_that_just_began_is_not() {
+    let vacuumed = |at_us: f64| {
+        let mut server = Server::new().table(dead(900_000.0, 50_000.0));
+        server.activity.marks.push(LoadMark {
+            at_us,
+            length_us: 0.0,
+            kind: LoadMarkKind::Vacuum,
+            text: "autovacuum of public.orders".to_owned(),
+        });
+        super::of_id("dead-rows", &server.activity)
+    };
+    let found = vacuumed(0.0);
+    assert!(
+        found[0]
+            .fix_sql
+            .as_ref()
+            .expect("a statement")
+            .contains("cost_delay")
+    );
+    assert_eq!(vacuumed(2e6), []);
+}
+
+#[test]
+fn autovacuum_off_on_the_server_is_one_finding() {
+    let tables = ["a", "b", "c"].map(|name| TableActivity {
+        relation: relation(name),
+        autovacuum_enabled: false,
+        ..dead(900_000.0, 100.0)
+    });
+    let server = Server::new().catalog(|it| {
+        it.tables.extend(tables);
+        it.settings[0].1 = "off".to_owned();
+    });
+    let found = super::findings(&server.activity);
+    let ids: Vec<&str> = found.iter().map(|it| it.id.as_str()).collect();
+    assert_eq!(ids, ["autovacuum-disabled"]);
+    assert_eq!(
+        found[0].fix_sql.as_deref(),
+        Some("alter system set autovacuum = on")
+    );
+}
+
+#[test]
+fn stacks_that_empty_a_pending_list_show_it() {
+    use super::super::diagnose_with;
+    let server = gin(4_194_304.0);
+    let evidence = crate::lookalikes::load(&[("gininsert;ginInsertCleanup", 30)], &[], &[]);
+    let found = diagnose_with(&server.activity, Some("18"), Some(&evidence), None);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].id, "gin-pending-list");
+    assert_eq!(
+        found[0].confidence,
+        pgassay_record::finding::Confidence::Hint
+    );
+}

@@ -1,0 +1,299 @@
+//! Servers whose statements, commits or checkpoints cost more than they must.
+
+use pgassay_record::activity::{CheckpointActivity, StatementCounters};
+
+use super::build::{PLAIN, Server, calls};
+use super::{Edge, LiveCase, case, edge};
+
+const ITEM: &str = "select * from item where order_id = $1";
+const SORT: &str = "select * from orders order by note";
+const POLL: &str = "select id from job where state = $1 for update skip locked limit $2";
+
+pub(super) fn cases() -> Vec<LiveCase> {
+    [of_statements(), of_server()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// A lookup that was seen this often, and as often in one transaction.
+fn repeated(seen: u64, in_transaction: u64) -> Server {
+    Server::new()
+        .load(ITEM, "", 0.5)
+        .idle_after(ITEM, 0.5)
+        .executed(ITEM, seen, in_transaction)
+}
+
+/// A sort with this load, and temporary blocks per execution.
+fn sorted(load: f64, blocks: u64) -> Server {
+    let counters = StatementCounters {
+        temp_written: blocks * 10,
+        ..calls(10, 1e6)
+    };
+    Server::new().load(SORT, "", load).counted(SORT, counters)
+}
+
+/// A lookup planned in this time and executed in 100 µs.
+fn planned(planning_us: f64) -> Server {
+    let counters = StatementCounters {
+        execution_us: 100.0 * 5000.0,
+        planning_us: Some(planning_us * 5000.0),
+        ..calls(5000, 1.0)
+    };
+    Server::new().counted(PLAIN, counters)
+}
+
+fn polled(calls_in_window: f64, rows: f64) -> Server {
+    Server::new()
+        .load(POLL, "", 0.3)
+        .counted(POLL, calls(calls_in_window as u64, rows))
+}
+
+fn of_statements() -> Vec<LiveCase> {
+    vec![
+        case(
+            "n-plus-one",
+            "statement select * from item where order_id = $1",
+            "a statement that is executed thousands of times per second, once per transaction",
+            repeated(400, 40),
+            repeated(400, 2),
+        ),
+        case(
+            "temp-spill",
+            "statement select * from orders order by note",
+            "a large sort that fits into work_mem",
+            sorted(1.0, 4000),
+            sorted(1.0, 0),
+        ),
+        case(
+            "planning-time",
+            "statement select balance from account where id = $1",
+            "a lookup whose plan is kept: planning is a few percent of execution",
+            planned(200.0),
+            planned(5.0),
+        ),
+        case(
+            "empty-polling",
+            "statement select id from job where state = $1 for update skip locked limit $2",
+            "workers that find a job in half of their executions",
+            polled(9000.0, 0.0),
+            polled(9000.0, 0.5),
+        ),
+    ]
+}
+
+fn rolled_back(count: f64) -> Server {
+    Server::new().catalog(|it| {
+        it.databases[0].committed = 900;
+        it.databases[0].rolled_back = count as u64;
+    })
+}
+
+fn committing(wait: &str, load: f64, commits: u64) -> Server {
+    let server = Server::new().load("insert into log values ($1)", wait, load);
+    server.catalog(|it| it.databases[0].committed = commits)
+}
+
+fn checkpointed(requested: u64, timed: u64) -> Server {
+    let done = CheckpointActivity {
+        requested,
+        timed,
+        buffers_written: 4000,
+        ..CheckpointActivity::default()
+    };
+    Server::new().catalog(|it| it.checkpoints = Some(done))
+}
+
+fn evicting(wait: &str, load: f64) -> Server {
+    let done = CheckpointActivity {
+        buffers_by_backends: 9000,
+        ..CheckpointActivity::default()
+    };
+    let server = Server::new().load("insert into log values ($1)", wait, load);
+    server.catalog(|it| it.checkpoints = Some(done))
+}
+
+fn conflicts(count: f64, is_standby: bool) -> Server {
+    Server::new().catalog(|it| {
+        it.databases[0].conflicts = count as u64;
+        it.is_standby = is_standby;
+    })
+}
+
+fn of_server() -> Vec<LiveCase> {
+    vec![
+        case(
+            "rollbacks",
+            "database shop",
+            "a monitor that rolls back its read-only transaction once a second",
+            rolled_back(400.0),
+            rolled_back(10.0).catalog(|it| it.databases[0].committed = 5),
+        ),
+        case(
+            "synchronous-standby",
+            "setting synchronous_standby_names",
+            "commits that wait for the server's own disk",
+            committing("IPC:SyncRep", 3.0, 10_000),
+            committing("IO:WALSync", 3.0, 10_000),
+        ),
+        case(
+            "slow-wal-sync",
+            "server",
+            "commits that wait for an SSD, in most of their time",
+            committing("IO:WalSync", 3.0, 500),
+            committing("IO:WalSync", 3.0, 10_000),
+        ),
+        case(
+            "checkpoints-requested",
+            "setting max_wal_size",
+            "one CHECKPOINT by hand, or for a base backup",
+            checkpointed(4, 0),
+            checkpointed(1, 0),
+        ),
+        case(
+            "buffers-written-by-backends",
+            "setting shared_buffers",
+            "a bulk load, which extends its table: backends write new pages, not others' buffers",
+            evicting("IO:DataFileWrite", 0.5),
+            evicting("IO:DataFileExtend", 0.5),
+        ),
+        case(
+            "recovery-conflicts",
+            "database shop",
+            "a primary, where nothing conflicts with recovery",
+            conflicts(2.0, true),
+            conflicts(2.0, false),
+        ),
+    ]
+}
+
+pub(super) fn edges() -> Vec<Edge> {
+    let spilling = |load: f64| Server::new().load(SORT, "IO:BufFileWrite", load);
+    let database = |bytes: f64| {
+        Server::new().catalog(|it| {
+            it.databases[0].temp_files = 1000;
+            it.databases[0].temp_bytes = bytes as u64;
+        })
+    };
+    let fails = |count: f64| rolled_back(count).catalog(|it| it.databases[0].committed = 10);
+    vec![
+        edge("n-plus-one", |it| repeated(400, it as u64), 10.0, 9.0),
+        edge("temp-spill", |it| sorted(it, 4000), 0.06, 0.05),
+        edge("temp-spill", |it| sorted(1.0, it as u64), 1.0, 0.0),
+        edge("temp-spill", spilling, 0.06, 0.05),
+        edge("temp-spill", database, 1e7, 9.9e6),
+        edge("planning-time", planned, 50.0, 49.0),
+        edge("empty-polling", |it| polled(it, 0.0), 100.0, 99.0),
+        edge("empty-polling", |rows| polled(9000.0, rows), 0.0, 0.001),
+        edge("rollbacks", rolled_back, 100.0, 99.0),
+        edge("rollbacks", fails, 50.0, 49.0),
+        edge(
+            "synchronous-standby",
+            |it| committing("IPC:SyncRep", it, 10_000),
+            0.06,
+            0.05,
+        ),
+        edge(
+            "slow-wal-sync",
+            |it| committing("IO:WALSync", 3.0, it as u64),
+            1500.0,
+            1501.0,
+        ),
+        edge(
+            "slow-wal-sync",
+            |it| committing("IO:WALSync", it, 10),
+            0.26,
+            0.24,
+        ),
+        edge(
+            "checkpoints-requested",
+            |it| checkpointed(it as u64, 0),
+            2.0,
+            1.0,
+        ),
+        edge(
+            "checkpoints-requested",
+            |timed| checkpointed(4, timed as u64),
+            3.0,
+            4.0,
+        ),
+        edge(
+            "buffers-written-by-backends",
+            |it| evicting("IO:DataFileWrite", it),
+            0.06,
+            0.05,
+        ),
+        edge("recovery-conflicts", |it| conflicts(it, true), 1.0, 0.0),
+    ]
+}
+
+#[test]
+fn work_mem_is_set_for_the_user_and_within_reason() {
+    let sql = |blocks: u64| {
+        let found = super::of_id("temp-spill", &sorted(1.0, blocks).activity);
+        found[0].fix_sql.clone()
+    };
+    // 4 times 31 MiB.
+    assert_eq!(
+        sql(4000).as_deref(),
+        Some("alter role web set work_mem = '128MB'")
+    );
+    assert_eq!(
+        sql(1).as_deref(),
+        Some("alter role web set work_mem = '8MB'")
+    );
+    assert_eq!(
+        sql(400_000),
+        None,
+        "no statement should sort 3 GB in memory"
+    );
+}
+
+#[test]
+fn max_wal_size_grows_with_the_rate_of_checkpoints() {
+    let sql = |requested: u64| {
+        let server = checkpointed(requested, 0);
+        let found = super::of_id("checkpoints-requested", &server.activity);
+        found[0].fix_sql.clone().expect("a statement")
+    };
+    assert_eq!(sql(2), "alter system set max_wal_size = '16GB'");
+    let slow = |window_us: f64| {
+        let mut server = checkpointed(2, 0);
+        server.activity.window_us = window_us;
+        super::of_id("checkpoints-requested", &server.activity)
+    };
+    // One in 140 s is too often for a checkpoint_timeout of 300 s, one in 160 s is not.
+    let found = slow(280e6);
+    assert_eq!(
+        found[0].fix_sql.as_deref(),
+        Some("alter system set max_wal_size = '2GB'")
+    );
+    assert_eq!(slow(320e6), []);
+}
+
+#[test]
+fn the_errors_of_the_log_are_a_second_source() {
+    use pgassay_record::activity::{LoadMark, LoadMarkKind};
+    use pgassay_record::finding::Confidence;
+    let mut server = rolled_back(400.0);
+    let confidence = |server: &Server| super::of_id("rollbacks", &server.activity)[0].confidence;
+    assert_eq!(confidence(&server), Confidence::Hint);
+    server.activity.marks.push(LoadMark {
+        at_us: 1e6,
+        length_us: 0.0,
+        kind: LoadMarkKind::LogError,
+        text: "duplicate key value violates unique constraint".to_owned(),
+    });
+    assert_eq!(confidence(&server), Confidence::Likely);
+}
+
+#[test]
+fn a_repeated_statement_over_a_slow_network_has_no_load_and_is_found() {
+    let server = Server::new()
+        .load(ITEM, "", 0.02)
+        .idle_after(ITEM, 3.0)
+        .executed(ITEM, 400, 40);
+    let found = super::of_id("n-plus-one", &server.activity);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].saved_sessions, None);
+}

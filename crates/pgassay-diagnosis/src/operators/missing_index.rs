@@ -1,0 +1,181 @@
+//! Statements that read a table from end to end to keep a few of its rows.
+
+use pgassay_record::activity::{ActivityStatement, IndexActivity, TableActivity};
+use pgassay_record::finding::{FactUnit, ObjectKind};
+
+use super::OperatorSignature;
+use super::detection::Detection;
+use super::live_view::{LiveView, StatementLoad, statement_name};
+use super::names;
+use super::sql_text::{self, TableFilter};
+
+/// A table with fewer rows fits into a few pages, and reading them all is right.
+const ROWS_PER_SCAN_MIN: f64 = 1000.0;
+/// With more rows kept, a sequential scan is often the cheaper plan.
+const KEPT_MAX: f64 = 0.1;
+/// The same for statements whose filter cannot be read: a join keeps few rows for many reasons.
+const KEPT_BY_JOIN_MAX: f64 = 0.01;
+/// A report that runs once or twice needs no index.
+const EXECUTIONS_MIN: u64 = 3;
+/// Fewer scans than this per execution belong to other statements.
+const SCANS_PER_EXECUTION_MIN: f64 = 0.5;
+
+/// The signatures of this family.
+pub(super) const SIGNATURES: &[OperatorSignature] = &[OperatorSignature {
+    id: "missing-index",
+    title: "A statement reads a whole table to keep few rows",
+    manual: "Indexes: Examining Index Usage",
+    detect: missing_index,
+}];
+
+fn missing_index(view: &LiveView<'_>) -> Vec<Detection> {
+    let mut found = Vec::new();
+    let tables = view.catalog.tables.iter();
+    for table in tables.filter(|it| rows_per_scan(it) >= ROWS_PER_SCAN_MIN) {
+        for (statement, load) in view.statements_on(table_name(table)) {
+            if load.samples >= 5 {
+                found.extend(of_statement(view, table, statement, load));
+            }
+        }
+    }
+    found
+}
+
+fn table_name(table: &TableActivity) -> &pgassay_record::activity::RelationName {
+    &table.relation
+}
+
+fn rows_per_scan(table: &TableActivity) -> f64 {
+    if table.sequential_scans == 0 {
+        return 0.0;
+    }
+    table.sequential_rows as f64 / table.sequential_scans as f64
+}
+
+/// Executions in the window: counted, or a lower bound.
+fn executions(statement: &ActivityStatement) -> u64 {
+    let calls = statement.counters.map_or(0, |it| it.calls);
+    calls.max(statement.executions_seen)
+}
+
+/// Rows that each execution keeps; `None` if that is unknown, as for aggregates.
+fn kept(statement: &ActivityStatement, load: &StatementLoad) -> Option<f64> {
+    let counters = statement.counters.filter(|it| it.calls > 0)?;
+    let is_summary = sql_text::summarizes(&load.tokens);
+    (!is_summary).then(|| counters.rows as f64 / counters.calls as f64)
+}
+
+fn of_statement(
+    view: &LiveView<'_>,
+    table: &TableActivity,
+    statement: &ActivityStatement,
+    load: &StatementLoad,
+) -> Option<Detection> {
+    let command = sql_text::command(&load.tokens);
+    if !matches!(command, "select" | "update" | "delete" | "with") {
+        return None;
+    }
+    let executions = executions(statement);
+    let scans = table.sequential_scans as f64;
+    if executions < EXECUTIONS_MIN || scans < SCANS_PER_EXECUTION_MIN * executions as f64 {
+        return None;
+    }
+    let filter = (!statement.is_cut)
+        .then(|| sql_text::filter(&load.tokens))
+        .flatten();
+    let kept = kept(statement, load);
+    let share = kept.map(|rows| rows / rows_per_scan(table));
+    let is_missing = match (&filter, share) {
+        (Some(_), Some(share)) => share <= KEPT_MAX,
+        (Some(filter), None) => !filter.equal.is_empty(),
+        (None, Some(share)) => share <= KEPT_BY_JOIN_MAX,
+        (None, None) => false,
+    };
+    let is_served = filter.as_ref().is_some_and(|it| is_served(view, table, it));
+    if !is_missing || is_served {
+        return None;
+    }
+    let detection = evidence(view, table, statement, load)
+        .saved(load.local * (1.0 - share.unwrap_or(0.0)))
+        .with(kept, |it, rows| {
+            it.counter("rows kept per execution", rows, FactUnit::Count)
+        })
+        .against(
+            kept.is_none(),
+            "how many rows it keeps is unknown: pg_stat_statements does not count it, or the \
+             statement adds rows up",
+        );
+    Some(with_fix(detection, table, filter.as_ref()))
+}
+
+/// Whether an index exists that begins with a column of the filter. Then the planner chose not to use
+/// it.
+fn is_served(view: &LiveView<'_>, table: &TableActivity, filter: &TableFilter) -> bool {
+    let wanted = filter.index_columns();
+    let serves = |index: &IndexActivity| {
+        let first = index.columns.first().map(|it| it.trim_matches('"'));
+        index.is_valid && first.is_some_and(|it| wanted.iter().any(|column| column == it))
+    };
+    let indexes = view.catalog.indexes.iter();
+    indexes
+        .filter(|it| it.table.oid == table.relation.oid)
+        .any(serves)
+}
+
+fn evidence(
+    view: &LiveView<'_>,
+    table: &TableActivity,
+    statement: &ActivityStatement,
+    load: &StatementLoad,
+) -> Detection {
+    let writes = table.inserted + table.updated + table.deleted;
+    Detection::of(ObjectKind::Table, names::relation(&table.relation))
+        .statement(Some(statement))
+        .load("average sessions that execute it", load.local)
+        .counter(
+            "sequential scans of the table",
+            table.sequential_scans as f64 / view.window_s,
+            FactUnit::PerSecond,
+        )
+        .counter("rows read per scan", rows_per_scan(table), FactUnit::Count)
+        .context(format!("the statement: {}", statement_name(statement)))
+        .context_figure(
+            "size of the table",
+            table.size_bytes as f64,
+            FactUnit::Bytes,
+        )
+        .context_figure(
+            "rows written to the table, each of which an index makes more expensive",
+            writes as f64 / view.window_s,
+            FactUnit::PerSecond,
+        )
+}
+
+fn with_fix(
+    detection: Detection,
+    table: &TableActivity,
+    filter: Option<&TableFilter>,
+) -> Detection {
+    let Some(filter) = filter else {
+        return detection
+            .fix(
+                "Run EXPLAIN (ANALYZE, BUFFERS) for the statement: \"Rows Removed by Filter\" or the \
+                 join condition of the sequential scan names the columns of the missing index.",
+            )
+            .risk("EXPLAIN ANALYZE executes the statement; run a writing one in a transaction and roll it back.");
+    };
+    detection
+        .fix(
+            "Create an index on the columns of the filter. Check with EXPLAIN that the statement uses \
+             it, and drop it otherwise.",
+        )
+        .sql(format!(
+            "create index concurrently on {} ({})",
+            names::relation(&table.relation),
+            names::columns(&filter.index_columns())
+        ))
+        .risk(
+            "The build reads the table twice, waits for open transactions, and needs free disk space; if \
+             it fails, drop the invalid index that it leaves.",
+        )
+}

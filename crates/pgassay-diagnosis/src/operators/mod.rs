@@ -1,0 +1,145 @@
+//! Findings for operators: what a live server's sessions, statements, tables and indexes lose time to,
+//! each with the object's name and the statement that fixes it.
+//!
+//! An [`OperatorSignature`] is a pure function of a [`LiveView`]. It detects nothing, or one problem for
+//! each object. Its weight is the average number of active sessions that the fix would give back at
+//! most: the load of the time axis, so that weights of different findings compare. A problem that has no
+//! load yet (wraparound, a slot that keeps WAL) has no weight and ranks after those that have one.
+//!
+//! Thresholds are shares of the load, or multiples of the server's own thresholds. The few absolute
+//! ones say why.
+
+mod detection;
+mod horizon;
+mod indexes;
+mod live_view;
+mod locks;
+#[cfg(test)]
+mod lookalikes;
+mod missing_index;
+mod names;
+mod server;
+mod sessions;
+mod slots;
+mod sql_text;
+mod sql_tokens;
+mod statements;
+mod tables;
+mod wait_meanings;
+
+use std::cmp::Ordering;
+
+use pgassay_record::activity::Activity;
+use pgassay_record::finding::Finding;
+
+use crate::evidence::Evidence;
+use detection::Detection;
+use live_view::LiveView;
+
+/// A problem that operators know by name.
+pub(crate) struct OperatorSignature {
+    /// Stable name.
+    pub id: &'static str,
+    /// What happens, in a few words.
+    pub title: &'static str,
+    /// The section of PostgreSQL's manual to read.
+    pub manual: &'static str,
+    /// Detects it, once for each object.
+    pub detect: fn(&LiveView<'_>) -> Vec<Detection>,
+}
+
+/// Findings of one signature; a schema with a thousand unused indexes would otherwise fill the report.
+const FINDINGS_MAX: usize = 10;
+
+/// Findings about queues on which a blocking session has the same effect as many sessions at one row.
+const LOCK_QUEUES: [&str; 2] = ["relation-lock", "hot-row"];
+/// Findings that name who blocks.
+const BLOCKERS: [&str; 4] = [
+    "idle-blocker",
+    "long-blocker",
+    "wraparound-vacuum-blocks",
+    "prepared-transaction",
+];
+
+/// All signatures for operators, by family.
+pub(crate) fn operator_signatures() -> impl Iterator<Item = &'static OperatorSignature> {
+    [
+        locks::SIGNATURES,
+        sessions::SIGNATURES,
+        horizon::SIGNATURES,
+        slots::SIGNATURES,
+        missing_index::SIGNATURES,
+        indexes::SIGNATURES,
+        tables::SIGNATURES,
+        statements::SIGNATURES,
+        server::SIGNATURES,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// Findings about the sessions, statements, tables and indexes of a live server: those with load first,
+/// by what their fixes would give back, then those that lie ahead. `major` is the server's version, such
+/// as `18` or `9.6`; `None` if unknown.
+pub fn diagnose_activity(activity: &Activity, major: Option<&str>) -> Vec<Finding> {
+    findings_of(&LiveView::new(activity, major, None), None)
+}
+
+/// The same, with the evidence of the server's mechanisms and the number of transactions that ended.
+pub(super) fn diagnose_with(
+    activity: &Activity,
+    major: Option<&str>,
+    evidence: Option<&Evidence>,
+    transactions: Option<u64>,
+) -> Vec<Finding> {
+    findings_of(&LiveView::new(activity, major, evidence), transactions)
+}
+
+fn findings_of(view: &LiveView<'_>, transactions: Option<u64>) -> Vec<Finding> {
+    let mut ranked: Vec<(Detection, Finding)> = Vec::new();
+    for signature in operator_signatures() {
+        let mut detections = (signature.detect)(view);
+        detections.retain(|it| !it.facts.is_empty() && it.is_noticeable(view));
+        detections.sort_by(by_rank);
+        detections.truncate(FINDINGS_MAX);
+        ranked.extend(detections.into_iter().map(|it| {
+            let finding = it.finding(signature, view, transactions);
+            (it, finding)
+        }));
+    }
+    ranked.sort_by(|a, b| {
+        by_rank(&a.0, &b.0)
+            .then_with(|| b.1.confidence.cmp(&a.1.confidence))
+            .then_with(|| a.1.id.cmp(&b.1.id))
+            .then_with(|| a.1.object.cmp(&b.1.object))
+    });
+    ranked.into_iter().map(|(_, finding)| finding).collect()
+}
+
+/// What gives back most comes first; then what is most urgent, then the largest.
+fn by_rank(a: &Detection, b: &Detection) -> Ordering {
+    let saved = |it: &Detection| it.saved.unwrap_or(0.0);
+    let urgency = b.urgency.cmp(&a.urgency);
+    saved(b)
+        .total_cmp(&saved(a))
+        .then(urgency)
+        .then(b.extent.total_cmp(&a.extent))
+}
+
+/// Marks mechanisms that follow from an operator's finding: the queue for a lock that one idle session
+/// holds is not a hot row.
+pub(super) fn explain_mechanisms(mechanisms: &mut [Finding], operators: &[Finding]) {
+    let blocker = operators
+        .iter()
+        .find(|it| BLOCKERS.contains(&it.id.as_str()) && it.share >= EXPLAINS_MIN);
+    let Some(blocker) = blocker else { return };
+    let queues = mechanisms
+        .iter_mut()
+        .filter(|it| LOCK_QUEUES.contains(&it.id.as_str()));
+    for queue in queues {
+        queue.explained_by = Some(blocker.id.clone());
+    }
+}
+
+/// A blocker explains the waits for locks if it makes up this share of the load.
+const EXPLAINS_MIN: f64 = 0.2;

@@ -1,0 +1,179 @@
+//! Names and values as SQL requires them.
+
+use pgassay_record::activity::RelationName;
+
+/// PostgreSQL's reserved key words, also those that may be function or type names: `src/include/parser/kwlist.h`
+/// of versions 9.6 to 18.
+const RESERVED: &str = "all analyse analyze and any array as asc asymmetric authorization binary both \
+    case cast check collate collation column concurrently constraint create cross current_catalog \
+    current_date current_role current_schema current_time current_timestamp current_user default \
+    deferrable desc distinct do else end except false fetch for foreign freeze from full grant group \
+    having ilike in initially inner intersect into is isnull join lateral leading left like limit \
+    localtime localtimestamp natural not notnull null offset on only or order outer overlaps placing \
+    primary references returning right select session_user similar some symmetric system_user table \
+    tablesample then to trailing true union unique user using variadic verbose when where window with";
+
+/// An identifier, quoted if SQL requires it.
+pub(super) fn identifier(name: &str) -> String {
+    let mut letters = name.chars();
+    let begins = letters
+        .next()
+        .is_some_and(|c| c.is_ascii_lowercase() || c == '_');
+    let goes_on =
+        letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '$'));
+    let is_reserved = RESERVED.split_whitespace().any(|word| word == name);
+    if begins && goes_on && !is_reserved {
+        name.to_owned()
+    } else {
+        format!("\"{}\"", name.replace('"', "\"\""))
+    }
+}
+
+/// A string constant. Backslashes need the escape form only if `standard_conforming_strings` is off, so
+/// that form is used whenever there is one.
+pub(super) fn literal(text: &str) -> String {
+    let quoted = text.replace('\'', "''");
+    if quoted.contains('\\') {
+        format!("E'{}'", quoted.replace('\\', "\\\\"))
+    } else {
+        format!("'{quoted}'")
+    }
+}
+
+/// A relation with its schema; `OID 1234` if its name is unknown.
+pub(super) fn relation(relation: &RelationName) -> String {
+    if relation.name.is_empty() {
+        return format!("OID {}", relation.oid);
+    }
+    let name = identifier(&relation.name);
+    if relation.schema.is_empty() {
+        name
+    } else {
+        format!("{}.{name}", identifier(&relation.schema))
+    }
+}
+
+/// A relation's storage parameter, as a statement.
+pub(super) fn set_storage(table: &RelationName, parameters: &str) -> String {
+    format!("alter table {} set ({parameters})", relation(table))
+}
+
+/// A list of columns, as in an index definition.
+pub(super) fn columns(names: &[String]) -> String {
+    let names: Vec<String> = names.iter().map(|name| identifier(name)).collect();
+    names.join(", ")
+}
+
+/// A memory setting's value that is at least this many bytes: a power of two.
+pub(super) fn memory(bytes: f64) -> String {
+    let mib = (bytes / 1_048_576.0).max(1.0).ceil() as u64;
+    let mib = mib.next_power_of_two();
+    if mib >= 1024 {
+        format!("{}GB", mib / 1024)
+    } else {
+        format!("{mib}MB")
+    }
+}
+
+/// Bytes of a setting's value with its unit, such as `1GB`, `16384 8kB` or `64 MB`; `None` if it is none.
+pub(super) fn bytes(value: &str) -> Option<f64> {
+    let value = value.trim();
+    let digits = value.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = value.split_at(digits.unwrap_or(value.len()));
+    let number: f64 = number.parse().ok()?;
+    let unit = unit.trim();
+    let multiple = unit.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
+    let (multiple, unit) = unit.split_at(multiple);
+    let multiple: f64 = if multiple.is_empty() {
+        1.0
+    } else {
+        multiple.parse().ok()?
+    };
+    let unit = match unit {
+        "" | "B" => 1.0,
+        "kB" => 1024.0,
+        "MB" => 1_048_576.0,
+        "GB" => 1_073_741_824.0,
+        "TB" => 1_099_511_627_776.0,
+        _ => return None,
+    };
+    Some(number * multiple * unit)
+}
+
+/// Microseconds of a setting's value with its unit, such as `5min`, `300 s` or `1000ms`; `None` if it is
+/// none. A value without a unit has that of no setting in particular, so it is none.
+pub(super) fn micros(value: &str) -> Option<f64> {
+    let value = value.trim();
+    let digits = value.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = value.split_at(digits);
+    let number: f64 = number.parse().ok()?;
+    let unit = match unit.trim() {
+        "us" => 1.0,
+        "ms" => 1e3,
+        "s" => 1e6,
+        "min" => 60e6,
+        "h" => 3600e6,
+        "d" => 86_400e6,
+        _ => return None,
+    };
+    Some(number * unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_are_quoted_only_where_sql_requires_it() {
+        let names = [
+            "orders", "Orders", "order", "1st", "a b", "x\"y", "_a$1", "é", "",
+        ];
+        let quoted = names.map(identifier);
+        let expected = [
+            "orders",
+            "\"Orders\"",
+            "\"order\"",
+            "\"1st\"",
+            "\"a b\"",
+            "\"x\"\"y\"",
+            "_a$1",
+            "\"é\"",
+            "\"\"",
+        ];
+        assert_eq!(quoted, expected);
+        assert_eq!(literal("it's"), "'it''s'");
+        assert_eq!(literal("a\\'b"), "E'a\\\\''b'");
+    }
+
+    #[test]
+    fn relations_have_their_schema_and_unknown_ones_their_oid() {
+        let named = |schema: &str, name: &str| RelationName {
+            oid: 77,
+            schema: schema.to_owned(),
+            name: name.to_owned(),
+            ..RelationName::default()
+        };
+        assert_eq!(relation(&named("public", "user")), "public.\"user\"");
+        assert_eq!(relation(&named("", "t")), "t");
+        assert_eq!(relation(&named("", "")), "OID 77");
+    }
+
+    #[test]
+    fn sizes_of_settings_are_read_and_written() {
+        let read = ["1GB", "16384 8kB", "64 MB", "512", "8kB", "on", "1 parsec"];
+        let expected = [
+            Some(1_073_741_824.0),
+            Some(134_217_728.0),
+            Some(67_108_864.0),
+            Some(512.0),
+            Some(8192.0),
+            None,
+            None,
+        ];
+        assert_eq!(read.map(bytes), expected);
+        assert_eq!([0.0, 3e6, 3e9].map(memory), ["1MB", "4MB", "4GB"]);
+        let times = ["5min", "300 s", "1000ms", "-1", "7"];
+        let expected = [Some(300e6), Some(300e6), Some(1e6), None, None];
+        assert_eq!(times.map(micros), expected);
+    }
+}

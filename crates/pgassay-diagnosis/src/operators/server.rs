@@ -1,0 +1,289 @@
+//! What concerns the server as a whole: failed transactions, commits, checkpoints and buffers.
+
+use pgassay_record::activity::{CheckpointActivity, DatabaseActivity, LoadMarkKind};
+use pgassay_record::finding::{FactUnit, ObjectKind};
+
+use super::OperatorSignature;
+use super::detection::Detection;
+use super::live_view::{LiveView, statement_name};
+use super::names;
+
+/// Of the transactions that end …
+const ROLLED_BACK_MIN: f64 = 0.1;
+/// … and per second: monitoring rolls back about once a second.
+const ROLLBACKS_MIN: f64 = 5.0;
+/// Checkpoints should be at least this part of `checkpoint_timeout` apart.
+const INTERVAL_MIN: f64 = 0.5;
+/// Waits for the WAL's disk per commit: an SSD needs a tenth of it.
+const SLOW_SYNC_US: f64 = 20_000.0;
+/// Waits for the WAL's disk, as a share of the load. Durable commits cost something on any disk.
+const SYNC_SHARE_MIN: f64 = 0.2;
+
+/// The signatures of this family.
+pub(super) const SIGNATURES: &[OperatorSignature] = &[
+    OperatorSignature {
+        id: "rollbacks",
+        title: "Many transactions are rolled back",
+        manual: "Monitoring Database Activity: pg_stat_database",
+        detect: rollbacks,
+    },
+    OperatorSignature {
+        id: "synchronous-standby",
+        title: "Commits wait for a synchronous standby",
+        manual: "High Availability: Synchronous Replication",
+        detect: synchronous_standby,
+    },
+    OperatorSignature {
+        id: "slow-wal-sync",
+        title: "Commits wait for a slow disk",
+        manual: "Reliability and the Write-Ahead Log: WAL Configuration",
+        detect: slow_wal_sync,
+    },
+    OperatorSignature {
+        id: "checkpoints-requested",
+        title: "The amount of WAL forces checkpoints too often",
+        manual: "Write Ahead Log: max_wal_size",
+        detect: checkpoints,
+    },
+    OperatorSignature {
+        id: "buffers-written-by-backends",
+        title: "Sessions must write buffers before they can read",
+        manual: "Resource Consumption: shared_buffers",
+        detect: written_by_backends,
+    },
+    OperatorSignature {
+        id: "recovery-conflicts",
+        title: "Recovery cancels queries on this standby",
+        manual: "High Availability: Handling Query Conflicts",
+        detect: recovery_conflicts,
+    },
+];
+
+fn rollbacks(view: &LiveView<'_>) -> Vec<Detection> {
+    let fails = |it: &&DatabaseActivity| {
+        let all = (it.committed + it.rolled_back) as f64;
+        let rate = it.rolled_back as f64 / view.window_s;
+        it.rolled_back as f64 >= ROLLED_BACK_MIN * all && rate >= ROLLBACKS_MIN
+    };
+    let marks = view.activity.marks.iter();
+    let errors: Vec<_> = marks
+        .filter(|it| it.kind == LoadMarkKind::LogError)
+        .collect();
+    let databases = view.catalog.databases.iter().filter(fails);
+    databases
+        .map(|it| {
+            let all = (it.committed + it.rolled_back) as f64;
+            Detection::of(ObjectKind::Database, names::identifier(&it.name))
+                .urgent(4)
+                .extent(it.rolled_back as f64)
+                .counter(
+                    "of its transactions are rolled back",
+                    it.rolled_back as f64 / all,
+                    FactUnit::Share,
+                )
+                .counter(
+                    "rolled back",
+                    it.rolled_back as f64 / view.window_s,
+                    FactUnit::PerSecond,
+                )
+                .with(errors.first(), |it, error| {
+                    it.state(format!("the server's log has errors, such as: {}", error.text))
+                })
+                .against(
+                    errors.is_empty(),
+                    "an application may also end transactions that only read with ROLLBACK",
+                )
+                .fix(
+                    "Find the errors in the server's log, or in the application. For expected ones, such \
+                     as duplicate keys, use INSERT … ON CONFLICT instead of catching the error.",
+                )
+                .sql("alter system set log_min_error_statement = 'error'")
+                .risk("It takes effect after pg_reload_conf(), and logs the statement of each error.")
+        })
+        .collect()
+}
+
+fn is_wait_for_standby(kind: &str, name: &str) -> bool {
+    kind == "IPC" && name == "SyncRep"
+}
+
+fn synchronous_standby(view: &LiveView<'_>) -> Vec<Detection> {
+    let waiting = view.waiting(is_wait_for_standby);
+    if waiting.is_chance() {
+        return Vec::new();
+    }
+    let statement = waiting
+        .statement
+        .and_then(|index| view.activity.statements.get(index));
+    let standbys = view.setting("synchronous_standby_names");
+    let detection = Detection::of(ObjectKind::Setting, "synchronous_standby_names")
+        .statement(statement)
+        .saved(waiting.load)
+        .load("average sessions that wait for a standby to confirm", waiting.load)
+        .with(standbys, |it, names| {
+            it.state(format!("synchronous_standby_names is {}", names::literal(names)))
+        })
+        .with(statement, |it, statement| {
+            it.context(format!("mostly in: {}", statement_name(statement)))
+        })
+        .fix(
+            "Check that the standby is connected and keeps up (pg_stat_replication): without it, commits \
+             wait forever. Otherwise use a nearer standby, a weaker synchronous_commit for unimportant \
+             transactions, or fewer commits.",
+        )
+        .sql("alter system set synchronous_standby_names = ''")
+        .risk(
+            "It takes effect after pg_reload_conf(); commits no longer wait for the standby, so a failover \
+             may lose the latest ones.",
+        );
+    vec![detection]
+}
+
+fn is_wait_for_disk(kind: &str, name: &str) -> bool {
+    match kind {
+        "IO" => name.eq_ignore_ascii_case("WALSync") || name.eq_ignore_ascii_case("WALWrite"),
+        _ => kind.starts_with("LWLock") && matches!(name, "WALWrite" | "WALWriteLock"),
+    }
+}
+
+fn slow_wal_sync(view: &LiveView<'_>) -> Vec<Detection> {
+    let waiting = view.waiting(is_wait_for_disk);
+    let committed = view.transactions().0 as f64;
+    let each_us = waiting.load * view.activity.window_us / committed.max(1.0);
+    let enough = waiting.load >= SYNC_SHARE_MIN * view.active && each_us >= SLOW_SYNC_US;
+    if waiting.is_chance() || !enough || view.activity.catalog.is_none() {
+        return Vec::new();
+    }
+    let statement = waiting.statement;
+    let user = statement
+        .and_then(|index| view.statements.get(index)?.user())
+        .map(names::identifier);
+    let whom = user.map_or_else(|| "set".to_owned(), |it| format!("alter role {it} set"));
+    let detection = Detection::of(ObjectKind::Server, "")
+        .statement(statement.and_then(|index| view.activity.statements.get(index)))
+        .saved(waiting.load)
+        .load("average sessions that wait for WAL to be written", waiting.load)
+        .counter("waiting per commit", each_us, FactUnit::Micros)
+        .counter("commits", committed / view.window_s, FactUnit::PerSecond)
+        .fix(
+            "Commit more rows per transaction, put pg_wal on a faster disk (pg_test_fsync measures it), or \
+             give up durability of the last moments where that is acceptable.",
+        )
+        .sql(format!("{whom} synchronous_commit = off"))
+        .risk(
+            "After a crash, transactions of the last moments (up to three times wal_writer_delay) may be \
+             lost, without inconsistency.",
+        );
+    vec![detection]
+}
+
+fn checkpoints(view: &LiveView<'_>) -> Vec<Detection> {
+    let Some(done) = view.catalog.checkpoints else {
+        return Vec::new();
+    };
+    let interval_s = view.window_s / done.requested.max(1) as f64;
+    let timeout_us = view.setting("checkpoint_timeout").and_then(names::micros);
+    let wanted_s = INTERVAL_MIN * timeout_us.unwrap_or(300e6) / 1e6;
+    // One may be by hand, or for a backup.
+    if done.requested < 2 || done.requested <= done.timed || interval_s >= wanted_s {
+        return Vec::new();
+    }
+    vec![frequent(view, &done, interval_s, wanted_s)]
+}
+
+fn frequent(
+    view: &LiveView<'_>,
+    done: &CheckpointActivity,
+    interval_s: f64,
+    wanted_s: f64,
+) -> Detection {
+    let now = view.setting("max_wal_size").and_then(names::bytes);
+    let now = now.unwrap_or(1_073_741_824.0);
+    // A window of seconds overrates a burst; more than this should be decided with a longer one.
+    let factor = (wanted_s / interval_s).clamp(2.0, 16.0);
+    Detection::of(ObjectKind::Setting, "max_wal_size")
+        .urgent(5)
+        .counter("checkpoints by the amount of WAL or by request", done.requested as f64, FactUnit::Count)
+        .counter("checkpoints by time", done.timed as f64, FactUnit::Count)
+        .counter("time between them", interval_s * 1e6, FactUnit::Micros)
+        .counter("buffers written", done.buffers_written as f64 / view.window_s, FactUnit::PerSecond)
+        .state(format!("max_wal_size is {}", names::memory(now)))
+        .fix(
+            "Increase max_wal_size, so that checkpoints are started by checkpoint_timeout: after each \
+             checkpoint, the first change of a page writes the whole page to the WAL.",
+        )
+        .sql(format!(
+            "alter system set max_wal_size = '{}'",
+            names::memory(now * factor)
+        ))
+        .risk(
+            "It takes effect after pg_reload_conf(); pg_wal may grow to this size, and recovery after a \
+             crash takes longer.",
+        )
+}
+
+fn written_by_backends(view: &LiveView<'_>) -> Vec<Detection> {
+    let Some(checkpoints) = view.catalog.checkpoints else {
+        return Vec::new();
+    };
+    // Extending a table also counts as a write of a backend up to version 16, but has its own wait.
+    let waiting = view.waiting(|kind, name| kind == "IO" && name == "DataFileWrite");
+    if waiting.is_chance() || checkpoints.buffers_by_backends == 0 {
+        return Vec::new();
+    }
+    let statement = waiting
+        .statement
+        .and_then(|index| view.activity.statements.get(index));
+    let now = view.setting("shared_buffers").and_then(names::bytes);
+    let detection = Detection::of(ObjectKind::Setting, "shared_buffers")
+        .statement(statement)
+        .saved(waiting.load)
+        .load("average sessions that write a buffer to get a free one", waiting.load)
+        .counter(
+            "buffers written by backends",
+            checkpoints.buffers_by_backends as f64 / view.window_s,
+            FactUnit::PerSecond,
+        )
+        .counter(
+            "buffers written by checkpoints",
+            checkpoints.buffers_written as f64 / view.window_s,
+            FactUnit::PerSecond,
+        )
+        .with(now, |it, bytes| it.figure("shared_buffers", bytes, FactUnit::Bytes))
+        .fix(
+            "Increase shared_buffers, up to a quarter of the memory, and let the background writer clean \
+             more: raise bgwriter_lru_maxpages and bgwriter_lru_multiplier.",
+        )
+        .risk("It takes effect at a restart, and leaves less memory to sessions and the page cache.");
+    vec![match now {
+        Some(bytes) => detection.sql(format!(
+            "alter system set shared_buffers = '{}'",
+            names::memory(bytes * 4.0)
+        )),
+        None => detection,
+    }]
+}
+
+fn recovery_conflicts(view: &LiveView<'_>) -> Vec<Detection> {
+    if !view.catalog.is_standby {
+        return Vec::new();
+    }
+    let databases = view.catalog.databases.iter().filter(|it| it.conflicts > 0);
+    databases
+        .map(|it| {
+            Detection::of(ObjectKind::Database, names::identifier(&it.name))
+                .urgent(5)
+                .extent(it.conflicts as f64)
+                .counter("queries canceled by recovery", it.conflicts as f64, FactUnit::Count)
+                .state("the server is a standby")
+                .fix(
+                    "Give queries more time before recovery cancels them, or set hot_standby_feedback = \
+                     on, which keeps their rows on the primary.",
+                )
+                .sql("alter system set max_standby_streaming_delay = '5min'")
+                .risk(
+                    "It takes effect after pg_reload_conf(); the standby may fall behind by this time.",
+                )
+        })
+        .collect()
+}

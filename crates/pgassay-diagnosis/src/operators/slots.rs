@@ -1,0 +1,88 @@
+//! Replication slots that keep WAL.
+
+use pgassay_record::activity::SlotState;
+use pgassay_record::finding::{FactUnit, ObjectKind};
+
+use super::OperatorSignature;
+use super::detection::Detection;
+use super::live_view::LiveView;
+use super::names;
+
+/// The default of `max_wal_size`, if the setting is unknown.
+const MAX_WAL_SIZE: f64 = 1_073_741_824.0;
+
+/// The signatures of this family.
+pub(super) const SIGNATURES: &[OperatorSignature] = &[OperatorSignature {
+    id: "slot-wal",
+    title: "A replication slot keeps WAL",
+    manual: "High Availability: Replication Slots",
+    detect: slot_wal,
+}];
+
+fn slot_wal(view: &LiveView<'_>) -> Vec<Detection> {
+    // The WAL that the server keeps for itself is at most about this.
+    let own = view.setting("max_wal_size").and_then(names::bytes);
+    let own = own.unwrap_or(MAX_WAL_SIZE);
+    let slots = view.catalog.slots.iter();
+    slots
+        .filter_map(|slot| {
+            let status = slot.wal_status.as_deref().unwrap_or_default();
+            let kept = slot.retained_bytes.unwrap_or(0) as f64;
+            let is_losing = matches!(status, "unreserved" | "lost");
+            (is_losing || kept > own).then(|| detection(view, slot, own))
+        })
+        .collect()
+}
+
+fn detection(view: &LiveView<'_>, slot: &SlotState, own: f64) -> Detection {
+    let kept = slot.retained_bytes.unwrap_or(0) as f64;
+    let status = slot.wal_status.as_deref().unwrap_or_default();
+    let receiver = if slot.is_active {
+        "its receiver is connected, but behind"
+    } else {
+        "no receiver is connected"
+    };
+    let name = names::literal(&slot.name);
+    let detection = Detection::of(ObjectKind::Slot, &slot.name)
+        .urgent(if status == "unreserved" { 9 } else { 7 })
+        .extent(kept)
+        .figure("WAL that it keeps", kept, FactUnit::Bytes)
+        .figure("max_wal_size", own, FactUnit::Bytes)
+        .state(receiver)
+        .with(slot.inactive_us, |it, us| {
+            it.figure("time since its receiver left", us, FactUnit::Micros)
+        })
+        .with(slot.wal_status.as_ref(), |it, status| {
+            it.state(format!("wal_status {status}"))
+        });
+    let drop = format!("select pg_drop_replication_slot({name})");
+    match (slot.is_active, status) {
+        (_, "lost") => detection
+            .fix(
+                "Drop the slot: the WAL that its receiver needs is gone. Build the standby or \
+                 subscription again.",
+            )
+            .sql(drop)
+            .risk("None for this server; the receiver cannot continue in any case."),
+        (true, _) => {
+            let detection = detection.fix(
+                "Find out why the receiver is slow: network, its disk, or a long transaction on a \
+                 subscriber. Limit what a slot may keep, so that the disk does not fill up.",
+            );
+            if view.major >= 13 {
+                detection
+                    .sql("alter system set max_slot_wal_keep_size = '50GB'")
+                    .risk("A receiver that falls behind further than this must be built again.")
+            } else {
+                detection.risk("None; a full disk stops the server.")
+            }
+        }
+        (false, _) => detection
+            .fix(
+                "Start the receiver. If there is none anymore, drop the slot. Until then the disk \
+                 fills with WAL.",
+            )
+            .sql(drop)
+            .risk("A standby or subscriber that still needs the slot must be built again."),
+    }
+}

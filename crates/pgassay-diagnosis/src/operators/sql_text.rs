@@ -1,0 +1,537 @@
+//! What a normalized statement says about tables, as far as a reader without a grammar can tell: which
+//! relations it names, and which columns of a single table it filters by.
+//!
+//! It reads lexically and gives up early: a join, an OR, a subquery or a function around the column
+//! yields no columns rather than wrong ones.
+
+use super::sql_tokens::{SqlToken, TokenKind};
+
+/// A relation as a statement names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RelationMention {
+    pub schema: Option<String>,
+    pub name: String,
+}
+
+/// Columns of a filter that an index could serve.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct TableFilter {
+    /// Compared for equality.
+    pub equal: Vec<String>,
+    /// Compared with `<`, `>`, `<=`, `>=` or `between`.
+    pub range: Vec<String>,
+}
+
+impl TableFilter {
+    /// The columns of an index that serves it: those compared for equality, then one range.
+    pub fn index_columns(&self) -> Vec<String> {
+        let range = self.range.iter().find(|it| !self.equal.contains(it));
+        self.equal.iter().chain(range).cloned().collect()
+    }
+}
+
+/// Words that end a list of relations.
+const CLAUSES: [&str; 20] = [
+    "where",
+    "group",
+    "order",
+    "limit",
+    "offset",
+    "fetch",
+    "for",
+    "union",
+    "intersect",
+    "except",
+    "returning",
+    "having",
+    "window",
+    "set",
+    "on",
+    "values",
+    "select",
+    "default",
+    "using",
+    ";",
+];
+/// Words after which a relation is named.
+const BEFORE_RELATION: [&str; 6] = ["from", "join", "update", "into", "only", "table"];
+/// Commands that name a relation at once.
+const BEGIN_WITH_RELATION: [&str; 6] = ["truncate", "vacuum", "analyze", "lock", "copy", "reindex"];
+/// Words where a relation is expected that are none.
+const NOT_RELATIONS: [&str; 8] = [
+    "if", "not", "exists", "stdin", "stdout", "program", "lateral", "verbose",
+];
+/// Words that end a WHERE clause.
+const AFTER_WHERE: [&str; 13] = [
+    "group",
+    "order",
+    "limit",
+    "offset",
+    "fetch",
+    "for",
+    "union",
+    "intersect",
+    "except",
+    "returning",
+    "having",
+    "window",
+    ";",
+];
+/// Words with which the number of rows returned says nothing about the number of rows kept.
+const SUMMARIES: [&str; 24] = [
+    "count",
+    "sum",
+    "avg",
+    "min",
+    "max",
+    "group",
+    "distinct",
+    "limit",
+    "fetch",
+    "exists",
+    "having",
+    "array_agg",
+    "string_agg",
+    "json_agg",
+    "jsonb_agg",
+    "bool_and",
+    "bool_or",
+    "every",
+    "stddev",
+    "variance",
+    "union",
+    "intersect",
+    "except",
+    "percentile_cont",
+];
+
+/// The command, in lower case; empty for an empty text.
+pub(super) fn command(tokens: &[SqlToken]) -> &str {
+    tokens.first().map_or("", |first| first.text.as_str())
+}
+
+/// Whether the number of rows that it returns says nothing about the number of rows that its filter
+/// keeps.
+pub(super) fn summarizes(tokens: &[SqlToken]) -> bool {
+    tokens.iter().any(|it| it.is_any(&SUMMARIES))
+}
+
+/// The relations that it names, in order, without repetition.
+pub(super) fn relations(tokens: &[SqlToken]) -> Vec<RelationMention> {
+    let mut found: Vec<RelationMention> = Vec::new();
+    let begins = command(tokens);
+    let mut expected = BEGIN_WITH_RELATION.contains(&begins);
+    let mut in_list = false;
+    let mut at = 0;
+    while let Some(token) = tokens.get(at) {
+        at += 1;
+        if token.is_any(&BEFORE_RELATION) {
+            expected = begins_relation(tokens, at - 1);
+            in_list = expected && token.is_any(&["from", "only"]);
+        } else if token.is_any(&CLAUSES) {
+            (expected, in_list) = (false, false);
+        } else if token.is(",") {
+            expected = in_list;
+        } else if expected && token.is_name() && !token.is_any(&NOT_RELATIONS) {
+            if at == 1 {
+                continue;
+            }
+            expected = false;
+            let (mention, next) = mention(tokens, at - 1);
+            at = next;
+            let is_function = tokens.get(at).is_some_and(|it| it.is("("));
+            let is_insert = begins == "insert" && found.is_empty();
+            if (!is_function || is_insert) && !found.contains(&mention) {
+                found.push(mention);
+            }
+        } else if token.is("(") {
+            // A subquery follows, or a list of columns.
+            expected = false;
+        }
+    }
+    found
+}
+
+/// Whether the word at this place really precedes a relation: `for update`, `is distinct from` and
+/// `extract(x from y)` do not.
+fn begins_relation(tokens: &[SqlToken], at: usize) -> bool {
+    let back = |steps: usize| at.checked_sub(steps).and_then(|at| tokens.get(at));
+    let follows = |words: &[&str]| back(1).is_some_and(|it| it.is_any(words));
+    if tokens[at].is("update") {
+        return !is_lock_clause(tokens, at);
+    }
+    if !tokens[at].is("from") {
+        return true;
+    }
+    // Back to the parenthesis around it, if there is one.
+    let mut depth = 0_i32;
+    let open = (0..at).rev().find(|&before| {
+        depth += i32::from(tokens[before].is(")")) - i32::from(tokens[before].is("("));
+        depth < 0
+    });
+    let of_function = open
+        .and_then(|open| open.checked_sub(1))
+        .is_some_and(|before| tokens[before].is_any(&["extract", "substring", "trim", "overlay"]));
+    !of_function && !follows(&["distinct"])
+}
+
+/// Whether the `update` at this place belongs to another command.
+fn is_lock_clause(tokens: &[SqlToken], at: usize) -> bool {
+    let before = at.checked_sub(1).and_then(|at| tokens.get(at));
+    before.is_some_and(|it| it.is_any(&["for", "do", "on", "key"]))
+}
+
+/// The relation named at this place, and the place behind it.
+fn mention(tokens: &[SqlToken], at: usize) -> (RelationMention, usize) {
+    let name_at = |at: usize| tokens.get(at).filter(|it| it.is_name());
+    let is_dot = |at: usize| tokens.get(at).is_some_and(|it| it.is("."));
+    let first = tokens[at].text.clone();
+    match name_at(at + 2).filter(|_| is_dot(at + 1)) {
+        Some(second) => {
+            let mention = RelationMention {
+                schema: Some(first),
+                name: second.text.clone(),
+            };
+            (mention, at + 3)
+        }
+        None => {
+            let mention = RelationMention {
+                schema: None,
+                name: first,
+            };
+            (mention, at + 1)
+        }
+    }
+}
+
+/// The columns by which a statement on a single table filters it; `None` if there are several tables,
+/// or if the filter is more than comparisons of columns with constants, joined by AND.
+pub(super) fn filter(tokens: &[SqlToken]) -> Option<TableFilter> {
+    let is_head = |at: &usize| {
+        let is_command = tokens[*at].is_any(&["select", "update", "delete"]);
+        is_command && !is_lock_clause(tokens, *at)
+    };
+    let heads = (0..tokens.len()).filter(is_head).count();
+    let is_single = heads == 1 && relations(tokens).len() == 1;
+    let is_plain = !tokens
+        .iter()
+        .any(|it| it.is_any(&["join", "with", "using"]));
+    if !is_single || !is_plain {
+        return None;
+    }
+    let from = tokens.iter().position(|it| it.is("where"))? + 1;
+    let names = table_names(&tokens[..from - 1]);
+    let end = end_of_where(tokens, from);
+    let mut filter = TableFilter::default();
+    for conjunct in conjuncts(&tokens[from..end])? {
+        add(&mut filter, conjunct, &names);
+    }
+    (!filter.equal.is_empty() || !filter.range.is_empty()).then_some(filter)
+}
+
+/// What may stand before a column: the table's name and its alias.
+fn table_names(head: &[SqlToken]) -> Vec<&str> {
+    let start = head.iter().position(|it| it.is_any(&["from", "update"]));
+    let head = &head[start.unwrap_or(0)..];
+    let end = head
+        .iter()
+        .position(|it| it.is("set"))
+        .unwrap_or(head.len());
+    let names = head[..end].iter().filter(|it| it.is_name());
+    names.map(|it| it.text.as_str()).collect()
+}
+
+fn end_of_where(tokens: &[SqlToken], from: usize) -> usize {
+    let mut depth = 0_i32;
+    for (at, token) in tokens.iter().enumerate().skip(from) {
+        if token.is("(") {
+            depth += 1;
+        } else if token.is(")") {
+            depth -= 1;
+        }
+        if depth < 0 || depth == 0 && token.is_any(&AFTER_WHERE) {
+            return at;
+        }
+    }
+    tokens.len()
+}
+
+/// The parts between ANDs; `None` if there is an OR.
+fn conjuncts(clause: &[SqlToken]) -> Option<Vec<&[SqlToken]>> {
+    let mut parts = Vec::new();
+    let (mut depth, mut start) = (0_i32, 0);
+    let mut between = false;
+    for (at, token) in clause.iter().enumerate() {
+        if token.is("(") {
+            depth += 1;
+        } else if token.is(")") {
+            depth -= 1;
+        } else if token.is("or") && depth == 0 {
+            return None;
+        } else if token.is("between") && depth == 0 {
+            between = true;
+        } else if token.is("and") && depth == 0 {
+            if between {
+                between = false;
+            } else {
+                parts.push(&clause[start..at]);
+                start = at + 1;
+            }
+        }
+    }
+    parts.push(&clause[start..]);
+    Some(parts)
+}
+
+/// Adds the column of a comparison with constants; anything else adds nothing.
+fn add(filter: &mut TableFilter, conjunct: &[SqlToken], names: &[&str]) {
+    let inner = match conjunct {
+        [open, inner @ .., close]
+            if open.is("(") && close.is(")") && !inner.iter().any(|it| it.is_any(&["(", ")"])) =>
+        {
+            inner
+        }
+        all => all,
+    };
+    if inner.iter().any(|it| it.is("or")) {
+        return;
+    }
+    let (column, rest) = match column(inner, names) {
+        Some(found) => found,
+        // A constant comes first: `$1 = id`.
+        None => match inner {
+            [constant, operator, rest @ ..] if constant.kind == TokenKind::Constant => {
+                let Some((column, [])) = column(rest, names) else {
+                    return;
+                };
+                (column, std::slice::from_ref(operator))
+            }
+            _ => return,
+        },
+    };
+    let Some(operator) = rest.first() else { return };
+    if !rest[1..].iter().all(is_of_constant) {
+        return;
+    }
+    let list = match operator.text.as_str() {
+        "=" | "in" => &mut filter.equal,
+        "<" | ">" | "<=" | ">=" | "between" => &mut filter.range,
+        _ => return,
+    };
+    if !list.contains(&column) {
+        list.push(column);
+    }
+}
+
+/// A column at the start, and what follows it.
+fn column<'a>(part: &'a [SqlToken], names: &[&str]) -> Option<(String, &'a [SqlToken])> {
+    match part {
+        [table, dot, column, rest @ ..] if table.is_name() && dot.is(".") && column.is_name() => {
+            let is_its = names.contains(&table.text.as_str());
+            is_its.then(|| (column.text.clone(), rest))
+        }
+        [column, rest @ ..] if column.is_name() && !column.is("not") => {
+            let is_function = rest.first().is_some_and(|it| it.is("("));
+            (!is_function).then(|| (column.text.clone(), rest))
+        }
+        _ => None,
+    }
+}
+
+/// Whether it can be a part of a value that does not depend on the row: constants, casts, arithmetic
+/// and the functions of the current time.
+fn is_of_constant(token: &SqlToken) -> bool {
+    const WORDS: [&str; 27] = [
+        "now",
+        "current_date",
+        "current_timestamp",
+        "localtimestamp",
+        "interval",
+        "date",
+        "timestamp",
+        "timestamptz",
+        "time",
+        "int",
+        "integer",
+        "bigint",
+        "smallint",
+        "text",
+        "numeric",
+        "uuid",
+        "varchar",
+        "character",
+        "varying",
+        "boolean",
+        "bool",
+        "any",
+        "array",
+        "and",
+        "true",
+        "false",
+        "int4",
+    ];
+    match token.kind {
+        TokenKind::Constant => true,
+        TokenKind::Quoted => false,
+        TokenKind::Word => WORDS.contains(&token.text.as_str()),
+        TokenKind::Symbol => token.is_any(&["(", ")", ",", "::", "+", "-", "[", "]", "."]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sql_tokens::tokens;
+    use super::*;
+
+    fn columns(text: &str) -> Option<Vec<String>> {
+        filter(&tokens(text)).map(|it| it.index_columns())
+    }
+
+    fn named(text: &str) -> Vec<String> {
+        let mentions = relations(&tokens(text)).into_iter();
+        let name = |it: RelationMention| match it.schema {
+            Some(schema) => format!("{schema}.{}", it.name),
+            None => it.name,
+        };
+        mentions.map(name).collect()
+    }
+
+    #[test]
+    fn relations_are_found_where_sql_names_them() {
+        let cases = [
+            ("select * from orders where id = $1", "orders"),
+            (
+                "SELECT a, b FROM Shop.Orders o, only \"Big T\" x JOIN c ON c.i = o.i",
+                "shop.orders Big T c",
+            ),
+            ("update orders set n = $1 where id = $2", "orders"),
+            ("delete from only a.b using c where b.i = c.i", "a.b"),
+            (
+                "insert into t (from_a) select x from (select y from z) q",
+                "t z",
+            ),
+            ("select $1 from f($2) where x in (select id from u)", "u"),
+            ("select * from t for update of t", "t"),
+            (
+                "insert into t values ($1) on conflict (id) do update set n = $2",
+                "t",
+            ),
+            ("select /* from x */ 1 -- from y\n from t", "t"),
+            ("select 'from x' from t where a = $tag$from y$tag$", "t"),
+            ("copy t from stdin", "t"),
+            ("lock table t", "t"),
+            ("truncate t", "t"),
+            ("alter table if exists s.t add column x int", "s.t"),
+            ("insert into t(a, b) values ($1, $2)", "t"),
+            (
+                "select extract(epoch from x), trim(both from (y)) from t",
+                "t",
+            ),
+            ("select * from t where a is distinct from b", "t"),
+            ("select * from t where a in (select b from u)", "t u"),
+            ("select * from t for no key update", "t"),
+            ("begin", ""),
+            ("", ""),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(named(text).join(" "), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn comparisons_with_constants_give_columns_equality_first() {
+        let cases = [
+            ("select * from t where a = $1", Some("a")),
+            (
+                "select * from t where at > $1 and a = $2 and b in ($3, $4)",
+                Some("a b at"),
+            ),
+            (
+                "select * from t x where x.a = $1 and t.b = $2::int",
+                Some("a b"),
+            ),
+            (
+                "select * from s.t where t.\"A b\" = any ($1::int[]) limit $2",
+                Some("A b"),
+            ),
+            ("update t set n = $1 where $2 = k and n < $3", Some("k n")),
+            (
+                "delete from t where at between $1 and $2 and a = $3 returning *",
+                Some("a at"),
+            ),
+            (
+                "select * from t where (a = $1) and at >= now() - interval $2 order by c",
+                Some("a at"),
+            ),
+            (
+                "select * from t where a = $1 and a < $2 and a = $3",
+                Some("a"),
+            ),
+            ("select * from t where a = $1 for update", Some("a")),
+            (
+                "select * from t where a = $1 and lower(b) = $2 and c is null",
+                Some("a"),
+            ),
+        ];
+        for (text, expected) in cases {
+            let expected = expected.map(str::to_owned);
+            assert_eq!(columns(text).map(|it| it.join(" ")), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn anything_beyond_that_gives_no_columns() {
+        for text in [
+            "select * from t",
+            "select * from t where a = $1 or b = $2",
+            "select * from t where (a = $1 or b = $2)",
+            "select * from t where lower(a) = $1",
+            "select * from t where a = b",
+            "select * from t where a = f($1)",
+            "select * from t where a like $1",
+            "select * from t where a <> $1",
+            "select * from t where not a = $1",
+            "select * from t where a + $1 = $2",
+            "select * from t where u.a = $1",
+            "select * from t, u where t.a = $1",
+            "select * from t join u on t.i = u.i where t.a = $1",
+            "select * from t where a = (select max(a) from u)",
+            "select * from t where exists (select from t where a = $1)",
+            "with x as (select 1) select * from t where a = $1",
+            "insert into t values ($1)",
+            "truncate t",
+            "where",
+        ] {
+            assert_eq!(columns(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn broken_and_cut_texts_end() {
+        for text in [
+            "select 'abc",
+            "select \"abc",
+            "select $a$ x",
+            "select /* /* x */",
+            "$",
+            "$1",
+            "'",
+            "\"",
+            "select * from",
+            "select * from t where",
+            "select * from t where a =",
+            "select * from t.",
+            "--",
+            "/*",
+            "é$é",
+            "a$b = $1",
+            "((((",
+            "))))",
+        ] {
+            let tokens = tokens(text);
+            let _ = (relations(&tokens), filter(&tokens), summarizes(&tokens));
+        }
+        assert!(summarizes(&tokens("select COUNT(*) from t")));
+        assert!(!summarizes(&tokens("select counter from t")));
+    }
+}

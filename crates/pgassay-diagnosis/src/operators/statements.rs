@@ -1,0 +1,301 @@
+//! What single statements do that costs more than it must.
+
+use pgassay_record::activity::{ActivityStatement, DatabaseActivity, StatementCounters};
+use pgassay_record::finding::{FactUnit, ObjectKind};
+
+use super::OperatorSignature;
+use super::detection::Detection;
+use super::live_view::{LiveView, StatementLoad, statement_name};
+use super::names;
+use super::sql_text;
+
+/// Executions of one statement seen in one transaction, a lower bound: no application repeats itself so
+/// often by chance.
+const REPEATS_MIN: u64 = 10;
+/// Time in transactions that repeating statements must take.
+const REPEATS_SHARE_MIN: f64 = 0.1;
+/// Planning time over execution time.
+const PLANNING_MIN: f64 = 0.5;
+/// Fewer executions are planned few times, whatever it costs.
+const CALLS_MIN: u64 = 100;
+/// Executions per second from which on finding nothing is polling.
+const POLLS_MIN: f64 = 10.0;
+/// The size of a block of a temporary file (`BLCKSZ`).
+const BLOCK_BYTES: f64 = 8192.0;
+/// `work_mem` that holds what was written, with the overhead in memory, and room to grow.
+const MEMORY_PER_BYTE: f64 = 4.0;
+/// More memory for each sort of each session is not advisable.
+const MEMORY_MAX: f64 = 1_073_741_824.0;
+/// Temporary files of a database: bytes per second …
+const TEMP_RATE_MIN: f64 = 1_000_000.0;
+/// … and files per transaction.
+const TEMP_FILES_MIN: f64 = 0.01;
+
+/// The signatures of this family.
+pub(super) const SIGNATURES: &[OperatorSignature] = &[
+    OperatorSignature {
+        id: "n-plus-one",
+        title: "A transaction executes one statement again and again",
+        manual: "Performance Tips: Populating a Database",
+        detect: n_plus_one,
+    },
+    OperatorSignature {
+        id: "temp-spill",
+        title: "Sorts or hashes of a statement spill to temporary files",
+        manual: "Resource Consumption: work_mem",
+        detect: temp_spill,
+    },
+    OperatorSignature {
+        id: "planning-time",
+        title: "Planning a statement takes as long as executing it",
+        manual: "SQL Commands: PREPARE",
+        detect: planning_time,
+    },
+    OperatorSignature {
+        id: "empty-polling",
+        title: "A statement is executed often and finds nothing",
+        manual: "SQL Commands: LISTEN",
+        detect: empty_polling,
+    },
+];
+
+/// A detection of a statement with its text and load.
+fn of_statement(statement: &ActivityStatement, load: &StatementLoad) -> Detection {
+    Detection::of(ObjectKind::Statement, statement_name(statement))
+        .statement(Some(statement))
+        .extent(load.active)
+        .load("average sessions that execute it", load.active)
+}
+
+fn n_plus_one(view: &LiveView<'_>) -> Vec<Detection> {
+    let in_transactions = view.active + view.activity.idle_in_transaction();
+    let mut found = Vec::new();
+    for (statement, load) in view.activity.statements.iter().zip(&view.statements) {
+        let repeats = statement.executions_seen_in_transaction_max;
+        let command = sql_text::command(&load.tokens);
+        let is_data = matches!(command, "select" | "insert" | "update" | "delete");
+        let taken = load.active + load.idle_after;
+        let enough = taken >= REPEATS_SHARE_MIN * in_transactions && taken >= view.noticeable();
+        if repeats < REPEATS_MIN || !is_data || !enough {
+            continue;
+        }
+        let calls = statement.counters.map(|it| it.calls as f64);
+        let commits = view.transactions().0 as f64;
+        let per_commit = calls.filter(|_| commits > 0.0).map(|it| it / commits);
+        let words = if command == "insert" {
+            "Insert many rows with one statement (VALUES with several rows, unnest of arrays) or with \
+             COPY."
+        } else {
+            "Fetch or change all rows with one statement: a join, or id = any ($1) with an array of all \
+             keys. If the statements must stay, send them in pipeline mode."
+        };
+        let detection = of_statement(statement, load)
+            .sampled(
+                "executions seen in one transaction, at least",
+                repeats as f64,
+                FactUnit::Count,
+            )
+            .load(
+                "average sessions idle in a transaction after it",
+                load.idle_after,
+            )
+            .with(per_commit, |it, calls| {
+                it.counter(
+                    "executions per committed transaction",
+                    calls,
+                    FactUnit::Count,
+                )
+            })
+            .fix(words)
+            .risk("It changes the application; nothing on the server.");
+        found.push(if load.active >= view.noticeable() {
+            detection.saved(load.active)
+        } else {
+            // Most of the time is between the statements: the sessions are idle.
+            detection.urgent(5)
+        });
+    }
+    found
+}
+
+fn is_temporary_file(kind: &str, name: &str) -> bool {
+    kind == "IO" && name.starts_with("BufFile")
+}
+
+fn temp_spill(view: &LiveView<'_>) -> Vec<Detection> {
+    let mut found = Vec::new();
+    for (statement, load) in view.heavy_statements() {
+        let waiting = load.waiting(is_temporary_file);
+        let counters = statement.counters.filter(|it| it.temp_written > 0);
+        if counters.is_none() && waiting < view.noticeable() {
+            continue;
+        }
+        let per_call = counters.map(|it| it.temp_written as f64 * BLOCK_BYTES / calls(&it));
+        let detection = of_statement(statement, load)
+            .load("of them read or write temporary files", waiting)
+            .with(per_call, |it, bytes| {
+                it.counter("temporary files per execution", bytes, FactUnit::Bytes)
+            });
+        let detection = if waiting >= view.noticeable() {
+            detection.saved(waiting)
+        } else {
+            detection.urgent(5)
+        };
+        let bytes = per_call.or_else(|| largest_file(view));
+        let whom = match load.user() {
+            Some(user) => format!("alter role {} set", names::identifier(user)),
+            None => "set".to_owned(),
+        };
+        found.push(with_work_mem(view, detection, bytes, &whom));
+    }
+    if found.is_empty() {
+        found.extend(spilling_databases(view));
+    }
+    found
+}
+
+fn calls(counters: &StatementCounters) -> f64 {
+    counters.calls.max(1) as f64
+}
+
+/// The mean size of the temporary files of all databases.
+fn largest_file(view: &LiveView<'_>) -> Option<f64> {
+    let databases = view.catalog.databases.iter().filter(|it| it.temp_files > 0);
+    let sizes = databases.map(|it| it.temp_bytes as f64 / it.temp_files as f64);
+    sizes.max_by(f64::total_cmp)
+}
+
+/// Databases with temporary files for which no statement is known.
+fn spilling_databases(view: &LiveView<'_>) -> Vec<Detection> {
+    let spills = |it: &&DatabaseActivity| {
+        let transactions = (it.committed + it.rolled_back) as f64;
+        it.temp_bytes as f64 / view.window_s >= TEMP_RATE_MIN
+            && it.temp_files as f64 >= TEMP_FILES_MIN * transactions
+    };
+    let databases = view.catalog.databases.iter().filter(spills);
+    databases
+        .map(|database| {
+            let name = names::identifier(&database.name);
+            let bytes = database.temp_bytes as f64 / database.temp_files.max(1) as f64;
+            let detection = Detection::of(ObjectKind::Database, &name)
+                .urgent(4)
+                .extent(database.temp_bytes as f64)
+                .counter(
+                    "temporary files",
+                    database.temp_files as f64 / view.window_s,
+                    FactUnit::PerSecond,
+                )
+                .counter("bytes per temporary file", bytes, FactUnit::Bytes)
+                .against(
+                    true,
+                    "which statement writes them is unknown; pg_stat_statements and log_temp_files \
+                     show it",
+                );
+            with_work_mem(
+                view,
+                detection,
+                Some(bytes),
+                &format!("alter database {name} set"),
+            )
+        })
+        .collect()
+}
+
+fn with_work_mem(
+    view: &LiveView<'_>,
+    detection: Detection,
+    bytes: Option<f64>,
+    whom: &str,
+) -> Detection {
+    let now = view.setting("work_mem").and_then(names::bytes);
+    let wanted = bytes.map(|it| it * MEMORY_PER_BYTE);
+    let wanted = wanted.unwrap_or(0.0).max(2.0 * now.unwrap_or(4_194_304.0));
+    let detection = detection
+        .with(now, |it, bytes| {
+            it.context_figure("work_mem", bytes, FactUnit::Bytes)
+        })
+        .risk(
+            "Each sort and hash of each session and parallel worker may take this much memory; too much \
+             of it makes the system end the server.",
+        );
+    if wanted > MEMORY_MAX {
+        return detection.fix(
+            "Sort or hash less: an index that gives the order, fewer columns, an earlier filter or \
+             LIMIT. It would take more memory than is advisable for one statement.",
+        );
+    }
+    detection
+        .fix(
+            "Increase work_mem for those who run it: a sort or hash does not fit. An index that gives \
+             the order needs no sort.",
+        )
+        .sql(format!("{whom} work_mem = '{}'", names::memory(wanted)))
+}
+
+fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
+    let mut found = Vec::new();
+    for (statement, load) in view.heavy_statements() {
+        let Some(counters) = statement.counters.filter(|it| it.calls >= CALLS_MIN) else {
+            continue;
+        };
+        let Some(planning_us) = counters.planning_us else {
+            continue;
+        };
+        let whole_us = (planning_us + counters.execution_us).max(f64::MIN_POSITIVE);
+        if planning_us < PLANNING_MIN * counters.execution_us {
+            continue;
+        }
+        let detection = of_statement(statement, load)
+            .saved(load.active * planning_us / whole_us)
+            .counter("planning time per execution", planning_us / calls(&counters), FactUnit::Micros)
+            .counter(
+                "execution time per execution",
+                counters.execution_us / calls(&counters),
+                FactUnit::Micros,
+            )
+            .counter("executions", counters.calls as f64 / view.window_s, FactUnit::PerSecond)
+            .fix(
+                "Prepare the statement, so that its plan is kept: in the driver, or with PREPARE; a pooler \
+                 in transaction mode must support it. If it is prepared already, its custom plans look \
+                 cheaper than the generic one: force the generic plan.",
+            )
+            .risk("A generic plan does not know the values: with skewed data it may be much slower.");
+        let user = load.user().filter(|_| view.major >= 12);
+        found.push(match user {
+            Some(user) => detection.sql(format!(
+                "alter role {} set plan_cache_mode = force_generic_plan",
+                names::identifier(user)
+            )),
+            None => detection,
+        });
+    }
+    found
+}
+
+fn empty_polling(view: &LiveView<'_>) -> Vec<Detection> {
+    let heavy = view.heavy_statements();
+    heavy
+        .filter_map(|(statement, load)| {
+            let counters = statement.counters?;
+            let rate = counters.calls as f64 / view.window_s;
+            let command = sql_text::command(&load.tokens);
+            let is_data = matches!(command, "select" | "update" | "delete");
+            if counters.rows > 0 || rate < POLLS_MIN || !is_data {
+                return None;
+            }
+            let blocks = (counters.shared_hit + counters.shared_read) as f64 / calls(&counters);
+            let detection = of_statement(statement, load)
+                .saved(load.active)
+                .counter("executions", rate, FactUnit::PerSecond)
+                .counter("rows returned or changed", 0.0, FactUnit::Count)
+                .counter("blocks read per execution", blocks, FactUnit::Count)
+                .fix(
+                    "Ask less often, or wait for a notification (LISTEN and NOTIFY) instead of polling. \
+                     If each execution reads many blocks to find nothing, a partial index on what is \
+                     still to do makes it cheap.",
+                )
+                .risk("It changes the application; nothing on the server.");
+            Some(detection)
+        })
+        .collect()
+}

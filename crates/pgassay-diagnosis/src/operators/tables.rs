@@ -1,0 +1,339 @@
+//! Tables that ANALYZE, VACUUM and freezing do not reach.
+
+use pgassay_record::activity::{DatabaseAge, LoadMarkKind, TableActivity};
+use pgassay_record::finding::{FactUnit, ObjectKind};
+
+use super::OperatorSignature;
+use super::detection::Detection;
+use super::live_view::LiveView;
+use super::names;
+
+/// Autovacuum looks at each database once in `autovacuum_naptime`, a minute by default. What has been
+/// due for this long is late, not just next.
+const LATE_US: f64 = 300e6;
+/// Beyond this multiple of the threshold, statistics or dead rows are far off.
+const FAR: f64 = 2.0;
+/// Statistics of a smaller table hardly matter.
+const ROWS_MIN: f64 = 1000.0;
+/// Anti-wraparound vacuums begin at `autovacuum_freeze_max_age`; at this multiple they do not succeed.
+const FREEZE_LATE: f64 = 1.25;
+/// The same for MultiXacts: twice the default of `autovacuum_multixact_freeze_max_age`.
+const MULTIXACT_AGE_MAX: u64 = 800_000_000;
+/// Days to wraparound that leave no time for a vacuum of a large table.
+const DAYS_MIN: f64 = 7.0;
+
+/// The signatures of this family.
+pub(super) const SIGNATURES: &[OperatorSignature] = &[
+    OperatorSignature {
+        id: "stale-statistics",
+        title: "The planner's statistics of a table are missing or stale",
+        manual: "Routine Vacuuming: Updating Planner Statistics",
+        detect: stale_statistics,
+    },
+    OperatorSignature {
+        id: "dead-rows",
+        title: "Autovacuum does not keep up with a table",
+        manual: "Routine Vacuuming: The Autovacuum Daemon",
+        detect: dead_rows,
+    },
+    OperatorSignature {
+        id: "autovacuum-disabled",
+        title: "Autovacuum is disabled where it is needed",
+        manual: "Routine Vacuuming: The Autovacuum Daemon",
+        detect: autovacuum_disabled,
+    },
+    OperatorSignature {
+        id: "wraparound",
+        title: "Freezing does not keep up: transaction IDs run out",
+        manual: "Routine Vacuuming: Preventing Transaction ID Wraparound Failures",
+        detect: wraparound,
+    },
+];
+
+/// Time for which `count` changes have been beyond `limit`, if they came at this rate per second;
+/// without changes now it is unknown how long ago they were.
+fn overdue_us(count: u64, limit: f64, rate: f64) -> Option<f64> {
+    let beyond = count as f64 - limit;
+    (rate > 0.0).then(|| (beyond / rate).max(0.0) * 1e6)
+}
+
+fn is_maintained_now(view: &LiveView<'_>, table: &TableActivity) -> bool {
+    let name = format!("{}.{}", table.relation.schema, table.relation.name);
+    let mut marks = view.activity.marks.iter();
+    marks.any(|it| it.kind == LoadMarkKind::Vacuum && it.text.contains(&name))
+}
+
+fn stale_statistics(view: &LiveView<'_>) -> Vec<Detection> {
+    let mut found = Vec::new();
+    for table in &view.catalog.tables {
+        let rows = table
+            .estimated_rows
+            .unwrap_or(0.0)
+            .max(table.live_rows as f64);
+        let writes = table.inserted + table.updated + table.deleted;
+        let rate = writes as f64 / view.window_s;
+        let modified = table.modified_since_analyze;
+        let is_far = modified as f64 > FAR * table.analyze_threshold;
+        // While rows come in, autovacuum is given the time that it needs; afterwards, it had it, or has
+        // a minute left in which plans are bad.
+        let overdue_us = overdue_us(modified, table.analyze_threshold, rate);
+        let is_late = overdue_us.is_none_or(|us| us >= LATE_US);
+        let is_missing = !table.has_statistics && table.analyzed_ago_us.is_none();
+        let readers: Vec<_> = view
+            .statements_on(&table.relation)
+            .filter(|(_, load)| super::sql_text::command(&load.tokens) != "insert")
+            .collect();
+        let load: f64 = readers.iter().map(|(_, load)| load.local).sum();
+        let matters = rows >= ROWS_MIN && load >= view.noticeable();
+        if !matters || !is_late || !(is_far || is_missing) || is_maintained_now(view, table) {
+            continue;
+        }
+        let heaviest = readers
+            .iter()
+            .max_by(|a, b| a.1.local.total_cmp(&b.1.local));
+        let name = names::relation(&table.relation);
+        let detection = Detection::of(ObjectKind::Table, &name)
+            .urgent(6)
+            .extent(load)
+            .statement(heaviest.map(|(statement, _)| *statement));
+        let detection = if is_missing {
+            detection.state("never analyzed: the planner has no statistics of its columns")
+        } else {
+            detection.with(table.analyzed_ago_us, |it, us| {
+                it.counter("time since the last analyze", us, FactUnit::Micros)
+            })
+        };
+        found.push(
+            detection
+                .counter("rows changed since", modified as f64, FactUnit::Count)
+                .counter(
+                    "changes at which autovacuum analyzes it",
+                    table.analyze_threshold,
+                    FactUnit::Count,
+                )
+                .counter("rows", rows, FactUnit::Count)
+                .load("average sessions in statements that read it", load)
+                .fix(
+                    "Analyze the table, and compare the plans before and after. If it happens again, \
+                     lower autovacuum_analyze_scale_factor for this table.",
+                )
+                .sql(format!("analyze {name}"))
+                .risk(
+                    "It reads a sample of the table and does not block reads or writes; plans may \
+                     change.",
+                ),
+        );
+    }
+    found
+}
+
+fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
+    let mut found = Vec::new();
+    for table in &view.catalog.tables {
+        let rate = (table.updated + table.deleted) as f64 / view.window_s;
+        let dead = table.dead_rows as f64;
+        let is_far = dead > FAR * table.vacuum_threshold && dead >= ROWS_MIN;
+        let overdue = overdue_us(table.dead_rows, table.vacuum_threshold, rate);
+        let since_us = table.vacuumed_ago_us.unwrap_or(view.catalog.uptime_us);
+        let is_late = overdue.is_some_and(|us| us.min(since_us) >= LATE_US);
+        let running = running_for(view, table);
+        let is_throttled = running >= 0.9 * view.activity.window_us && running > 0.0;
+        let is_disabled = !table.autovacuum_enabled || view.autovacuum_is_off();
+        if !is_far || is_disabled || !(is_late || is_throttled) || is_held_back(view, table) {
+            continue;
+        }
+        let name = names::relation(&table.relation);
+        let detection = Detection::of(ObjectKind::Table, &name)
+            .urgent(5)
+            .extent(dead / table.vacuum_threshold.max(1.0))
+            .counter("dead rows", dead, FactUnit::Count)
+            .counter(
+                "dead rows at which autovacuum vacuums it",
+                table.vacuum_threshold,
+                FactUnit::Count,
+            )
+            .counter("live rows", table.live_rows as f64, FactUnit::Count)
+            .counter("rows updated and deleted", rate, FactUnit::PerSecond)
+            .with(table.vacuumed_ago_us, |it, us| {
+                it.counter("time since the last vacuum", us, FactUnit::Micros)
+            });
+        let detection = if is_throttled {
+            detection
+                .state("a vacuum of it ran throughout the window")
+                .fix(
+                    "Let its vacuum work faster: it pauses whenever its cost reaches \
+                     autovacuum_vacuum_cost_limit. Begin earlier with a lower scale factor.",
+                )
+                .sql(names::set_storage(
+                    &table.relation,
+                    "autovacuum_vacuum_cost_delay = 0",
+                ))
+        } else {
+            detection
+                .sampled(
+                    "vacuums that ran on other tables",
+                    vacuums(view),
+                    FactUnit::Count,
+                )
+                .against(
+                    true,
+                    "whether all workers are busy elsewhere is only visible while they run",
+                )
+                .fix(
+                    "Vacuum it now, and more often: lower its scale factor, and raise \
+                     autovacuum_max_workers if all of them are busy.",
+                )
+                .sql(names::set_storage(
+                    &table.relation,
+                    "autovacuum_vacuum_scale_factor = 0.02",
+                ))
+        };
+        found.push(detection.risk("Vacuums of the table read and write more per second."));
+    }
+    found
+}
+
+/// Time in the window in which the table was vacuumed; one that went on beyond the window counts from
+/// its start.
+fn running_for(view: &LiveView<'_>, table: &TableActivity) -> f64 {
+    let name = format!("{}.{}", table.relation.schema, table.relation.name);
+    let marks = view.activity.marks.iter();
+    let its = marks.filter(|it| it.kind == LoadMarkKind::Vacuum && it.text.contains(&name));
+    its.map(|it| {
+        if it.length_us > 0.0 {
+            it.length_us
+        } else {
+            (view.activity.window_us - it.at_us).max(0.0)
+        }
+    })
+    .fold(0.0, f64::max)
+}
+
+fn vacuums(view: &LiveView<'_>) -> f64 {
+    let marks = view.activity.marks.iter();
+    marks.filter(|it| it.kind == LoadMarkKind::Vacuum).count() as f64
+}
+
+/// Whether a vacuum ran and left the dead rows: the horizon is the reason, and has its own finding.
+fn is_held_back(view: &LiveView<'_>, table: &TableActivity) -> bool {
+    let vacuumed_us = table.vacuumed_ago_us.unwrap_or(f64::INFINITY);
+    let mut holders = view.catalog.horizon.iter();
+    holders.any(|it| it.lasting_us.is_some_and(|us| us > vacuumed_us))
+}
+
+fn autovacuum_disabled(view: &LiveView<'_>) -> Vec<Detection> {
+    let needs = |table: &&TableActivity| {
+        let writes = table.inserted + table.updated + table.deleted;
+        let vacuum = table.dead_rows as f64 > table.vacuum_threshold;
+        let analyze = table.modified_since_analyze as f64 > table.analyze_threshold;
+        writes > 0 && (vacuum || analyze)
+    };
+    let needing = view.catalog.tables.iter().filter(needs);
+    if view.autovacuum_is_off() {
+        let tables: Vec<&TableActivity> = needing.collect();
+        let Some(worst) = tables.iter().max_by_key(|it| it.dead_rows) else {
+            return Vec::new();
+        };
+        let detection = Detection::of(ObjectKind::Setting, "autovacuum")
+            .urgent(6)
+            .state("autovacuum is off on the whole server")
+            .counter("tables due for it", tables.len() as f64, FactUnit::Count);
+        let detection = due(detection, worst)
+            .context(format!("the most dead rows are in {}", names::relation(&worst.relation)))
+            .fix("Turn autovacuum on, and reload the configuration (select pg_reload_conf()).")
+            .sql("alter system set autovacuum = on")
+            .risk(
+                "All tables that are due are vacuumed soon, at most autovacuum_max_workers at a time, \
+                 throttled.",
+            );
+        return vec![detection];
+    }
+    needing
+        .filter(|it| !it.autovacuum_enabled)
+        .map(|table| {
+            let name = names::relation(&table.relation);
+            let detection = Detection::of(ObjectKind::Table, &name)
+                .urgent(5)
+                .extent(table.dead_rows as f64)
+                .state("autovacuum_enabled is off for it");
+            due(detection, table)
+                .fix("Enable autovacuum for the table, or vacuum and analyze it after each batch.")
+                .sql(format!("alter table {name} reset (autovacuum_enabled)"))
+                .risk("It takes a lock that waits for other DDL and VACUUM; the table is vacuumed soon.")
+        })
+        .collect()
+}
+
+fn due(detection: Detection, table: &TableActivity) -> Detection {
+    detection
+        .counter("dead rows", table.dead_rows as f64, FactUnit::Count)
+        .counter(
+            "dead rows at which autovacuum would vacuum it",
+            table.vacuum_threshold,
+            FactUnit::Count,
+        )
+        .counter(
+            "rows changed since the last analyze",
+            table.modified_since_analyze as f64,
+            FactUnit::Count,
+        )
+        .with(table.vacuumed_ago_us, |it, us| {
+            it.counter("time since the last vacuum", us, FactUnit::Micros)
+        })
+}
+
+fn wraparound(view: &LiveView<'_>) -> Vec<Detection> {
+    let ages = view.catalog.ages.iter();
+    ages.filter_map(|it| {
+        let days = (it.consumed_per_s > 0.0).then(|| it.left as f64 / it.consumed_per_s / 86_400.0);
+        let limit = it.freeze_max_age as f64;
+        let is_late = it.freeze_max_age > 0 && it.age as f64 >= FREEZE_LATE * limit;
+        let is_close = it.age as f64 > limit && days.is_some_and(|days| days < DAYS_MIN);
+        let is_multixact = it.multixact_age >= MULTIXACT_AGE_MAX;
+        (is_late || is_close || is_multixact).then(|| close(view, it, days))
+    })
+    .collect()
+}
+
+fn close(view: &LiveView<'_>, age: &DatabaseAge, days: Option<f64>) -> Detection {
+    let oldest = view.catalog.tables.iter().max_by_key(|it| it.age);
+    let oldest = oldest.filter(|it| {
+        age.database == view.catalog.database && it.age as f64 >= 0.9 * age.freeze_max_age as f64
+    });
+    let holder = view.catalog.horizon.first();
+    let holder = holder.filter(|it| it.age >= age.freeze_max_age);
+    let is_soon = days.is_some_and(|days| days < DAYS_MIN) || age.left < 200_000_000;
+    let detection = Detection::of(ObjectKind::Database, names::identifier(&age.database))
+        .urgent(if is_soon { 9 } else { 7 })
+        .extent(age.age as f64)
+        .figure("age of its oldest transaction ID", age.age as f64, FactUnit::Count)
+        .figure("autovacuum_freeze_max_age", age.freeze_max_age as f64, FactUnit::Count)
+        .figure("transaction IDs left", age.left as f64, FactUnit::Count)
+        .with(days, |it, days| {
+            it.counter("time until then at the present rate", days * 86_400e6, FactUnit::Micros)
+        })
+        .figure("age of its oldest MultiXact", age.multixact_age as f64, FactUnit::Count)
+        .with(oldest, |it, table| {
+            it.state(format!(
+                "the oldest of the visible tables is {}, at {}",
+                names::relation(&table.relation),
+                table.age
+            ))
+        })
+        .with(holder, |it, holder| {
+            it.state(format!("{} prevents freezing, see its finding", holder.name))
+        })
+        .risk("It reads the table, and all its indexes unless they are skipped; it does not block reads or writes.");
+    let words = "Freeze the oldest tables, and end what holds back the horizon: at the limit, the \
+                 server refuses all new transaction IDs. Then find out why autovacuum did not: it was \
+                 canceled, throttled, or had no free worker.";
+    match oldest {
+        Some(table) => detection.fix(words).sql(format!(
+            "vacuum (freeze) {}",
+            names::relation(&table.relation)
+        )),
+        None => detection
+            .fix(format!("{words} Connect to the database first."))
+            .sql("vacuum (freeze)"),
+    }
+}
