@@ -7,6 +7,7 @@ mod args;
 mod columns;
 mod detail;
 mod draw;
+mod feed;
 mod keys;
 mod rows;
 mod saving;
@@ -18,20 +19,14 @@ mod tests;
 mod wrapping;
 
 use std::io::IsTerminal;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
-use pgassay_lab::Interrupt;
-use pgassay_record::activity::Activity;
 
 pub use args::TopArgs;
 
 use crate::args::ColorWhen;
 use crate::style;
-use state::{TopServer, TopState};
-
-/// What watches the server: samples for this long or until an interrupt, and returns what it saw.
-type ActivityFeed = Box<dyn FnMut(Duration, &Interrupt) -> Result<Activity>>;
+use state::TopState;
 
 /// Shows the server until the user quits.
 pub fn top(args: &TopArgs, color: ColorWhen) -> Result<()> {
@@ -43,10 +38,5 @@ pub fn top(args: &TopArgs, color: ColorWhen) -> Result<()> {
         );
     }
     let mut state = TopState::new(args.interval.duration(), style::style(color).color);
-    screen_loop::run(&mut state, |interrupt| open(args, interrupt))
-}
-
-/// Connects, and says what is watched.
-fn open(_args: &TopArgs, _interrupt: &Interrupt) -> Result<(TopServer, ActivityFeed)> {
-    bail!("not wired")
+    screen_loop::run(&mut state, || feed::open(args))
 }

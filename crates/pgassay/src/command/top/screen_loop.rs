@@ -12,10 +12,11 @@ use pgassay_record::activity::Activity;
 use ratatui::crossterm::event::{Event, KeyEventKind, poll, read};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::feed::ActivityFeed;
 use super::keys::TopAction;
 use super::state::{TopServer, TopState};
 use super::terminal::TopTerminal;
-use super::{ActivityFeed, draw, saving};
+use super::{draw, saving};
 
 /// How long the loop waits for a key before it asks for readings and signals.
 const KEY_LIMIT: Duration = Duration::from_millis(50);
@@ -47,7 +48,7 @@ struct Shared {
 /// Connects with `open`, and shows what its feed sees until the user quits or a signal comes.
 pub fn run<F>(state: &mut TopState, open: F) -> Result<()>
 where
-    F: FnOnce(&Interrupt) -> Result<(TopServer, ActivityFeed)> + Send,
+    F: FnOnce() -> Result<(TopServer, ActivityFeed)> + Send,
 {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -83,10 +84,10 @@ where
 /// The watching thread.
 fn watch<F>(open: F, shared: &Shared, sender: &SyncSender<WatchMessage>)
 where
-    F: FnOnce(&Interrupt) -> Result<(TopServer, ActivityFeed)>,
+    F: FnOnce() -> Result<(TopServer, ActivityFeed)>,
 {
     // Sending fails once the user has quit.
-    let (server, mut feed) = match open(&shared.interrupt) {
+    let (server, mut feed) = match open() {
         Ok(opened) => opened,
         Err(error) => {
             let _ = sender.send(WatchMessage::Failed(error));
