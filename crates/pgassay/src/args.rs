@@ -380,7 +380,7 @@ pub struct ListArgs {
 /// Flags of `pgassay show`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// Run ID or a prefix of it, `last`, or the directory of a run.
+    /// Run ID or a prefix of it, `last`, the directory of a run, or a JSON file of `profile` or `top`.
     #[arg(default_value = "last")]
     pub run: String,
     #[command(flatten)]
@@ -392,12 +392,13 @@ pub struct ShowArgs {
 /// Flags of `pgassay report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Run ID or a prefix of it, `last`, or the directory of a run.
+    /// Run ID or a prefix of it, `last`, the directory of a run, or a JSON file of `profile` or `top`.
     #[arg(default_value = "last")]
     pub run: String,
     #[command(flatten)]
     pub results: ResultsArgs,
-    /// Output file; `-` is stdout [default: report.html in the run's directory].
+    /// Output file; `-` is stdout [default: report.html in the run's directory, or the JSON file's
+    /// name with .html].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }

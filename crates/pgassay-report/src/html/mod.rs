@@ -8,6 +8,7 @@
 //! here. `maud` escapes every value; the only raw parts are this crate's own style sheet and script, and
 //! JSON in which no character can end its element.
 
+mod activity;
 mod curves;
 mod expectations;
 mod findings;

@@ -1,6 +1,6 @@
 //! `pgassay profile`: profiles a running server without a study.
 
-mod connection;
+pub mod connection;
 mod local;
 mod remote;
 mod sessions;
