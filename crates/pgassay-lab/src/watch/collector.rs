@@ -33,6 +33,7 @@ pub(super) struct Collector {
     /// The largest numbers of sessions at one reading.
     pub hidden: u32,
     pub disabled: u32,
+    /// Client backends, except pgassay's.
     pub others: u32,
     /// Sessions that could not be read consistently, over all readings.
     pub unreadable: u64,
@@ -64,7 +65,8 @@ impl Collector {
 
     /// Adds a reading of all sessions at a time in microseconds.
     pub fn add(&mut self, at_us: f64, sweep: SessionSweep) {
-        let (mut hidden, mut disabled, mut others) = (0, 0, sweep.idle);
+        let idle = sweep.idle.iter().filter(|pid| !self.own_pids.contains(pid));
+        let (mut hidden, mut disabled, mut others) = (0, 0, idle.count() as u32);
         self.unreadable += u64::from(sweep.unreadable);
         let mut sightings = Vec::with_capacity(sweep.sessions.len());
         for reading in sweep.sessions {
@@ -76,7 +78,7 @@ impl Collector {
                 SessionState::Disabled => disabled += 1,
                 _ => {}
             }
-            others += u32::from(reading.identity.user != 0);
+            others += u32::from(reading.identity.backend_type == "client backend");
             if let Some(sighting) = self.sighting(&reading) {
                 sightings.push(sighting);
                 if let Some(log) = &mut self.readings {
@@ -401,7 +403,7 @@ mod tests {
             Arc::make_mut(&mut checkpointer.identity).backend_type = "checkpointer".to_owned();
             SessionSweep {
                 sessions: vec![
-                    reading(1, SessionState::Active, SessionWait::Number(0x0300_0004)),
+                    reading(1, SessionState::Active, SessionWait::Number(0x0300_0005)),
                     reading(
                         2,
                         SessionState::IdleInTransaction,
@@ -411,7 +413,7 @@ mod tests {
                     checkpointer,
                     reading(9, SessionState::Active, SessionWait::None),
                 ],
-                idle: 1,
+                idle: vec![8],
                 unreadable: 0,
             }
         };
