@@ -12,9 +12,10 @@ use pgassay_record::finding::{Confidence, Fact, FactUnit, Finding};
 use pgassay_record::observation::{Observation, WaitRow};
 use pgassay_record::run::{RelayFacts, Run};
 
+pub(crate) use crate::evidence::{fact, facts, first_sentences, gain};
 use crate::ledger::group_name;
 use crate::outline::{EQUIVALENCE_MARGIN, baseline_name, condition_title, variant_name};
-use crate::{number, outlook, reliability};
+use crate::{activity, number, outlook, reliability};
 
 /// How many log entries were lost, if the log's format shows it.
 pub(crate) fn log_entries(run: &Run) -> Option<String> {
@@ -548,40 +549,4 @@ fn interval(finding: &Finding) -> String {
             let [low, high] = it.map(number::signed_micros);
             format!(" [{low}, {high}]")
         })
-}
-
-/// A finding's first facts, each with its figure.
-pub(crate) fn facts(finding: &Finding, most: usize) -> String {
-    let facts: Vec<String> = finding.evidence.iter().take(most).map(fact).collect();
-    facts.join("; ")
-}
-
-fn fact(fact: &Fact) -> String {
-    let what = &fact.what;
-    let Some(value) = fact.value else {
-        return what.clone();
-    };
-    match fact.unit {
-        FactUnit::MicrosPerTransaction => format!("{what} {}\u{a0}µs/tx", number::micros(value)),
-        FactUnit::PerTransaction => {
-            format!(
-                "{what} {}\u{a0}/tx",
-                number::counter_value(value, CounterUnit::Count)
-            )
-        }
-        FactUnit::BytesPerTransaction => {
-            format!(
-                "{what} {}/tx",
-                number::counter_value(value, CounterUnit::Bytes)
-            )
-        }
-        FactUnit::Share => format!("{} {what}", number::percent(value)),
-        FactUnit::None => what.clone(),
-    }
-}
-
-/// The first two sentences of a suggested fix.
-pub(crate) fn first_sentences(text: &str) -> &str {
-    let mut stops = text.match_indices(". ").map(|(at, _)| at);
-    stops.nth(1).map_or(text, |at| &text[..=at])
 }
