@@ -44,6 +44,15 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
     },
 ];
 
+/// How long it has held the horizon: known, or by its age at the present rate of transactions, since the
+/// server does not know when a slot or a standby began to.
+fn lasting_us(view: &LiveView<'_>, holder: &HorizonHolder) -> Option<f64> {
+    let rates = view.catalog.ages.iter().map(|it| it.consumed_per_s);
+    let rate = rates.fold(0.0, f64::max);
+    let estimated = (rate > 0.0).then(|| holder.age as f64 / rate * 1e6);
+    holder.lasting_us.or(estimated)
+}
+
 /// Tables that were vacuumed under the holder and have kept more dead rows than autovacuum tolerates.
 fn kept_back<'a>(view: &LiveView<'a>, holder: &HorizonHolder) -> Vec<&'a TableActivity> {
     let database = &view.catalog.database;
@@ -54,7 +63,7 @@ fn kept_back<'a>(view: &LiveView<'a>, holder: &HorizonHolder) -> Vec<&'a TableAc
         .iter()
         .filter(|table| {
             let vacuumed_us = table.vacuumed_ago_us.unwrap_or(f64::INFINITY);
-            let lasting_us = holder.lasting_us.unwrap_or(0.0);
+            let lasting_us = lasting_us(view, holder).unwrap_or(0.0);
             affects && table.dead_rows as f64 > table.vacuum_threshold && vacuumed_us < lasting_us
         })
         .collect();
@@ -134,7 +143,13 @@ fn detection(
                 .unwrap_or(0)
         ));
     }
-    detection.context(holder.detail.as_str())
+    let is_estimated = holder.lasting_us.is_none() && !prevents_freezing;
+    detection
+        .against(
+            is_estimated,
+            "since when it has held the snapshot is estimated from its age",
+        )
+        .context(holder.detail.as_str())
 }
 
 fn session(view: &LiveView<'_>) -> Vec<Detection> {

@@ -195,18 +195,16 @@ impl<'a> LiveView<'a> {
         if mention.name != table.name {
             return false;
         }
-        match &mention.schema {
-            Some(schema) => *schema == table.schema,
-            None => {
-                let tables = self.catalog.tables.iter().map(|it| &it.relation);
-                let schemas: BTreeSet<&str> = tables
-                    .filter(|it| it.name == table.name)
-                    .map(|it| it.schema.as_str())
-                    .chain([table.schema.as_str()])
-                    .collect();
-                schemas.len() == 1
-            }
+        if let Some(schema) = &mention.schema {
+            return *schema == table.schema;
         }
+        let tables = self.catalog.tables.iter().map(|it| &it.relation);
+        let schemas: BTreeSet<&str> = tables
+            .filter(|it| it.name == table.name)
+            .map(|it| it.schema.as_str())
+            .chain([table.schema.as_str()])
+            .collect();
+        schemas.len() == 1
     }
 
     /// The statements that name a table, with their load in its database.

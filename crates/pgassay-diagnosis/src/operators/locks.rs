@@ -176,7 +176,10 @@ fn idle_blocker(view: &LiveView<'_>) -> Vec<Detection> {
                         "End the session. Then find out why the application pauses inside a \
                          transaction, and limit it: {limit}."
                     ))
-                    .sql(&episode.ended_by)
+                    .sql(format!(
+                        "select pg_terminate_backend({})",
+                        root.pid.unwrap_or(0)
+                    ))
             } else {
                 detection
                     .fix(

@@ -53,7 +53,8 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
 
 fn idle_lock_holder(view: &LiveView<'_>) -> Vec<Detection> {
     let blocking = locks::root_pids(view);
-    let holders = view.catalog.idle_holders.iter().filter(|it| {
+    let holders = view.activity.idle_lock_holders.iter().map(|it| &it.holder);
+    let holders = holders.filter(|it| {
         let hold_us = match &it.holds {
             Some(hold) if locks::is_strong(&hold.mode) => IDLE_US,
             Some(hold) if hold.mode == "RowExclusiveLock" => IDLE_LONG_US,

@@ -186,22 +186,12 @@ fn mention(tokens: &[SqlToken], at: usize) -> (RelationMention, usize) {
     let name_at = |at: usize| tokens.get(at).filter(|it| it.is_name());
     let is_dot = |at: usize| tokens.get(at).is_some_and(|it| it.is("."));
     let first = tokens[at].text.clone();
-    match name_at(at + 2).filter(|_| is_dot(at + 1)) {
-        Some(second) => {
-            let mention = RelationMention {
-                schema: Some(first),
-                name: second.text.clone(),
-            };
-            (mention, at + 3)
-        }
-        None => {
-            let mention = RelationMention {
-                schema: None,
-                name: first,
-            };
-            (mention, at + 1)
-        }
-    }
+    let second = name_at(at + 2).filter(|_| is_dot(at + 1));
+    let (schema, name, next) = match second {
+        Some(second) => (Some(first), second.text.clone(), at + 3),
+        None => (None, first, at + 1),
+    };
+    (RelationMention { schema, name }, next)
 }
 
 /// The columns by which a statement on a single table filters it; `None` if there are several tables,

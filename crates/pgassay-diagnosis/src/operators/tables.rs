@@ -17,7 +17,7 @@ const FAR: f64 = 2.0;
 const ROWS_MIN: f64 = 1000.0;
 /// Anti-wraparound vacuums begin at `autovacuum_freeze_max_age`; at this multiple they do not succeed.
 const FREEZE_LATE: f64 = 1.25;
-/// The same for MultiXacts: twice the default of `autovacuum_multixact_freeze_max_age`.
+/// The same for `MultiXacts`: twice the default of `autovacuum_multixact_freeze_max_age`.
 const MULTIXACT_AGE_MAX: u64 = 800_000_000;
 /// Days to wraparound that leave no time for a vacuum of a large table.
 const DAYS_MIN: f64 = 7.0;
@@ -58,9 +58,9 @@ fn overdue_us(count: u64, limit: f64, rate: f64) -> Option<f64> {
 }
 
 fn is_maintained_now(view: &LiveView<'_>, table: &TableActivity) -> bool {
-    let name = format!("{}.{}", table.relation.schema, table.relation.name);
+    let name = format!(" of {}.{}", table.relation.schema, table.relation.name);
     let mut marks = view.activity.marks.iter();
-    marks.any(|it| it.kind == LoadMarkKind::Vacuum && it.text.contains(&name))
+    marks.any(|it| it.kind == LoadMarkKind::Vacuum && it.text.ends_with(&name))
 }
 
 fn stale_statistics(view: &LiveView<'_>) -> Vec<Detection> {
@@ -196,9 +196,13 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
 /// Time in the window in which the table was vacuumed; one that went on beyond the window counts from
 /// its start.
 fn running_for(view: &LiveView<'_>, table: &TableActivity) -> f64 {
-    let name = format!("{}.{}", table.relation.schema, table.relation.name);
+    // An analyze is marked in the same way, as `autoanalyze of …`.
+    let name = format!(
+        "vacuum of {}.{}",
+        table.relation.schema, table.relation.name
+    );
     let marks = view.activity.marks.iter();
-    let its = marks.filter(|it| it.kind == LoadMarkKind::Vacuum && it.text.contains(&name));
+    let its = marks.filter(|it| it.kind == LoadMarkKind::Vacuum && it.text.ends_with(&name));
     its.map(|it| {
         if it.length_us > 0.0 {
             it.length_us

@@ -1,8 +1,8 @@
 //! Watches what the sessions of a live server do, without a study.
 //!
 //! [`LiveWatch`] reads all sessions at random moments from the server's shared memory, or from
-//! `pg_stat_activity`, and divides their time among statements, states and waits (`attribution`). Beside
-//! that, once a second, `views` asks the server who blocks whom.
+//! `pg_stat_activity`, and divides their time among statements, states and waits (`attribution`). Once
+//! a second, [`catalog`] asks the server who blocks whom.
 //!
 //! Invariants: nothing is written on the server, and nothing is done to its processes. Every connection
 //! is read only, with limits on statements and on waiting for locks. What cannot be read is an entry of
@@ -16,7 +16,6 @@ mod opening;
 mod reading_log;
 mod sampling;
 mod statements;
-mod views;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,18 +26,18 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use pgassay_model::check::Check;
 use pgassay_profile::{LiveServer, Samples, own_cpu_ns, own_peak_bytes, process_cpu_ns};
-use pgassay_record::activity::{Activity, WatchCost};
+use pgassay_record::activity::{Activity, StatementCounters, WatchCost};
 use pgassay_wire::Exchange;
 
 use crate::connector::TimedStream;
 use crate::interrupt::Interrupt;
 use crate::system_env::monotonic_ns;
 use attribution::LoadSums;
+use catalog::CatalogWatch;
 use collector::Collector;
 use names::ObjectNames;
 pub use reading_log::StackColumns;
 use sampling::{SamplingPlan, SessionSource, sample};
-use views::{ViewResult, ViewWatch};
 
 /// Readings per second without a request for more or fewer.
 const FREQUENCY_HZ: u32 = 40;
@@ -94,7 +93,7 @@ pub struct LiveWatch {
     source: SessionSource,
     collector: Mutex<Collector>,
     names: ObjectNames,
-    views: Option<Box<dyn ViewWatch>>,
+    catalog: Option<CatalogWatch>,
     unavailable: Vec<Check>,
     /// Time 0 of the readings, on `CLOCK_MONOTONIC`.
     epoch_ns: u64,
@@ -131,7 +130,7 @@ impl LiveWatch {
             )),
             source: opened.source,
             names: opened.names,
-            views: opened.views,
+            catalog: opened.catalog,
             unavailable: opened.unavailable,
             statements_sent: opened.statements_sent,
             server,
@@ -161,7 +160,7 @@ impl LiveWatch {
         let Self {
             source,
             collector,
-            views,
+            catalog,
             ticked,
             ..
         } = self;
@@ -177,7 +176,7 @@ impl LiveWatch {
                 if Instant::now() >= due {
                     due = Instant::now() + TICK_EVERY;
                     *ticked = Some(Instant::now());
-                    tick(views.as_deref_mut(), collector, plan.epoch_ns);
+                    tick(catalog.as_mut(), collector, plan.epoch_ns);
                 }
                 let left = until.saturating_duration_since(Instant::now());
                 thread::sleep(left.min(CHECK_EVERY).max(Duration::from_millis(1)));
@@ -197,9 +196,8 @@ impl LiveWatch {
     pub fn take(&mut self) -> Activity {
         let sums = locked(&self.collector).take();
         self.read_missing_names(&sums);
-        let views = ViewResult::default();
-        let (mut activity, _) = self.describe(&sums, &views);
-        if let Some(watch) = &self.views {
+        let (mut activity, _) = self.describe(&sums, &BTreeMap::new());
+        if let Some(watch) = &self.catalog {
             activity.blocking = watch.blocking();
         }
         activity
@@ -223,16 +221,19 @@ impl LiveWatch {
         self.read_missing_names(&sums);
         // Its backend ends with it.
         let cost = self.cost();
-        let views = self.views.take().map(ViewWatch::finish).unwrap_or_default();
-        let (mut activity, statements) = self.describe(&sums, &views);
-        activity.cost = WatchCost {
-            statements_sent: self.statements_sent + views.statements_sent,
-            ..cost
-        };
-        activity.blocking = views.activity.blocking;
-        activity.catalog = views.activity.catalog;
-        activity.marks = views.activity.marks;
-        activity.unavailable.extend(views.unavailable);
+        let asked = self.catalog.take().map(CatalogWatch::finish);
+        let no_counters = BTreeMap::new();
+        let counters = asked.as_ref().map_or(&no_counters, |it| &it.counters);
+        let (mut activity, statements) = self.describe(&sums, counters);
+        activity.cost = cost;
+        if let Some(asked) = asked {
+            activity.cost.statements_sent += asked.statements_sent;
+            activity.blocking = asked.blocking;
+            activity.idle_lock_holders = asked.idle_lock_holders;
+            activity.catalog = asked.catalog;
+            activity.marks = asked.marks;
+            activity.unavailable.extend(asked.unavailable);
+        }
         let collector = locked(&self.collector);
         let columns = samples
             .zip(collector.readings.as_ref())
@@ -245,11 +246,15 @@ impl LiveWatch {
         (activity, columns)
     }
 
-    fn describe(&mut self, sums: &LoadSums, views: &ViewResult) -> (Activity, Vec<u32>) {
+    fn describe(
+        &mut self,
+        sums: &LoadSums,
+        counters: &BTreeMap<i64, StatementCounters>,
+    ) -> (Activity, Vec<u32>) {
         self.note_limitations();
         let keeps_text = self.options.keeps_text;
         let (mut activity, statements) =
-            locked(&self.collector).describe(sums, keeps_text, &self.names, &views.counters);
+            locked(&self.collector).describe(sums, keeps_text, &self.names, counters);
         activity.source = self.source.kind();
         let processors = thread::available_parallelism().map(|it| it.get() as u32);
         let is_local = self.server.live.is_some();
@@ -347,19 +352,15 @@ impl LiveWatch {
 }
 
 /// Asks the views who blocks the sessions that wait for locks.
-fn tick(
-    views: Option<&mut (dyn ViewWatch + 'static)>,
-    collector: &Mutex<Collector>,
-    epoch_ns: u64,
-) {
-    let Some(views) = views else { return };
+fn tick(catalog: Option<&mut CatalogWatch>, collector: &Mutex<Collector>, epoch_ns: u64) {
+    let Some(catalog) = catalog else { return };
     let (waiters, start_us) = {
         let collector = locked(collector);
         (collector.lock_waiters(), collector.start_us())
     };
     let now_us = monotonic_ns().saturating_sub(epoch_ns) as f64 / 1e3;
     let at_us = now_us - start_us.unwrap_or(now_us);
-    if let Err(error) = views.tick(at_us, &waiters) {
+    if let Err(error) = catalog.tick(at_us, &waiters) {
         tracing::debug!(%error, "cannot ask who blocks whom");
     }
 }

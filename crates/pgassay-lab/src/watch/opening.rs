@@ -8,9 +8,9 @@ use pgassay_model::check::Check;
 use pgassay_profile::{LiveServer, SessionQuery, SessionReader, SessionsError};
 use pgassay_wire::Exchange;
 
+use super::catalog::{CatalogOptions, CatalogWatch};
 use super::names::ObjectNames;
 use super::sampling::SessionSource;
-use super::views::ViewWatch;
 use super::{Connect, WatchOptions, WatchedServer};
 use crate::connector::TimedStream;
 use crate::major_version::major_of;
@@ -23,7 +23,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 pub(super) struct Opened {
     pub source: SessionSource,
     pub names: ObjectNames,
-    pub views: Option<Box<dyn ViewWatch>>,
+    pub catalog: Option<CatalogWatch>,
     pub major: String,
     pub own_pids: BTreeSet<u32>,
     pub unavailable: Vec<Check>,
@@ -58,6 +58,11 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
     let mut own_pids = options.own_pids.clone();
     own_pids.extend(exchange.backend().map(|it| it.pid.cast_unsigned()));
     let mut unavailable = Vec::new();
+    let catalog = open_catalog(server, options, &mut statements_sent);
+    let catalog = catalog
+        .map_err(|why| unavailable.push(not_asked(&why)))
+        .ok();
+    own_pids.extend(catalog.as_ref().map(CatalogWatch::own_pid));
     let live = server.live.clone();
     let learned = live.map(|live| learn(&live, &mut server.connect, &mut exchange));
     let source = match learned {
@@ -73,12 +78,35 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
     Ok(Opened {
         source,
         names,
-        views: None,
+        catalog,
         major: version.unwrap_or_default(),
         own_pids,
         unavailable,
         statements_sent: statements_sent + ObjectNames::STATEMENTS + LEARNING_STATEMENTS,
     })
+}
+
+/// The views have a connection of their own: they can be slow, and readings of sessions must not wait.
+fn open_catalog(
+    server: &mut WatchedServer,
+    options: &WatchOptions,
+    statements_sent: &mut u64,
+) -> Result<CatalogWatch> {
+    let exchange = connect(server, statements_sent)?;
+    let keeps_text = options.keeps_text;
+    CatalogWatch::open(exchange, &CatalogOptions { keeps_text })
+}
+
+/// Why the server's views are not read.
+fn not_asked(why: &anyhow::Error) -> Check {
+    Check {
+        name: "views".to_owned(),
+        value: "none".to_owned(),
+        limitation: Some(format!(
+            "{why:#}; blockers, tables, indexes and the server's state are not shown"
+        )),
+        fix: None,
+    }
 }
 
 /// About as many statements as learning takes.

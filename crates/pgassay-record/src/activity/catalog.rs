@@ -45,10 +45,6 @@ pub struct CatalogActivity {
     /// What holds back the removal of dead rows, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub horizon: Vec<HorizonHolder>,
-    /// Sessions idle in a transaction at the last reading that hold a lock on a relation, longest in this
-    /// state first, whether or not others wait for them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub idle_holders: Vec<super::RootBlocker>,
     /// Replication slots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<SlotState>,

@@ -1,8 +1,8 @@
 //! Servers on which sessions wait for each other or hold something back.
 
 use pgassay_record::activity::{
-    BlockedSession, BlockingEpisode, HorizonHolder, HorizonKind, RootBlocker, SessionHold,
-    SlotState, TableActivity,
+    BlockedSession, BlockingEpisode, HorizonHolder, HorizonKind, IdleLockHolder, RootBlocker,
+    SessionHold, SlotState, TableActivity,
 };
 
 use super::build::{
@@ -125,7 +125,12 @@ fn holder(mode: &str, idle_us: f64) -> Server {
         }),
         ..root(IDLE, idle_us)
     };
-    Server::new().catalog(|it| it.idle_holders.push(holder))
+    let mut server = Server::new();
+    server.activity.idle_lock_holders.push(IdleLockHolder {
+        ended_by: "select pg_terminate_backend(4711);".to_owned(),
+        holder,
+    });
+    server
 }
 
 fn connecting(sessions: u64, transactions: u64) -> Server {
@@ -179,12 +184,17 @@ fn of_connections() -> Vec<LiveCase> {
 }
 
 fn horizon(kind: HorizonKind, name: &str, detail: &str) -> HorizonHolder {
+    // Of slots and standbys, only the age in transactions is known; 100 per second are used.
+    let is_local = matches!(
+        kind,
+        HorizonKind::Session | HorizonKind::PreparedTransaction
+    );
     HorizonHolder {
         kind,
         name: name.to_owned(),
-        age: 500_000,
-        lasting_us: Some(120e6),
-        database: Some("shop".to_owned()),
+        age: 12_000,
+        lasting_us: is_local.then_some(120e6),
+        database: is_local.then(|| "shop".to_owned()),
         detail: detail.to_owned(),
     }
 }
@@ -271,19 +281,17 @@ fn gid_blocks(waited_us: f64) -> Server {
 }
 
 pub(super) fn edges() -> Vec<Edge> {
+    let mut all = edges_of_blocking();
+    all.extend(edges_of_horizon());
+    all
+}
+
+fn edges_of_blocking() -> Vec<Edge> {
     let share = |sessions: f64| sessions * WINDOW_US;
     let ddl_waits = |waited: f64| {
         let ddl = queued(20, 4711, "AccessExclusiveLock", waited);
         let behind = queued(21, 20, "AccessShareLock", waited);
         blocking(episode(root("active", 30e6), vec![ddl, behind]))
-    };
-    let vacuumed = |kind, name: &'static str| {
-        move |seconds: f64| kept_back(horizon(kind, name, ""), seconds * 1e6)
-    };
-    let frozen = |age: f64| {
-        let mut it = horizon(HorizonKind::Session, "4711", "");
-        it.age = age as u64;
-        kept_back(it, 600e6)
     };
     let of_wraparound = |waited: f64| {
         let vacuum = RootBlocker {
@@ -294,7 +302,7 @@ pub(super) fn edges() -> Vec<Edge> {
     };
     vec![
         // 1 / 19 of the load is 5.3%, and 1 / 21 is 4.8%.
-        edge("idle-blocker", |it| waiting_of(it), 19.0, 21.0),
+        edge("idle-blocker", waiting_of, 19.0, 21.0),
         edge(
             "idle-blocker",
             |age| blocking(episode(root(IDLE, age), eight(4e6))),
@@ -370,6 +378,20 @@ pub(super) fn edges() -> Vec<Edge> {
             0.06,
             0.05,
         ),
+    ]
+}
+
+fn edges_of_horizon() -> Vec<Edge> {
+    let share = |sessions: f64| sessions * WINDOW_US;
+    let vacuumed = |kind, name: &'static str| {
+        move |seconds: f64| kept_back(horizon(kind, name, ""), seconds * 1e6)
+    };
+    let frozen = |age: f64| {
+        let mut it = horizon(HorizonKind::Session, "4711", "");
+        it.age = age as u64;
+        kept_back(it, 600e6)
+    };
+    vec![
         edge(
             "horizon-session",
             vacuumed(HorizonKind::Session, "4711"),
@@ -465,7 +487,7 @@ fn a_row_queue_behind_one_session_is_that_sessions_finding() {
 #[test]
 fn a_younger_holder_waits_for_the_oldest_one() {
     let young = HorizonHolder {
-        age: 400_000,
+        age: 10_000,
         ..horizon(HorizonKind::Session, "4712", "")
     };
     let server = kept_back(horizon(HorizonKind::Session, "4711", ""), 20e6);
