@@ -1,7 +1,7 @@
 //! Turns readings of sessions into sums, and sums into an [`Activity`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pgassay_knowledge::wait_event;
 use pgassay_profile::{
@@ -36,6 +36,11 @@ pub(super) struct Collector {
     pub others: u32,
     /// Sessions that could not be read consistently, over all readings.
     pub unreadable: u64,
+}
+
+/// Locks a collector and ignores poisoning: a panic leaves at worst a reading uncounted.
+pub(super) fn locked(collector: &Mutex<Collector>) -> MutexGuard<'_, Collector> {
+    collector.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Collector {
@@ -318,20 +323,19 @@ impl WaitBook {
     fn index(&mut self, wait: &SessionWait, major: &str) -> (u32, u32) {
         let index = match wait {
             SessionWait::None => 0,
-            SessionWait::Number(number) => match self.by_number.get(number) {
-                Some(&index) => index,
-                None => {
-                    let index = self.add(named(major, *number));
-                    self.by_number.insert(*number, index);
-                    index
-                }
-            },
-            SessionWait::Named(name) => match self.by_name.get(name) {
-                Some(&index) => index,
-                None => self.add(name.clone()),
-            },
+            SessionWait::Number(number) => self.number(*number, major),
+            SessionWait::Named(name) => self.add(name.clone()),
         };
         (index, self.kind_of[index as usize])
+    }
+
+    fn number(&mut self, number: u32, major: &str) -> u32 {
+        if let Some(&index) = self.by_number.get(&number) {
+            return index;
+        }
+        let index = self.add(named(major, number));
+        self.by_number.insert(number, index);
+        index
     }
 
     fn add(&mut self, name: NamedWait) -> u32 {
