@@ -520,6 +520,12 @@ pub(crate) fn point_name(run: &Run, finding: &Finding) -> String {
     }
 }
 
+/// What a finding on a live server is about, such as `table public.orders`; empty for a mechanism.
+pub(crate) fn object(finding: &Finding) -> String {
+    let object = finding.object.as_ref();
+    object.map_or_else(String::new, ToString::to_string)
+}
+
 /// A finding's cost, as a difference if it compares two points.
 pub(crate) fn weight(finding: &Finding) -> String {
     match finding.difference_us {
@@ -570,6 +576,26 @@ fn fact(fact: &Fact) -> String {
             )
         }
         FactUnit::Share => format!("{} {what}", number::percent(value)),
+        FactUnit::Sessions => format!("{what} {}", number::decimals(value, 2)),
+        FactUnit::Count => {
+            format!(
+                "{what} {}",
+                number::counter_value(value, CounterUnit::Count)
+            )
+        }
+        FactUnit::PerSecond => {
+            format!(
+                "{what} {}\u{a0}/s",
+                number::counter_value(value, CounterUnit::Count)
+            )
+        }
+        FactUnit::Bytes => {
+            format!(
+                "{what} {}",
+                number::counter_value(value, CounterUnit::Bytes)
+            )
+        }
+        FactUnit::Micros => format!("{what} {}", number::age(value)),
         FactUnit::None => what.clone(),
     }
 }

@@ -1,5 +1,7 @@
 //! The strongest findings: what happens, the evidence, the suggested fix. The page has all of them.
 
+use std::fmt::Write as _;
+
 use pgassay_record::finding::{Confidence, Finding};
 use pgassay_record::run::Run;
 
@@ -40,7 +42,7 @@ pub(super) fn fixes_tried(run: &Run, style: Style) -> String {
 
 /// The section of a live server.
 pub(super) fn observed(findings: &[Finding], style: Style) -> String {
-    list(findings, style, |_| String::new())
+    list(findings, style, sentence::object)
 }
 
 fn list(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) -> String {
@@ -110,8 +112,15 @@ fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style
     }
     let columns = style.columns();
     out.push_str(&wrap(&facts, columns, INDENT, INDENT));
-    let fix = format!("→ {fix}");
-    out.push_str(&wrap(&fix, columns, INDENT, &format!("{INDENT}  ")));
+    let (fix, under) = (format!("→ {fix}"), format!("{INDENT}  "));
+    out.push_str(&wrap(&fix, columns, INDENT, &under));
+    if let Some(sql) = &finding.fix_sql {
+        // On one line, so that it can be copied.
+        let _ = writeln!(out, "{under}{sql};");
+    }
+    if let Some(risk) = &finding.risk {
+        out.push_str(&wrap(&format!("Risk: {risk}"), columns, &under, &under));
+    }
     out
 }
 
@@ -143,6 +152,38 @@ mod tests {
         assert!(text.contains(list), "{text}");
         assert!(!text.contains("Spread the counter"), "{text}");
         assert_eq!(text.matches("correlated").count(), 2, "{text}");
+    }
+
+    #[test]
+    fn a_finding_for_operators_has_its_object_its_statement_and_its_risk() {
+        let text = CAUSE.replace(
+            r#""manual": "m""#,
+            r#""manual": "m", "object": {"kind": "session", "name": "4711"}, "saved_sessions": 7.9,
+            "fix_sql": "select pg_terminate_backend(4711)", "risk": "It is rolled back.""#,
+        );
+        let text = text.replace(
+            r#""evidence": []"#,
+            r#""evidence": [
+            {"source": "waits", "what": "average sessions that wait for it", "value": 7.9,
+             "unit": "sessions"},
+            {"source": "catalog", "what": "idle in transaction for", "value": 12e6,
+             "unit": "micros"},
+            {"source": "counters", "what": "writes", "value": 40.0, "unit": "per_second"}]"#,
+        );
+        let text = text.replace(r#""difference_us": 900.0,"#, "");
+        let style = Style {
+            color: false,
+            width: 100,
+        };
+        let printed = observed(&[finding(&text)], style).replace('\u{a0}', " ");
+        for line in [
+            "Each commit waits for the disk: session 4711",
+            "average sessions that wait for it 7.90; idle in transaction for 12 s; writes 40.0 /s",
+            "select pg_terminate_backend(4711);",
+            "Risk: It is rolled back.",
+        ] {
+            assert!(printed.contains(line), "{line}\n{printed}");
+        }
     }
 
     #[test]
