@@ -51,7 +51,9 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
             .iter()
             .filter(|it| it.condition == condition)
         {
-            if let (Some(baseline), Some(variant)) = (sides.get(&0), sides.get(&comparison.variant))
+            let baseline = run.plan.baseline_of(comparison.variant);
+            if let (Some(baseline), Some(variant)) =
+                (sides.get(&baseline), sides.get(&comparison.variant))
             {
                 findings.extend(compare_sides(comparison, baseline, variant));
             }

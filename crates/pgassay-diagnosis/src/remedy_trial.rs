@@ -86,6 +86,7 @@ fn plan(
         .map(|remedy| format!("{base}, {}", remedy.name));
     let mut plan = Plan {
         variants: [base.clone()].into_iter().chain(with).collect(),
+        stepwise: false,
         // They are met: the treated variant has already run.
         requirements: Vec::new(),
         servers: Vec::new(),

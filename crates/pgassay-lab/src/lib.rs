@@ -50,6 +50,7 @@ pub mod system_env;
 mod trial_runner;
 mod trial_slot;
 mod warnings;
+pub mod watch;
 
 pub use assemble::{RunIdentity, assemble};
 pub use cancel::Canceler;
@@ -63,7 +64,7 @@ pub use load::{Clients, ClientsOrder, LoadDriver, scripts};
 pub use major_version::major_of;
 pub use observe::{
     ProfiledTrial, TrialObserver, TrialWatch, WatchDecision, WatchedTrial, add_blocked,
-    add_samples, waits,
+    add_samples_by_column, waits,
 };
 pub use options::ServerOptions;
 pub use plans::TakenPlans;

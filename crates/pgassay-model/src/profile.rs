@@ -348,6 +348,24 @@ impl Profile {
         self.nodes.iter().map(Node::total).sum()
     }
 
+    /// The samples of one column (a block, or on a live server a statement): the same nodes with a single
+    /// column. A column that does not exist has no samples.
+    #[must_use]
+    pub fn of_column(&self, column: u32) -> Self {
+        let count = |node: &Node| node.samples.get(column as usize).copied().unwrap_or(0);
+        let nodes = self.nodes.iter().map(|node| Node {
+            samples: vec![count(node)],
+            in_transactions: 0,
+            in_tail: 0,
+            ..node.clone()
+        });
+        Self {
+            frames: self.frames.clone(),
+            nodes: nodes.collect(),
+            ..Self::default()
+        }
+    }
+
     /// Blocked time as a call tree whose counts are microseconds within the observed slices. The leaf of a
     /// stack is its wait event, as a frame of the object `[wait]`.
     #[must_use]

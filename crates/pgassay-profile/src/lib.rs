@@ -12,6 +12,8 @@
 //! - [`WaitReader`] reads wait events from a backend's memory, [`ActivitySampler`] queries the server if
 //!   that is not permitted, and [`WaitLog`] counts them: they divide the blocked time and are never
 //!   shares of wall-clock time.
+//! - [`SessionReader`] reads what all sessions of a server do (state, statement, wait event) from their
+//!   status entries in shared memory, and [`SessionQuery`] queries the server if that is not possible.
 //! - [`EventCounter`] reads hardware counters of processes, and [`peak_pss_bytes`] the peak of their memory.
 //! - [`MachineConditions`] of the machine, which every result keeps.
 //! - [`ClockSteps`] and [`Clock`] measure the overhead of reading the clock.
@@ -32,7 +34,7 @@
 //! `machine` examines the machine and what it permits.
 //!
 //! Each folder uses only those before it in this order: `proc`, `perf`, `unwind`, `waits`, `machine`,
-//! `servers`, `off_cpu`, `sampling`.
+//! `servers`, `off_cpu`, `sampling`, `sessions`.
 
 mod arch;
 mod machine;
@@ -41,6 +43,7 @@ mod perf;
 mod proc;
 mod sampling;
 mod servers;
+mod sessions;
 mod unwind;
 mod waits;
 
@@ -56,12 +59,17 @@ pub use proc::clocks::{own_cpu_ns, process_cpu_ns};
 pub use proc::cpu::{CpuUse, MachineCpu, ProcessCpu, ProcessTotals};
 pub use proc::cpu_log::{CpuLog, LoggedProcess, RoleCpu};
 pub use proc::live::{LiveError, LiveProcess, LiveServer};
-pub use proc::peak_memory::peak_pss_bytes;
+pub use proc::peak_memory::{own_peak_bytes, peak_pss_bytes};
+pub use proc::priority::raise_thread_priority;
 pub use proc::process_tree_cpu::{ProcessTreeCpu, ProcessTreesCpu};
 pub use proc::role::Role;
 pub use sampling::sampler::{Sampler, SamplerConfig};
 pub use sampling::samples::{ProcessSamples, SampleMoment, Samples, Selection};
 pub use sampling::span::{Span, SpanAccount};
+pub use sessions::error::SessionsError;
+pub use sessions::query::SessionQuery;
+pub use sessions::reader::{SessionReader, SessionSweep};
+pub use sessions::reading::{SessionIdentity, SessionReading, SessionState, SessionWait};
 pub use unwind::frames::StackFrame;
 pub use unwind::object_functions::{FunctionAt, ObjectFunctions};
 pub use unwind::quality::SampleQuality;

@@ -37,7 +37,7 @@ pub fn comparisons_csv(run: &Run) -> String {
         records.push(vec![
             condition_title(run, it.condition),
             variant_name(run, it.variant).to_owned(),
-            baseline_name(run).to_owned(),
+            baseline_name(run, it.variant).to_owned(),
             sentence::verdict_word(it.verdict).to_owned(),
             tps.ratio.to_string(),
             tps.low.to_string(),

@@ -5,6 +5,7 @@
 //! reads no clock and computes no statistics: everything a report states was determined when the run
 //! was assessed.
 
+pub mod activity;
 mod calibration;
 mod comparisons;
 mod consistency;

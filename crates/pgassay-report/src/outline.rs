@@ -95,9 +95,18 @@ pub(crate) fn variant_name(run: &Run, variant: usize) -> &str {
     run.plan.variants.get(variant).map_or("?", String::as_str)
 }
 
-/// The name of the baseline, the first variant.
-pub(crate) fn baseline_name(run: &Run) -> &str {
-    variant_name(run, 0)
+/// The name of what a variant is compared with.
+pub(crate) fn baseline_name(run: &Run, variant: usize) -> &str {
+    variant_name(run, run.plan.baseline_of(variant))
+}
+
+/// What all variants are compared with, in words.
+pub(crate) fn baseline_of_all(run: &Run) -> &str {
+    if run.plan.stepwise {
+        "the variant before"
+    } else {
+        variant_name(run, 0)
+    }
 }
 
 /// A condition's full name, as `f1, 8 clients`.

@@ -33,7 +33,7 @@ pub(crate) fn title(run: &Run, it: &VariantPlanDifference) -> String {
     format!(
         "{plan} {} {differ} of {}{}",
         variant_name(run, it.variant),
-        baseline_name(run),
+        baseline_name(run, it.variant),
         conditions(run, &it.conditions)
     )
 }

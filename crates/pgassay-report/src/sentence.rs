@@ -42,7 +42,7 @@ pub(crate) fn verdict_word(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The mark of a verdict in a matrix; [`MATRIX_KEY`] explains it.
+/// The mark of a verdict in a matrix; [`matrix_key`] explains it.
 pub(crate) fn verdict_mark(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Faster => "▲",
@@ -53,8 +53,14 @@ pub(crate) fn verdict_mark(verdict: Verdict) -> &'static str {
 }
 
 /// What the marks of a matrix mean.
-pub(crate) const MATRIX_KEY: &str =
-    "▲ faster, ▼ slower, = equivalent, ? inconclusive: throughput relative to the baseline";
+pub(crate) fn matrix_key(run: &Run) -> String {
+    let baseline = if run.plan.stepwise {
+        "the variant before"
+    } else {
+        "the baseline"
+    };
+    format!("▲ faster, ▼ slower, = equivalent, ? inconclusive: throughput relative to {baseline}")
+}
 
 /// Fewer comparisons than these are clear from the sentences.
 pub(crate) const MATRIX_CELLS_MIN: usize = 4;
@@ -110,7 +116,7 @@ pub(crate) fn answers(run: &Run) -> Vec<VariantAnswer> {
 /// The answer for a variant with a single comparison, with its interval.
 fn answer_alone(run: &Run, comparison: &Comparison) -> String {
     let name = variant_name(run, comparison.variant);
-    let baseline = baseline_name(run);
+    let baseline = baseline_name(run, comparison.variant);
     let tps = &comparison.tps;
     let figures = ratio_in_words(tps);
     match comparison.verdict {
@@ -160,7 +166,7 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
     .filter(|(_, with): &(_, Vec<_>)| !with.is_empty())
     .collect();
     clauses.sort_by_key(|(_, with)| std::cmp::Reverse(with.len()));
-    let (name, baseline) = (variant_name(run, variant), baseline_name(run));
+    let (name, baseline) = (variant_name(run, variant), baseline_name(run, variant));
     let subject = match clauses.first() {
         Some((Verdict::Inconclusive, _)) => format!("{name} vs {baseline}:"),
         _ => format!("{name} is"),
@@ -514,7 +520,7 @@ pub(crate) fn point_name(run: &Run, finding: &Finding) -> String {
     };
     let (name, title) = (variant_name(run, variant), condition_title(run, condition));
     if finding.difference_us.is_some() {
-        format!("{name} vs {}, {title}", baseline_name(run))
+        format!("{name} vs {}, {title}", baseline_name(run, variant))
     } else {
         format!("{name}, {title}")
     }

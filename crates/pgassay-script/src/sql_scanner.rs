@@ -222,6 +222,59 @@ pub(crate) fn tokens(sql: &[u8]) -> Vec<Vec<u8>> {
     tokens
 }
 
+/// A lexical element of a statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SqlLexeme {
+    /// White space or a comment.
+    Blank,
+    /// A number or a string.
+    Constant,
+    /// `$1`.
+    Parameter,
+    /// A keyword or an identifier without quotes.
+    Word,
+    /// A quoted identifier, an operator's character, or a separator.
+    Other,
+    /// A quote or a comment that the end of the text cuts off.
+    Cut,
+}
+
+/// The lexical elements of a text, in order: together they are the text.
+pub(crate) fn lexemes(sql: &str) -> impl Iterator<Item = (SqlLexeme, &str)> {
+    let mut scanner = SqlScanner::plain();
+    let mut cursor = SqlCursor {
+        input: sql.as_bytes(),
+        position: 0,
+    };
+    std::iter::from_fn(move || {
+        let start = cursor.position;
+        let byte = cursor.peek(0)?;
+        let token = scanner.token(&mut cursor, byte);
+        // Tokens end before or after an ASCII character, so never within another one.
+        let text = &sql[start..cursor.position];
+        let lexeme = match token {
+            SqlToken::Blank | SqlToken::Comment => SqlLexeme::Blank,
+            SqlToken::Unterminated => SqlLexeme::Cut,
+            SqlToken::Word => SqlLexeme::Word,
+            _ => lexeme(text),
+        };
+        Some((lexeme, text))
+    })
+}
+
+/// What a token is that is neither a word nor a blank.
+fn lexeme(text: &str) -> SqlLexeme {
+    match text.as_bytes() {
+        [b'$', b'0'..=b'9', ..] => SqlLexeme::Parameter,
+        [b'\'' | b'0'..=b'9', ..]
+        | [b'.', b'0'..=b'9', ..]
+        | [_, b'\'', ..]
+        | [_, b'&', b'\'', ..]
+        | [b'$', _, ..] => SqlLexeme::Constant,
+        _ => SqlLexeme::Other,
+    }
+}
+
 enum SqlToken {
     /// White space or a comment to the end of the line.
     Blank,

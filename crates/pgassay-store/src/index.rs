@@ -288,7 +288,8 @@ fn insert_point(connection: &Connection, run: &Run, it: &PointSummary) -> rusqli
 
 fn insert_comparison(connection: &Connection, run: &Run, it: &Comparison) -> rusqlite::Result<()> {
     let (clients, label, variant) = labels(run, it.condition, it.variant);
-    let baseline = run.plan.variants.first().map_or("", String::as_str);
+    let baseline = run.plan.variants.get(run.plan.baseline_of(it.variant));
+    let baseline = baseline.map_or("", String::as_str);
     let cpu = |part: fn(&Ratio) -> f64| it.server_cpu.as_ref().map(part);
     connection.execute(
         "insert into comparison_row values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,

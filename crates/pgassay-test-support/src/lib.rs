@@ -14,6 +14,7 @@
 //! - With the feature `servers`: `servers`, as pgassay starts them; `BareServer`, a postmaster started
 //!   by hand, with its own `pg_hba.conf`; `Certificates` for TLS.
 //! - With the feature `sampling`: `sampling_is_permitted`.
+//! - With the feature `terminals`: `PseudoTerminal`, a program in a terminal.
 
 #![allow(
     clippy::missing_panics_doc,
@@ -28,6 +29,8 @@ mod certificates;
 pub mod memory;
 pub mod os;
 mod program;
+#[cfg(feature = "terminals")]
+mod pseudo_terminal;
 mod quiet;
 #[cfg(feature = "sampling")]
 mod sampling;
@@ -42,6 +45,8 @@ pub use bare_server::{BareServer, bin_directory};
 #[cfg(feature = "servers")]
 pub use certificates::{CERTIFIED_HOST, Certificates};
 pub use program::{Finished, SMALL_STUDY, Scratch, collapse_whitespace};
+#[cfg(feature = "terminals")]
+pub use pseudo_terminal::PseudoTerminal;
 pub use quiet::timing;
 #[cfg(feature = "sampling")]
 pub use sampling::sampling_is_permitted;

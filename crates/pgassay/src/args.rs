@@ -116,17 +116,26 @@ pub struct ResumeArgs {
 
 /// Flags of `pgassay profile`.
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("which").args(["pid", "dsn"]).multiple(true).required(true))]
 pub struct ProfileArgs {
+    /// Database to connect to: a name, a URI, or `keyword=value …`. Without it, --dsn and --pid, the
+    /// environment decides (PGHOST, PGDATABASE, …), as for psql.
+    #[arg(value_name = "DBNAME", conflicts_with = "dsn")]
+    pub database: Option<String>,
+
     /// Process ID of the postmaster (profiles all backends) or of a single backend.
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
 
-    /// Connect to the server to find its processes and count its transactions. On a remote server,
-    /// pgassay can only sample `pg_stat_activity`. A URI or `keyword=value …`; PGHOST etc. supply
-    /// missing parameters.
+    /// Same as DBNAME. The connection is used to find the server's processes, and to read what it knows
+    /// of its sessions, statements and tables. On a remote server, pgassay can only sample
+    /// `pg_stat_activity`.
     #[arg(long, value_name = "CONNINFO")]
     pub dsn: Option<String>,
+
+    /// Do not keep the texts of statements, only their fingerprints. By default texts are kept without
+    /// their constants.
+    #[arg(long)]
+    pub no_text: bool,
 
     /// How long to profile. Ctrl-C stops early and prints what was collected.
     #[arg(long, value_name = "TIME", default_value = "10s")]
@@ -155,6 +164,14 @@ pub struct ProfileArgs {
     /// Print the complete profile as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+impl ProfileArgs {
+    /// The connection to open; `None` if only a process is given. An empty one is by the environment.
+    pub fn conninfo(&self) -> Option<&str> {
+        let given = self.dsn.as_deref().or(self.database.as_deref());
+        given.or(self.pid.is_none().then_some(""))
+    }
 }
 
 /// The argument of `--export`.
@@ -363,7 +380,7 @@ pub struct ListArgs {
 /// Flags of `pgassay show`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// Run ID or a prefix of it, `last`, or the directory of a run.
+    /// Run ID or a prefix of it, `last`, the directory of a run, or a JSON file of `profile` or `top`.
     #[arg(default_value = "last")]
     pub run: String,
     #[command(flatten)]
@@ -375,12 +392,13 @@ pub struct ShowArgs {
 /// Flags of `pgassay report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Run ID or a prefix of it, `last`, or the directory of a run.
+    /// Run ID or a prefix of it, `last`, the directory of a run, or a JSON file of `profile` or `top`.
     #[arg(default_value = "last")]
     pub run: String,
     #[command(flatten)]
     pub results: ResultsArgs,
-    /// Output file; `-` is stdout [default: report.html in the run's directory].
+    /// Output file; `-` is stdout [default: report.html in the run's directory, or the JSON file's
+    /// name with .html].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }

@@ -45,6 +45,8 @@ pub enum CliCommand {
     Curve(Box<crate::command::curve::CurveArgs>),
     /// Profile a running server: show where its CPU time goes.
     Profile(Box<ProfileArgs>),
+    /// Watch a running server in the terminal: its statements, waits, blockers and tables.
+    Top(crate::command::top::TopArgs),
     /// Count the instructions that a transaction executes, under valgrind. Counts are repeatable
     /// even on a busy machine.
     Count(Box<crate::command::count::CountArgs>),
@@ -66,9 +68,9 @@ pub enum CliCommand {
     Study(StudyCommand),
     /// List earlier runs, newest first.
     List(ListArgs),
-    /// Print the result of an earlier run.
+    /// Print the result of an earlier run, or a saved profile of a live server.
     Show(ShowArgs),
-    /// Write the HTML report of an earlier run.
+    /// Write the HTML report of an earlier run, or of a saved profile of a live server.
     Report(ReportArgs),
     /// Check this machine for anything that limits measurement accuracy, and show how to fix it.
     Doctor(JsonArgs),

@@ -7,6 +7,7 @@ mod cli;
 mod command;
 mod exit;
 mod interrupt;
+mod observation_file;
 mod output;
 mod output_file;
 mod progress;
@@ -71,6 +72,7 @@ fn dispatch(cli: &Cli) -> Result<()> {
         CliCommand::Gate(args) => command::gate::gate(args, cli.color, &mut out)?,
         CliCommand::Curve(args) => command::curve::curve(args, cli.color, &mut out)?,
         CliCommand::Profile(args) => command::profile::profile(args, cli.color, &mut out)?,
+        CliCommand::Top(args) => command::top::top(args, cli.color)?,
         CliCommand::Calibrate(args) => command::calibrate::calibrate(args, &mut out)?,
         CliCommand::Count(args) => command::count::count(args, &mut out)?,
         CliCommand::Studies(args) => command::studies::studies(args, &mut out)?,

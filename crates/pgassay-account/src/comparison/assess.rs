@@ -44,7 +44,7 @@ pub fn assess(
         .collect::<Result<_, _>>()?;
     // All conditions together, because the verdicts of a study share one error rate.
     let all = compare_sequentially(plan, trials, &by_condition)
-        .unwrap_or_else(|| compare_all(plan.schedule.blocks, &by_condition));
+        .unwrap_or_else(|| compare_all(plan, &by_condition));
     let mut all = all.into_iter().peekable();
     for (condition, variants) in by_condition.iter().enumerate() {
         let mut summaries = Vec::new();
@@ -74,7 +74,9 @@ pub fn assess(
             assessment.ledgers.extend(ledger);
         }
         for comparison in &mut comparisons {
-            comparison.ledger = ledger::difference(&measured(0), &measured(comparison.variant))?;
+            let baseline = plan.baseline_of(comparison.variant);
+            comparison.ledger =
+                ledger::difference(&measured(baseline), &measured(comparison.variant))?;
             let side = |variant: usize| -> Option<ProfiledSide<'_>> {
                 let id = PointId::new(condition, variant);
                 let profile = profiles.get(plan.index_of(id))?;
@@ -89,8 +91,8 @@ pub fn assess(
                 })
             };
             let counted = |variant: usize| counted(trials, condition, variant);
-            comparison.counters = counted(comparison.variant).compare_with(&counted(0));
-            if let (Some(baseline), Some(variant)) = (side(0), side(comparison.variant)) {
+            comparison.counters = counted(comparison.variant).compare_with(&counted(baseline));
+            if let (Some(baseline), Some(variant)) = (side(baseline), side(comparison.variant)) {
                 comparison.cost = cost_difference(plan, &baseline, &variant);
             }
         }

@@ -4,6 +4,7 @@
 //! `pgassay_stats::judge`: the probability of any false `faster` or `slower` in the whole study is at most
 //! 5%, and so is that of any false `equivalent`. Sequential ones are in `sequential_verdicts.rs`.
 
+use pgassay_model::plan::Plan;
 use pgassay_stats as stats;
 use stats::power::DetectableFactors;
 
@@ -30,20 +31,17 @@ pub(super) struct MetricPairs {
     pub(super) steps: [f64; 2],
 }
 
-/// Compares every variant with the baseline under every condition, as one family. `by_condition` has
+/// Compares every variant with its baseline under every condition, as one family. `by_condition` has
 /// the figures of each variant.
-pub(super) fn compare_all(blocks: u32, by_condition: &[Vec<Vec<TrialFigures>>]) -> Vec<Comparison> {
+pub(super) fn compare_all(plan: &Plan, by_condition: &[Vec<Vec<TrialFigures>>]) -> Vec<Comparison> {
     let mut drafts = Vec::new();
     for (condition, variants) in by_condition.iter().enumerate() {
-        let Some((baseline, others)) = variants.split_first() else {
-            continue;
-        };
-        for (index, figures) in others.iter().enumerate() {
+        for (variant, figures) in variants.iter().enumerate().skip(1) {
             let draft = PendingComparison {
                 condition,
-                variant: index + 1,
-                sides: [baseline, figures],
-                blocks: (0..blocks).collect(),
+                variant,
+                sides: [&variants[plan.baseline_of(variant)], figures],
+                blocks: (0..plan.schedule.blocks).collect(),
             };
             let rate = draft.pairs(TPS).compare(1.0 - ALPHA);
             drafts.extend(rate.map(|rate| (draft, rate)));

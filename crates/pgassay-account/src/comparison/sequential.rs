@@ -103,7 +103,7 @@ impl<'a> RunningComparisons<'a> {
     /// Adds the unit that has ended to a comparison, if the comparison took part in all of it.
     fn add_unit(&mut self, index: usize) {
         let (condition, variant) = self.compared[index];
-        let sides = [0, variant].map(|variant| {
+        let sides = [self.plan.baseline_of(variant), variant].map(|variant| {
             let point = self.plan.index_of(PointId::new(condition, variant));
             &self.rates[point]
         });

@@ -24,16 +24,12 @@ pub(super) fn compare_sequentially(
     running.add_blocks(trials);
     let mut found = Vec::new();
     for (condition, variants) in by_condition.iter().enumerate() {
-        let Some((baseline, others)) = variants.split_first() else {
-            continue;
-        };
-        for (index, figures) in others.iter().enumerate() {
-            let variant = index + 1;
+        for (variant, figures) in variants.iter().enumerate().skip(1) {
             let used = running.used_blocks(condition, variant);
             let draft = PendingComparison {
                 condition,
                 variant,
-                sides: [baseline, figures],
+                sides: [&variants[plan.baseline_of(variant)], figures],
                 // Before the first unit, what there is, so that the figures can be shown.
                 blocks: if used.is_empty() {
                     blocks.iter().copied().collect()

@@ -17,12 +17,13 @@ fn nine_conditions() -> Plan {
     planned("[conditions]\nclients = [1, 2, 3, 4, 5, 6, 7, 8, 9]\n")
 }
 
+const TWO: &str = "[[script]]\nname = \"a\"\ntext = \"select 1\"\n\
+                   [[variant]]\nname = \"simple\"\n[[variant]]\nname = \"prepared\"\n";
+
 fn planned(more: &str) -> Plan {
-    let text = "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select 1\"\n\
-                [[variant]]\nname = \"simple\"\n[[variant]]\nname = \"prepared\"\n";
     let source = StudySource {
         file: "s.toml".to_owned(),
-        text: format!("{text}{more}[length]\npairs = 6\n"),
+        text: format!("question = \"?\"\n{TWO}{more}[length]\npairs = 6\n"),
     };
     plan(
         &source.parse().expect("the study is valid"),
@@ -123,6 +124,48 @@ fn a_steady_ratio_under_drift_is_found_and_profiled_trials_do_not_count() {
         .server_cpu_us
         .expect("totals are there");
     assert!((cpu_us - 50.0).abs() < 1e-9);
+}
+
+/// Throughput of 20 000, 28 000 and 28 000 per second.
+#[test]
+fn stepwise_each_variant_is_compared_with_the_one_before() {
+    let third = "[[variant]]\nname = \"third\"\nprotocol = \"extended\"\n";
+    for (top, ratios) in [("", [1.4, 1.4]), ("stepwise = true\n", [1.4, 1.0])] {
+        let source = StudySource {
+            file: "s.toml".to_owned(),
+            text: format!("{top}question = \"?\"\n{TWO}{third}[length]\npairs = 6\n"),
+        };
+        let study = source.parse().expect("the study is valid");
+        let plan = plan(&study, &source, &Overrides::default()).expect("it can be planned");
+        let of_third = |it: &Trial| Trial {
+            variant: 2,
+            ..it.clone()
+        };
+        let mut all = trials(1.4);
+        let third: Vec<Trial> = all
+            .iter()
+            .filter(|it| it.variant == 1)
+            .map(of_third)
+            .collect();
+        all.extend(third);
+        let assessment = assess(&plan, &["18".to_owned()], &all, &[]).expect("valid histograms");
+        let found: Vec<f64> = assessment
+            .comparisons
+            .iter()
+            .map(|it| it.tps.ratio)
+            .collect();
+        assert_eq!(found.len(), 2);
+        for (found, ratio) in found.iter().zip(ratios) {
+            assert!((found - ratio).abs() < 0.01, "{top}: {found}");
+        }
+        let [second, third] = &assessment.comparisons[..] else {
+            panic!("two variants are compared")
+        };
+        assert_eq!(second.verdict, Verdict::Faster);
+        assert_eq!(third.verdict == Verdict::Faster, top.is_empty(), "{top}");
+        let cpu = third.server_cpu.as_ref().expect("totals are there");
+        assert_eq!(cpu.ratio < 0.7, top.is_empty(), "{}", cpu.ratio);
+    }
 }
 
 #[test]

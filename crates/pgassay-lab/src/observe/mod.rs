@@ -13,7 +13,7 @@ pub mod waits;
 pub use backend_memory::BackendMemoryPeaks;
 pub use hardware_counters::HardwareCounters;
 pub use probes::Probes;
-pub use profiles::{ProfiledTrial, Profiles, add_blocked, add_samples};
+pub use profiles::{ProfiledTrial, Profiles, add_blocked, add_samples_by_column};
 pub use statistics::Statistics;
 pub use transactions::TransactionRecorder;
 

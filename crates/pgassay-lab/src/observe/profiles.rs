@@ -9,6 +9,7 @@ use pgassay_model::profile::{Frame, Profile, ProfileBuilder, Quality};
 use pgassay_profile::{Blocked, OffCpu, ProcessOffCpu, Samples, Selection, Span};
 
 use super::transactions::TransactionAccount;
+use crate::watch::StackColumns;
 
 /// The samples of one profiled trial.
 pub struct ProfiledTrial<'a> {
@@ -163,7 +164,7 @@ impl Profiles {
 }
 
 /// Adds the samples of some processes to a block of a profile.
-pub fn add_samples(
+fn add_samples(
     builder: &mut ProfileBuilder,
     block: usize,
     samples: &Samples,
@@ -173,6 +174,39 @@ pub fn add_samples(
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         builder.add(block, stack.map(frame), count);
     }
+    add_quality(builder, samples, selection);
+}
+
+/// Adds the samples of some processes to several columns of a profile, by column and stack. The last
+/// column gets what is in no other.
+pub fn add_samples_by_column(
+    builder: &mut ProfileBuilder,
+    columns: &StackColumns,
+    samples: &Samples,
+    selection: &Selection<'_>,
+) {
+    let mut rest = selection.counts.clone();
+    let mut add = |column, stack: u32, count: u64| {
+        let frames = samples.stacks[stack as usize].iter();
+        let frames = frames.map(|&at| frame(&samples.frames[at as usize]));
+        builder.add(column, frames, u32::try_from(count).unwrap_or(u32::MAX));
+    };
+    let mut counts: Vec<_> = columns.counts.iter().collect();
+    counts.sort_unstable();
+    for (&(column, stack), &count) in counts {
+        let left = rest.entry(stack).or_default();
+        // Never more than there are.
+        let count = count.min(*left);
+        *left -= count;
+        add(column, stack, count);
+    }
+    for (stack, count) in rest.into_iter().filter(|(_, count)| *count > 0) {
+        add(columns.len() - 1, stack, count);
+    }
+    add_quality(builder, samples, selection);
+}
+
+fn add_quality(builder: &mut ProfileBuilder, samples: &Samples, selection: &Selection<'_>) {
     builder.add_quality(&Quality {
         samples: selection.quality.total,
         user_samples: selection.quality.with_user,

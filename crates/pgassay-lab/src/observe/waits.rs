@@ -39,7 +39,7 @@ impl WaitProbe {
         server: &LiveServer,
         mut connect: Option<impl FnMut() -> Result<Exchange<TimedStream>>>,
     ) -> (Option<Self>, Option<Check>) {
-        let refusal = match reader(server, connect.as_mut()) {
+        let refusal = match wait_reader(server, connect.as_mut()) {
             Ok(reader) => return (Some(Self::Memory(reader)), None),
             Err(refusal) => refusal,
         };
@@ -74,7 +74,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Finds where a server stores its wait events. Before version 14 this takes two connections.
-fn reader(
+pub(crate) fn wait_reader(
     server: &LiveServer,
     connect: Option<&mut impl FnMut() -> Result<Exchange<TimedStream>>>,
 ) -> Result<WaitReader> {
@@ -205,16 +205,21 @@ fn named(major: &str, number: u32) -> NamedWait {
     NamedWait { kind, name }
 }
 
-/// Why waits in memory are not readable, how to permit it, and what is used instead.
-fn refused(why: &anyhow::Error, asking: Option<&Result<WaitProbe>>) -> Check {
-    let (limits, fix) = match why.downcast_ref::<WaitError>() {
+/// Why memory is not readable, and how to permit it.
+pub(crate) fn refusal(why: &anyhow::Error) -> (String, Option<String>) {
+    match why.downcast_ref::<WaitError>() {
         Some(WaitError::NotPermitted(refusal)) => {
             let effect = format!("{}: {}", refusal.what, refusal.why);
             (effect, Some(refusal.commands.join("  or  ")))
         }
         Some(WaitError::NeedsConnection) => (why.to_string(), Some("--dsn".to_owned())),
         _ => (format!("{why:#}"), None),
-    };
+    }
+}
+
+/// Why waits in memory are not readable, how to permit it, and what is used instead.
+fn refused(why: &anyhow::Error, asking: Option<&Result<WaitProbe>>) -> Check {
+    let (limits, fix) = refusal(why);
     let (value, limits) = match asking {
         None => ("none", limits),
         Some(Err(error)) => (

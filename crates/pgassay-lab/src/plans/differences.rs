@@ -16,7 +16,8 @@ pub fn differences(plan: &Plan, points: &[PointPlans]) -> Vec<VariantPlanDiffere
     };
     for condition in 0..plan.conditions.len() {
         for variant in 1..plan.variants.len() {
-            let (Some(a), Some(b)) = (of(condition, 0), of(condition, variant)) else {
+            let baseline = plan.baseline_of(variant);
+            let (Some(a), Some(b)) = (of(condition, baseline), of(condition, variant)) else {
                 continue;
             };
             let known = found

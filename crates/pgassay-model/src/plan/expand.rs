@@ -66,6 +66,10 @@ pub fn plan(
         }
     }
     let mut servers = expansion.servers.plans;
+    if study.stepwise && !study.expect.is_empty() {
+        let message = "expectations compare with the first variant; remove `stepwise` or `expect`";
+        return Err(source.error_at(&["stepwise"], message.to_owned()));
+    }
     count_connections(source, &mut servers, &points, &conditions, variants.len())?;
     let has_own_server = servers.iter().any(|it| it.dsn.is_none());
     let schedule = schedule(study, source, overrides, (points.len(), has_own_server))?;
@@ -74,6 +78,7 @@ pub fn plan(
             .iter()
             .map(|(_, variant)| variant.name.clone())
             .collect(),
+        stepwise: study.stepwise,
         requirements: requirements(variants.iter().map(|(_, variant)| *variant)),
         servers,
         conditions,

@@ -73,6 +73,9 @@ pub struct Overrides {
 pub struct Plan {
     /// Names of the variants; the first is the baseline.
     pub variants: Vec<String>,
+    /// Whether each variant is compared with the one before it, and not with the baseline.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stepwise: bool,
     /// What variants need to run, for those that need something.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requirements: Vec<Requirement>,
@@ -477,6 +480,15 @@ impl Plan {
                 && point.driver == DriverKind::Postgres
         });
         sharing.count() as u32 * self.conditions[condition].clients
+    }
+
+    /// The variant that this one is compared with: the first, or the one before it. The first variant's is itself.
+    pub fn baseline_of(&self, variant: usize) -> usize {
+        if self.stepwise {
+            variant.saturating_sub(1)
+        } else {
+            0
+        }
     }
 
     /// Number of trials per block, without those for hardware counters.

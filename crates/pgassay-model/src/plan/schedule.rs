@@ -16,10 +16,11 @@ const CONNECTIONS_SPARE: u32 = 10;
 /// `pgassay_stats::sequential` are for these numbers.
 const SERVER_STARTS_SEQUENTIAL_MAX: u32 = 12;
 const PAIRS_SEQUENTIAL_MAX: u32 = 48;
-/// Trials of a server start, which cost less than the start itself: timed ones per point and repeat (2),
-/// and profiled ones.
-const REPEATS_PER_SERVER_START: u32 = 4;
-const PROFILED_PER_SERVER_START: u32 = 2;
+/// Trials of a server start, which cost less than the start itself: repeats of two timed ones per point,
+/// and profiled ones. The first choice whose trials are not shorter than [`TRIAL_US_WORTH`], or the last: what is
+/// done between two trials takes as long as a short trial, and more with many clients.
+const TRIALS_PER_SERVER_START: [(u32, u32); 3] = [(4, 2), (2, 1), (1, 1)];
+const TRIAL_US_WORTH: u64 = 200_000;
 
 /// Limit on pairs: more would take weeks, however short their trials.
 const PAIRS_MAX: u32 = 100_000;
@@ -80,20 +81,22 @@ impl BlockCounts {
         }
     }
 
-    fn sequential(length: &Length, has_own_server: bool) -> Self {
+    /// The choices of a sequential schedule, best first.
+    fn sequential(length: &Length, has_own_server: bool) -> Vec<Self> {
         let each = length.restart_every;
         if each == 0 || !has_own_server {
-            return Self {
+            return vec![Self {
                 stopping: StoppingRule::Sequential,
                 ..Self::fixed(PAIRS_SEQUENTIAL_MAX)
-            };
+            }];
         }
-        Self {
+        let of_start = |(repeats, profiled): (u32, u32)| Self {
             stopping: StoppingRule::Sequential,
             blocks: SERVER_STARTS_SEQUENTIAL_MAX * each,
-            repeats: (REPEATS_PER_SERVER_START / each).max(1),
-            profiled: (PROFILED_PER_SERVER_START / each).max(1),
-        }
+            repeats: (repeats / each).max(1),
+            profiled: (profiled / each).max(1),
+        };
+        TRIALS_PER_SERVER_START.into_iter().map(of_start).collect()
     }
 }
 
@@ -107,8 +110,8 @@ pub(super) fn schedule(
 ) -> Result<Schedule, StudyError> {
     let length = &study.length;
     check_length(study, source, overrides)?;
-    let blocks = match fixed_pairs(study, overrides) {
-        Some(pairs) => BlockCounts::fixed(pairs),
+    let choices = match fixed_pairs(study, overrides) {
+        Some(pairs) => vec![BlockCounts::fixed(pairs)],
         None => BlockCounts::sequential(length, has_own_server),
     };
     let chosen = if overrides.quick {
@@ -117,10 +120,28 @@ pub(super) fn schedule(
         length.full
     };
     let total = overrides.length.unwrap_or(chosen).duration().as_micros() as u64;
+    let schedules = choices.iter().map(|blocks| {
+        let schedule = of_blocks(study, overrides, blocks);
+        let trials = points as u64 * schedule.trials_per_point();
+        // Round to whole milliseconds for readability.
+        let trial_us = total / trials / 1000 * 1000;
+        Schedule {
+            trial_us: trial_us.max(TRIAL_US_MIN),
+            ..schedule
+        }
+    });
+    let schedules: Vec<Schedule> = schedules.collect();
+    let is_worth = |it: &&Schedule| it.trial_us >= TRIAL_US_WORTH;
+    let chosen = schedules.iter().find(is_worth).or(schedules.last());
+    Ok(*chosen.expect("there is a choice"))
+}
+
+/// The schedule with these blocks, with trials of the shortest length.
+fn of_blocks(study: &Study, overrides: &Overrides, blocks: &BlockCounts) -> Schedule {
     let max_time = overrides
         .max_time
         .map(|it| it.duration().as_micros() as u64);
-    let schedule = Schedule {
+    Schedule {
         blocks: blocks.blocks,
         stopping: blocks.stopping,
         repeats: blocks.repeats,
@@ -135,19 +156,12 @@ pub(super) fn schedule(
         settle_us: SETTLE_US,
         warm_up_window_us: WARM_UP_WINDOW_US,
         warm_up_cap_us: WARM_UP_CAP_US,
-        threads: length.threads,
+        threads: study.length.threads,
         seed: overrides.seed,
-        blocks_per_server_start: length.restart_every,
+        blocks_per_server_start: study.length.restart_every,
         maintenance: study.maintenance,
         plans: study.plans && !overrides.without_plans,
-    };
-    let trials = points as u64 * schedule.trials_per_point();
-    // Round to whole milliseconds for readability.
-    let trial_us = (total / trials / 1000 * 1000).max(TRIAL_US_MIN);
-    Ok(Schedule {
-        trial_us,
-        ..schedule
-    })
+    }
 }
 
 /// The fixed number of pairs, if the user or the study gives one. A gate or a time limit decides when to stop,

@@ -50,6 +50,9 @@ pub struct Study {
     pub script: Vec<Script>,
     /// The choices to compare. The first is the baseline.
     pub variant: Vec<Variant>,
+    /// Compare each variant with the one before it instead of with the first: for releases or commits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stepwise: bool,
     /// The conditions to compare variants in; each combination gets a verdict.
     #[serde(default)]
     pub conditions: Conditions,

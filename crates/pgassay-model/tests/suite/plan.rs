@@ -106,6 +106,9 @@ fn without_pairs_a_plan_is_sequential_and_a_server_start_is_its_unit() {
         ..Overrides::default()
     };
     assert_eq!(of("pairs = 5", &limited), (Sequential, 12, 8, 2));
+    // Short trials would waste time between them: fewer and longer ones.
+    assert_eq!(of("full = \"40s\"", &usual), (Sequential, 12, 4, 1));
+    assert_eq!(of("full = \"5s\"", &usual), (Sequential, 12, 2, 1));
     let round = planned(SMALL, &usual).unwrap().block(0).remove(0);
     assert_eq!((round.timed.len(), round.profiled.len()), (16, 4));
     let repeats: Vec<&[usize]> = round.timed.chunks(4).collect();
@@ -138,7 +141,7 @@ fn the_founding_study_needs_one_server_and_twenty_seven_points() {
     assert_eq!(plan.conditions[5].title(), "plain, 64 clients");
     assert_eq!(
         plan.measurement_us() / 1_000_000,
-        89,
+        179,
         "approximately the time that the study requests"
     );
 }

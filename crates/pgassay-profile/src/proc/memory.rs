@@ -34,6 +34,37 @@ pub(crate) fn read_some(pid: u32, address: u64, into: &mut [u8]) -> io::Result<u
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
+/// Fills the buffer from several addresses with their lengths, in this order and in one call; at most
+/// 1024 (`UIO_MAXIOV`).
+pub(crate) fn read_parts(pid: u32, parts: &[(u64, usize)], into: &mut [u8]) -> io::Result<()> {
+    let local = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    let remote = parts.iter().map(|&(address, length)| libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: length,
+    });
+    let remote: Vec<libc::iovec> = remote.collect();
+    // SAFETY: the local vector is our buffer with its size, which the kernel does not exceed; it checks
+    // the remote ones.
+    let read = unsafe {
+        libc::process_vm_readv(
+            pid.cast_signed(),
+            &raw const local,
+            1,
+            remote.as_ptr(),
+            remote.len() as libc::c_ulong,
+            0,
+        )
+    };
+    match usize::try_from(read) {
+        Ok(read) if read == into.len() => Ok(()),
+        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

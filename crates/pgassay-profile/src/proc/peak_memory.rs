@@ -26,6 +26,12 @@ pub fn peak_pss_bytes(pid: u32) -> io::Result<u64> {
     })
 }
 
+/// The largest resident set of this process so far, in bytes; 0 if `/proc` is not readable.
+pub fn own_peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    kib(&status, "VmHWM:").unwrap_or(0) * KIB
+}
+
 fn peak_bytes(status: &str, rollup: &str) -> Option<u64> {
     let [peak, now] = [kib(status, "VmHWM:")?, kib(status, "VmRSS:")?];
     let returned = peak.saturating_sub(now);
@@ -61,6 +67,7 @@ mod tests {
         let filled = vec![1u8; BYTES];
         assert_eq!(std::hint::black_box(&filled)[BYTES - 1], 1);
         drop(filled);
+        assert!(own_peak_bytes() > BYTES as u64);
         let peak = peak_pss_bytes(own).unwrap();
         // The kernel's counters lag behind by some pages per CPU.
         assert!(peak > BYTES as u64 * 9 / 10, "{peak}");

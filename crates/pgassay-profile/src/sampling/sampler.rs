@@ -45,6 +45,8 @@ pub struct SamplerConfig {
     pub ring_bytes: usize,
     /// Whether and how to record off-CPU time.
     pub off_cpu: Option<OffCpuConfig>,
+    /// Whether to keep each sample with its time even without `off_cpu`; see [`Samples::moments`].
+    pub keeps_moments: bool,
 }
 
 impl Default for SamplerConfig {
@@ -55,6 +57,7 @@ impl Default for SamplerConfig {
             stack_bytes: 24 * 1024,
             ring_bytes: 2 * 1024 * 1024,
             off_cpu: None,
+            keeps_moments: false,
         }
     }
 }
@@ -124,9 +127,14 @@ impl Sampler {
         let wake = Arc::new(Wake::new().map_err(|source| os("eventfd", source))?);
         let (orders, received) = channel();
         let reader_wake = wake.clone();
+        let keeps_moments = config.keeps_moments;
         let thread = std::thread::Builder::new()
             .name("pgassay-samples".to_owned())
-            .spawn(move || SamplerThread::new(events, slicer, reader_wake).run(&received))
+            .spawn(move || {
+                let mut thread = SamplerThread::new(events, slicer, reader_wake);
+                thread.tally.keeps_moments = keeps_moments;
+                thread.run(&received);
+            })
             .map_err(|source| os("starting a thread", source))?;
         let sampler = Self {
             orders,

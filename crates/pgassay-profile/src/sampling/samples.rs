@@ -56,7 +56,7 @@ pub struct Samples {
     pub stripped_objects: Vec<Arc<str>>,
     /// Off-CPU time, if requested.
     pub off_cpu: Option<OffCpu>,
-    /// Individual samples if `off_cpu` was requested; at most a million.
+    /// Individual samples if `off_cpu` or `keeps_moments` was requested; at most a million.
     pub moments: Vec<SampleMoment>,
 }
 

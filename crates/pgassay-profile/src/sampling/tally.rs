@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, HashMap};
 pub(crate) struct SampleTally {
     pub servers: ProfiledServers,
     pub window: SampleWindow,
+    /// Keep each sample even if there are no slices.
+    pub keeps_moments: bool,
 }
 
 /// The counts between a start and a stop.
@@ -45,6 +47,7 @@ impl SampleTally {
         Self {
             servers: ProfiledServers::new(kernel),
             window: SampleWindow::default(),
+            keeps_moments: false,
         }
     }
 
@@ -128,7 +131,8 @@ impl SampleTally {
         }
         counted.quality += quality;
         *counted.counts.entry(stack).or_default() += 1;
-        if self.window.slices.is_used() && self.window.moments.len() < MOMENTS_MAX {
+        let keeps = self.keeps_moments || self.window.slices.is_used();
+        if keeps && self.window.moments.len() < MOMENTS_MAX {
             self.window.moments.push(SampleMoment {
                 pid: sample.pid,
                 time_ns: sample.time_ns,

@@ -146,10 +146,14 @@ impl WaitReader {
     /// # Errors
     /// The process has ended, has no `PGPROC`, or is not readable.
     pub fn read(&self, pid: u32) -> io::Result<u32> {
-        let at = read_pointer(pid, self.pointer)?;
         let mut number = [0; 4];
-        memory::read(pid, at + self.offset, &mut number)?;
+        memory::read(pid, self.address(pid)?, &mut number)?;
         Ok(u32::from_ne_bytes(number))
+    }
+
+    /// The address of the process's `wait_event_info`.
+    pub(crate) fn address(&self, pid: u32) -> io::Result<u64> {
+        Ok(read_pointer(pid, self.pointer)? + self.offset)
     }
 }
 
@@ -163,7 +167,7 @@ fn unreadable(pid: u32, source: io::Error) -> WaitError {
 }
 
 /// The address of a variable in the server's program.
-fn find_variable(pid: u32, name: &str) -> Result<Option<u64>, WaitError> {
+pub(crate) fn find_variable(pid: u32, name: &str) -> Result<Option<u64>, WaitError> {
     let mappings = maps::read(pid).map_err(|source| unreadable(pid, source))?;
     if mappings.is_empty() {
         // If reading is not permitted, the kernel may also show an empty file.
@@ -213,7 +217,7 @@ fn holding(pid: u32, pointer: u64, number: u32, among: &[u64]) -> Result<Vec<u64
     Ok(among.iter().filter(holds).copied().collect())
 }
 
-fn read_pointer(pid: u32, address: u64) -> io::Result<u64> {
+pub(crate) fn read_pointer(pid: u32, address: u64) -> io::Result<u64> {
     let mut bytes = [0; 8];
     memory::read(pid, address, &mut bytes)?;
     match u64::from_ne_bytes(bytes) {

@@ -132,6 +132,11 @@ impl Observation {
         self.profile.as_ref().filter(|profile| profile.total() > 0)
     }
 
+    /// Whether CPU totals, stacks or wait events were observed, and not only activity.
+    pub fn has_mechanisms(&self) -> bool {
+        self.backends.is_some() || self.waits.is_some() || self.profile.is_some()
+    }
+
     /// The exact CPU time of the backends; 0 if unknown.
     pub fn on_cpu_us(&self) -> f64 {
         self.backends.map_or(0.0, |it| it.on_cpu_us)

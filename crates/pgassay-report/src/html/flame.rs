@@ -12,14 +12,20 @@ use std::fmt::Write as _;
 use maud::{Markup, PreEscaped, html};
 use pgassay_account::instructions::{CallTree, InstructionCosts};
 use pgassay_model::profile::{Frame, Profile};
+use pgassay_record::activity::LoadBy;
 use pgassay_record::observation::{Observation, TimeDivisor};
 use pgassay_record::run::Run;
 use serde_json::{Value, json};
 
-use crate::outline::{baseline_name, comparison, condition_title, explained, point, profile};
+use crate::activity::statement_text;
+use crate::outline::{baseline_of_all, comparison, condition_title, explained, point, profile};
+use crate::terminal::cut;
 
 /// Subtrees below this share of every variant's total are summed.
 const BELOW_SHARE: f64 = 0.0005;
+/// Statements with a flame graph of their own, and the width of their titles.
+const STATEMENTS_MAX: usize = 20;
+const STATEMENT_WIDTH: usize = 60;
 const BELOW_NAME: &str = "(below 0.05%)";
 
 /// Times are kept in tenths of a nanosecond: with thousands of nodes, rounding to whole nanoseconds
@@ -70,7 +76,7 @@ pub(super) fn section(run: &Run) -> Markup {
             " or, under the conditions marked “instruction counts”, instructions per transaction"
         }
         "; callers are above their callees. "
-        (how_to_read_a_difference(baseline_name(run)))
+        (how_to_read_a_difference(baseline_of_all(run)))
         " Pale boxes are within noise."
     };
     drawing(data(run).as_ref(), &lead)
@@ -128,6 +134,9 @@ pub(super) fn observed(observation: &Observation) -> Markup {
         "Width is the backends' CPU time " (per) "; callers are above their callees."
         @if observation.seen_blocked().is_some() {
             " Select the other condition to see the time that they were blocked, by call path and wait."
+        }
+        @if !sampled_statements(observation).is_empty() {
+            " The other conditions are the statements with the highest load, on the same scale."
         }
     };
     drawing(observed_data(observation).as_ref(), &lead)
@@ -234,10 +243,55 @@ fn observed_data(observation: &Observation) -> Option<Value> {
         let branches = pruned(&tree.branches, below);
         conditions.push(tree_json(title, &branches, &[0.0], unit));
     }
+    let ns_per_sample = observation.basis().of(observation.cpu_us_per_sample()) * NS_PER_US;
+    for (statement, column) in sampled_statements(observation) {
+        let (Some(profile), Some(activity)) = (observation.sampled(), &observation.activity) else {
+            break;
+        };
+        let of_statement = profile.of_column(column);
+        let mut tree = Tree::default();
+        tree.grow(&mut forest, &of_statement, (0, 1), ns_per_sample);
+        let branches = pruned(&tree.branches, below);
+        let text = cut(&statement_text(activity, Some(statement)), STATEMENT_WIDTH);
+        let title = format!("on CPU: {text}");
+        conditions.push(tree_json(&title, &branches, &[0.0], unit));
+    }
     if conditions.is_empty() {
         return None;
     }
     Some(forest.data(&[""], &conditions, [0, 0]))
+}
+
+/// The statements that have CPU samples, those with the highest load first: index of the statement, and
+/// column of the profile.
+fn sampled_statements(observation: &Observation) -> Vec<(u32, u32)> {
+    let (Some(profile), Some(activity)) = (observation.sampled(), &observation.activity) else {
+        return Vec::new();
+    };
+    let rows = activity.load_by(LoadBy::Statement).into_iter();
+    let has_samples = |column: u32| {
+        let at = column as usize;
+        let mut nodes = profile.nodes.iter();
+        nodes.any(|node| node.samples.get(at).is_some_and(|count| *count > 0))
+    };
+    rows.filter_map(|row| {
+        let statement = row.index?;
+        let column = activity.statements.get(statement as usize)?.profile_column;
+        Some((statement, column.filter(|it| has_samples(*it))?))
+    })
+    .take(STATEMENTS_MAX)
+    .collect()
+}
+
+/// The condition of each statement's flame graph, by the statement's index.
+pub(super) fn statement_conditions(observation: &Observation) -> HashMap<u32, usize> {
+    let sides = usize::from(observation.sampled().is_some())
+        + usize::from(observation.seen_blocked().is_some());
+    let statements = sampled_statements(observation).into_iter();
+    statements
+        .zip(sides..)
+        .map(|((statement, _), condition)| (statement, condition))
+        .collect()
 }
 
 /// A frame that is not a function of a program.

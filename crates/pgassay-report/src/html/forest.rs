@@ -9,7 +9,7 @@ use pgassay_record::run::Run;
 
 use super::scale::{Scale, percent, tick_label};
 use crate::outline::{
-    EQUIVALENCE_MARGIN, Group, baseline_name, clients, comparison, groups, variant_name,
+    EQUIVALENCE_MARGIN, Group, baseline_of_all, clients, comparison, groups, variant_name,
 };
 use crate::{number, outlook, reliability, sentence};
 
@@ -20,7 +20,7 @@ pub(super) fn section(run: &Run) -> Markup {
         section #verdicts {
             h2 { "Verdicts" }
             p.lead {
-                "Throughput relative to " b { (baseline_name(run)) } ", with "
+                "Throughput relative to " b { (baseline_of_all(run)) } ", with "
                 (sentence::levels(run)) " confidence intervals. The gray band is the equivalence "
                 "margin of ±2%."
             }

@@ -165,7 +165,10 @@ fn account(
     difference: &LedgerDifference,
     open: bool,
 ) -> Markup {
-    let names = [baseline_name(run), variant_name(run, comparison.variant)];
+    let names = [
+        baseline_name(run, comparison.variant),
+        variant_name(run, comparison.variant),
+    ];
     let groups: Vec<CostRow> = difference
         .groups
         .iter()

@@ -12,7 +12,7 @@ pub(super) fn matrix(run: &Run) -> Markup {
     html! {
         @if sentence::has_matrix(run) {
             table.matrix {
-                caption { (sentence::MATRIX_KEY) }
+                caption { (sentence::matrix_key(run)) }
                 tr {
                     th {}
                     @for variant in variants.clone() { th { (variant_name(run, variant)) } }

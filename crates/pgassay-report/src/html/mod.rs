@@ -8,6 +8,7 @@
 //! here. `maud` escapes every value; the only raw parts are this crate's own style sheet and script, and
 //! JSON in which no character can end its element.
 
+mod activity;
 mod curves;
 mod expectations;
 mod findings;
@@ -41,7 +42,8 @@ use pgassay_record::run::{Run, WarningKind};
 use sha2::{Digest, Sha256};
 
 use crate::outline::{
-    ThroughputUnit, baseline_name, condition_title, explained, plus_minus, variant_name,
+    ThroughputUnit, baseline_name, baseline_of_all, condition_title, explained, plus_minus,
+    variant_name,
 };
 use crate::{calibration, number, sentence};
 
@@ -195,7 +197,7 @@ fn cost(run: &Run) -> Markup {
             section #cost {
                 h2 { "Where CPU time differs" }
                 p.lead {
-                    "Server CPU time in µs per " (unit.one()) ", from " (baseline_name(run))
+                    "Server CPU time in µs per " (unit.one()) ", from " (baseline_of_all(run))
                     " at the top to the variant at the bottom. Totals are exact; their breakdown "
                     "comes from samples. " span.key.down { "Costs less" } ", " span.key.up { "costs more" } ", "
                     span.key.noise { "within noise" } "; thin lines are confidence intervals."
@@ -216,7 +218,7 @@ fn cost(run: &Run) -> Markup {
 /// Waterfalls, functions, and the link to the flame graph of one comparison.
 fn account(run: &Run, comparison: &Comparison, cost: &CostDifference, open: bool) -> Markup {
     let variant = variant_name(run, comparison.variant);
-    let names = [baseline_name(run), variant];
+    let names = [baseline_name(run, comparison.variant), variant];
     html! {
         details open[open] {
             summary {

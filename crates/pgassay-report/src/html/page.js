@@ -219,7 +219,7 @@
   document.querySelectorAll(".to-flame").forEach((link) => link.addEventListener("click", () => {
     chooseCondition.value = link.dataset.condition;
     chooseVariant.value = link.dataset.variant;
-    mode = "d";
+    mode = data.variants.length > 1 ? "d" : "a";
     show();
   }));
   show();

@@ -75,7 +75,10 @@ fn difference(
     statement: &StatementPlanDifference,
     sides: [&StatementPlans; 2],
 ) -> Markup {
-    let names = [baseline_name(run), variant_name(run, it.variant)];
+    let names = [
+        baseline_name(run, it.variant),
+        variant_name(run, it.variant),
+    ];
     let [before, after] = sides;
     html! {
         p { code { (after.text) } @if before.text != after.text { " instead of " code { (before.text) } } }

@@ -33,12 +33,12 @@ fn table(run: &Run, comparison: &Comparison, rows: &[PriceRow]) -> Markup {
     html! {
         div.scroll { table {
             caption {
-                (variant_name(run, comparison.variant)) " vs " (baseline_name(run)) ", "
+                (variant_name(run, comparison.variant)) " vs " (baseline_name(run, comparison.variant)) ", "
                 (condition_title(run, comparison.condition))
             }
             thead { tr {
                 th {}
-                th.n scope="col" { (baseline_name(run)) }
+                th.n scope="col" { (baseline_name(run, comparison.variant)) }
                 th.n scope="col" { (variant_name(run, comparison.variant)) }
             } }
             tbody {

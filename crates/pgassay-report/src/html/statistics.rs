@@ -38,12 +38,12 @@ fn differences(run: &Run, comparison: &Comparison) -> Markup {
     html! {
         div.scroll { table {
             caption {
-                (variant_name(run, comparison.variant)) " vs " (baseline_name(run)) ", "
+                (variant_name(run, comparison.variant)) " vs " (baseline_name(run, comparison.variant)) ", "
                 (condition_title(run, comparison.condition))
             }
             thead { tr {
                 th scope="col" { "counter" }
-                th.n scope="col" { (baseline_name(run)) }
+                th.n scope="col" { (baseline_name(run, comparison.variant)) }
                 th.n scope="col" { (variant_name(run, comparison.variant)) }
                 th.n scope="col" { "difference" }
                 th.n scope="col" { "±" }

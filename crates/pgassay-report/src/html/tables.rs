@@ -6,7 +6,7 @@ use pgassay_account::cost_row::{Change, CostRow};
 use pgassay_record::run::Run;
 
 use crate::outline::{
-    ThroughputUnit, baseline_name, condition_title, per_transaction, plus_minus, point, top_rows,
+    ThroughputUnit, baseline_of_all, condition_title, per_transaction, plus_minus, point, top_rows,
     variant_name,
 };
 use crate::{number, reliability, sentence};
@@ -81,7 +81,7 @@ pub(super) fn ratios(run: &Run) -> Markup {
     html! {
         div.scroll { table {
             caption {
-                "Ratios to " (baseline_name(run)) ", with " (sentence::levels(run))
+                "Ratios to " (baseline_of_all(run)) ", with " (sentence::levels(run))
                 " confidence intervals. Throughput above 1 is better; for latency and server CPU "
                 "time, below 1 is better."
             }

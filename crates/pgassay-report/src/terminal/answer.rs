@@ -5,7 +5,7 @@ use pgassay_record::run::Run;
 
 use super::style::{Style, clients, heading};
 use super::table::{Alignment, Table, TextStyle, cell, inked, name, wrap};
-use crate::outline::{ThroughputUnit, baseline_name, comparison, groups, variant_name};
+use crate::outline::{ThroughputUnit, baseline_of_all, comparison, groups, variant_name};
 use crate::{number, outlook, reliability, sentence};
 
 /// The section; empty without comparisons.
@@ -21,7 +21,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     };
     let explanation = format!(
         "throughput relative to {}, with {} CI; SD of the pairs{effect}",
-        baseline_name(run),
+        baseline_of_all(run),
         sentence::levels(run)
     );
     // From the longest to the shortest: the first that fits is printed.

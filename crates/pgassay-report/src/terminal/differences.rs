@@ -30,7 +30,7 @@ impl DifferenceTable {
         let titles = [
             "",
             names,
-            &visible(baseline_name(run)),
+            &visible(baseline_name(run, comparison.variant)),
             &visible(variant_name(run, comparison.variant)),
             "difference",
             "±",
@@ -141,7 +141,7 @@ pub(super) fn title(run: &Run, comparison: &Comparison) -> String {
     format!(
         "{} vs {}, {}",
         variant_name(run, comparison.variant),
-        baseline_name(run),
+        baseline_name(run, comparison.variant),
         condition_title(run, comparison.condition)
     )
 }

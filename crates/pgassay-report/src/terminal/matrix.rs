@@ -36,6 +36,6 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     if table.width() > style.columns() {
         return String::new();
     }
-    let key = wrap(sentence::MATRIX_KEY, style.columns(), "  ", "  ");
+    let key = wrap(&sentence::matrix_key(run), style.columns(), "  ", "  ");
     format!("{}{key}", table.render(style.color))
 }

@@ -5,6 +5,7 @@
 //! in response time lies, for the most informative comparison; findings; then limitations and warnings. The
 //! text is complete without color. The HTML page has the details.
 
+mod activity;
 mod answer;
 mod cost;
 mod differences;
@@ -27,6 +28,7 @@ mod table;
 pub use observation::observation_text;
 pub use scalability::scalability_text;
 pub use style::Style;
+pub use table::{cut, fit, visible};
 
 use pgassay_record::run::Run;
 

@@ -3,9 +3,9 @@
 use pgassay_account::ledger::{explained_share, groups};
 use pgassay_record::observation::{CpuRow, Observation};
 
-use super::findings;
 use super::style::{Style, heading};
 use super::table::{Alignment, Cell, Table, TextStyle, bar, cell, inked, name, paint, wrap};
+use super::{activity, findings};
 use crate::ledger::{group_name, nature_word, tier};
 use crate::{number, sentence};
 
@@ -19,32 +19,48 @@ const BAR_WIDTH: usize = 16;
 
 /// The observation as text, with a final newline.
 pub fn observation_text(observation: &Observation, style: &Style) -> String {
-    let sections = [
-        opening(observation, *style),
-        time(observation, *style),
-        ledger(observation, *style),
-        waits(observation, *style),
+    let mut sections = vec![opening(observation, *style)];
+    let findings = findings::observed(&observation.findings, *style);
+    if let Some(activity) = &observation.activity {
+        sections.push(activity::answer(activity, *style));
+        sections.push(findings);
+        sections.extend(activity::sections(activity, *style));
+        sections.extend(mechanisms(observation, *style));
+    } else {
+        sections.extend(mechanisms(observation, *style));
+        sections.push(findings);
+    }
+    sections.push(notes(observation, *style));
+    let written: Vec<String> = sections.into_iter().filter(|it| !it.is_empty()).collect();
+    written.join("\n")
+}
+
+/// Where the backends' time goes, to the microsecond; nothing if only activity was read.
+fn mechanisms(observation: &Observation, style: Style) -> Vec<String> {
+    if !observation.has_mechanisms() {
+        return Vec::new();
+    }
+    vec![
+        time(observation, style),
+        ledger(observation, style),
+        waits(observation, style),
         division(
             "PHASES",
             "what the statements were doing",
             &observation.phases(),
             observation,
-            *style,
+            style,
         ),
         division(
             "SUBSYSTEMS",
             "by part of PostgreSQL",
             &observation.subsystems(),
             observation,
-            *style,
+            style,
         ),
-        functions(observation, *style),
-        background(observation, *style),
-        findings::observed(&observation.findings, *style),
-        notes(observation, *style),
-    ];
-    let written: Vec<String> = sections.into_iter().filter(|it| !it.is_empty()).collect();
-    written.join("\n")
+        functions(observation, style),
+        background(observation, style),
+    ]
 }
 
 fn opening(observation: &Observation, style: Style) -> String {

@@ -208,13 +208,13 @@ pub(super) fn wrap(text: &str, width: usize, first: &str, next: &str) -> String 
 }
 
 /// The text on one line, with control characters replaced.
-pub(super) fn visible(text: &str) -> String {
+pub fn visible(text: &str) -> String {
     let on_one_line = text.replace(['\n', '\r', '\t', '\u{a0}'], " ");
     printable(&on_one_line).into_owned()
 }
 
 /// The text cut to a width, with an ellipsis if anything was cut.
-pub(super) fn cut(text: &str, width: usize) -> String {
+pub fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
@@ -227,6 +227,22 @@ pub(super) fn cut(text: &str, width: usize) -> String {
     }
     out.push('…');
     out
+}
+
+/// The text in exactly `width` columns: cut, or padded on the right, or on the left if `is_right`.
+pub fn fit(text: &str, width: usize, is_right: bool) -> String {
+    let text = if text.width() <= width {
+        text.to_owned()
+    } else {
+        // One column short, if the ellipsis does not fit.
+        cut(text, width).chars().take(width).collect()
+    };
+    let padding = " ".repeat(width.saturating_sub(text.width()));
+    if is_right {
+        padding + &text
+    } else {
+        text + &padding
+    }
 }
 
 /// A bar over `share` (0 to 1) of `width` columns, in eighths of a character.
@@ -276,6 +292,11 @@ mod tests {
     fn long_names_are_cut_and_bars_are_never_lost() {
         assert_eq!(cut("abcdef", 4), "abc…");
         assert_eq!(cut("abcd", 4), "abcd");
+        assert_eq!(fit("abc", 5, false), "abc  ");
+        assert_eq!(fit("abc", 5, true), "  abc");
+        assert_eq!(fit("abc", 2, true), "a…");
+        assert_eq!(fit("简单", 3, false), "简…");
+        assert_eq!(fit("abc", 0, false), "");
         assert_eq!(bar(0.5, 4), "██");
         assert_eq!(bar(0.001, 4), "▏");
         assert_eq!(bar(0.0, 4), "");

@@ -17,3 +17,4 @@ pub mod show;
 pub mod studies;
 pub mod study;
 pub mod timing;
+pub mod top;

@@ -1,21 +1,28 @@
-//! `pgassay report`: writes the HTML report of an earlier run.
+//! `pgassay report`: writes the HTML report of an earlier run, or of a saved observation of a live server.
 
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::Result;
 
 use crate::args::ReportArgs;
+use crate::observation_file;
 use crate::output_file::write_to;
 use crate::results;
 
 /// Writes the report and prints its path.
 pub fn report(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
-    let (run, directory) = results::open(&args.results)?.load(&args.run)?;
-    let html = pgassay_report::html(&run);
-    let file = args
-        .output
-        .clone()
-        .unwrap_or_else(|| directory.join("report.html"));
+    let (html, usual) = match observation_file::load(&args.run)? {
+        Some(observation) => (
+            pgassay_report::observation_html(&observation),
+            Path::new(&args.run).with_extension("html"),
+        ),
+        None => {
+            let (run, directory) = results::open(&args.results)?.load(&args.run)?;
+            (pgassay_report::html(&run), directory.join("report.html"))
+        }
+    };
+    let file = args.output.clone().unwrap_or(usual);
     if !write_to(&file, html.as_bytes(), out)? {
         writeln!(out, "{}", file.display())?;
     }

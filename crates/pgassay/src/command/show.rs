@@ -1,11 +1,12 @@
-//! `pgassay show`: prints the result of an earlier run.
+//! `pgassay show`: prints the result of an earlier run, or a saved observation of a live server.
 
 use std::io::Write;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use pgassay_record::run::Run;
 
 use crate::args::{ColorWhen, ResultFormat, ShowArgs};
+use crate::observation_file;
 use crate::results;
 use crate::style::style;
 
@@ -21,6 +22,18 @@ pub fn printed(run: &Run, format: ResultFormat, color: ColorWhen) -> String {
 
 /// Prints the result as `run` did, or in another format.
 pub fn show(args: &ShowArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
+    if let Some(observation) = observation_file::load(&args.run)? {
+        let text = match args.output.chosen() {
+            ResultFormat::Text => pgassay_report::observation_text(&observation, &style(color)),
+            ResultFormat::Json => pgassay_report::observation_json(&observation),
+            ResultFormat::Markdown | ResultFormat::Csv => bail!(
+                "{} is an observation of a live server, which has no comparisons: use --format text \
+                 or json",
+                args.run
+            ),
+        };
+        return Ok(out.write_all(text.as_bytes())?);
+    }
     let (run, _) = results::open(&args.results)?.load(&args.run)?;
     let text = printed(&run, args.output.chosen(), color);
     Ok(out.write_all(text.as_bytes())?)

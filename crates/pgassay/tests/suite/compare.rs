@@ -56,6 +56,7 @@ fn every_further_choice_is_a_variant_of_the_first() {
         "jit=off, work_mem=1MB",
         "-c",
         "1,4",
+        "--stepwise",
         "--save",
         saved,
     ]);
@@ -71,6 +72,7 @@ fn every_further_choice_is_a_variant_of_the_first() {
         "jit=off, work_mem=1MB",
     ];
     assert_eq!(plan.variants, expected);
+    assert!(plan.stepwise && plan.baseline_of(3) == 2);
     assert_eq!(plan.conditions.len(), 2);
     let versions: Vec<_> = plan
         .servers

@@ -32,6 +32,7 @@ mod study_keys;
 mod study_to_answer;
 mod terminal;
 mod timing_command;
+mod top;
 mod variant_servers;
 mod waits;
 

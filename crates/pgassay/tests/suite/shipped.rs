@@ -53,7 +53,7 @@ fn every_study_can_be_planned_has_a_page_and_is_quick() {
         assert_eq!(plan.code, Some(0), "{name}: {plan:?}");
         let text = command(&scratch, &["study", "plan", &name, "--quick"]).stdout;
         let seconds = text
-            .split_once("; about ")
+            .split_once("about ")
             .and_then(|(_, rest)| rest.split_once(" s"))
             .and_then(|(number, _)| number.parse::<f64>().ok());
         let seconds = seconds.unwrap_or_else(|| panic!("{name}: {text}"));

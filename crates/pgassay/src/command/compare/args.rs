@@ -17,12 +17,12 @@ Examples:
   two statements      pgassay compare --setup s.sql 'select …' 'select …'
   prepared statements pgassay compare -S -M simple,extended,prepared
   durability          pgassay compare -N -c 16 --vs synchronous_commit=off
-  releases            pgassay compare -S --servers 15,16,17,18
+  releases            pgassay compare -S --servers 15,16,17,18 --stepwise
   your builds         pgassay compare -S --binaries /opt/pg-base,/opt/pg-patched
   two servers         pgassay compare -S --dsn 'host=a' --vs-dsn 'host=b'
 
 The first statement, script, mode, server or setup is the baseline. Every other choice is one variant, compared
-with it.";
+with it, or with --stepwise with the one before.";
 
 /// Flags of `pgassay compare`.
 #[derive(Debug, Args)]
@@ -53,6 +53,10 @@ pub struct CompareArgs {
     /// protocol; can be repeated.
     #[arg(long, value_name = "CHOICE")]
     pub vs: Vec<String>,
+
+    /// Compare each variant with the one before it instead of with the baseline.
+    #[arg(long)]
+    pub stepwise: bool,
 
     /// Server setting of all variants; can be repeated.
     #[arg(long, value_name = "NAME=VALUE")]

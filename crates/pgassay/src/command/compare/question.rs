@@ -30,6 +30,9 @@ pub fn study_text(args: &CompareArgs) -> Result<String> {
     let mut study = Table::new();
     let names: Vec<&str> = variants.iter().map(|it| it.name.as_str()).collect();
     study.insert("question".to_owned(), question(&names).into());
+    if args.stepwise {
+        study.insert("stepwise".to_owned(), true.into());
+    }
     study.insert("server".to_owned(), server(args)?.into());
     if args.setup.is_none() {
         study.insert(

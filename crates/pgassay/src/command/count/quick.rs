@@ -48,6 +48,7 @@ pub fn study(args: &CountArgs) -> Result<LoadedStudy> {
             gives: BTreeMap::new(),
         }],
         variant: variants,
+        stepwise: false,
         conditions: Conditions::default(),
         length: Length::default(),
         maintenance: Maintenance::default(),

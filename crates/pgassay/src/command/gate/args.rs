@@ -25,13 +25,14 @@ Exit status: 0 every variant passes; 1 usage, connection or input error; 2 the r
 slower than the limit; 4 cannot tell. With --bisect: 0 good, 3 bad, 125 cannot tell, 128 an error.";
 
 /// The choices that make up a question. A study has its own.
-const QUESTION: [&str; 18] = [
+const QUESTION: [&str; 19] = [
     "sql",
     "file",
     "builtin",
     "select_only",
     "skip_some_updates",
     "vs",
+    "stepwise",
     "set",
     "setup",
     "vs_setup",

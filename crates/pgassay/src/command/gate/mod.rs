@@ -67,7 +67,7 @@ impl GateDecision {
         running.add_blocks(&run.trials);
         let result = |compared: GatedComparison| GateResult {
             variant: run.plan.variants[compared.variant].clone(),
-            baseline: run.plan.variants[0].clone(),
+            baseline: run.plan.variants[run.plan.baseline_of(compared.variant)].clone(),
             condition: run.plan.conditions[compared.condition].title(),
             compared,
         };

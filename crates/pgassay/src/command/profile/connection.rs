@@ -57,6 +57,13 @@ impl Reached {
     }
 }
 
+impl RemoteServer {
+    /// The backend that serves this connection, as the server numbers it.
+    pub fn own_pid(&self) -> Option<u32> {
+        self.exchange.backend().map(|it| it.pid.cast_unsigned())
+    }
+}
+
 impl LocalConnection {
     /// Transactions ended so far; see [`transactions`].
     pub fn transactions(&mut self) -> Result<u64> {
@@ -70,11 +77,14 @@ pub fn transactions(exchange: &mut Exchange<TimedStream>) -> Result<u64> {
     Ok(number(exchange, sql)? as u64)
 }
 
-/// Connects to the server that `conninfo` names. Returns the connection and the server's address.
+/// Connects to the server that `conninfo` names, or the environment if it is empty. Returns the connection and the server's address.
 pub fn exchange(conninfo: &str) -> Result<(Exchange<TimedStream>, String)> {
-    let request = Request::new()
-        .database(conninfo)?
-        .fallback_application_name("pgassay profile");
+    let request = if conninfo.is_empty() {
+        Request::new()
+    } else {
+        Request::new().database(conninfo)?
+    };
+    let request = request.fallback_application_name("pgassay");
     let target = request.resolve(&RealSystem)?;
     let asked = target.connect_timeout_s.map(u64::from);
     let limit = asked.map_or(ANSWER_LIMIT, Duration::from_secs);

@@ -7,7 +7,8 @@ use anyhow::{Result, bail};
 use pgassay_diagnosis::diagnose_observation;
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::waits::{WaitProbe, WaitSampler};
-use pgassay_lab::{Interrupt, ProfiledTrial, add_blocked, add_samples};
+use pgassay_lab::watch::{LiveWatch, StackColumns};
+use pgassay_lab::{Interrupt, ProfiledTrial, add_blocked, add_samples_by_column};
 use pgassay_model::check::Check;
 use pgassay_model::cpu::{Background, CpuTotals};
 use pgassay_model::profile::{Profile, ProfileBuilder};
@@ -18,6 +19,7 @@ use pgassay_profile::{
 use pgassay_record::observation::{self, Observation, SCHEMA};
 
 use super::connection::{self, LocalConnection};
+use super::sessions::{SessionsToWatch, ended_early};
 use crate::checks;
 
 /// How often the server's processes and their CPU totals are read. What a process uses between the
@@ -45,6 +47,8 @@ pub struct ProfilingSession {
     pub connection: Option<LocalConnection>,
     /// Backends that serve pgassay's own connections, which are excluded.
     pub own_pids: Vec<u32>,
+    /// Whether to keep the texts of statements.
+    pub keeps_text: bool,
 }
 
 impl ProfilingSession {
@@ -60,13 +64,23 @@ impl ProfilingSession {
         self.own_pids
             .extend(probe.as_ref().and_then(WaitProbe::own_pid));
         let mut waits = probe.map(|probe| WaitSampler::new(probe, self.frequency_hz));
+        let (mut watch, no_sessions) = self.watch();
+        self.own_pids
+            .extend(watch.iter().flat_map(LiveWatch::own_pids));
         let mut log = CpuLog::default();
         let started_us = unix_us();
         let before = self.transactions()?;
         if let Some(sampler) = &sampler {
             sampler.start()?;
         }
-        self.keep_reading(&mut log, waits.as_mut(), interrupt);
+        let until = Instant::now() + self.duration;
+        let incomplete = std::thread::scope(|scope| {
+            let watching = watch
+                .as_mut()
+                .map(|watch| scope.spawn(|| watch.run_until(until, interrupt)));
+            self.keep_reading(&mut log, waits.as_mut(), until, interrupt);
+            watching.and_then(|it| ended_early(it.join().expect("watching does not panic")))
+        });
         let samples = sampler.as_ref().map(Sampler::stop).transpose()?;
         let after = self.transactions()?;
         if log.processes().is_empty() {
@@ -83,6 +97,13 @@ impl ProfilingSession {
             .filter(|process| !self.own_pids.contains(&process.pid))
             .partition(|process| subject.includes(process));
         let major = subject.server.major.as_deref().unwrap_or_default();
+        let (activity, columns) = watch
+            .map(|watch| {
+                let is_ours = |pid| ours.iter().any(|it| it.pid == pid);
+                watch.finish_with(samples.as_ref(), is_ours)
+            })
+            .unzip();
+        let columns = columns.flatten().unwrap_or_default();
         let mut observation = Observation {
             schema: SCHEMA.to_owned(),
             pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -102,13 +123,28 @@ impl ProfilingSession {
             background: background(subject, &others),
             waits: waits.map(|waits| waits.finish(subject.server.major.as_deref())),
             tier: Some(self.tier()),
-            limitations: limits(subject, samples.as_ref(), [refusal, no_waits], &log),
-            profile: samples.map(|samples| profile(&samples, &ours, major)),
-            activity: None,
+            limitations: limits(
+                subject,
+                samples.as_ref(),
+                [refusal, no_waits, no_sessions, incomplete],
+                &log,
+            ),
+            profile: samples.map(|samples| profile(&samples, &ours, major, &columns)),
+            activity,
             findings: Vec::new(),
         };
         observation.findings = diagnose_observation(&observation);
         Ok(observation)
+    }
+
+    /// The watch of all sessions; none for a single backend, or without a connection.
+    fn watch(&self) -> (Option<LiveWatch>, Option<Check>) {
+        let dsn = self.dsn.as_deref();
+        match dsn.filter(|_| self.subject.backend_pid.is_none()) {
+            None => (None, None),
+            Some(dsn) => SessionsToWatch::local(dsn, self.keeps_text, &self.own_pids)
+                .open(Some(self.subject.server.clone())),
+        }
     }
 
     /// The access tier for this server, and how to reach the next one.
@@ -131,6 +167,8 @@ impl ProfilingSession {
             postmaster_pids: vec![self.subject.server.postmaster_pid],
             frequency_hz: self.frequency_hz,
             off_cpu: self.off_cpu.then(OffCpuConfig::default),
+            // To divide them among statements.
+            keeps_moments: self.dsn.is_some(),
             ..SamplerConfig::default()
         };
         match Sampler::open(&config) {
@@ -162,10 +200,10 @@ impl ProfilingSession {
         &self,
         log: &mut CpuLog,
         mut waits: Option<&mut WaitSampler>,
+        until: Instant,
         interrupt: &Interrupt,
     ) {
         let server = &self.subject.server;
-        let until = Instant::now() + self.duration;
         loop {
             log.read(&server.processes());
             let is_over = Instant::now() >= until;
@@ -243,10 +281,16 @@ fn background(subject: &ProfiledProcesses, others: &[&LoggedProcess]) -> Vec<Bac
     background
 }
 
-fn profile(samples: &Samples, ours: &[&LoggedProcess], major: &str) -> Profile {
-    let mut builder = ProfileBuilder::new(1);
+/// The stacks, with a column for each statement that has one, and a last one for the rest.
+fn profile(
+    samples: &Samples,
+    ours: &[&LoggedProcess],
+    major: &str,
+    columns: &StackColumns,
+) -> Profile {
+    let mut builder = ProfileBuilder::new(columns.len());
     let selection = samples.select(|process| ours.iter().any(|it| it.pid == process.pid));
-    add_samples(&mut builder, 0, samples, &selection);
+    add_samples_by_column(&mut builder, columns, samples, &selection);
     let backend_pids: Vec<u32> = ours.iter().map(|it| it.pid).collect();
     let watched = ProfiledTrial {
         samples,
@@ -254,14 +298,14 @@ fn profile(samples: &Samples, ours: &[&LoggedProcess], major: &str) -> Profile {
         major,
         window: None,
     };
-    add_blocked(&mut builder, 0, &watched);
+    add_blocked(&mut builder, columns.len() - 1, &watched);
     builder.finish()
 }
 
 fn limits(
     subject: &ProfiledProcesses,
     samples: Option<&Samples>,
-    refusals: [Option<Check>; 2],
+    refusals: [Option<Check>; 4],
     log: &CpuLog,
 ) -> Vec<Check> {
     let mut limits: Vec<Check> = refusals.into_iter().flatten().collect();

@@ -1,8 +1,9 @@
 //! `pgassay profile`: profiles a running server without a study.
 
-mod connection;
+pub mod connection;
 mod local;
 mod remote;
+mod sessions;
 
 use std::io::Write;
 
@@ -22,18 +23,19 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
     if args.duration.duration().is_zero() {
         bail!("--duration must be greater than zero");
     }
-    let reached = args.dsn.as_deref().map(Reached::open).transpose()?;
+    let reached = args.conninfo().map(Reached::open).transpose()?;
     let interrupt = interrupt::watch()?;
     let observation = match reached {
         Some(Reached::RemoteServer(server)) if args.pid.is_some() => {
             return Err(server.why.context(format!(
-                "the server at {} (--dsn) runs on another machine or in another container, so \
+                "the server at {} runs on another machine or in another container, so \
                  --pid cannot be one of its processes",
                 server.place
             )));
         }
         Some(Reached::RemoteServer(server)) => {
-            remote::observe(server, args.duration.duration(), &interrupt)?
+            let sessions = sessions::options(args, server.own_pid());
+            remote::observe(server, &sessions, args.duration.duration(), &interrupt)?
         }
         Some(Reached::Here(connection)) => watch(args, Some(connection))?.observe(&interrupt)?,
         None => watch(args, None)?.observe(&interrupt)?,
@@ -58,8 +60,9 @@ fn watch(args: &ProfileArgs, connection: Option<LocalConnection>) -> Result<Prof
         duration: args.duration.duration(),
         frequency_hz: args.frequency,
         off_cpu: args.off_cpu,
-        dsn: args.dsn.clone(),
+        dsn: args.conninfo().map(str::to_owned),
         own_pids: connection.iter().map(|it| it.own_pid).collect(),
+        keeps_text: !args.no_text,
         connection,
     })
 }
@@ -72,14 +75,15 @@ fn subject(pid: Option<u32>, connection: Option<&LocalConnection>) -> Result<Pro
             if named.postmaster_pid != connection.server.postmaster_pid =>
         {
             bail!(
-                "process {} does not belong to the server of --dsn, whose postmaster is {}",
+                "process {} does not belong to the server that pgassay connects to, whose postmaster \
+                 is {}",
                 pid.unwrap_or_default(),
                 connection.server.postmaster_pid
             )
         }
         (_, Some(connection)) => connection.server.clone(),
         (Some(named), None) => named,
-        (None, None) => bail!("specify --pid or --dsn"),
+        (None, None) => bail!("specify --pid or a database"),
     };
     let backend_pid = pid.filter(|&pid| pid != server.postmaster_pid);
     Ok(ProfiledProcesses {

@@ -6,12 +6,14 @@
 //! underestimate CPU work.
 
 use std::collections::BTreeSet;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use pgassay_diagnosis::diagnose_observation;
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::waits::{ACTIVITY_HZ, waits_of};
+use pgassay_lab::watch::LiveWatch;
 use pgassay_lab::{Interrupt, major_of};
 use pgassay_model::check::Check;
 use pgassay_model::waits::{WaitSource, Waits};
@@ -19,11 +21,13 @@ use pgassay_profile::{Access, ActivitySampler, WaitLog};
 use pgassay_record::observation::{Observation, SCHEMA, Subject};
 
 use super::connection::{RemoteServer, transactions};
+use super::sessions::{SessionsToWatch, ended_early};
 use crate::checks;
 
 /// Samples the server until the time is over or the user interrupts it.
 pub fn observe(
     server: RemoteServer,
+    sessions: &SessionsToWatch,
     duration: Duration,
     interrupt: &Interrupt,
 ) -> Result<Observation> {
@@ -37,8 +41,18 @@ pub fn observe(
     let mut activity = ActivitySampler::open(exchange, false).with_context(no_activity)?;
     let started_us = unix_us();
     let before = transactions(activity.exchange())?;
+    let (mut watch, no_sessions) = sessions.open(None);
     activity.exchange().query("begin")?;
-    let asked = sample_activity(&mut activity, duration, interrupt).with_context(no_activity)?;
+    let until = Instant::now() + duration;
+    let (asked, incomplete) = thread::scope(|scope| {
+        let watching = watch
+            .as_mut()
+            .map(|watch| scope.spawn(|| watch.run_until(until, interrupt)));
+        let asked = sample_activity(&mut activity, duration, interrupt);
+        let watched = watching.map(|it| it.join().expect("watching does not panic"));
+        (asked, watched.and_then(ended_early))
+    });
+    let asked = asked.with_context(no_activity)?;
     activity.exchange().query("rollback")?;
     let after = transactions(activity.exchange())?;
     let waits = waits_of(WaitSource::PgStatActivity, asked.log, 0.0);
@@ -63,9 +77,11 @@ pub fn observe(
         profile: None,
         waits: Some(waits),
         tier: Some(checks::tier(&Access::without_processes())),
-        activity: None,
+        activity: watch.map(LiveWatch::finish),
         findings: Vec::new(),
     };
+    observation.limitations.extend(no_sessions);
+    observation.limitations.extend(incomplete);
     observation.findings = diagnose_observation(&observation);
     Ok(observation)
 }
@@ -90,7 +106,7 @@ fn sample_activity<S: std::io::Read + std::io::Write>(
     let mut looked = begun;
     while looked - begun < duration && interrupt.check().is_ok() {
         let next = looked + Duration::from_secs(1) / ACTIVITY_HZ;
-        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        thread::sleep(next.saturating_duration_since(Instant::now()));
         let sessions = asked.log.query_all_sessions(activity)?;
         let now = Instant::now();
         asked.present += (now - looked) * sessions.len() as u32;

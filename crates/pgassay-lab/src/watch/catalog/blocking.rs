@@ -1,0 +1,330 @@
+//! Who blocks whom, over time: each transaction that blocks others is an episode.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pgassay_record::activity::{
+    BlockedSession, BlockingEpisode, IdleLockHolder, LockTarget, RelationName, RootBlocker,
+    SessionHold,
+};
+
+use super::lock_mode::strength;
+use super::lock_tree::{LockOwner, LockTree, TreePlace, trees};
+use super::locks::{LockReading, LockSession};
+use super::reader::CatalogReader;
+use super::session_texts::SessionTexts;
+
+/// Ended episodes that are kept: those with the longest waits. A busy server has several per second.
+const ENDED_MAX: usize = 200;
+/// Idle lock holders that are listed.
+const IDLE_HOLDERS_MAX: usize = 50;
+
+/// The episodes of a watch.
+#[derive(Debug)]
+pub(super) struct BlockingWatch {
+    texts: SessionTexts,
+    episodes: BTreeMap<EpisodeKey, OpenEpisode>,
+    ended: Vec<BlockingEpisode>,
+    /// What each session waits for and since when, by our own readings.
+    waits_since: BTreeMap<u32, (String, f64)>,
+}
+
+/// A root and its transaction's start.
+type EpisodeKey = (LockOwner, Option<i64>);
+#[derive(Debug)]
+struct OpenEpisode {
+    episode: BlockingEpisode,
+    /// Until when the waits of each session are in the sum.
+    summed_until_us: BTreeMap<u32, f64>,
+}
+
+impl BlockingWatch {
+    pub fn new(keeps_text: bool) -> Self {
+        Self {
+            texts: SessionTexts::new(keeps_text),
+            episodes: BTreeMap::new(),
+            ended: Vec::new(),
+            waits_since: BTreeMap::new(),
+        }
+    }
+
+    /// Reads who blocks these sessions. Returns how many wait, and a description of the largest tree.
+    pub fn read(
+        &mut self,
+        reader: &mut CatalogReader,
+        at_us: f64,
+        lock_waiters: &[u32],
+    ) -> (usize, String) {
+        let reading = if lock_waiters.is_empty() {
+            None
+        } else {
+            reader.begin();
+            let reading = LockReading::of_waiters(reader, lock_waiters);
+            if let Some(reading) = &reading {
+                self.texts.read(reader, &reading.sessions);
+            }
+            reader.end();
+            reading
+        };
+        let Some(reading) = reading else {
+            self.end_all_but(&BTreeSet::new());
+            self.waits_since.clear();
+            return (0, String::new());
+        };
+        self.note_waits(&reading, at_us);
+        let waited = |owner| self.waited_us(&reading, owner, at_us);
+        let trees = trees(&reading.graph, waited);
+        let mut keys = BTreeSet::new();
+        for tree in &trees {
+            keys.insert(self.add(reader, &reading, tree, at_us));
+        }
+        self.end_all_but(&keys);
+        let largest = self
+            .episodes
+            .values()
+            .max_by_key(|open| open.episode.blocked.len());
+        let behind = largest.map_or_else(String::new, |open| describe(&open.episode.root));
+        (reading.graph.len(), behind)
+    }
+
+    /// All episodes, longest total wait first.
+    pub fn episodes(&self) -> Vec<BlockingEpisode> {
+        let open = self.episodes.values().map(|open| &open.episode);
+        let mut all: Vec<BlockingEpisode> = self.ended.iter().chain(open).cloned().collect();
+        all.sort_by(|a, b| {
+            b.waited_us
+                .total_cmp(&a.waited_us)
+                .then(b.blocked.len().cmp(&a.blocked.len()))
+        });
+        all
+    }
+
+    /// Transactions that are idle, or prepared, hold locks on rows or stronger ones, and block nobody
+    /// yet. Within a reading of `reader`.
+    pub fn idle_holders(&mut self, reader: &mut CatalogReader) -> Vec<IdleLockHolder> {
+        let sql = "select pid from pg_stat_activity where state like 'idle in transaction%' \
+                   and pid <> pg_backend_pid() and clock_timestamp() - state_change > '1 s' \
+                   union all (select 0 from pg_prepared_xacts limit 1)";
+        let idle = reader.rows("sessions", sql).unwrap_or_default();
+        let pids: BTreeSet<u32> = idle.iter().map(|row| row.number(0) as u32).collect();
+        if pids.is_empty() {
+            return Vec::new();
+        }
+        let Some(reading) = LockReading::of_pids(reader, &pids) else {
+            return Vec::new();
+        };
+        self.texts.read(reader, &reading.sessions);
+        let blocking: BTreeSet<LockOwner> = self.episodes.keys().map(|it| it.0).collect();
+        let nothing = BTreeSet::new();
+        let mut found: Vec<IdleLockHolder> = reading
+            .held
+            .keys()
+            .filter(|owner| !blocking.contains(owner))
+            .map(|&owner| IdleLockHolder {
+                ended_by: ended_by(reader, &reading, owner),
+                holder: self.root(&reading, owner, &nothing),
+            })
+            .filter(|it| {
+                let hold = it.holder.holds.as_ref();
+                hold.is_some_and(|hold| strength(&hold.mode) >= strength("RowShareLock"))
+            })
+            .collect();
+        found.sort_by(|a, b| {
+            let age = |it: &IdleLockHolder| it.holder.transaction_age_us.unwrap_or(0.0);
+            age(b).total_cmp(&age(a))
+        });
+        found.truncate(IDLE_HOLDERS_MAX);
+        found
+    }
+
+    /// Remembers since when each session waits.
+    fn note_waits(&mut self, reading: &LockReading, at_us: f64) {
+        let mut since = BTreeMap::new();
+        for (owner, lock) in &reading.awaited {
+            let first = match self.waits_since.get(&owner.pid()) {
+                Some((known, first)) if *known == lock.tag => *first,
+                _ => at_us,
+            };
+            since.insert(owner.pid(), (lock.tag.clone(), first));
+        }
+        self.waits_since = since;
+    }
+
+    /// By the server from version 14, else since our first reading of it.
+    fn waited_us(&self, reading: &LockReading, owner: LockOwner, at_us: f64) -> f64 {
+        let by_server = reading.awaited.get(&owner).and_then(|lock| lock.waited_us);
+        let by_us = || self.waits_since.get(&owner.pid()).map(|it| at_us - it.1);
+        by_server.or_else(by_us).unwrap_or(0.0)
+    }
+
+    fn add(
+        &mut self,
+        reader: &CatalogReader,
+        reading: &LockReading,
+        tree: &LockTree,
+        at_us: f64,
+    ) -> EpisodeKey {
+        let blocked: Vec<BlockedSession> = tree
+            .behind
+            .iter()
+            .map(|place| self.blocked(reading, place, at_us))
+            .collect();
+        let awaited = blocked
+            .iter()
+            .filter_map(|it| it.waits_for.relation.clone())
+            .collect();
+        let root = self.root(reading, tree.root, &awaited);
+        let session = reading.sessions.get(&tree.root.pid());
+        let key = (tree.root, session.and_then(|it| it.transaction_started_us));
+        let ended_by = ended_by(reader, reading, tree.root);
+        let open = self.episodes.entry(key).or_insert_with(|| OpenEpisode {
+            episode: BlockingEpisode {
+                root: RootBlocker::default(),
+                blocked: Vec::new(),
+                first_seen_us: at_us,
+                last_seen_us: at_us,
+                is_lasting: true,
+                waited_us: 0.0,
+                ended_by,
+            },
+            summed_until_us: BTreeMap::new(),
+        });
+        for session in &blocked {
+            let began = (at_us - session.waited_us).max(0.0);
+            let summed = open.summed_until_us.insert(session.pid, at_us);
+            open.episode.waited_us += at_us - began.max(summed.unwrap_or(0.0)).min(at_us);
+        }
+        let episode = &mut open.episode;
+        episode.root = root;
+        episode.last_seen_us = at_us;
+        if blocked.len() >= episode.blocked.len() {
+            episode.blocked = blocked;
+        }
+        key
+    }
+
+    fn end_all_but(&mut self, keys: &BTreeSet<EpisodeKey>) {
+        let is_over = |key: &EpisodeKey| !keys.contains(key);
+        let over: Vec<EpisodeKey> = self.episodes.keys().copied().filter(is_over).collect();
+        for key in over {
+            if let Some(mut open) = self.episodes.remove(&key) {
+                open.episode.is_lasting = false;
+                self.ended.push(open.episode);
+            }
+        }
+        if self.ended.len() > ENDED_MAX {
+            self.ended
+                .sort_by(|a, b| b.waited_us.total_cmp(&a.waited_us));
+            self.ended.truncate(ENDED_MAX);
+        }
+    }
+
+    fn root(
+        &self,
+        reading: &LockReading,
+        owner: LockOwner,
+        awaited: &BTreeSet<RelationName>,
+    ) -> RootBlocker {
+        let hold = reading.strongest_hold(owner, awaited);
+        let holds = hold.and_then(|lock| {
+            Some(SessionHold {
+                mode: lock.mode.clone(),
+                relation: lock.relation.clone()?,
+            })
+        });
+        let pid = match owner {
+            LockOwner::Session(pid) => pid,
+            LockOwner::Prepared(xid) => {
+                let prepared = reading.prepared.get(&xid).cloned().unwrap_or_default();
+                return RootBlocker {
+                    gid: Some(prepared.gid),
+                    database: prepared.database,
+                    user: prepared.user,
+                    state: "prepared transaction".to_owned(),
+                    state_age_us: prepared.age_us,
+                    transaction_age_us: Some(prepared.age_us),
+                    holds,
+                    ..RootBlocker::default()
+                };
+            }
+        };
+        let session = reading.sessions.get(&pid).cloned().unwrap_or_default();
+        let text = self.texts.get(pid, &session);
+        RootBlocker {
+            pid: Some(pid),
+            gid: None,
+            state: state(&session),
+            database: session.database,
+            user: session.user,
+            application: session.application,
+            client: session.client,
+            state_age_us: session.state_age_us,
+            transaction_age_us: session.transaction_age_us,
+            statement: text.statement,
+            fingerprint: text.fingerprint,
+            holds,
+            prevents_wraparound: text.prevents_wraparound,
+        }
+    }
+
+    fn blocked(&self, reading: &LockReading, place: &TreePlace, at_us: f64) -> BlockedSession {
+        let pid = place.owner.pid();
+        let session = reading.sessions.get(&pid).cloned().unwrap_or_default();
+        let text = self.texts.get(pid, &session);
+        let lock = reading.awaited.get(&place.owner);
+        BlockedSession {
+            pid,
+            blocked_by: place.blocked_by.pid(),
+            depth: place.depth,
+            user: session.user,
+            application: session.application,
+            statement: text.statement,
+            fingerprint: text.fingerprint,
+            waits_for: LockTarget {
+                kind: lock.map_or_else(String::new, |it| it.kind.clone()),
+                mode: lock.map_or_else(String::new, |it| it.mode.clone()),
+                relation: reading.relation_of(place.owner, place.blocked_by),
+            },
+            waited_us: self.waited_us(reading, place.owner, at_us),
+        }
+    }
+}
+
+/// The statement that would end a root.
+fn ended_by(reader: &CatalogReader, reading: &LockReading, owner: LockOwner) -> String {
+    let xid = match owner {
+        LockOwner::Session(pid) => return format!("select pg_terminate_backend({pid});"),
+        LockOwner::Prepared(xid) => xid,
+    };
+    let prepared = reading.prepared.get(&xid).cloned().unwrap_or_default();
+    let sql = format!("rollback prepared {};", prepared.gid_literal);
+    if prepared.database == reader.database {
+        return sql;
+    }
+    // A comment with a hostile name could end it and go on with a statement.
+    let is_plain = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+    if prepared.database.chars().all(is_plain) {
+        format!("{sql} -- in database {}", prepared.database)
+    } else {
+        format!("{sql} -- in its own database")
+    }
+}
+
+/// `state`, or what the process is.
+fn state(session: &LockSession) -> String {
+    let known = [&session.state, &session.backend_type];
+    let known = known.into_iter().find(|it| !it.is_empty());
+    known.map_or_else(|| "unknown".to_owned(), Clone::clone)
+}
+
+/// A root in a few words.
+fn describe(root: &RootBlocker) -> String {
+    let name = match (&root.pid, &root.gid) {
+        (Some(pid), _) => format!("PID {pid}"),
+        (None, Some(gid)) => format!("prepared transaction {gid}"),
+        (None, None) => "an unknown session".to_owned(),
+    };
+    let state = root
+        .pid
+        .map_or_else(String::new, |_| format!(" ({})", root.state));
+    format!("{name}{state}")
+}

@@ -1,0 +1,102 @@
+//! Databases: differences of their counters, and their distance to wraparound.
+
+use std::collections::BTreeMap;
+
+use pgassay_record::activity::{DatabaseActivity, DatabaseAge};
+
+use super::counts::counted;
+use super::reader::CatalogReader;
+use super::settings::ServerSettings;
+
+/// Databases that are listed by age.
+const AGES_MAX: usize = 100;
+/// PostgreSQL's `src/backend/access/transam/varsup.c`, `SetTransactionIdLimit`: half of all
+/// transaction IDs.
+const WRAPAROUND: u64 = (1 << 31) - 1;
+
+/// Counters of databases by name: committed, rolled back, deadlocks, temporary files, their bytes,
+/// conflicts, sessions.
+#[derive(Debug, Default)]
+pub(super) struct DatabaseReading(BTreeMap<String, [u64; 7]>);
+
+impl DatabaseReading {
+    pub fn read(reader: &mut CatalogReader) -> Option<Self> {
+        // 14: sessions.
+        let sessions = if reader.version >= 140_000 {
+            "s.sessions"
+        } else {
+            "0"
+        };
+        let sql = format!(
+            "select s.datname, s.xact_commit, s.xact_rollback, s.deadlocks, s.temp_files, \
+             s.temp_bytes, s.conflicts, {sessions} from pg_stat_database s \
+             where s.datname is not null"
+        );
+        let rows = reader.rows("databases", &sql)?;
+        let counters = rows
+            .iter()
+            .map(|row| (row.text(0), std::array::from_fn(|at| row.count(at + 1))));
+        Some(Self(counters.collect()))
+    }
+
+    /// Databases with activity since an earlier reading.
+    pub fn since(&self, then: &Self, version: u32) -> Vec<DatabaseActivity> {
+        let mut found = Vec::new();
+        for (name, &now) in &self.0 {
+            let counters = counted(now, then.0.get(name).copied().unwrap_or_default());
+            if counters.iter().all(|it| *it == 0) {
+                continue;
+            }
+            let [
+                committed,
+                rolled_back,
+                deadlocks,
+                temp_files,
+                temp_bytes,
+                conflicts,
+                sessions,
+            ] = counters;
+            found.push(DatabaseActivity {
+                name: name.clone(),
+                committed,
+                rolled_back,
+                deadlocks,
+                temp_files,
+                temp_bytes,
+                conflicts,
+                sessions: (version >= 140_000).then_some(sessions),
+            });
+        }
+        found.sort_by_key(|it| std::cmp::Reverse(it.committed + it.rolled_back));
+        found
+    }
+}
+
+/// Distances to wraparound, closest first; databases that accept no connections count as well.
+pub(super) fn ages(
+    reader: &mut CatalogReader,
+    settings: &ServerSettings,
+    consumed_per_s: f64,
+) -> Vec<DatabaseAge> {
+    let sql = format!(
+        "select datname, age(datfrozenxid), mxid_age(datminmxid) from pg_database \
+         order by greatest(age(datfrozenxid), mxid_age(datminmxid)) desc limit {AGES_MAX}"
+    );
+    let rows = reader.rows("databases", &sql).unwrap_or_default();
+    // 14: the server stops 3 million transactions before wraparound; earlier versions 1 million.
+    let reserve = if reader.version >= 140_000 {
+        3_000_000
+    } else {
+        1_000_000
+    };
+    let freeze_max_age = settings.number("autovacuum_freeze_max_age");
+    let age = |row: &super::row::CatalogRow| DatabaseAge {
+        database: row.text(0),
+        age: row.count(1),
+        multixact_age: row.count(2),
+        freeze_max_age: freeze_max_age.unwrap_or(0.0) as u64,
+        left: (WRAPAROUND - reserve).saturating_sub(row.count(1)),
+        consumed_per_s,
+    };
+    rows.iter().map(age).collect()
+}

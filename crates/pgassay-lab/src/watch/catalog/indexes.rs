@@ -1,0 +1,236 @@
+//! Indexes: used, unused, redundant, invalid.
+//!
+//! Definitions come from `pg_index` and `pg_attribute` alone: the server's functions that print
+//! expressions lock the table.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pgassay_record::activity::{IndexActivity, RelationName};
+
+use super::counts::counted;
+use super::locks::FIRST_USER_OID;
+use super::reader::{CatalogReader, array};
+use super::redundancy::{IndexKeys, serves};
+use super::row::CatalogRow;
+use super::settings::ServerSettings;
+use super::tables::StorageParameters;
+
+/// Indexes whose scans are counted, those with the most scans ever.
+const COUNTED_MAX: usize = 20_000;
+/// Indexes that are read, and those that are reported.
+const READ_MAX: usize = 3_000;
+const REPORTED_MAX: usize = 1_000;
+
+/// Scans of all indexes at a time.
+#[derive(Debug, Default)]
+pub(super) struct IndexReading {
+    scans: BTreeMap<u32, u64>,
+    is_cut: bool,
+}
+
+impl IndexReading {
+    /// A reading that failed: nothing can be compared with it.
+    pub fn unknown() -> Self {
+        Self {
+            is_cut: true,
+            ..Self::default()
+        }
+    }
+
+    pub fn read(reader: &mut CatalogReader) -> Option<Self> {
+        let sql = format!(
+            "select indexrelid, pg_stat_get_numscans(indexrelid) from pg_index \
+             where indexrelid >= {FIRST_USER_OID} and pg_stat_get_numscans(indexrelid) > 0 \
+             order by 2 desc limit {}",
+            COUNTED_MAX + 1
+        );
+        let rows = reader.rows("indexes", &sql)?;
+        let all = rows.iter().take(COUNTED_MAX);
+        Some(Self {
+            scans: all
+                .map(|row| (row.number(0) as u32, row.count(1)))
+                .collect(),
+            is_cut: rows.len() > COUNTED_MAX,
+        })
+    }
+
+    /// Scans since this reading; none if it may have left the index out.
+    fn until(&self, oid: u32, now: u64) -> u64 {
+        match self.scans.get(&oid) {
+            Some(&then) => counted([now], [then])[0],
+            None if self.is_cut => 0,
+            None => now,
+        }
+    }
+}
+
+/// An index as it was read.
+struct ReadIndex {
+    activity: IndexActivity,
+    keys: IndexKeys,
+    /// It may be reported as redundant.
+    can_be_redundant: bool,
+    /// It may make others redundant.
+    is_usable: bool,
+}
+
+/// The indexes of these tables, and further ones that are unused, redundant or invalid.
+pub(super) fn indexes(
+    reader: &mut CatalogReader,
+    of_tables: &BTreeSet<u32>,
+    then: &IndexReading,
+    settings: &ServerSettings,
+) -> Vec<IndexActivity> {
+    let Some(rows) = reader.rows("indexes", &sql(reader.version, of_tables)) else {
+        return Vec::new();
+    };
+    let built = built_now(reader);
+    let limit = settings.number("gin_pending_list_limit");
+    let mut read: Vec<ReadIndex> = rows
+        .iter()
+        .filter_map(|row| read_index(row, &reader.database, then, limit))
+        .collect();
+    for index in &mut read {
+        index.activity.is_being_built = built.contains(&index.activity.relation.oid);
+    }
+    let redundant: Vec<Option<RelationName>> = read
+        .iter()
+        .map(|index| redundant_with(index, &read))
+        .collect();
+    for (index, by) in read.iter_mut().zip(redundant) {
+        index.activity.redundant_with = by;
+    }
+    let is_told = |it: &IndexActivity| {
+        let is_unused = it.scans_ever == 0 && !it.is_required;
+        let has_problem = is_unused || !it.is_valid || it.redundant_with.is_some();
+        has_problem || of_tables.contains(&it.table.oid)
+    };
+    let all = read.into_iter().map(|index| index.activity);
+    // The query orders them by size.
+    all.filter(is_told).take(REPORTED_MAX).collect()
+}
+
+/// The first of the indexes of the same table that serves all scans of this one. Of two that serve
+/// each other's, the newer one is redundant.
+fn redundant_with(index: &ReadIndex, all: &[ReadIndex]) -> Option<RelationName> {
+    if !index.can_be_redundant {
+        return None;
+    }
+    let of_index = &index.activity;
+    let found = all.iter().find(|other| {
+        let of_other = &other.activity;
+        other.is_usable
+            && of_other.table.oid == of_index.table.oid
+            && of_other.relation.oid != of_index.relation.oid
+            && serves(&other.keys, &index.keys)
+            && !(other.can_be_redundant
+                && serves(&index.keys, &other.keys)
+                && of_other.relation.oid > of_index.relation.oid)
+    });
+    found.map(|other| other.activity.relation.clone())
+}
+
+fn sql(version: u32, of_tables: &BTreeSet<u32>) -> String {
+    let since = |since, column, before| if version >= since { column } else { before };
+    // 11: columns that are stored, but no keys. 10: partitions, whose indexes cannot be dropped alone.
+    let keys = since(110_000, "i.indnkeyatts", "i.indnatts");
+    let is_part = since(110_000, "x.relispartition", "false");
+    format!(
+        "with chosen as (select unnest('{}'::oid[]) as oid \
+           union (select i.indrelid from pg_index i join pg_class x on x.oid = i.indexrelid \
+             where i.indrelid >= {FIRST_USER_OID} and not i.indisunique \
+               and pg_stat_get_numscans(i.indexrelid) = 0 order by x.relpages desc limit 100) \
+           union (select i.indrelid from pg_index i \
+             where i.indrelid >= {FIRST_USER_OID} and not i.indisvalid limit 100) \
+           union (select i.indrelid from pg_index i join pg_class x on x.oid = i.indexrelid \
+             where i.indrelid >= {FIRST_USER_OID} group by i.indrelid having count(*) > 1 \
+             order by sum(x.relpages) desc limit 200)) \
+         select i.indexrelid, xn.nspname, x.relname, i.indrelid, tn.nspname, t.relname, m.amname, \
+           (select json_agg(coalesce(a.attname::text, 'expression') order by k.place) \
+             from unnest(i.indkey::int2[]) with ordinality k (number, place) \
+             left join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number), \
+           i.indkey::text, {keys}, i.indclass::text, i.indcollation::text, i.indoption::text, \
+           (select json_agg(coalesce(array_to_string(a.attoptions, ','), '') order by a.attnum) \
+             from pg_attribute a where a.attrelid = i.indexrelid), \
+           regexp_replace(i.indexprs::text, ' :location -?[0-9]+', '', 'g'), \
+           regexp_replace(i.indpred::text, ' :location -?[0-9]+', '', 'g'), \
+           x.relpages::bigint * current_setting('block_size')::bigint, \
+           pg_stat_get_numscans(i.indexrelid), \
+           i.indisunique or i.indisprimary or i.indisexclusion or i.indisreplident or {is_part} \
+             or exists (select 1 from pg_constraint k where k.conindid = i.indexrelid), \
+           i.indisvalid, i.indisready, to_json(x.reloptions) \
+         from chosen join pg_index i on i.indrelid = chosen.oid \
+           join pg_class x on x.oid = i.indexrelid join pg_namespace xn on xn.oid = x.relnamespace \
+           join pg_class t on t.oid = i.indrelid join pg_namespace tn on tn.oid = t.relnamespace \
+           join pg_am m on m.oid = x.relam \
+         where x.relkind = 'i' and t.relkind in ('r', 'm') \
+         order by x.relpages desc, i.indexrelid limit {READ_MAX}",
+        array(of_tables.iter().copied())
+    )
+}
+
+fn read_index(
+    row: &CatalogRow,
+    database: &str,
+    then: &IndexReading,
+    pending_list_kb: Option<f64>,
+) -> Option<ReadIndex> {
+    let relation = row.relation(0, database);
+    let method = row.text(6);
+    let names = row.texts(7);
+    let keys = IndexKeys::parse(row, names.len())?;
+    let columns = names.into_iter().enumerate().map(|(at, name)| {
+        if at < keys.count {
+            name
+        } else {
+            format!("include {name}")
+        }
+    });
+    let mut columns: Vec<String> = columns.collect();
+    if keys.predicate.is_some() {
+        columns.push("where expression".to_owned());
+    }
+    let options = StorageParameters(row.texts(21));
+    let limit_kb = options.number("gin_pending_list_limit").or(pending_list_kb);
+    let has_pending_list = method == "gin" && !options.is_off("fastupdate");
+    let (is_required, is_valid) = (row.is_true(18), row.is_true(19));
+    let scans_ever = row.count(17);
+    Some(ReadIndex {
+        can_be_redundant: !is_required && is_valid,
+        is_usable: is_valid && row.is_true(20),
+        activity: IndexActivity {
+            scans: then.until(relation.oid, scans_ever),
+            relation,
+            table: row.relation(3, database),
+            method,
+            columns,
+            size_bytes: row.count(16),
+            scans_ever,
+            is_required,
+            is_valid,
+            is_being_built: false,
+            redundant_with: None,
+            pending_list_limit_bytes: limit_kb
+                .filter(|_| has_pending_list)
+                .map(|kb| (kb * 1024.0) as u64),
+        },
+        keys,
+    })
+}
+
+/// Indexes that are being built now.
+fn built_now(reader: &mut CatalogReader) -> BTreeSet<u32> {
+    let sql = if reader.version >= 120_000 {
+        "select index_relid from pg_stat_progress_create_index where datname = current_database()"
+    } else {
+        // Before 12, CREATE INDEX CONCURRENTLY, the only one whose index is visible before it is
+        // finished, shows by its lock on the table.
+        "select i.indexrelid from pg_index i join pg_locks l on l.relation = i.indrelid \
+           and l.locktype = 'relation' and l.mode = 'ShareUpdateExclusiveLock' \
+           and l.database = (select oid from pg_database where datname = current_database()) \
+         join pg_stat_activity a on a.pid = l.pid \
+         where not i.indisvalid and a.query ~* 'create\\s+(unique\\s+)?index\\s+concurrently'"
+    };
+    let rows = reader.rows("indexes", sql).unwrap_or_default();
+    rows.iter().map(|row| row.number(0) as u32).collect()
+}

@@ -1,0 +1,190 @@
+//! What a live server's views say, over one connection that only reads.
+//!
+//! [`CatalogWatch::open`] takes a first reading, [`CatalogWatch::tick`] asks who blocks whom while
+//! sessions wait for locks, and [`CatalogWatch::finish`] takes the last reading and the differences.
+//!
+//! Invariants: every transaction is read only, every query is limited to 2 s, and none takes a lock on
+//! a relation of a user, behind which others could queue. A query that fails is an entry of
+//! [`CatalogResult::unavailable`] and never ends the watch. Names of objects never become part of a
+//! statement, except the schema of an extension, which the server quotes.
+
+mod blocking;
+mod checkpoints;
+mod connections;
+mod counts;
+mod databases;
+mod foreign_keys;
+mod horizon;
+mod indexes;
+mod lock_mode;
+mod lock_tree;
+mod locks;
+mod marks;
+mod reader;
+mod reading;
+mod redundancy;
+mod row;
+mod session_texts;
+mod settings;
+mod slots;
+mod statements;
+mod tables;
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anyhow::Result;
+use pgassay_model::check::Check;
+use pgassay_record::activity::{
+    BlockingEpisode, CatalogActivity, IdleLockHolder, LoadMark, StatementCounters,
+};
+use pgassay_server::TimedStream;
+use pgassay_wire::Exchange;
+
+use blocking::BlockingWatch;
+use marks::MarkWatch;
+use reader::CatalogReader;
+use reading::CatalogReading;
+
+/// At most one reading in this time, minus the jitter of a caller that ticks every second.
+const READING_US_MIN: f64 = 0.9e6;
+/// Time between readings of locks, as a multiple of what one takes: a server with thousands of locks
+/// must not spend its time on telling them.
+const LOCKS_PAUSE: f64 = 10.0;
+/// The same for marks, which matter less.
+const MARKS_PAUSE: f64 = 100.0;
+
+/// What the catalog watch may keep.
+#[derive(Debug, Clone, Copy)]
+pub struct CatalogOptions {
+    /// Texts of statements, normalized; otherwise only their fingerprints.
+    pub keeps_text: bool,
+}
+
+/// A watch of a server's views.
+pub struct CatalogWatch {
+    reader: CatalogReader,
+    keeps_text: bool,
+    blocking: BlockingWatch,
+    marks: MarkWatch,
+    first: CatalogReading,
+    /// Not before these times.
+    next_locks_us: f64,
+    next_marks_us: f64,
+    /// The last tick by both clocks.
+    last_tick: (f64, Instant),
+}
+
+/// What a watch found.
+#[derive(Debug)]
+pub struct CatalogResult {
+    /// Tables, indexes and the server's state; `None` if the connection was lost.
+    pub catalog: Option<CatalogActivity>,
+    /// Who blocked whom, longest total wait first.
+    pub blocking: Vec<BlockingEpisode>,
+    /// Idle transactions with locks that block nobody yet, at the last reading.
+    pub idle_lock_holders: Vec<IdleLockHolder>,
+    /// Differences of `pg_stat_statements` by query ID.
+    pub counters: BTreeMap<i64, StatementCounters>,
+    /// Checkpoints, vacuums and lock storms.
+    pub marks: Vec<LoadMark>,
+    /// What could not be read, why, and what grants it.
+    pub unavailable: Vec<Check>,
+    /// The PID of the backend that served the first reading; behind a pooler others can follow.
+    pub own_pid: u32,
+    /// Statements sent to the server.
+    pub statements_sent: u64,
+}
+
+impl CatalogWatch {
+    /// Takes the first reading.
+    ///
+    /// # Errors
+    /// The server is older than 9.6, or cannot be read at all.
+    pub fn open(exchange: Exchange<TimedStream>, options: &CatalogOptions) -> Result<Self> {
+        let mut reader = CatalogReader::open(exchange)?;
+        reader.begin();
+        let marks = MarkWatch::open(&mut reader);
+        let first = CatalogReading::read(&mut reader);
+        reader.end();
+        Ok(Self {
+            reader,
+            keeps_text: options.keeps_text,
+            blocking: BlockingWatch::new(options.keeps_text),
+            marks,
+            first,
+            next_locks_us: 0.0,
+            next_marks_us: 0.0,
+            last_tick: (0.0, Instant::now()),
+        })
+    }
+
+    /// Asks who blocks these sessions, at most once a second. `at_us` is the time since the window's
+    /// start, `lock_waiters` are the PIDs whose `wait_event_type` is `Lock`. Of locks, nothing
+    /// is asked if there are none.
+    ///
+    /// # Errors
+    /// Never so far: what cannot be read becomes an entry of [`CatalogResult::unavailable`].
+    #[allow(
+        clippy::unnecessary_wraps,
+        reason = "callers must be ready for an error that ends the watch"
+    )]
+    pub fn tick(&mut self, at_us: f64, lock_waiters: &[u32]) -> Result<()> {
+        self.last_tick = (at_us, Instant::now());
+        if at_us >= self.next_locks_us {
+            let began = Instant::now();
+            let (waiters, behind) = self.blocking.read(&mut self.reader, at_us, lock_waiters);
+            self.marks.add_waiters(at_us, waiters, behind);
+            self.next_locks_us = at_us + pause_us(began, LOCKS_PAUSE);
+        }
+        if at_us >= self.next_marks_us {
+            let began = Instant::now();
+            self.reader.begin();
+            self.marks.read(&mut self.reader, at_us);
+            self.reader.end();
+            self.next_marks_us = at_us + pause_us(began, MARKS_PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Who blocked whom so far, longest total wait first.
+    pub fn blocking(&self) -> Vec<BlockingEpisode> {
+        self.blocking.episodes()
+    }
+
+    /// The PID of the backend that served the first reading.
+    pub fn own_pid(&self) -> u32 {
+        self.reader.own_pid
+    }
+
+    /// Takes the last reading.
+    pub fn finish(mut self) -> CatalogResult {
+        let (last_us, last) = self.last_tick;
+        let reader = &mut self.reader;
+        reader.begin();
+        self.marks.read(reader, last_us + micros(last));
+        let now = CatalogReading::read(reader);
+        let counters = now.statements_since(&self.first, reader);
+        let catalog = now.activity_since(&self.first, reader, self.keeps_text);
+        let idle_lock_holders = self.blocking.idle_holders(reader);
+        reader.end();
+        CatalogResult {
+            catalog: reader.is_connected().then_some(catalog),
+            blocking: self.blocking.episodes(),
+            idle_lock_holders,
+            counters,
+            marks: self.marks.marks(),
+            unavailable: reader.refusals(),
+            own_pid: reader.own_pid,
+            statements_sent: reader.sent,
+        }
+    }
+}
+
+fn micros(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e6
+}
+
+fn pause_us(began: Instant, factor: f64) -> f64 {
+    (factor * micros(began)).max(READING_US_MIN)
+}

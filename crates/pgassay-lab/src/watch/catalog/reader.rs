@@ -1,0 +1,296 @@
+//! The connection of the catalog watch: every statement is a read, limited in time, and its failure
+//! is data.
+//!
+//! Each reading is a transaction that is read only and begins with its own settings: behind a pooler
+//! that assigns connections by transaction, settings of the session would reach other clients. Within
+//! it, each query runs in a savepoint, so that one that is refused does not end the reading.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use pgassay_model::check::Check;
+use pgassay_server::TimedStream;
+use pgassay_wire::{Exchange, ExchangeError, ServerMessage};
+
+use super::row::CatalogRow;
+
+/// Limit on an answer on this side: a server that hangs must not hang its observer. The server's own
+/// limit for a query is 2 s.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// The oldest supported version.
+const VERSION_MIN: u32 = 90_600;
+
+/// What of a subject could not be read, and the server's message.
+type Refusals = BTreeMap<&'static str, Check>;
+
+/// A connection that only reads.
+pub(super) struct CatalogReader {
+    /// `None` once the connection is lost.
+    exchange: Option<Exchange<TimedStream>>,
+    /// `server_version_num`.
+    pub version: u32,
+    /// The PID of the backend that served the first reading.
+    pub own_pid: u32,
+    /// The connection's database.
+    pub database: String,
+    /// Its OID.
+    pub database_oid: u32,
+    /// The server is a standby.
+    pub is_standby: bool,
+    /// The connection's user.
+    pub user: String,
+    /// `SQL_ASCII`, without conversion, once a text could not be converted to UTF-8.
+    encoding: &'static str,
+    /// Statements sent so far.
+    pub sent: u64,
+    refusals: Refusals,
+}
+
+impl CatalogReader {
+    /// Learns what server this is.
+    pub fn open(exchange: Exchange<TimedStream>) -> Result<Self> {
+        exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
+        let mut reader = Self {
+            exchange: Some(exchange),
+            version: 0,
+            own_pid: 0,
+            database: String::new(),
+            database_oid: 0,
+            is_standby: false,
+            user: String::new(),
+            encoding: "UTF8",
+            sent: 0,
+            refusals: Refusals::new(),
+        };
+        let sql = "select current_setting('server_version_num'), pg_backend_pid(), d.datname, d.oid, \
+                   pg_is_in_recovery(), current_user \
+                   from pg_catalog.pg_database d where d.datname = current_database()";
+        reader.begin();
+        let rows = reader.rows("server", sql);
+        reader.end();
+        let row = rows.and_then(|rows| rows.into_iter().next());
+        let Some(row) = row else {
+            let why = reader.refusals.remove("server");
+            bail!(
+                "cannot read the server's catalog: {}",
+                why.and_then(|check| check.limitation).unwrap_or_default()
+            );
+        };
+        reader.version = row
+            .count(0)
+            .try_into()
+            .context("the server reports no version")?;
+        if reader.version < VERSION_MIN {
+            bail!("PostgreSQL 9.6 or later is required");
+        }
+        reader.own_pid = row.number(1) as u32;
+        reader.database = row.text(2);
+        reader.database_oid = row.number(3) as u32;
+        reader.is_standby = row.is_true(4);
+        reader.user = row.text(5);
+        reader.check_privileges();
+        Ok(reader)
+    }
+
+    /// The connection still works.
+    pub fn is_connected(&self) -> bool {
+        self.exchange.is_some()
+    }
+
+    /// Notes what other users' sessions hide from this one.
+    fn check_privileges(&mut self) {
+        let sql = if self.version >= 100_000 {
+            "select pg_has_role(current_user, 'pg_read_all_stats', 'usage')"
+        } else {
+            "select rolsuper from pg_roles where rolname = current_user"
+        };
+        self.begin();
+        let rows = self.rows("privileges", sql).unwrap_or_default();
+        self.end();
+        if rows.first().is_some_and(|row| row.is_true(0)) {
+            return;
+        }
+        let limitation = format!(
+            "user \"{}\" does not see states, statements and transactions of other users' sessions",
+            self.user
+        );
+        let grant = self.grant();
+        self.note("privileges", "insufficient", limitation, Some(grant));
+    }
+
+    /// Begins a reading.
+    pub fn begin(&mut self) {
+        // Without a version yet, only settings that all versions have.
+        let since = |version, sql| if self.version >= version { sql } else { "" };
+        let sql = format!(
+            "begin transaction isolation level read committed read only; \
+             set local search_path = pg_catalog, pg_temp; \
+             set local statement_timeout = '2s'; \
+             set local lock_timeout = '100ms'; \
+             set local idle_in_transaction_session_timeout = '10s'; \
+             set local client_encoding = '{}'; \
+             set local application_name = 'pgassay'; \
+             set local max_parallel_workers_per_gather = 0{}{}",
+            self.encoding,
+            // 11: just-in-time compilation, on by default from 12.
+            since(110_000, "; set local jit = off"),
+            // 15: statistics in shared memory; `snapshot` would copy those of all relations.
+            since(150_000, "; set local stats_fetch_consistency = cache"),
+        );
+        self.send(&sql);
+    }
+
+    /// Ends a reading.
+    pub fn end(&mut self) {
+        self.send("commit");
+    }
+
+    /// The rows of a query within a reading; `None` if there are none to be had, which
+    /// [`Self::refusals`] explains under this subject.
+    pub fn rows(&mut self, subject: &'static str, sql: &str) -> Option<Vec<CatalogRow>> {
+        match self.attempt(sql) {
+            Ok(rows) => Some(rows),
+            // 22021, 22P05: pg_stat_activity shows texts of other databases in their encodings.
+            Err(Some(error)) if is_of_encoding(&error) && self.encoding == "UTF8" => {
+                self.encoding = "SQL_ASCII";
+                self.send("set local client_encoding = 'SQL_ASCII'");
+                match self.attempt(sql) {
+                    Ok(rows) => Some(rows),
+                    Err(error) => self.refuse(subject, error),
+                }
+            }
+            Err(error) => self.refuse(subject, error),
+        }
+    }
+
+    /// Notes that something is missing, unless something of this subject is.
+    pub fn note(
+        &mut self,
+        subject: &'static str,
+        value: &str,
+        limitation: String,
+        fix: Option<String>,
+    ) {
+        self.refusals.entry(subject).or_insert(Check {
+            name: subject.to_owned(),
+            value: value.to_owned(),
+            limitation: Some(limitation),
+            fix,
+        });
+    }
+
+    /// What could not be read, and why.
+    pub fn refusals(&self) -> Vec<Check> {
+        self.refusals.values().cloned().collect()
+    }
+
+    /// The statement that grants the right to see other sessions and statistics.
+    pub fn grant(&self) -> String {
+        // 10: the predefined roles. Before, only a superuser sees other users' sessions.
+        if self.version >= 100_000 {
+            format!("grant pg_monitor to {};", quoted_identifier(&self.user))
+        } else {
+            "connect as a superuser: before version 10 nobody else sees other users' sessions"
+                .to_owned()
+        }
+    }
+
+    /// Runs a query in a savepoint. `Err(None)` if the connection is lost.
+    fn attempt(&mut self, sql: &str) -> Result<Vec<CatalogRow>, Option<Box<ServerMessage>>> {
+        let Some(exchange) = &mut self.exchange else {
+            return Err(None);
+        };
+        self.sent += 1;
+        // One message: the third of the round trips.
+        let answer = exchange.query(&format!("savepoint q; {sql}; release savepoint q"));
+        match answer {
+            Ok(mut results) if results.len() == 3 => {
+                let rows = std::mem::take(&mut results[1].rows);
+                Ok(rows.into_iter().map(CatalogRow::new).collect())
+            }
+            Ok(_) => Ok(Vec::new()),
+            Err(ExchangeError::Server(error)) if !is_fatal(&error) => {
+                self.send("rollback to savepoint q");
+                Err(Some(error))
+            }
+            Err(error) => {
+                self.lose(&error);
+                Err(None)
+            }
+        }
+    }
+
+    fn send(&mut self, sql: &str) {
+        let Some(exchange) = &mut self.exchange else {
+            return;
+        };
+        self.sent += 1;
+        if let Err(error) = exchange.run(sql) {
+            self.lose(&error);
+        }
+    }
+
+    fn lose(&mut self, error: &ExchangeError) {
+        self.exchange = None;
+        self.refusals.entry("connection").or_insert(Check {
+            name: "catalog connection".to_owned(),
+            value: "lost".to_owned(),
+            limitation: Some(format!(
+                "the connection that reads the server's views was lost, so blocking sessions and \
+                 statistics are missing from then on: {error}"
+            )),
+            fix: None,
+        });
+    }
+
+    fn refuse<T>(&mut self, subject: &'static str, error: Option<Box<ServerMessage>>) -> Option<T> {
+        let error = error?;
+        let fix = match error.sqlstate.as_str() {
+            // insufficient_privilege
+            "42501" => Some(self.grant()),
+            // object_not_in_prerequisite_state: an extension that its library does not serve.
+            "55000" if error.message.contains("shared_preload_libraries") => Some(
+                "add its library to shared_preload_libraries and restart the server".to_owned(),
+            ),
+            _ => None,
+        };
+        let why = match error.sqlstate.as_str() {
+            // query_canceled
+            "57014" => {
+                "the query took longer than 2 s, because the catalog is large or the server busy"
+                    .to_owned()
+            }
+            // lock_not_available
+            "55P03" => "a lock on a system catalog is held by another session".to_owned(),
+            _ => error.message.clone(),
+        };
+        self.refusals.entry(subject).or_insert(Check {
+            name: subject.to_owned(),
+            value: "not read".to_owned(),
+            limitation: Some(format!("{subject}: {why}")),
+            fix,
+        });
+        None
+    }
+}
+
+fn is_of_encoding(error: &ServerMessage) -> bool {
+    // character_not_in_repertoire, untranslatable_character
+    matches!(error.sqlstate.as_str(), "22021" | "22P05")
+}
+
+fn is_fatal(error: &ServerMessage) -> bool {
+    matches!(error.severity.as_str(), "FATAL" | "PANIC")
+}
+
+/// An identifier as a statement can contain it, always in quotes.
+pub(super) fn quoted_identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// PIDs or OIDs as an array in a statement.
+pub(super) fn array(numbers: impl IntoIterator<Item = u32>) -> String {
+    let numbers: Vec<String> = numbers.into_iter().map(|it| it.to_string()).collect();
+    format!("{{{}}}", numbers.join(","))
+}

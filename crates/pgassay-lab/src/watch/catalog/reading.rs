@@ -1,0 +1,115 @@
+//! Two readings of the server's views, and what happened in between.
+
+use std::collections::BTreeMap;
+
+use pgassay_record::activity::{CatalogActivity, StatementCounters};
+
+use super::checkpoints::CheckpointReading;
+use super::connections::connections;
+use super::databases::{DatabaseReading, ages};
+use super::foreign_keys::uncovered_foreign_keys;
+use super::horizon::horizon;
+use super::indexes::{IndexReading, indexes};
+use super::reader::CatalogReader;
+use super::settings::ServerSettings;
+use super::slots::slots;
+use super::statements::StatementReading;
+use super::tables::{TableReading, chosen, tables};
+
+/// Cumulative counters at a time.
+#[derive(Debug, Default)]
+pub(super) struct CatalogReading {
+    /// The server's clock, in microseconds since 1970.
+    clock_us: f64,
+    /// The next transaction ID, with its epoch.
+    next_xid: u64,
+    uptime_us: f64,
+    statistics_age_us: Option<f64>,
+    tables: TableReading,
+    indexes: IndexReading,
+    statements: Option<StatementReading>,
+    databases: Option<DatabaseReading>,
+    checkpoints: Option<CheckpointReading>,
+}
+
+impl CatalogReading {
+    /// Reads all counters, within a reading of `reader`. Before version 15 a transaction sees the
+    /// statistics as they were at its first look, so all are of one time.
+    pub fn read(reader: &mut CatalogReader) -> Self {
+        let sql = "select extract(epoch from clock_timestamp()) * 1e6, \
+                   txid_snapshot_xmax(txid_current_snapshot()), \
+                   extract(epoch from clock_timestamp() - pg_postmaster_start_time()) * 1e6, \
+                   (select extract(epoch from clock_timestamp() - s.stats_reset) * 1e6 \
+                     from pg_stat_database s where s.datname = current_database())";
+        let mut reading = Self::default();
+        let rows = reader.rows("server", sql).unwrap_or_default();
+        if let Some(row) = rows.first() {
+            reading.clock_us = row.real(0).unwrap_or(0.0);
+            reading.next_xid = row.count(1);
+            reading.uptime_us = row.duration(2).unwrap_or(0.0);
+            reading.statistics_age_us = row.duration(3);
+        }
+        reading.statements = StatementReading::read(reader);
+        reading.tables = TableReading::read(reader).unwrap_or_else(TableReading::unknown);
+        reading.indexes = IndexReading::read(reader).unwrap_or_else(IndexReading::unknown);
+        reading.databases = DatabaseReading::read(reader);
+        reading.checkpoints = CheckpointReading::read(reader);
+        reading
+    }
+
+    /// What was counted for statements since an earlier reading.
+    pub fn statements_since(
+        &self,
+        then: &Self,
+        reader: &mut CatalogReader,
+    ) -> BTreeMap<i64, StatementCounters> {
+        let (Some(now), Some(then)) = (&self.statements, &then.statements) else {
+            return BTreeMap::new();
+        };
+        let (counters, incomplete) = now.since(then);
+        if let Some(check) = incomplete {
+            let limitation = check.limitation.unwrap_or_default();
+            reader.note("pg_stat_statements", &check.value, limitation, check.fix);
+        }
+        counters
+    }
+
+    /// The server's state, with what was counted since an earlier reading. Within a reading of
+    /// `reader`.
+    pub fn activity_since(
+        &self,
+        then: &Self,
+        reader: &mut CatalogReader,
+        keeps_text: bool,
+    ) -> CatalogActivity {
+        let window_us = self.clock_us - then.clock_us;
+        let settings = ServerSettings::read(reader);
+        let differences = self.tables.since(&then.tables);
+        self.tables.note_limits(reader);
+        let chosen = chosen(reader, &differences);
+        let consumed = self.next_xid.saturating_sub(then.next_xid);
+        let consumed_per_s = consumed as f64 / (window_us / 1e6).max(f64::MIN_POSITIVE);
+        let databases = match (&self.databases, &then.databases) {
+            (Some(now), Some(then)) => now.since(then, reader.version),
+            _ => Vec::new(),
+        };
+        let checkpoints = self.checkpoints.zip(then.checkpoints);
+        CatalogActivity {
+            database: reader.database.clone(),
+            is_standby: reader.is_standby,
+            window_us,
+            statistics_age_us: self.statistics_age_us,
+            uptime_us: self.uptime_us,
+            tables: tables(reader, &chosen, &differences, &settings),
+            indexes: indexes(reader, &chosen, &then.indexes, &settings),
+            uncovered_foreign_keys: uncovered_foreign_keys(reader, &differences),
+            databases,
+            horizon: horizon(reader, keeps_text),
+            slots: slots(reader),
+            ages: ages(reader, &settings, consumed_per_s),
+            connections: connections(reader, &settings, then.clock_us),
+            checkpoints: checkpoints.map(|(now, then)| now.since(then)),
+            settings: settings.listed(),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Replication slots and the WAL that they keep.
+
+use pgassay_record::activity::SlotState;
+
+use super::reader::CatalogReader;
+use super::row::CatalogRow;
+
+/// Slots that are listed, those that keep the most WAL.
+const SLOTS_MAX: usize = 200;
+
+/// All slots, those that keep the most WAL first.
+pub(super) fn slots(reader: &mut CatalogReader) -> Vec<SlotState> {
+    let since = |version, column| {
+        if reader.version >= version {
+            column
+        } else {
+            "null"
+        }
+    };
+    // 10: xlog became wal, and location lsn. On a standby: the position that it has replayed.
+    let (replayed, current, difference) = if reader.version >= 100_000 {
+        (
+            "pg_last_wal_replay_lsn",
+            "pg_current_wal_lsn",
+            "pg_wal_lsn_diff",
+        )
+    } else {
+        (
+            "pg_last_xlog_replay_location",
+            "pg_current_xlog_location",
+            "pg_xlog_location_diff",
+        )
+    };
+    let sql = format!(
+        "select slot_name, slot_type, active, greatest({difference}(case when pg_is_in_recovery() \
+           then {replayed}() else {current}() end, restart_lsn), 0), {}, {} \
+         from pg_replication_slots order by 4 desc nulls last limit {SLOTS_MAX}",
+        // 13: whether the WAL is still there.
+        since(130_000, "wal_status"),
+        // 17: since when nobody is connected.
+        since(
+            170_000,
+            "extract(epoch from clock_timestamp() - inactive_since) * 1e6"
+        ),
+    );
+    let rows = reader.rows("replication slots", &sql).unwrap_or_default();
+    let slot = |row: &CatalogRow| SlotState {
+        name: row.text(0),
+        kind: row.text(1),
+        is_active: row.is_true(2),
+        retained_bytes: row.get(3).map(|_| row.count(3)),
+        wal_status: row.get(4).map(str::to_owned),
+        inactive_us: row.duration(5),
+    };
+    rows.iter().map(slot).collect()
+}

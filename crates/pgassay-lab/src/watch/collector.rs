@@ -1,0 +1,449 @@
+//! Turns readings of sessions into sums, and sums into an [`Activity`].
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use pgassay_knowledge::wait_event;
+use pgassay_profile::{
+    NamedWait, SessionIdentity, SessionReading, SessionState, SessionSweep, SessionWait,
+};
+use pgassay_record::activity::{
+    Activity, ActivitySession, ActivityWait, LoadCell, SessionStatus, StatementCounters,
+};
+
+use super::attribution::{Attribution, LoadSums, SessionActivity, Sighting, limited};
+use super::names::ObjectNames;
+use super::reading_log::ReadingLog;
+use super::statements::StatementBook;
+
+/// All that was read so far.
+pub(super) struct Collector {
+    /// The server's major version, which wait event numbers depend on.
+    major: String,
+    /// Backends that serve pgassay.
+    pub own_pids: BTreeSet<u32>,
+    sessions: Vec<Arc<SessionIdentity>>,
+    session_index: HashMap<(u32, i64), u32>,
+    waits: WaitBook,
+    pub statements: StatementBook,
+    pub attribution: Attribution,
+    /// Sums up to the last [`Collector::take`].
+    pub total: LoadSums,
+    pub readings: Option<ReadingLog>,
+    /// The largest numbers of sessions at one reading.
+    pub hidden: u32,
+    pub disabled: u32,
+    pub others: u32,
+    /// Sessions that could not be read consistently, over all readings.
+    pub unreadable: u64,
+}
+
+impl Collector {
+    pub fn new(major: &str, own_pids: BTreeSet<u32>, keeps_readings: bool) -> Self {
+        Self {
+            major: major.to_owned(),
+            own_pids,
+            sessions: Vec::new(),
+            session_index: HashMap::new(),
+            waits: WaitBook::default(),
+            statements: StatementBook::default(),
+            attribution: Attribution::default(),
+            total: LoadSums::default(),
+            readings: keeps_readings.then(ReadingLog::default),
+            hidden: 0,
+            disabled: 0,
+            others: 0,
+            unreadable: 0,
+        }
+    }
+
+    /// Adds a reading of all sessions at a time in microseconds.
+    pub fn add(&mut self, at_us: f64, sweep: SessionSweep) {
+        let (mut hidden, mut disabled, mut others) = (0, 0, sweep.idle);
+        self.unreadable += u64::from(sweep.unreadable);
+        let mut sightings = Vec::with_capacity(sweep.sessions.len());
+        for reading in sweep.sessions {
+            if self.own_pids.contains(&reading.identity.pid) {
+                continue;
+            }
+            match reading.state {
+                SessionState::Hidden => hidden += 1,
+                SessionState::Disabled => disabled += 1,
+                _ => {}
+            }
+            others += u32::from(reading.identity.user != 0);
+            if let Some(sighting) = self.sighting(&reading) {
+                sightings.push(sighting);
+                if let Some(log) = &mut self.readings {
+                    log.add(reading.identity.pid, at_us, &sighting);
+                }
+            }
+        }
+        if let Some(log) = &mut self.readings {
+            log.end_sweep();
+        }
+        self.hidden = self.hidden.max(hidden);
+        self.disabled = self.disabled.max(disabled);
+        self.others = self.others.max(others);
+        self.attribution.add(at_us, sightings);
+    }
+
+    /// `None` if the session is idle, or waits for work.
+    fn sighting(&mut self, reading: &SessionReading) -> Option<Sighting> {
+        let (wait, wait_kind) = self.waits.index(&reading.wait, &self.major);
+        let kind = self.waits.kinds[wait_kind as usize].as_str();
+        let state = status(reading, kind, &self.major)?;
+        let statement = self
+            .statements
+            .index(&reading.text, reading.is_cut, reading.query_id);
+        // An idle session waits for its client; that is its state, not a wait of its own.
+        let (wait, wait_kind) = match state {
+            SessionStatus::Active => (wait, wait_kind),
+            _ => (0, 0),
+        };
+        Some(Sighting {
+            session: self.session(&reading.identity),
+            activity: SessionActivity {
+                statement,
+                state,
+                wait,
+                wait_kind,
+            },
+            activity_started_us: reading.activity_started_us,
+            transaction_started_us: reading.transaction_started_us.unwrap_or(0),
+        })
+    }
+
+    fn session(&mut self, identity: &Arc<SessionIdentity>) -> u32 {
+        let key = (identity.pid, identity.started_us);
+        if let Some(&index) = self.session_index.get(&key) {
+            if let Some(known) = self.sessions.get_mut(index as usize)
+                && known.pid == identity.pid
+                && !Arc::ptr_eq(known, identity)
+            {
+                *known = Arc::clone(identity);
+            }
+            return index;
+        }
+        let index = limited(self.sessions.len());
+        if index as usize == Activity::SESSIONS_MAX - 1 {
+            if self.sessions.len() < Activity::SESSIONS_MAX {
+                self.sessions.push(Arc::new(the_rest()));
+            }
+            return index;
+        }
+        self.sessions.push(Arc::clone(identity));
+        self.session_index.insert(key, index);
+        index
+    }
+
+    /// The sessions that waited for a heavyweight lock at the last reading.
+    pub fn lock_waiters(&self) -> Vec<u32> {
+        let last = self.attribution.last().iter();
+        let waiting = last.filter(|it| {
+            self.waits.kinds[it.activity.wait_kind as usize] == "Lock"
+                && it.activity.state == SessionStatus::Active
+        });
+        waiting
+            .map(|it| self.sessions[it.session as usize].pid)
+            .collect()
+    }
+
+    /// The first reading, in microseconds; `None` before it.
+    pub fn start_us(&self) -> Option<f64> {
+        let window = self.total.window_us.or(self.attribution.sums.window_us);
+        window.map(|(start_us, _)| start_us)
+    }
+
+    /// The sums since the last call.
+    pub fn take(&mut self) -> LoadSums {
+        let sums = self.attribution.take();
+        self.total.add(&sums);
+        sums
+    }
+
+    /// Databases and users of sessions in these sums.
+    pub fn oids(&self, sums: &LoadSums) -> BTreeSet<(u32, u32)> {
+        let sessions = sums.cells.keys().map(|(session, _)| *session as usize);
+        sessions
+            .map(|at| (self.sessions[at].database, self.sessions[at].user))
+            .collect()
+    }
+
+    /// The sums as data: sessions, statements, waits, cells and timeline. Also returns the collector's
+    /// index of each statement.
+    pub fn describe(
+        &self,
+        sums: &LoadSums,
+        keeps_text: bool,
+        names: &ObjectNames,
+        counters: &BTreeMap<i64, StatementCounters>,
+    ) -> (Activity, Vec<u32>) {
+        let mut sessions = Renumbering::default();
+        let mut statements = Renumbering::default();
+        let mut waits = Renumbering::default();
+        waits.number(0);
+        let mut cells: Vec<_> = sums.cells.iter().collect();
+        // In the order of their first appearance, so that the result is reproducible.
+        cells.sort_by_key(|((session, activity), _)| {
+            (*session, activity.statement, activity.wait, activity.state)
+        });
+        let cells = cells
+            .into_iter()
+            .map(|((session, activity), (time_us, samples))| LoadCell {
+                session: sessions.number(*session),
+                statement: activity.statement.map(|it| statements.number(it)),
+                state: activity.state,
+                wait: waits.number(activity.wait),
+                relation: None,
+                time_us: *time_us,
+                samples: *samples,
+            });
+        let cells: Vec<LoadCell> = cells.collect();
+        let described = |index: &u32| {
+            let seen = sums.executions.get(index).copied().unwrap_or_default();
+            let mut statement = self.statements.describe(*index, keeps_text, counters);
+            statement.executions_seen = seen.count;
+            statement.executions_seen_in_transaction_max = seen.in_transaction_max;
+            statement
+        };
+        let activity = Activity {
+            sweeps: sums.sweeps,
+            window_us: sums.length_us(),
+            sessions: sessions
+                .order
+                .iter()
+                .map(|&at| described_session(&self.sessions[at as usize], names))
+                .collect(),
+            statements: statements.order.iter().map(described).collect(),
+            waits: waits
+                .order
+                .iter()
+                .map(|&at| self.waits.waits[at as usize].clone())
+                .collect(),
+            cells,
+            timeline: sums.timeline(|kind| self.waits.kinds[kind as usize].clone()),
+            ..Activity::default()
+        };
+        (activity, statements.order)
+    }
+}
+
+/// Gives numbers in the order of first use.
+#[derive(Default)]
+struct Renumbering {
+    order: Vec<u32>,
+    numbers: HashMap<u32, u32>,
+}
+
+impl Renumbering {
+    fn number(&mut self, index: u32) -> u32 {
+        let next = self.order.len() as u32;
+        let number = *self.numbers.entry(index).or_insert(next);
+        if number == next {
+            self.order.push(index);
+        }
+        number
+    }
+}
+
+/// What a session does; `None` if it is idle or waits for work. `kind` is the class of its wait.
+fn status(reading: &SessionReading, kind: &str, major: &str) -> Option<SessionStatus> {
+    let backend_type = reading.identity.backend_type.as_str();
+    let waits_for_work = match reading.state {
+        SessionState::Idle | SessionState::Hidden | SessionState::Disabled => true,
+        SessionState::IdleInTransaction => return Some(SessionStatus::IdleInTransaction),
+        SessionState::IdleInAbortedTransaction => {
+            return Some(SessionStatus::IdleInAbortedTransaction);
+        }
+        // A WAL sender is active as long as it lives; 9.6 has no wait events for it.
+        SessionState::Active if backend_type == "walsender" => {
+            matches!(kind, "Activity" | "Client") || major == "9.6"
+        }
+        SessionState::Active => kind == "Activity",
+        // A backend that starts may wait for its client's password.
+        SessionState::None => matches!(kind, "Activity" | "Timeout" | "Client"),
+    };
+    (!waits_for_work).then_some(SessionStatus::Active)
+}
+
+fn the_rest() -> SessionIdentity {
+    SessionIdentity {
+        pid: 0,
+        started_us: 0,
+        backend_type: String::new(),
+        database: 0,
+        user: 0,
+        application: String::new(),
+        client: String::new(),
+    }
+}
+
+fn described_session(identity: &SessionIdentity, names: &ObjectNames) -> ActivitySession {
+    ActivitySession {
+        pid: identity.pid,
+        started_us: identity.started_us,
+        backend_type: identity.backend_type.clone(),
+        database: names.database(identity.database),
+        user: names.user(identity.user),
+        application: identity.application.clone(),
+        client: identity.client.clone(),
+    }
+}
+
+/// The wait events that were seen.
+struct WaitBook {
+    waits: Vec<ActivityWait>,
+    /// The class of each wait: index into `kinds`.
+    kind_of: Vec<u32>,
+    kinds: Vec<String>,
+    by_number: HashMap<u32, u32>,
+    by_name: HashMap<NamedWait, u32>,
+}
+
+impl Default for WaitBook {
+    fn default() -> Self {
+        Self {
+            waits: vec![ActivityWait::default()],
+            kind_of: vec![0],
+            kinds: vec![String::new()],
+            by_number: HashMap::new(),
+            by_name: HashMap::new(),
+        }
+    }
+}
+
+impl WaitBook {
+    /// The index of a wait, and that of its class.
+    fn index(&mut self, wait: &SessionWait, major: &str) -> (u32, u32) {
+        let index = match wait {
+            SessionWait::None => 0,
+            SessionWait::Number(number) => match self.by_number.get(number) {
+                Some(&index) => index,
+                None => {
+                    let index = self.add(named(major, *number));
+                    self.by_number.insert(*number, index);
+                    index
+                }
+            },
+            SessionWait::Named(name) => match self.by_name.get(name) {
+                Some(&index) => index,
+                None => self.add(name.clone()),
+            },
+        };
+        (index, self.kind_of[index as usize])
+    }
+
+    fn add(&mut self, name: NamedWait) -> u32 {
+        if let Some(&index) = self.by_name.get(&name) {
+            return index;
+        }
+        let known = self.kinds.iter().position(|it| *it == name.kind);
+        let kind = known.unwrap_or_else(|| {
+            self.kinds.push(name.kind.clone());
+            self.kinds.len() - 1
+        });
+        let index = self.waits.len() as u32;
+        self.waits.push(ActivityWait {
+            kind: name.kind.clone(),
+            name: name.name.clone(),
+        });
+        self.kind_of.push(kind as u32);
+        self.by_name.insert(name, index);
+        index
+    }
+}
+
+/// The name of a wait event number, or the number.
+fn named(major: &str, number: u32) -> NamedWait {
+    let (kind, name) = match wait_event(major, number) {
+        Some(wait) => (wait.kind.to_owned(), wait.name.to_owned()),
+        None => ("not known".to_owned(), format!("{number:#010x}")),
+    };
+    NamedWait { kind, name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(pid: u32, state: SessionState, wait: SessionWait) -> SessionReading {
+        SessionReading {
+            identity: Arc::new(SessionIdentity {
+                pid,
+                started_us: 1,
+                backend_type: "client backend".to_owned(),
+                database: 5,
+                user: 10,
+                application: String::new(),
+                client: "local".to_owned(),
+            }),
+            state,
+            transaction_started_us: Some(1),
+            activity_started_us: 2,
+            state_changed_us: 3,
+            query_id: 0,
+            text: b"select 1".to_vec(),
+            is_cut: false,
+            wait,
+        }
+    }
+
+    #[test]
+    fn idle_sessions_our_own_and_processes_without_work_have_no_load() {
+        let mut collector = Collector::new("18", [9].into(), false);
+        let sweep = || {
+            let mut checkpointer = reading(4, SessionState::None, SessionWait::Number(0x0500_0000));
+            Arc::make_mut(&mut checkpointer.identity).backend_type = "checkpointer".to_owned();
+            SessionSweep {
+                sessions: vec![
+                    reading(1, SessionState::Active, SessionWait::Number(0x0300_0004)),
+                    reading(
+                        2,
+                        SessionState::IdleInTransaction,
+                        SessionWait::Number(0x0600_0000),
+                    ),
+                    reading(3, SessionState::Disabled, SessionWait::None),
+                    checkpointer,
+                    reading(9, SessionState::Active, SessionWait::None),
+                ],
+                idle: 1,
+                unreadable: 0,
+            }
+        };
+        collector.add(0.0, sweep());
+        collector.add(1e6, sweep());
+        assert_eq!(collector.lock_waiters(), [1]);
+        let sums = collector.take();
+        let names = ObjectNames::default();
+        let (activity, _) = collector.describe(&sums, false, &names, &BTreeMap::new());
+        assert!((activity.active_sessions() - 1.0).abs() < 1e-9);
+        assert!((activity.idle_in_transaction() - 1.0).abs() < 1e-9);
+        let pids: Vec<u32> = activity.sessions.iter().map(|it| it.pid).collect();
+        assert_eq!(pids, [1, 2]);
+        assert_eq!(activity.waits[0], ActivityWait::default());
+        assert_eq!(activity.waits[1].name, "transactionid");
+        assert_eq!(activity.statements.len(), 1);
+        assert_eq!(activity.statements[0].text, None);
+        assert_eq!((collector.disabled, collector.hidden), (1, 0));
+    }
+
+    #[test]
+    fn sessions_beyond_the_limit_are_one() {
+        let mut collector = Collector::new("18", BTreeSet::new(), false);
+        let of_pid = |pid: usize| reading(pid as u32, SessionState::Active, SessionWait::None);
+        let sweep = SessionSweep {
+            sessions: (1..=Activity::SESSIONS_MAX + 10).map(of_pid).collect(),
+            ..SessionSweep::default()
+        };
+        collector.add(0.0, sweep.clone());
+        collector.add(1e6, sweep);
+        let sums = collector.take();
+        let names = ObjectNames::default();
+        let (activity, _) = collector.describe(&sums, true, &names, &BTreeMap::new());
+        assert_eq!(activity.sessions.len(), Activity::SESSIONS_MAX);
+        assert_eq!(activity.sessions.last().map(|it| it.pid), Some(0));
+        let load = (Activity::SESSIONS_MAX + 10) as f64;
+        assert!((activity.active_sessions() - load).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,146 @@
+//! Opens what a watch reads from.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use pgassay_model::check::Check;
+use pgassay_profile::{LiveServer, SessionQuery, SessionReader, SessionsError};
+use pgassay_wire::Exchange;
+
+use super::catalog::{CatalogOptions, CatalogWatch};
+use super::names::ObjectNames;
+use super::sampling::SessionSource;
+use super::{Connect, WatchOptions, WatchedServer};
+use crate::connector::TimedStream;
+use crate::major_version::major_of;
+use crate::observe::waits::{refusal, wait_reader};
+
+/// Limit of each answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+
+/// What [`super::LiveWatch`] consists of.
+pub(super) struct Opened {
+    pub source: SessionSource,
+    pub names: ObjectNames,
+    pub catalog: Option<CatalogWatch>,
+    pub major: String,
+    pub own_pids: BTreeSet<u32>,
+    pub unavailable: Vec<Check>,
+    pub statements_sent: u64,
+}
+
+/// A connection that cannot write, and gives up on locks before others queue behind it.
+pub(super) fn connect(
+    server: &mut WatchedServer,
+    statements_sent: &mut u64,
+) -> Result<Exchange<TimedStream>> {
+    *statements_sent += 1;
+    read_only(&mut server.connect, "100ms")
+}
+
+fn read_only(connect: &mut Connect, lock_timeout: &str) -> Result<Exchange<TimedStream>> {
+    let mut exchange = connect()?;
+    exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
+    exchange.run(&format!(
+        "set default_transaction_read_only = on; set statement_timeout = '10s'; \
+         set lock_timeout = '{lock_timeout}'; set application_name = 'pgassay'"
+    ))?;
+    Ok(exchange)
+}
+
+pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result<Opened> {
+    let mut statements_sent = 0;
+    let mut exchange = connect(server, &mut statements_sent)?;
+    let version = exchange.parameter("server_version").map(major_of);
+    let names =
+        ObjectNames::read(&mut exchange).context("cannot read the names of databases and users")?;
+    let mut own_pids = options.own_pids.clone();
+    own_pids.extend(exchange.backend().map(|it| it.pid.cast_unsigned()));
+    let mut unavailable = Vec::new();
+    let catalog = open_catalog(server, options, &mut statements_sent);
+    let catalog = catalog
+        .map_err(|why| unavailable.push(not_asked(&why)))
+        .ok();
+    own_pids.extend(catalog.as_ref().map(CatalogWatch::own_pid));
+    let live = server.live.clone();
+    let learned = live.map(|live| learn(&live, &mut server.connect, &mut exchange));
+    let source = match learned {
+        // The connection is no longer needed.
+        Some(Ok(reader)) => SessionSource::Memory(Box::new(reader)),
+        failed => {
+            if let Some(Err(why)) = failed {
+                unavailable.push(not_in_memory(&why));
+            }
+            SessionSource::Query(Box::new(SessionQuery::open(exchange)?))
+        }
+    };
+    Ok(Opened {
+        source,
+        names,
+        catalog,
+        major: version.unwrap_or_default(),
+        own_pids,
+        unavailable,
+        statements_sent: statements_sent + ObjectNames::STATEMENTS + LEARNING_STATEMENTS,
+    })
+}
+
+/// The views have a connection of their own: they can be slow, and readings of sessions must not wait.
+fn open_catalog(
+    server: &mut WatchedServer,
+    options: &WatchOptions,
+    statements_sent: &mut u64,
+) -> Result<CatalogWatch> {
+    let exchange = connect(server, statements_sent)?;
+    let keeps_text = options.keeps_text;
+    CatalogWatch::open(exchange, &CatalogOptions { keeps_text })
+}
+
+/// Why the server's views are not read.
+fn not_asked(why: &anyhow::Error) -> Check {
+    Check {
+        name: "views".to_owned(),
+        value: "none".to_owned(),
+        limitation: Some(format!(
+            "{why:#}; blockers, tables, indexes and the server's state are not shown"
+        )),
+        fix: None,
+    }
+}
+
+/// About as many statements as learning takes.
+const LEARNING_STATEMENTS: u64 = 10;
+
+/// Learns where sessions are in memory, on a connection and one or two more that are closed afterward.
+fn learn(
+    live: &LiveServer,
+    connect: &mut Connect,
+    observer: &mut Exchange<TimedStream>,
+) -> Result<SessionReader> {
+    // Learning where waits are takes a wait for a lock of our own, of some milliseconds.
+    let mut open = || read_only(connect, "5s");
+    let waits = wait_reader(live, Some(&mut open))?;
+    let mut subject = open()?;
+    Ok(SessionReader::learn(live, waits, &mut subject, observer)?)
+}
+
+/// Why sessions are not read from memory.
+fn not_in_memory(why: &anyhow::Error) -> Check {
+    let (why, fix) = match why.downcast_ref::<SessionsError>() {
+        Some(SessionsError::NotPermitted(refusal)) => (
+            format!("{}: {}", refusal.what, refusal.why),
+            Some(refusal.commands.join("  or  ")),
+        ),
+        _ => refusal(why),
+    };
+    Check {
+        name: "sessions in memory".to_owned(),
+        value: "pg_stat_activity".to_owned(),
+        limitation: Some(format!(
+            "{why}; pgassay queries pg_stat_activity instead, which costs the server more and shows less \
+             of short statements"
+        )),
+        fix,
+    }
+}

@@ -1,0 +1,158 @@
+//! The statements that were seen, by normalized text.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use pgassay_record::activity::{ActivityStatement, StatementCounters};
+use pgassay_script::normalize;
+
+/// Distinct statements that are kept; the time of any others has no statement.
+const STATEMENTS_MAX: usize = 10_000;
+/// Texts whose statements are remembered, so that they are not normalized again.
+const TEXTS_MAX: usize = 20_000;
+
+/// All statements so far. An index is valid as long as the book exists.
+#[derive(Debug, Default)]
+pub(super) struct StatementBook {
+    statements: Vec<KnownStatement>,
+    by_fingerprint: HashMap<String, u32>,
+    by_text: HashMap<Vec<u8>, Option<u32>>,
+    by_query_id: HashMap<i64, u32>,
+    /// Statements beyond the limit were seen.
+    pub is_full: bool,
+}
+
+#[derive(Debug)]
+struct KnownStatement {
+    fingerprint: String,
+    text: String,
+    is_cut: bool,
+    /// All that the server computed for texts with this fingerprint: before 18 lists of different
+    /// lengths have different ones, and so do equal texts in different databases.
+    query_ids: BTreeSet<i64>,
+}
+
+impl StatementBook {
+    /// The statement with this text; `None` if there is no text, or too many statements.
+    pub fn index(&mut self, text: &[u8], is_cut: bool, query_id: i64) -> Option<u32> {
+        if text.is_empty() {
+            return None;
+        }
+        if let Some(&known) = self.by_query_id.get(&query_id) {
+            return Some(known);
+        }
+        let index = match self.by_text.get(text) {
+            Some(&known) => known,
+            None => self.add(text, is_cut),
+        };
+        if let Some(index) = index.filter(|_| query_id != 0) {
+            let ids = &mut self.statements[index as usize].query_ids;
+            ids.insert(query_id);
+            if self.by_query_id.len() > TEXTS_MAX {
+                self.by_query_id.clear();
+            }
+            self.by_query_id.insert(query_id, index);
+        }
+        index
+    }
+
+    fn add(&mut self, text: &[u8], is_cut: bool) -> Option<u32> {
+        let normalized = normalize(&String::from_utf8_lossy(text));
+        let known = self.by_fingerprint.get(&normalized.fingerprint).copied();
+        let has_room = self.statements.len() < STATEMENTS_MAX;
+        self.is_full |= known.is_none() && !has_room;
+        let index = known.or_else(|| {
+            has_room.then(|| {
+                let index = self.statements.len() as u32;
+                self.by_fingerprint
+                    .insert(normalized.fingerprint.clone(), index);
+                self.statements.push(KnownStatement {
+                    fingerprint: normalized.fingerprint,
+                    text: normalized.text,
+                    is_cut,
+                    query_ids: BTreeSet::new(),
+                });
+                index
+            })
+        });
+        if self.by_text.len() >= TEXTS_MAX {
+            self.by_text.clear();
+        }
+        self.by_text.insert(text.to_owned(), index);
+        index
+    }
+
+    /// One statement as data, without executions.
+    pub fn describe(
+        &self,
+        index: u32,
+        keeps_text: bool,
+        counters: &BTreeMap<i64, StatementCounters>,
+    ) -> ActivityStatement {
+        let known = &self.statements[index as usize];
+        let of_id = known.query_ids.iter().filter_map(|id| counters.get(id));
+        ActivityStatement {
+            fingerprint: known.fingerprint.clone(),
+            query_id: known.query_ids.first().copied(),
+            text: keeps_text.then(|| known.text.clone()),
+            is_cut: known.is_cut,
+            counters: of_id.copied().reduce(sum),
+            ..ActivityStatement::default()
+        }
+    }
+}
+
+fn sum(a: StatementCounters, b: StatementCounters) -> StatementCounters {
+    let both = |x: Option<f64>, y: Option<f64>| x.zip(y).map(|(x, y)| x + y);
+    StatementCounters {
+        calls: a.calls + b.calls,
+        execution_us: a.execution_us + b.execution_us,
+        planning_us: both(a.planning_us, b.planning_us),
+        rows: a.rows + b.rows,
+        shared_hit: a.shared_hit + b.shared_hit,
+        shared_read: a.shared_read + b.shared_read,
+        shared_dirtied: a.shared_dirtied + b.shared_dirtied,
+        temp_read: a.temp_read + b.temp_read,
+        temp_written: a.temp_written + b.temp_written,
+        wal_bytes: a.wal_bytes.zip(b.wal_bytes).map(|(x, y)| x + y),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_that_differ_in_constants_are_one_statement_with_all_its_query_ids() {
+        let mut book = StatementBook::default();
+        let first = book.index(b"select * from t where i in (1)", false, 5);
+        assert_eq!(first, Some(0));
+        assert_eq!(
+            book.index(b"SELECT * FROM t WHERE i IN (7, 8)", false, 6),
+            first
+        );
+        assert_eq!(book.index(b"select * from u", false, 0), Some(1));
+        assert_eq!(book.index(b"", false, 0), None);
+        let calls = |calls| StatementCounters {
+            calls,
+            ..StatementCounters::default()
+        };
+        let counters = BTreeMap::from([(5, calls(2)), (6, calls(3)), (7, calls(9))]);
+        let described = book.describe(0, false, &counters);
+        assert_eq!(described.counters.map(|it| it.calls), Some(5));
+        assert_eq!((described.query_id, described.text), (Some(5), None));
+        assert_eq!(book.describe(1, true, &counters).counters, None);
+        let text = book.describe(1, true, &counters).text;
+        assert_eq!(text.as_deref(), Some("select * from u"));
+    }
+
+    #[test]
+    fn texts_without_end_do_not_fill_memory() {
+        let mut book = StatementBook::default();
+        for number in 0..STATEMENTS_MAX + 5 {
+            let text = format!("select * from t{number}");
+            let index = book.index(text.as_bytes(), false, 0);
+            assert_eq!(index.is_some(), number < STATEMENTS_MAX);
+        }
+        assert!(book.is_full && book.by_text.len() <= TEXTS_MAX);
+    }
+}

@@ -1,0 +1,206 @@
+//! Counters of tables, statements and databases equal known work.
+
+use pgassay_lab::watch::catalog::CatalogResult;
+use pgassay_record::activity::{StatementCounters, TableActivity};
+use pgassay_server::{Connection, Server};
+use pgassay_test_support::wait_until;
+
+use crate::catalog_common::{VERSIONS, execute, open, start};
+
+const SETUP: &str = "create extension pg_stat_statements; create schema shop; \
+     create table shop.items (id int primary key, n int) with (fillfactor = 50, \
+       autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 7, \
+       autovacuum_enabled = off); \
+     insert into shop.items select g, g from generate_series(1, 1000) g; \
+     create table shop.idle (id int)";
+
+/// Executes statements on a connection of its own, and waits until the counters show its end.
+fn work(server: &Server, statements: &[&str], is_counted: &str) {
+    let mut connection = server.connect().expect("a connection");
+    for sql in statements {
+        execute(&mut connection, sql);
+    }
+    // A backend reports its counters when it ends.
+    connection.close().expect("it closes");
+    let mut asker = server.connect().expect("a connection");
+    wait_until(is_counted, || {
+        asker
+            .value(is_counted)
+            .expect("the query succeeds")
+            .as_deref()
+            == Some("t")
+    });
+}
+
+fn set_up(server: &Server) {
+    let counted = "select n_tup_ins = 1000 from pg_stat_user_tables where relname = 'items'";
+    work(server, &[SETUP], counted);
+    let analyzed = "select last_analyze is not null and last_vacuum is not null \
+                    from pg_stat_user_tables where relname = 'items'";
+    work(server, &["vacuum analyze shop.items"], analyzed);
+}
+
+const READ: &str = "select sum(n) from shop.items";
+
+/// 3 sequential scans; 5 + 4 + 2 index scans; 10 rows inserted, 4 updated, 2 deleted.
+fn do_known_work(server: &Server) {
+    let mut statements = vec!["set enable_bitmapscan = off", READ, READ, READ];
+    statements.push("set enable_seqscan = off");
+    statements.extend(["select n from shop.items where id = 7"; 5]);
+    statements.push("insert into shop.items select g, g from generate_series(1001, 1010) g");
+    statements.extend(["update shop.items set n = n + 1 where id = 9"; 4]);
+    statements.extend([
+        "delete from shop.items where id = 1",
+        "delete from shop.items where id = 2",
+    ]);
+    let counted = "select n_tup_del = 2 from pg_stat_user_tables where relname = 'items'";
+    work(server, &statements, counted);
+}
+
+fn items(result: &CatalogResult) -> TableActivity {
+    let catalog = result.catalog.as_ref().expect("a catalog");
+    let mut found = catalog
+        .tables
+        .iter()
+        .filter(|it| it.relation.name == "items");
+    found.next().expect("the table is reported").clone()
+}
+
+#[test]
+fn counters_equal_known_work() {
+    for version in VERSIONS {
+        let Some(server) = start(version) else {
+            continue;
+        };
+        set_up(&server);
+        let mut watch = open(&server);
+        watch.tick(0.0, &[]).expect("a tick");
+        do_known_work(&server);
+        let mut asker = server.connect().expect("a connection");
+        let result = watch.finish();
+        assert!(
+            result.unavailable.is_empty(),
+            "{version}: {:?}",
+            result.unavailable
+        );
+        check_table(&items(&result), version);
+        check_statement(&mut asker, &result, version);
+        check_server(&server, &result, version);
+        server.stop().expect("the server stops");
+    }
+}
+
+fn check_table(items: &TableActivity, version: &str) {
+    let counted = [
+        items.sequential_scans,
+        items.sequential_rows,
+        items.index_scans,
+        items.inserted,
+        items.updated,
+        items.hot_updated,
+        items.deleted,
+    ];
+    assert_eq!(counted, [3, 3000, 11, 10, 4, 4, 2], "{version}: {items:?}");
+    assert_eq!(items.relation.schema, "shop");
+    assert_eq!(items.estimated_rows, Some(1000.0));
+    assert_eq!((items.live_rows, items.dead_rows), (1008, 6), "{version}");
+    assert_eq!(items.modified_since_analyze, 16, "{version}");
+    assert!((items.vacuum_threshold - 7.0).abs() < 1e-9);
+    assert!((items.analyze_threshold - 150.0).abs() < 1e-9);
+    assert!(!items.autovacuum_enabled && items.has_statistics);
+    assert!(items.vacuumed_ago_us.is_some() && items.analyzed_ago_us.is_some());
+    assert!(items.blocks_hit > 0 && items.size_bytes >= 8192);
+}
+
+fn check_statement(asker: &mut Connection, result: &CatalogResult, version: &str) {
+    let sql = format!("select queryid from pg_stat_statements where query like '{READ}%'");
+    let id = asker.value(&sql).expect("the query succeeds");
+    let id: i64 = id.and_then(|it| it.parse().ok()).expect("it has an ID");
+    let counters: StatementCounters = result.counters[&id];
+    assert_eq!((counters.calls, counters.rows), (3, 3), "{version}");
+    assert!(
+        counters.execution_us > 0.0 && counters.shared_hit > 0,
+        "{counters:?}"
+    );
+    let has_wal = !["9.6", "12"].contains(&version);
+    assert_eq!(counters.wal_bytes.is_some(), has_wal, "{version}");
+    // track_planning is off.
+    assert_eq!(counters.planning_us, None, "{version}");
+}
+
+fn check_server(server: &Server, result: &CatalogResult, version: &str) {
+    let catalog = result.catalog.as_ref().expect("a catalog");
+    assert_eq!(catalog.database, server.database());
+    assert!(!catalog.is_standby && catalog.window_us > 0.0);
+    assert!(catalog.uptime_us > catalog.window_us);
+    let name = |it: &&pgassay_record::activity::DatabaseActivity| it.name == server.database();
+    let database = catalog.databases.iter().find(name).expect("the database");
+    assert!(database.committed >= 17, "{version}: {database:?}");
+    assert_eq!(
+        database.sessions.is_some(),
+        !["9.6", "12"].contains(&version)
+    );
+    let age = &catalog.ages[0];
+    assert_eq!(age.freeze_max_age, 200_000_000);
+    assert!(age.left > 2_140_000_000 && age.age < 1_000_000, "{age:?}");
+    // 1 insert, 4 updates and 2 deletes have a transaction ID.
+    assert!(
+        (age.consumed_per_s * catalog.window_us / 1e6 - 7.0).abs() < 1e-6,
+        "{version}"
+    );
+    let connections = catalog.connections.expect("connections");
+    assert!(
+        connections.used >= 2 && connections.available == 97,
+        "{connections:?}"
+    );
+    let setting = |name: &str| {
+        let found = catalog.settings.iter().find(|it| it.0 == name);
+        found.map(|it| it.1.as_str())
+    };
+    assert_eq!(setting("work_mem"), Some("4MB"));
+    // Not the limit of our own transaction.
+    assert_eq!(setting("lock_timeout"), Some("0"), "{version}");
+    assert_eq!(setting("autovacuum"), Some("off"));
+}
+
+#[test]
+fn statements_without_the_extension_are_said_to_be_missing() {
+    let Some(server) = start("18") else {
+        return;
+    };
+    let result = open(&server).finish();
+    let [check] = &result.unavailable[..] else {
+        panic!("{:?}", result.unavailable);
+    };
+    assert_eq!(
+        (check.name.as_str(), check.value.as_str()),
+        ("pg_stat_statements", "not installed")
+    );
+    assert!(
+        check
+            .fix
+            .as_ref()
+            .is_some_and(|it| it.contains("create extension pg_stat_statements"))
+    );
+    server.stop().expect("the server stops");
+    let config = pgassay_test_support::servers::config();
+    let Some(server) = pgassay_test_support::servers::start_with("18", &config) else {
+        return;
+    };
+    let mut connection = server.connect().expect("a connection");
+    execute(&mut connection, "create extension pg_stat_statements");
+    let result = open(&server).finish();
+    let check = &result.unavailable[0];
+    assert_eq!(
+        (check.name.as_str(), check.value.as_str()),
+        ("pg_stat_statements", "not read")
+    );
+    assert!(
+        check
+            .fix
+            .as_ref()
+            .is_some_and(|it| it.contains("shared_preload_libraries"))
+    );
+    assert!(result.catalog.is_some() && result.counters.is_empty());
+    server.stop().expect("the server stops");
+}

@@ -1,0 +1,168 @@
+//! Indexes that are unused, redundant or invalid, and foreign keys without one.
+
+use std::collections::BTreeMap;
+
+use pgassay_record::activity::{CatalogActivity, IndexActivity};
+use pgassay_server::Server;
+
+use crate::catalog_common::{VERSIONS, Waiter, execute, open, start};
+
+const SETUP: &str = r#"
+create schema "we,ird ""s";
+set search_path = "we,ird ""s", public;
+create table parent (id int primary key, "col,""x" int);
+create table child (
+    id int primary key,
+    covered int references parent,
+    partly int references parent,
+    bare int constraint bare_key references parent,
+    note text,
+    n int
+);
+create index child_covered on child (covered, n);
+create index child_partly on child (partly) where partly is not null;
+create index child_bare_where on child (bare) where n > 5;
+create index child_n on child (n);
+create index child_n_id on child (n, id);
+create index child_n_again on child (n);
+create index child_n_desc on child (n desc);
+create index child_id on child (id);
+create index child_lower on child (lower(note));
+create index child_lower_n on child (lower(note), n);
+create index child_upper on child (upper(note));
+create unique index child_note on child (note, id);
+create index parent_col on parent ("col,""x") where id > 3;
+create index parent_gin on parent using gin ((array[id]));
+insert into parent select g, g from generate_series(1, 100) g;
+insert into child select g, g, g, g, 'n', g from generate_series(1, 100) g;
+delete from parent where id > 5 and not exists (select 1 from child where parent.id = covered);
+"#;
+
+fn by_name(catalog: &CatalogActivity) -> BTreeMap<&str, &IndexActivity> {
+    let indexes = catalog.indexes.iter();
+    indexes.map(|it| (it.relation.name.as_str(), it)).collect()
+}
+
+#[test]
+fn redundant_unused_and_invalid_indexes_and_uncovered_keys_are_named() {
+    for version in VERSIONS {
+        let Some(server) = start(version) else {
+            continue;
+        };
+        check(&server, version);
+        server.stop().expect("the server stops");
+    }
+}
+
+fn check(server: &Server, version: &str) {
+    let mut connection = server.connect().expect("a connection");
+    execute(&mut connection, SETUP);
+    execute(&mut connection, "begin; select * from parent");
+    // It waits for the transaction, and is invalid until then, and afterwards if it is ended.
+    let build = "create index concurrently building on \"we,ird \"\"s\".child (id, n)";
+    let building = Waiter::start(server, "", build);
+    let watch = open(server);
+    let result = watch.finish();
+    let catalog = result.catalog.expect("a catalog");
+    let indexes = by_name(&catalog);
+    let building_now = indexes["building"];
+    assert!(
+        !building_now.is_valid && building_now.is_being_built,
+        "{version}"
+    );
+    check_indexes(&indexes, version);
+
+    let keys = &catalog.uncovered_foreign_keys;
+    assert_eq!(keys.len(), 1, "{version}: {keys:?}");
+    assert_eq!(
+        (keys[0].constraint.as_str(), &keys[0].columns[..]),
+        ("bare_key", &["bare".to_owned()][..])
+    );
+    assert_eq!(keys[0].table.schema, "we,ird \"s");
+    assert_eq!(keys[0].referenced.name, "parent");
+
+    let mut other = server.connect().expect("a connection");
+    execute(
+        &mut other,
+        &format!("select pg_terminate_backend({})", building.pid),
+    );
+    building.finish().expect_err("it was terminated");
+    let catalog = open(server).finish().catalog.expect("a catalog");
+    let left = by_name(&catalog)["building"];
+    assert!(!left.is_valid && !left.is_being_built, "{version}");
+    assert_eq!(left.columns, ["id", "n"]);
+}
+
+fn check_indexes(indexes: &BTreeMap<&str, &IndexActivity>, version: &str) {
+    let redundant: BTreeMap<&str, &str> = indexes
+        .iter()
+        .filter_map(|(name, it)| Some((*name, it.redundant_with.as_ref()?.name.as_str())))
+        .collect();
+    assert_eq!(redundant.get("child_id"), Some(&"child_pkey"), "{version}");
+    assert_eq!(
+        redundant.get("child_lower"),
+        Some(&"child_lower_n"),
+        "{version}"
+    );
+    assert!(
+        ["child_n_id", "child_n"].contains(&redundant["child_n_again"]),
+        "{version}"
+    );
+    assert_eq!(redundant.get("child_n"), Some(&"child_n_id"), "{version}");
+    assert_eq!(redundant.len(), 4, "{version}: {redundant:?}");
+    let required: Vec<&str> = indexes
+        .iter()
+        .filter(|(_, it)| it.is_required)
+        .map(|(name, _)| *name)
+        .collect();
+    assert_eq!(
+        required,
+        ["child_note", "child_pkey", "parent_pkey"],
+        "{version}"
+    );
+    let unused = indexes["child_upper"];
+    assert_eq!(
+        (unused.scans, unused.scans_ever, unused.is_valid),
+        (0, 0, true)
+    );
+    assert_eq!(unused.columns, ["expression"]);
+    assert_eq!(
+        indexes["parent_col"].columns,
+        ["col,\"x", "where expression"]
+    );
+    assert_eq!(indexes["child_lower_n"].columns, ["expression", "n"]);
+    assert_eq!(indexes["child_n"].table.name, "child");
+    let pending = |name: &str| indexes[name].pending_list_limit_bytes;
+    assert_eq!(
+        (pending("parent_gin"), pending("child_n")),
+        (Some(4 << 20), None)
+    );
+}
+
+/// The scans are those of the window, and those ever.
+#[test]
+fn scans_of_an_index_are_counted_in_the_window() {
+    let Some(server) = start("18") else {
+        return;
+    };
+    let mut connection = server.connect().expect("a connection");
+    execute(
+        &mut connection,
+        "create table t (id int primary key); insert into t select generate_series(1, 100); \
+         set enable_seqscan = off; set enable_bitmapscan = off",
+    );
+    let mut read = |times: usize| {
+        for _ in 0..times {
+            execute(&mut connection, "select * from t where id = 7");
+        }
+        execute(&mut connection, "select pg_stat_force_next_flush()");
+        execute(&mut connection, "select 1");
+    };
+    read(2);
+    let watch = open(&server);
+    read(3);
+    let catalog = watch.finish().catalog.expect("a catalog");
+    let index = by_name(&catalog)["t_pkey"];
+    assert_eq!((index.scans, index.scans_ever), (3, 5));
+    server.stop().expect("the server stops");
+}

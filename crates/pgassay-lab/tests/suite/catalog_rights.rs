@@ -1,0 +1,207 @@
+//! Only reads, with few rights, on a standby.
+
+use std::fs;
+
+use pgassay_lab::connector::connect;
+use pgassay_lab::watch::catalog::{CatalogOptions, CatalogResult, CatalogWatch};
+use pgassay_test_support::BareServer;
+use pgassay_wire::conninfo::{EmptyEnvironment, Request};
+
+use crate::catalog_common::{VERSIONS, Waiter, exchange, execute, open, pid, start};
+
+/// The beginnings of all statements that may be sent.
+const READS: [&str; 7] = [
+    "begin transaction isolation level read committed read only; set local ",
+    "savepoint q; select ",
+    "savepoint q; with ",
+    "rollback to savepoint q",
+    "commit",
+    "set local client_encoding",
+    "savepoint q; (select ",
+];
+
+#[test]
+fn everything_that_is_sent_is_a_read() {
+    for version in VERSIONS {
+        let Some(server) = start(version) else {
+            continue;
+        };
+        let mut connection = server.connect().expect("a connection");
+        execute(
+            &mut connection,
+            "create extension pg_stat_statements; create table t (id int primary key, n int); \
+             insert into t values (1, 1); set application_name = 'test'; begin; \
+             update t set n = 2",
+        );
+        let waiter = Waiter::start(
+            &server,
+            "set application_name = 'test'",
+            "update t set n = 3",
+        );
+        let mut asker = server.connect().expect("a connection");
+        execute(&mut asker, "set application_name = 'test'");
+        let mut changed = || {
+            let sql = "select array[tup_inserted, tup_updated, tup_deleted, temp_files, deadlocks]::text \
+                       from pg_stat_database where datname = current_database()";
+            asker.value(sql).expect("the query succeeds")
+        };
+        let offset = fs::read(server.log_path()).expect("a log").len();
+        let before = changed();
+        let mut watch = open(&server);
+        watch.tick(0.0, &[waiter.pid]).expect("a tick");
+        watch.tick(1e6, &[waiter.pid]).expect("a tick");
+        let result = watch.finish();
+        assert_eq!(result.blocking.len(), 1, "{version}");
+        assert!(
+            result.unavailable.is_empty(),
+            "{version}: {:?}",
+            result.unavailable
+        );
+        assert_eq!(changed(), before, "{version}");
+        let log = fs::read(server.log_path()).expect("a log");
+        let log = String::from_utf8_lossy(&log[offset..]).into_owned();
+        let own: Vec<&str> = log
+            .lines()
+            .filter(|line| line.split('|').nth(1) == Some("pgassay"))
+            .filter_map(|line| line.split_once("statement: "))
+            .map(|line| line.1)
+            .collect();
+        assert_eq!(own.len() as u64, result.statements_sent, "{version}");
+        for sql in own {
+            assert!(
+                READS.iter().any(|it| sql.starts_with(it)),
+                "{version}: {sql}"
+            );
+        }
+        execute(&mut connection, "rollback");
+        waiter.finish().expect("it goes on");
+        server.stop().expect("the server stops");
+    }
+}
+
+/// Watches as a role. Somebody else's transaction blocks somebody else.
+fn watch_as(server: &pgassay_server::Server, role: &str, waiter: u32) -> CatalogResult {
+    let exchange = exchange(server, &format!("user={role} password=secret"));
+    let options = CatalogOptions { keeps_text: true };
+    let mut watch = CatalogWatch::open(exchange, &options).expect("the watch opens");
+    watch.tick(0.0, &[waiter]).expect("a tick");
+    watch.finish()
+}
+
+#[test]
+fn with_few_rights_it_says_what_is_hidden() {
+    for version in VERSIONS {
+        let Some(server) = start(version) else {
+            continue;
+        };
+        let mut root = server.connect().expect("a connection");
+        execute(
+            &mut root,
+            "create extension pg_stat_statements; create table t (id int primary key, n int); \
+             insert into t values (1, 1); create role nobody login password 'secret'; \
+             create role monitor login password 'secret'",
+        );
+        if version != "9.6" {
+            execute(&mut root, "grant pg_monitor to monitor");
+        }
+        execute(&mut root, "begin");
+        execute(&mut root, "update t set n = 2");
+        let waiter = Waiter::start(&server, "", "update t set n = 3");
+        let poor = watch_as(&server, "nobody", waiter.pid);
+        let [check] = &poor.unavailable[..] else {
+            panic!("{version}: {:?}", poor.unavailable);
+        };
+        assert_eq!(check.name, "privileges");
+        let fix = check.fix.as_deref().unwrap_or_default();
+        if version == "9.6" {
+            assert!(fix.starts_with("connect as a superuser"), "{fix}");
+        } else {
+            assert_eq!(fix, "grant pg_monitor to \"nobody\";");
+            let rich = watch_as(&server, "monitor", waiter.pid);
+            assert!(
+                rich.unavailable.is_empty(),
+                "{version}: {:?}",
+                rich.unavailable
+            );
+            let found = &rich.blocking[0].root;
+            assert_eq!(found.state, "idle in transaction", "{version}");
+            assert_eq!(found.statement.as_deref(), Some("update t set n = $1"));
+            assert!(rich.counters.values().any(|it| it.calls > 0));
+        }
+        // The tree is there without any rights.
+        let found = &poor.blocking[0];
+        assert_eq!(found.root.pid, Some(pid(&root)), "{version}");
+        assert_eq!(
+            (found.root.state.as_str(), &found.root.statement),
+            ("unknown", &None)
+        );
+        assert_eq!(found.blocked[0].pid, waiter.pid);
+        let hold = found.root.holds.as_ref().expect("it holds a lock");
+        assert_eq!(hold.relation.name, "t");
+        assert!(poor.catalog.is_some_and(|it| !it.tables.is_empty()));
+        execute(&mut root, "rollback");
+        waiter.finish().expect("it goes on");
+        server.stop().expect("the server stops");
+    }
+}
+
+#[test]
+fn a_root_with_track_activities_off_has_no_statement() {
+    let Some(server) = start("18") else {
+        return;
+    };
+    let mut root = server.connect().expect("a connection");
+    execute(
+        &mut root,
+        "create table t (n int); insert into t values (1)",
+    );
+    execute(&mut root, "set track_activities = off");
+    execute(&mut root, "begin; update t set n = 2");
+    let waiter = Waiter::start(&server, "", "update t set n = 3");
+    let mut watch = open(&server);
+    watch.tick(0.0, &[waiter.pid]).expect("a tick");
+    let found = watch.blocking().pop().expect("an episode").root;
+    assert_eq!(
+        (found.pid, found.state.as_str()),
+        (Some(pid(&root)), "disabled")
+    );
+    assert_eq!((found.statement, found.fingerprint), (None, None));
+    execute(&mut root, "rollback");
+    waiter.finish().expect("it goes on");
+    server.stop().expect("the server stops");
+}
+
+#[test]
+fn a_standby_is_read_like_a_primary() {
+    for version in ["12", "18"] {
+        let Some((_primary, standby)) = BareServer::pair(version) else {
+            continue;
+        };
+        let conninfo = format!(
+            "host='{}' port={} user=tester dbname=postgres",
+            standby.socket_directory().display(),
+            standby.port()
+        );
+        let request = Request::new().conninfo(&conninfo).expect("proper");
+        let target = request.resolve(&EmptyEnvironment).expect("whole");
+        let (exchange, _) = connect(&target, None).expect("connect");
+        let options = CatalogOptions { keeps_text: true };
+        let mut watch = CatalogWatch::open(exchange, &options).expect("the watch opens");
+        watch.tick(0.0, &[]).expect("a tick");
+        let result = watch.finish();
+        let catalog = result.catalog.expect("a catalog");
+        assert!(catalog.is_standby, "{version}");
+        assert_eq!(catalog.ages.len(), 3, "{version}: {:?}", catalog.ages);
+        let names: Vec<&str> = result
+            .unavailable
+            .iter()
+            .map(|it| it.name.as_str())
+            .collect();
+        assert_eq!(
+            names,
+            ["pg_stat_statements"],
+            "{version}: {:?}",
+            result.unavailable
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! Horizon, slots, and marks.
+
+use pgassay_record::activity::{HorizonKind, LoadMarkKind};
+use pgassay_test_support::wait_until;
+
+use crate::catalog_common::{VERSIONS, execute, open, pid, start};
+
+#[test]
+fn whoever_holds_back_the_horizon_is_listed_oldest_first() {
+    for version in VERSIONS {
+        let Some(server) = start(version) else {
+            continue;
+        };
+        let mut connection = server.connect().expect("a connection");
+        execute(&mut connection, "create table t (n int)");
+        execute(
+            &mut connection,
+            "begin; insert into t values (1); prepare transaction 'old one'",
+        );
+        let mut session = server.connect().expect("a connection");
+        execute(&mut session, "begin isolation level repeatable read");
+        execute(&mut session, "select n from t where n = 7");
+        execute(&mut connection, "rollback prepared 'old one'");
+        execute(
+            &mut connection,
+            "begin; insert into t values (1); prepare transaction 'it''s'",
+        );
+        for _ in 0..5 {
+            execute(&mut connection, "insert into t values (2)");
+        }
+        let catalog = open(&server).finish().catalog.expect("a catalog");
+        let found: Vec<_> = catalog
+            .horizon
+            .iter()
+            .map(|it| (it.kind, it.name.clone(), it.database.as_deref()))
+            .collect();
+        let database = Some(server.database());
+        let expected = [
+            (HorizonKind::Session, pid(&session).to_string(), database),
+            (
+                HorizonKind::PreparedTransaction,
+                "it's".to_owned(),
+                database,
+            ),
+        ];
+        assert_eq!(found, expected, "{version}");
+        let detail = &catalog.horizon[0].detail;
+        let user = server.superuser();
+        assert_eq!(
+            *detail,
+            format!("{user}, idle in transaction: select n from t where n = $1"),
+            "{version}"
+        );
+        let ages: Vec<u64> = catalog.horizon.iter().map(|it| it.age).collect();
+        // The session's snapshot begins with the first prepared transaction, which has ended.
+        assert_eq!(ages, [7, 6], "{version}");
+        assert!(catalog.horizon.iter().all(|it| it.lasting_us > Some(0.0)));
+        execute(&mut connection, "rollback prepared 'it''s'");
+        server.stop().expect("the server stops");
+    }
+}
+
+#[test]
+fn a_slot_holds_the_catalog_horizon_and_wal() {
+    for version in ["10", "12", "15", "18"] {
+        let Some(server) = start(version) else {
+            continue;
+        };
+        let mut connection = server.connect().expect("a connection");
+        execute(&mut connection, "create table t (n int)");
+        execute(
+            &mut connection,
+            "select pg_create_logical_replication_slot('logical', 'pgoutput')",
+        );
+        execute(
+            &mut connection,
+            "select pg_create_physical_replication_slot('physical')",
+        );
+        execute(
+            &mut connection,
+            "insert into t select generate_series(1, 10000)",
+        );
+        let catalog = open(&server).finish().catalog.expect("a catalog");
+        let holder = catalog
+            .horizon
+            .iter()
+            .find(|it| it.kind == HorizonKind::SlotCatalog);
+        let holder = holder.expect("the slot holds the horizon");
+        assert_eq!(
+            (holder.name.as_str(), holder.age),
+            ("logical", 1),
+            "{version}"
+        );
+        let [logical, physical] = &catalog.slots[..] else {
+            panic!("{version}: {:?}", catalog.slots);
+        };
+        assert_eq!(
+            (logical.name.as_str(), logical.kind.as_str()),
+            ("logical", "logical")
+        );
+        assert!(
+            logical.retained_bytes > Some(500_000),
+            "{version}: {logical:?}"
+        );
+        assert!(!logical.is_active);
+        assert_eq!(physical.retained_bytes, None, "{version}");
+        let number: u32 = version.parse().expect("a number");
+        assert_eq!(logical.wal_status.is_some(), number >= 13, "{version}");
+        assert_eq!(logical.inactive_us.is_some(), number >= 17, "{version}");
+        server.stop().expect("the server stops");
+    }
+}
+
+#[test]
+fn checkpoints_and_vacuums_are_marked() {
+    for version in VERSIONS {
+        let Some(server) = start(version) else {
+            continue;
+        };
+        let mut connection = server.connect().expect("a connection");
+        execute(
+            &mut connection,
+            "create table t (n int); insert into t select generate_series(1, 100000); \
+             delete from t",
+        );
+        let mut watch = open(&server);
+        watch.tick(0.0, &[]).expect("a tick");
+        // The control file has seconds.
+        execute(&mut connection, "select pg_sleep(1.1); checkpoint");
+        execute(
+            &mut connection,
+            "set vacuum_cost_delay = 100; set vacuum_cost_limit = 1",
+        );
+        let vacuuming = pid(&connection);
+        let vacuum = std::thread::spawn(move || connection.execute("vacuum t"));
+        let mut asker = server.connect().expect("a connection");
+        let running = format!("select 1 from pg_stat_progress_vacuum where pid = {vacuuming}");
+        wait_until("the vacuum runs", || {
+            asker.value(&running).expect("the query succeeds").is_some()
+        });
+        watch.tick(2e9, &[]).expect("a tick");
+        let end = format!("select pg_terminate_backend({vacuuming})");
+        execute(&mut asker, &end);
+        vacuum
+            .join()
+            .expect("no panic")
+            .expect_err("it was terminated");
+        let result = watch.finish();
+        let marks: Vec<_> = result
+            .marks
+            .iter()
+            .map(|it| (it.kind, it.text.as_str()))
+            .collect();
+        let expected = [
+            (LoadMarkKind::Checkpoint, "checkpoint"),
+            (LoadMarkKind::Vacuum, "vacuum of public.t"),
+        ];
+        assert_eq!(marks, expected, "{version}");
+        let checkpoints = result
+            .catalog
+            .and_then(|it| it.checkpoints)
+            .expect("checkpoints");
+        assert_eq!(
+            (checkpoints.timed, checkpoints.requested),
+            (0, 1),
+            "{version}"
+        );
+        server.stop().expect("the server stops");
+    }
+}
+
+/// The watch goes on without its connection, and says so.
+#[test]
+fn a_lost_connection_is_said_and_ends_nothing() {
+    let Some(server) = start("18") else {
+        return;
+    };
+    let mut watch = open(&server);
+    let mut asker = server.connect().expect("a connection");
+    execute(
+        &mut asker,
+        &format!("select pg_terminate_backend({})", watch.own_pid()),
+    );
+    wait_until("its backend ends", || {
+        let sql = format!(
+            "select 1 from pg_stat_activity where pid = {}",
+            watch.own_pid()
+        );
+        asker.value(&sql).expect("the query succeeds").is_none()
+    });
+    watch.tick(0.0, &[1]).expect("a tick");
+    let result = watch.finish();
+    assert!(result.catalog.is_none());
+    let names: Vec<&str> = result
+        .unavailable
+        .iter()
+        .map(|it| it.name.as_str())
+        .collect();
+    assert!(names.contains(&"catalog connection"), "{names:?}");
+    server.stop().expect("the server stops");
+}

@@ -1,0 +1,8 @@
+//! The integration tests, on real servers: one program, so that it is linked once.
+
+mod catalog_blocking;
+mod catalog_common;
+mod catalog_counters;
+mod catalog_indexes;
+mod catalog_rights;
+mod catalog_state;

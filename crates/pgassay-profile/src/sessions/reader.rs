@@ -1,0 +1,261 @@
+//! Reads all sessions at one instant from the server's shared memory.
+//!
+//! A sweep reads the array of entries once, to see which slots are used, and then each used slot in one
+//! go: entry, text, application name, wait event, and the entry's change count again. If the count is
+//! odd or has changed, the slot is read again at once (`pgstat_read_current_status`). Each slot is read
+//! on a schedule that does not depend on what its session does; else short statements would be seen too
+//! rarely.
+
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::sync::Arc;
+
+use pgassay_wire::Exchange;
+
+use super::entries::StatusArray;
+use super::error::SessionsError;
+use super::layout::{Entry, u32_at, until_zero};
+use super::learning;
+use super::reading::{SessionIdentity, SessionReading, SessionState, SessionWait};
+use super::shared::mapping_around;
+use crate::proc::live::LiveServer;
+use crate::proc::memory;
+use crate::proc::role::Role;
+use crate::waits::reader::WaitReader;
+
+/// Vectors per system call (`UIO_MAXIOV`), of which a slot takes five.
+const SLOTS_PER_CALL: usize = 1024 / PARTS;
+const PARTS: usize = 5;
+/// How often a slot that changes meanwhile is read again. A change takes well below a microsecond.
+const ATTEMPTS: usize = 10;
+/// Slots that were used this many sweeps ago are read without knowing whether they are used, so that
+/// short sessions are not missed.
+const REMEMBERED_SWEEPS: u64 = 100;
+
+/// Reads the sessions of one server.
+#[derive(Debug)]
+pub struct SessionReader {
+    array: StatusArray,
+    waits: WaitReader,
+    /// The mapping that contains the entries and all `PGPROC`s.
+    mapping: Range<u64>,
+    slots: Vec<SlotMemory>,
+    sweeps: u64,
+    entries: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+/// What is known of a slot from earlier sweeps.
+#[derive(Debug, Clone, Default)]
+struct SlotMemory {
+    /// The last sweep that found it used; 0 if none did.
+    used: u64,
+    identity: Option<Arc<SessionIdentity>>,
+    wait_address: Option<u64>,
+}
+
+/// One reading of all sessions.
+#[derive(Debug, Clone, Default)]
+pub struct SessionSweep {
+    /// All sessions except idle ones.
+    pub sessions: Vec<SessionReading>,
+    /// The number of idle sessions.
+    pub idle: u32,
+    /// Sessions that changed each time they were read.
+    pub unreadable: u32,
+}
+
+impl SessionReader {
+    /// Learns the layout of the entries on two connections; see the module `learning`. Both must
+    /// be outside of a transaction. Changes settings of the first one; no longer needs either.
+    pub fn learn<S: Read + Write>(
+        server: &LiveServer,
+        waits: WaitReader,
+        subject: &mut Exchange<S>,
+        observer: &mut Exchange<S>,
+    ) -> Result<Self, SessionsError> {
+        let array = learning::learn(server, subject, observer)?;
+        let pid = server.postmaster_pid;
+        let mapping = mapping_around(pid, array.first).map_err(SessionsError::unreadable(pid))?;
+        Ok(Self {
+            waits,
+            mapping: mapping.ok_or(SessionsError::NoEntry)?,
+            slots: vec![SlotMemory::default(); array.slots],
+            array,
+            sweeps: 0,
+            entries: Vec::new(),
+            bytes: Vec::new(),
+        })
+    }
+
+    /// Slots for sessions, used or not.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The entries contain query IDs.
+    pub fn has_query_ids(&self) -> bool {
+        self.array.layout.query_id.is_some()
+    }
+
+    /// Reads all sessions. About 2 µs per session.
+    ///
+    /// # Errors
+    /// The server has stopped, or its memory is no longer readable.
+    pub fn sweep(&mut self) -> io::Result<SessionSweep> {
+        self.sweeps += 1;
+        self.array.read_entries(&mut self.entries)?;
+        let stride = self.array.layout.stride;
+        for (slot, bytes) in self.entries.chunks_exact(stride).enumerate() {
+            if u32_at(bytes, self.array.layout.pid) != 0 {
+                self.slots[slot].used = self.sweeps;
+            }
+        }
+        let since = self.sweeps.saturating_sub(REMEMBERED_SWEEPS).max(1);
+        let used: Vec<usize> = (0..self.slots.len())
+            .filter(|&slot| self.slots[slot].used >= since)
+            .collect();
+        let mut sweep = SessionSweep::default();
+        for slots in used.chunks(SLOTS_PER_CALL) {
+            let mut bytes = std::mem::take(&mut self.bytes);
+            self.read_slots(slots, &mut bytes)?;
+            let length = self.slot_bytes();
+            for (&slot, bytes) in slots.iter().zip(bytes.chunks_exact_mut(length)) {
+                self.add(slot, bytes, &mut sweep)?;
+            }
+            self.bytes = bytes;
+        }
+        Ok(sweep)
+    }
+
+    /// Bytes that are read of each slot.
+    fn slot_bytes(&self) -> usize {
+        self.array.layout.stride + self.array.text(0).1 + self.array.application(0).1 + 8
+    }
+
+    /// Reads slots in one call, each in the order entry, text, application name, wait, change count.
+    fn read_slots(&self, slots: &[usize], into: &mut Vec<u8>) -> io::Result<()> {
+        into.resize(slots.len() * self.slot_bytes(), 0);
+        self.read_into(slots, into)
+    }
+
+    fn read_into(&self, slots: &[usize], into: &mut [u8]) -> io::Result<()> {
+        let parts = slots.iter().flat_map(|&slot| {
+            let entry = self.array.entry_address(slot);
+            // Without a known address, reads the change count in its place.
+            let wait = self.slots[slot].wait_address.unwrap_or(entry);
+            [
+                (entry, self.array.layout.stride),
+                self.array.text(slot),
+                self.array.application(slot),
+                (wait, 4),
+                (entry, 4),
+            ]
+        });
+        let parts: Vec<(u64, usize)> = parts.collect();
+        memory::read_parts(self.array.postmaster_pid, &parts, into)
+    }
+
+    /// Adds one slot's session, after reading it again if it changed meanwhile or is new.
+    fn add(&mut self, slot: usize, bytes: &mut [u8], sweep: &mut SessionSweep) -> io::Result<()> {
+        for _ in 0..ATTEMPTS {
+            let before = u32_at(bytes, 0);
+            let after = u32_at(bytes, bytes.len() - 4);
+            if before == after && before.is_multiple_of(2) {
+                let entry = Entry {
+                    bytes,
+                    layout: &self.array.layout,
+                };
+                let pid = entry.pid();
+                if pid == 0 {
+                    return Ok(());
+                }
+                let started_us = entry.started_us();
+                let known = self.slots[slot].identity.as_ref();
+                let is_known = known.is_some_and(|it| it.pid == pid && it.started_us == started_us);
+                if is_known {
+                    self.add_consistent(slot, bytes, sweep);
+                    return Ok(());
+                }
+                let identity = self.identity(slot, bytes);
+                self.slots[slot].wait_address = self.wait_address(pid);
+                self.slots[slot].identity = Some(Arc::new(identity));
+            }
+            self.read_into(&[slot], bytes)?;
+        }
+        sweep.unreadable += 1;
+        Ok(())
+    }
+
+    fn add_consistent(&mut self, slot: usize, bytes: &[u8], sweep: &mut SessionSweep) {
+        let entry = Entry {
+            bytes,
+            layout: &self.array.layout,
+        };
+        let state = entry.state();
+        if state == SessionState::Idle {
+            sweep.idle += 1;
+            return;
+        }
+        let layout = &self.array.layout;
+        let text_bytes = self.array.text(slot).1;
+        let text = until_zero(&bytes[layout.stride..][..text_bytes]);
+        let application = &bytes[layout.stride + text_bytes..][..self.array.application(slot).1];
+        let application = until_zero(application);
+        let memory = &mut self.slots[slot];
+        let Some(identity) = &mut memory.identity else {
+            return;
+        };
+        if identity.application.as_bytes() != application {
+            let application = String::from_utf8_lossy(application);
+            if identity.application != application {
+                Arc::make_mut(identity).application = application.into_owned();
+            }
+        }
+        let has_wait = memory.wait_address.is_some();
+        let wait = match u32_at(bytes, bytes.len() - 8) {
+            number if number != 0 && has_wait => SessionWait::Number(number),
+            _ => SessionWait::None,
+        };
+        sweep.sessions.push(SessionReading {
+            identity: Arc::clone(identity),
+            state,
+            transaction_started_us: entry.transaction_started_us(),
+            activity_started_us: entry.activity_started_us(),
+            state_changed_us: entry.state_changed_us(),
+            query_id: entry.query_id(),
+            is_cut: text.len() + 1 >= text_bytes,
+            text: text.to_vec(),
+            wait,
+        });
+    }
+
+    fn identity(&self, slot: usize, bytes: &[u8]) -> SessionIdentity {
+        let layout = &self.array.layout;
+        let entry = Entry { bytes, layout };
+        let pid = entry.pid();
+        let (_, length) = self.array.application(slot);
+        let application = &bytes[layout.stride + self.array.text(slot).1..][..length];
+        let backend_type = match Role::read(pid) {
+            Role::Backend => "client backend".to_owned(),
+            // A backend that is still starting has no title; only backends have users.
+            Role::Unknown if entry.user() != 0 => "client backend".to_owned(),
+            role => role.to_string(),
+        };
+        SessionIdentity {
+            pid,
+            started_us: entry.started_us(),
+            backend_type,
+            database: entry.database(),
+            user: entry.user(),
+            application: String::from_utf8_lossy(until_zero(application)).into_owned(),
+            client: entry.client(),
+        }
+    }
+
+    /// The address of a process's wait event in shared memory; `None` while it is not there yet.
+    fn wait_address(&self, pid: u32) -> Option<u64> {
+        let address = self.waits.address(pid).ok();
+        address.filter(|address| self.mapping.contains(address))
+    }
+}

@@ -1,0 +1,64 @@
+//! Figures of load, age and size.
+
+use crate::number;
+
+/// A load in average sessions: `5.21`, `12.4`.
+pub fn load(sessions: f64) -> String {
+    number::decimals(sessions, if sessions < 9.995 { 2 } else { 1 })
+}
+
+/// A part of a whole, without decimals from 10% on: `62%`, `4.1%`. Zero if the whole is.
+pub fn share(part: f64, whole: f64) -> String {
+    number::noise(if whole > 0.0 { part / whole } else { 0.0 })
+}
+
+/// An age or a duration of any size, from microseconds: `0.4 ms`, `42 s`, `3.5 h`, `12 days`.
+pub fn age(value_us: f64) -> String {
+    let hours = value_us / 3.6e9;
+    if (1e6..1e7).contains(&value_us) {
+        format!("{}\u{a0}s", number::decimals(value_us / 1e6, 1))
+    } else if hours < 2.0 {
+        number::duration(value_us)
+    } else if hours < 48.0 {
+        format!("{}\u{a0}h", number::decimals(hours, 1))
+    } else {
+        number::count((hours / 24.0) as u64, "day")
+    }
+}
+
+/// A size as `pg_size_pretty` prints it: in units of 1024.
+pub fn size(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "kB", "MB", "GB"] {
+        if value < 10_240.0 {
+            return format!("{}\u{a0}{unit}", number::whole(value));
+        }
+        value /= 1024.0;
+    }
+    format!("{}\u{a0}TB", number::whole(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_choose_their_unit() {
+        let plain = |text: String| text.replace('\u{a0}', " ");
+        assert_eq!([load(5.214), load(12.36)], ["5.21", "12.4"]);
+        assert_eq!([share(0.62, 1.0), share(0.0, 0.0)], ["62%", "0.0%"]);
+        for (us, text) in [
+            (420.0, "0.4 ms"),
+            (4.1e6, "4.1 s"),
+            (42e6, "42 s"),
+            (3600e6, "60 min"),
+            (12_600e6, "3.5 h"),
+            (86_400e6 * 12.4, "12 days"),
+        ] {
+            assert_eq!(plain(age(us)), text);
+        }
+        assert_eq!(plain(size(8192)), "8 192 B");
+        assert_eq!(plain(size(3 << 30)), "3 072 MB");
+        assert_eq!(plain(size(u64::MAX)), "16 777 216 TB");
+    }
+}

@@ -1,0 +1,118 @@
+//! The answer in two or three sentences.
+
+use std::collections::BTreeMap;
+
+use pgassay_record::activity::{Activity, ActivityWait, BlockingEpisode, SessionStatus};
+
+use super::figures::{age, load, share};
+use super::sentences::root_name;
+use super::statement::statement_text;
+use super::wait_class::WaitClass;
+use crate::number;
+use crate::terminal::cut;
+
+/// Statements are cut here: a headline is no place for a page of SQL.
+const STATEMENT_WIDTH: usize = 90;
+/// Below this load nothing is worth a headline.
+const LOAD_MIN: f64 = 0.005;
+
+/// What loads the server, and who blocks it.
+pub fn headline(activity: &Activity) -> String {
+    let active = activity.active_sessions();
+    let idle = activity.idle_in_transaction();
+    let mut sentences = Vec::new();
+    if active < LOAD_MIN {
+        let seconds = activity.window_us / 1e6;
+        let seconds = number::decimals(seconds, 1);
+        sentences.push(format!("No session was active in these {seconds}\u{a0}s."));
+    } else {
+        let processors = activity.processors.map_or_else(String::new, |count| {
+            format!(", on {}", number::count(count.into(), "processor"))
+        });
+        sentences.push(format!(
+            "{} sessions were active on average{processors}.",
+            load(active)
+        ));
+        sentences.extend(largest(activity, active));
+    }
+    if let Some(episode) = worst(activity) {
+        sentences.push(blocking(episode));
+    } else if idle >= 0.5 {
+        sentences.push(format!(
+            "{} more were idle in a transaction on average.",
+            load(idle)
+        ));
+    }
+    sentences.join(" ")
+}
+
+/// What a wait is, after "of the load". Row locks are waited for as `transactionid` and `tuple`.
+fn predicate(wait: &ActivityWait) -> String {
+    match (WaitClass::of(&wait.kind), &*wait.name) {
+        (WaitClass::Cpu, _) => "runs on a CPU or waits for one".to_owned(),
+        (WaitClass::Lock, "transactionid" | "tuple") => "waits for row locks".to_owned(),
+        (WaitClass::Lock, "relation") => "waits for table locks".to_owned(),
+        (WaitClass::Lock, "advisory") => "waits for advisory locks".to_owned(),
+        (WaitClass::Lock, "extend") => "waits for locks to extend tables".to_owned(),
+        (WaitClass::Lock, name) => format!("waits for locks of type {name}"),
+        (WaitClass::LightweightLock, name) => format!("waits for the lightweight lock {name}"),
+        (WaitClass::Io, name) => format!("waits for I/O ({name})"),
+        (WaitClass::Client, name) => format!("waits for clients ({name})"),
+        (WaitClass::Ipc, name) => format!("waits for other processes ({name})"),
+        (WaitClass::Other, name) => format!("waits for {}: {name}", wait.kind),
+    }
+}
+
+/// The largest part of the load, and the statement behind it.
+fn largest(activity: &Activity, active: f64) -> Option<String> {
+    let mut parts: BTreeMap<String, BTreeMap<Option<u32>, f64>> = BTreeMap::new();
+    let cells = activity.cells.iter();
+    for cell in cells.filter(|cell| cell.state == SessionStatus::Active) {
+        let Some(wait) = activity.waits.get(cell.wait as usize) else {
+            continue;
+        };
+        let of_part = parts.entry(predicate(wait)).or_default();
+        *of_part.entry(cell.statement).or_default() += cell.time_us / activity.window_us;
+    }
+    let sum = |part: &BTreeMap<Option<u32>, f64>| part.values().sum::<f64>();
+    let (what, by_statement) = parts.iter().max_by(|a, b| sum(a.1).total_cmp(&sum(b.1)))?;
+    let whole = sum(by_statement);
+    let (statement, most) = by_statement.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
+    let text = cut(&statement_text(activity, *statement), STATEMENT_WIDTH);
+    Some(if statement.is_none() {
+        format!("{} of the load {what}.", share(whole, active))
+    } else if most / whole >= 0.5 {
+        let one = share(*most, active);
+        format!("{one} of the load {what} in one statement: {text}.")
+    } else {
+        format!(
+            "{} of the load {what}, in {}; {} in the largest: {text}.",
+            share(whole, active),
+            number::count(by_statement.len() as u64, "statement"),
+            share(*most, active),
+        )
+    })
+}
+
+/// The episode to name: one that lasts, and of these the one with the longest wait.
+fn worst(activity: &Activity) -> Option<&BlockingEpisode> {
+    let mut lasting = activity.blocking.iter().filter(|it| it.is_lasting);
+    lasting.next().or_else(|| activity.blocking.first())
+}
+
+fn blocking(episode: &BlockingEpisode) -> String {
+    let root = &episode.root;
+    let others = number::count(episode.blocked.len() as u64, "session");
+    let verb = if episode.is_lasting {
+        "blocks"
+    } else {
+        "blocked"
+    };
+    let state = match &*root.state {
+        "prepared transaction" => String::new(),
+        state => format!(", {state} for {},", age(root.state_age_us)),
+    };
+    let name = root_name(root);
+    let name = name[..1].to_uppercase() + &name[1..];
+    format!("{name}{state} {verb} {others}.")
+}

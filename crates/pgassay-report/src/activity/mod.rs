@@ -1,0 +1,19 @@
+//! What the reports and `pgassay top` say of a live server's activity, in the same words.
+
+mod figures;
+mod headline;
+mod relations;
+mod sentences;
+mod statement;
+mod stretches;
+mod wait_class;
+
+pub use figures::{age, load, share, size};
+pub use headline::headline;
+pub use relations::{busy_tables, dead_share, index_remarks, server_lines, table_writes};
+pub use sentences::{blocked_waits, cost, relation_name, root_describes, root_name, wait_name};
+pub use statement::{Executions, executions, mean, one_line, statement_text};
+pub use stretches::{TimeStretch, stretches};
+pub use wait_class::{ClassLoads, WaitClass};
+
+pub use crate::terminal::{cut, fit, visible};

@@ -1,0 +1,95 @@
+//! Tables, indexes and the server's state in words.
+
+use std::cmp::Reverse;
+
+use pgassay_record::activity::{CatalogActivity, HorizonKind, IndexActivity, TableActivity};
+
+use super::figures::{share, size};
+use super::sentences::relation_name;
+use crate::number;
+
+/// Rows written in the window.
+pub fn table_writes(table: &TableActivity) -> u64 {
+    table.inserted + table.updated + table.deleted
+}
+
+/// What is wrong with an index; `None` if nothing is.
+pub fn index_remarks(index: &IndexActivity) -> Option<String> {
+    if index.is_being_built {
+        return None;
+    }
+    let mut remarks = Vec::new();
+    if !index.is_valid {
+        remarks.push("invalid: it is maintained, but never used".to_owned());
+    }
+    if let Some(other) = &index.redundant_with {
+        let other = relation_name(&other.schema, &other.name);
+        remarks.push(format!("redundant with {other}"));
+    }
+    if index.scans_ever == 0 && index.is_valid && !index.is_required {
+        remarks.push("never scanned".to_owned());
+    }
+    (!remarks.is_empty()).then(|| remarks.join("; "))
+}
+
+/// Tables that were scanned or written, or have dead rows; busiest first.
+pub fn busy_tables(catalog: &CatalogActivity) -> Vec<&TableActivity> {
+    let busy = |it: &&TableActivity| it.sequential_scans + table_writes(it) + it.dead_rows > 0;
+    let mut rows: Vec<&TableActivity> = catalog.tables.iter().filter(busy).collect();
+    // A write costs more than a row read by a scan.
+    rows.sort_by_key(|it| Reverse((it.sequential_rows + 10 * table_writes(it), it.dead_rows)));
+    rows
+}
+
+/// Dead rows as a share of all; empty if there are none.
+pub fn dead_share(table: &TableActivity) -> String {
+    if table.dead_rows == 0 {
+        return String::new();
+    }
+    let all = table.dead_rows + table.live_rows;
+    share(table.dead_rows as f64, all as f64)
+}
+
+/// Connections, what holds the horizon, slots, wraparound and checkpoints: a title and a text each.
+pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
+    let mut lines: Vec<(&'static str, String)> = Vec::new();
+    if let Some(it) = &catalog.connections {
+        let text = format!("{} of {} in use, {} idle", it.used, it.available, it.idle);
+        lines.push(("connections", text));
+    }
+    if let Some(oldest) = catalog.horizon.first() {
+        let kind = match oldest.kind {
+            HorizonKind::Session => "session",
+            HorizonKind::PreparedTransaction => "prepared transaction",
+            HorizonKind::Slot => "replication slot",
+            HorizonKind::SlotCatalog => "replication slot (system catalogs only)",
+            HorizonKind::Standby => "standby",
+        };
+        let text = format!(
+            "dead rows are kept for {kind} {}, {} transactions old",
+            oldest.name,
+            number::whole(oldest.age as f64)
+        );
+        lines.push(("horizon", text));
+    }
+    for slot in &catalog.slots {
+        if let Some(bytes) = slot.retained_bytes {
+            let state = if slot.is_active { "active" } else { "inactive" };
+            let text = format!("slot {} ({state}) keeps {} of WAL", slot.name, size(bytes));
+            lines.push(("replication", text));
+        }
+    }
+    if let Some(closest) = catalog.ages.first() {
+        let text = format!(
+            "{} transaction IDs left in database {}",
+            number::whole(closest.left as f64),
+            closest.database
+        );
+        lines.push(("wraparound", text));
+    }
+    if let Some(it) = &catalog.checkpoints {
+        let text = format!("{} timed, {} requested", it.timed, it.requested);
+        lines.push(("checkpoints", text));
+    }
+    lines
+}

@@ -1,0 +1,98 @@
+//! Blockers, waits and the cost of watching in words.
+
+use pgassay_record::activity::{
+    Activity, ActivitySource, ActivityWait, BlockedSession, RootBlocker,
+};
+
+use super::figures::{age, share, size};
+use crate::number;
+
+/// A wait event as in the ledger: `Lock: transactionid`; `CPU` if it is none.
+pub fn wait_name(wait: &ActivityWait) -> String {
+    match (&*wait.kind, &*wait.name) {
+        ("", _) => "CPU or run queue".to_owned(),
+        (kind, "") => kind.to_owned(),
+        (kind, name) => format!("{kind}: {name}"),
+    }
+}
+
+/// A root blocker's name: `session 4711`, `prepared transaction 'x'`.
+pub fn root_name(root: &RootBlocker) -> String {
+    match (root.pid, &root.gid) {
+        (_, Some(gid)) => format!("prepared transaction '{gid}'"),
+        (Some(pid), None) => format!("session {pid}"),
+        (None, None) => "a session without a PID".to_owned(),
+    }
+}
+
+/// Where a root blocker comes from and what it holds: user, database, application, client, lock.
+pub fn root_describes(root: &RootBlocker) -> String {
+    let mut parts = vec![format!("{} for {}", root.state, age(root.state_age_us))];
+    if let Some(transaction_us) = root.transaction_age_us {
+        parts.push(format!("transaction {}", age(transaction_us)));
+    }
+    for (what, name) in [
+        ("user", &root.user),
+        ("database", &root.database),
+        ("application", &root.application),
+        ("client", &root.client),
+    ] {
+        if !name.is_empty() {
+            parts.push(format!("{what} {name}"));
+        }
+    }
+    if let Some(holds) = &root.holds {
+        let relation = relation_name(&holds.relation.schema, &holds.relation.name);
+        parts.push(format!("holds {} on {relation}", holds.mode));
+    }
+    if root.prevents_wraparound {
+        parts.push("prevents wraparound and does not yield".to_owned());
+    }
+    parts.join(", ")
+}
+
+/// What a blocked session waits for, and how long.
+pub fn blocked_waits(blocked: &BlockedSession) -> String {
+    let target = &blocked.waits_for;
+    let relation = target.relation.as_ref().map_or_else(String::new, |it| {
+        format!(" on {}", relation_name(&it.schema, &it.name))
+    });
+    format!(
+        "waits {} for {} {}{relation}",
+        age(blocked.waited_us),
+        target.kind,
+        target.mode
+    )
+}
+
+/// A relation with its schema, unless that is `public` or unknown.
+pub fn relation_name(schema: &str, name: &str) -> String {
+    match (schema, name) {
+        (_, "") => "an unknown relation".to_owned(),
+        ("" | "public", name) => name.to_owned(),
+        (schema, name) => format!("{schema}.{name}"),
+    }
+}
+
+/// What watching cost.
+pub fn cost(activity: &Activity) -> String {
+    let cost = &activity.cost;
+    let source = match activity.source {
+        ActivitySource::Memory => "the server's shared memory",
+        ActivitySource::PgStatActivity => "pg_stat_activity",
+    };
+    let seconds = activity.window_us / 1e6;
+    let rate = activity.sweeps as f64 / seconds.max(f64::MIN_POSITIVE);
+    let backend = cost.backend_cpu_us.map_or_else(String::new, |us| {
+        format!(", its backends {}", share(us, activity.window_us))
+    });
+    format!(
+        "pgassay used {} of one CPU{backend}, {} of memory, and sent {}; all sessions were read {} \
+         times ({}/s), from {source}",
+        share(cost.own_cpu_us, activity.window_us),
+        size(cost.peak_memory_bytes),
+        number::count(cost.statements_sent, "statement"),
+        number::whole(activity.sweeps as f64),
+        number::decimals(rate, 1),
+    )
+}

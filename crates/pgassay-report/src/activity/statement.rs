@@ -1,0 +1,53 @@
+//! Statements in words: their text, executions and mean time.
+
+use pgassay_record::activity::{Activity, ActivityStatement, LoadRow};
+
+/// Text on one line: every run of white space is one space.
+pub fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A statement's text on one line; its fingerprint if the text is hidden.
+pub fn statement_text(activity: &Activity, statement: Option<u32>) -> String {
+    let found = statement.and_then(|it| activity.statements.get(it as usize));
+    let Some(statement) = found else {
+        return "(unknown statement)".to_owned();
+    };
+    match &statement.text {
+        Some(text) if statement.is_cut => one_line(text) + " …",
+        Some(text) => one_line(text),
+        None => format!("(statement {})", statement.fingerprint),
+    }
+}
+
+/// How often a statement was executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Executions {
+    /// By `pg_stat_statements`.
+    Exact(u64),
+    /// By samples: a lower bound.
+    AtLeast(u64),
+}
+
+/// How often a statement was executed in the window.
+pub fn executions(statement: &ActivityStatement) -> Executions {
+    match statement.counters {
+        Some(counters) if counters.calls > 0 => Executions::Exact(counters.calls),
+        _ => Executions::AtLeast(statement.executions_seen),
+    }
+}
+
+/// The mean time of an execution, in microseconds, and whether it is only an upper bound; `None`
+/// if no execution was seen.
+pub fn mean(activity: &Activity, row: &LoadRow) -> Option<(f64, bool)> {
+    let statement = activity.statements.get(row.index? as usize)?;
+    match (executions(statement), statement.counters) {
+        (Executions::Exact(calls), Some(counters)) => {
+            Some((counters.execution_us / calls as f64, false))
+        }
+        (Executions::AtLeast(seen), _) if seen > 0 => {
+            Some((row.load * activity.window_us / seen as f64, true))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,69 @@
+//! Who blocks whom, as a tree, with the statement that would end it.
+
+use maud::{Markup, html};
+use pgassay_record::activity::{Activity, BlockedSession, BlockingEpisode};
+
+use crate::activity::{age, blocked_waits, root_describes, root_name};
+use crate::number;
+
+/// Sessions of a tree that are listed; the others are counted.
+const BLOCKED_MAX: usize = 100;
+
+/// The section; empty if no session blocked another.
+pub(super) fn section(activity: &Activity) -> Markup {
+    html! {
+        @if !activity.blocking.is_empty() {
+            section #blocking {
+                h2 { "Blocking" }
+                p.lead {
+                    "Sessions that blocked others and waited for nobody, longest total wait first. "
+                    "pgassay does not run the statements that would end them."
+                }
+                @for (at, episode) in activity.blocking.iter().enumerate() {
+                    (tree(episode, at < 3))
+                }
+            }
+        }
+    }
+}
+
+fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
+    let root = &episode.root;
+    let when = if episode.is_lasting {
+        format!("since {}, still blocking", age(episode.first_seen_us))
+    } else {
+        format!(
+            "{} to {}",
+            age(episode.first_seen_us),
+            age(episode.last_seen_us)
+        )
+    };
+    let (shown, rest) = episode
+        .blocked
+        .split_at(episode.blocked.len().min(BLOCKED_MAX));
+    html! {
+        details open[open] {
+            summary {
+                b { (root_name(root)) } " blocks "
+                (number::count(episode.blocked.len() as u64, "session")) ", which waited "
+                (age(episode.waited_us)) " in all (" (when) ")"
+            }
+            p { (root_describes(root)) "." }
+            @if let Some(statement) = &root.statement { p { code { (statement) } } }
+            ul.tree { @for blocked in shown { (branch(blocked)) } }
+            @if !rest.is_empty() { p.faint { "… and " (rest.len()) " more." } }
+            p { "To end it: " code { (episode.ended_by) } }
+        }
+    }
+}
+
+fn branch(blocked: &BlockedSession) -> Markup {
+    let depth = blocked.depth.clamp(1, 8) - 1;
+    html! {
+        li style=(format!("margin-left: {}em", f64::from(depth) * 1.5)) {
+            b { (blocked.pid) } " " (blocked_waits(blocked))
+            span.faint { " " (blocked.user) " " (blocked.application) }
+            @if let Some(statement) = &blocked.statement { " " code { (statement) } }
+        }
+    }
+}

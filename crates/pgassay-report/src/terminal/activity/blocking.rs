@@ -1,0 +1,97 @@
+//! Who blocks whom, as a tree, with the statement that would end it.
+
+use pgassay_record::activity::{Activity, BlockedSession, BlockingEpisode};
+
+use super::super::style::{Style, heading};
+use super::super::table::{TextStyle, cut, paint, visible, wrap};
+use crate::activity::{age, blocked_waits, one_line, root_describes, root_name};
+use crate::number;
+
+/// The page shows the others.
+const EPISODES_MAX: usize = 3;
+const BLOCKED_MAX: usize = 8;
+/// Deeper sessions are not indented further.
+const DEPTH_MAX: u32 = 8;
+const INDENT: &str = "    ";
+
+/// The section; empty if no session blocked another.
+pub(super) fn section(activity: &Activity, style: Style) -> String {
+    if activity.blocking.is_empty() {
+        return String::new();
+    }
+    let why = "sessions that blocked others, longest total wait first";
+    let mut out = heading("BLOCKING", why, style);
+    for episode in activity.blocking.iter().take(EPISODES_MAX) {
+        out.push_str(&tree(episode, activity.window_us, style));
+    }
+    let rest = activity.blocking.len().saturating_sub(EPISODES_MAX);
+    if rest > 0 {
+        let text = format!("  … and {}", number::count(rest as u64, "other"));
+        out.push_str(&(paint(&visible(&text), TextStyle::Faint, style.color) + "\n"));
+    }
+    out
+}
+
+fn tree(episode: &BlockingEpisode, window_us: f64, style: Style) -> String {
+    let columns = style.columns();
+    let root = &episode.root;
+    let when = when(episode, window_us);
+    let title = format!(
+        "{} blocks {}, which waited {} in all ({when})",
+        root_name(root),
+        number::count(episode.blocked.len() as u64, "session"),
+        age(episode.waited_us),
+    );
+    let ink = if episode.is_lasting {
+        TextStyle::Bad
+    } else {
+        TextStyle::Caution
+    };
+    let title = wrap(&title, columns, "  ", INDENT);
+    let mut out = paint(title.trim_end(), ink, style.color) + "\n";
+    out.push_str(&wrap(&root_describes(root), columns, INDENT, INDENT));
+    if let Some(statement) = &root.statement {
+        out.push_str(&line(INDENT, &one_line(statement), columns));
+    }
+    for blocked in episode.blocked.iter().take(BLOCKED_MAX) {
+        out.push_str(&branch(blocked, columns));
+    }
+    let rest = episode.blocked.len().saturating_sub(BLOCKED_MAX);
+    if rest > 0 {
+        let text = format!("└ … and {} more", number::whole(rest as f64));
+        out.push_str(&line(INDENT, &text, columns));
+    }
+    let end = format!("to end it: {}", episode.ended_by);
+    let end = wrap(&end, columns, INDENT, INDENT);
+    out.push_str(&(paint(end.trim_end(), TextStyle::Strong, style.color) + "\n"));
+    let note = format!("{INDENT}pgassay does not run it");
+    out.push_str(&(paint(&note, TextStyle::Faint, style.color) + "\n"));
+    out
+}
+
+/// When an episode was seen within the window.
+fn when(episode: &BlockingEpisode, window_us: f64) -> String {
+    let from_start = episode.first_seen_us < window_us * 0.1;
+    let (first, last) = (age(episode.first_seen_us), age(episode.last_seen_us));
+    match (episode.is_lasting, from_start) {
+        (true, true) => "still blocking".to_owned(),
+        (true, false) => format!("since {first}, still blocking"),
+        (false, _) => format!("{first} to {last}"),
+    }
+}
+
+fn branch(blocked: &BlockedSession, columns: usize) -> String {
+    let depth = blocked.depth.clamp(1, DEPTH_MAX) as usize;
+    let indent = format!("{INDENT}{}└ ", "  ".repeat(depth - 1));
+    let statement = blocked
+        .statement
+        .as_deref()
+        .map_or_else(String::new, |it| format!(": {}", one_line(it)));
+    let text = format!("{} {}{statement}", blocked.pid, blocked_waits(blocked));
+    line(&indent, &text, columns)
+}
+
+/// One line, cut to the terminal.
+fn line(indent: &str, text: &str, columns: usize) -> String {
+    cut(&visible(&format!("{indent}{text}")), columns) + "\n"
+}

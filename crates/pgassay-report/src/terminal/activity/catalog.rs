@@ -1,0 +1,111 @@
+//! Tables, indexes, and the state of the server.
+
+use pgassay_record::activity::{CatalogActivity, IndexActivity};
+
+use super::super::style::{Style, heading};
+use super::super::table::{Alignment, Table, TextStyle, cell, cut, inked, visible, wrap};
+use crate::activity::{
+    age, busy_tables, dead_share, index_remarks, relation_name, server_lines, size, table_writes,
+};
+use crate::number;
+
+const TABLES_MAX: usize = 10;
+const INDEXES_MAX: usize = 10;
+const NAME_WIDTH: usize = 26;
+
+/// Tables that were scanned or written, or have dead rows; busiest first.
+pub(super) fn tables(catalog: &CatalogActivity, style: Style) -> String {
+    let rows = busy_tables(catalog);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&[
+        Alignment::Left,
+        Alignment::Right,
+        Alignment::Right,
+        Alignment::Right,
+        Alignment::Right,
+        Alignment::Right,
+    ]);
+    let headings = ["", "seq scans", "rows/scan", "writes", "dead", "size"];
+    table.row(headings.map(|it| inked(it, TextStyle::Faint)).into());
+    let is_narrow = style.columns() < 74;
+    let name_width = NAME_WIDTH - if is_narrow { 10 } else { 0 };
+    for it in rows.iter().take(TABLES_MAX) {
+        let name = relation_name(&it.relation.schema, &it.relation.name);
+        let per_scan = it.sequential_rows as f64 / it.sequential_scans.max(1) as f64;
+        table.row(vec![
+            cell(cut(&visible(&name), name_width)),
+            cell(some(it.sequential_scans as f64)),
+            cell(some(per_scan)),
+            cell(some(table_writes(it) as f64)),
+            cell(dead_share(it)),
+            cell(size(it.size_bytes)),
+        ]);
+    }
+    if is_narrow {
+        // The size is the least of it.
+        table.remove_column(5);
+    }
+    let why = format!(
+        "of database {}: scans and writes in the window, dead rows now",
+        visible(&catalog.database)
+    );
+    heading("TABLES", &why, style) + &table.render(style.color)
+}
+
+fn some(value: f64) -> String {
+    if value > 0.0 {
+        number::whole(value)
+    } else {
+        String::new()
+    }
+}
+
+/// Indexes that are unused, redundant or invalid, largest first.
+pub(super) fn indexes(catalog: &CatalogActivity, style: Style) -> String {
+    let mut rows: Vec<(&IndexActivity, String)> = catalog
+        .indexes
+        .iter()
+        .filter_map(|it| Some((it, index_remarks(it)?)))
+        .collect();
+    rows.sort_by_key(|(it, _)| std::cmp::Reverse(it.size_bytes));
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&[Alignment::Left, Alignment::Right, Alignment::Left]);
+    let left = style.columns().saturating_sub(NAME_WIDTH + 16);
+    for (it, remark) in rows.iter().take(INDEXES_MAX) {
+        let name = relation_name(&it.relation.schema, &it.relation.name);
+        table.row(vec![
+            cell(cut(&visible(&name), NAME_WIDTH)),
+            cell(size(it.size_bytes)),
+            cell(cut(&visible(remark), left)),
+        ]);
+    }
+    let rest = rows.len().saturating_sub(INDEXES_MAX);
+    if rest > 0 {
+        table.across(inked(format!("  … and {rest} more"), TextStyle::Faint));
+    }
+    let since = catalog.statistics_age_us.map_or_else(
+        || "since the server was set up".to_owned(),
+        |us| format!("for {}", age(us)),
+    );
+    let why =
+        format!("unused, redundant or invalid; scans are counted {since}, on this server only");
+    heading("INDEXES", &why, style) + &table.render(style.color)
+}
+
+/// Connections, what holds the horizon, slots, wraparound, checkpoints: one line each.
+pub(super) fn server(catalog: &CatalogActivity, style: Style) -> String {
+    let lines = server_lines(catalog);
+    if lines.is_empty() {
+        return String::new();
+    }
+    let mut out = heading("SERVER", "", style);
+    for (title, text) in lines {
+        let first = format!("  {title:<11}  ");
+        out.push_str(&wrap(&text, style.columns(), &first, "               "));
+    }
+    out
+}

@@ -1,0 +1,69 @@
+//! What a live server does, in its DBA's terms: blockers, load by statement and by everything else,
+//! tables and indexes, the time axis, and what watching cost.
+
+mod blocking;
+mod catalog;
+mod load;
+mod timeline;
+
+use pgassay_record::activity::Activity;
+
+use super::style::{Style, heading};
+use super::table::{TextStyle, paint, wrap};
+use crate::activity::{ClassLoads, WaitClass, cost, headline};
+use crate::sentence;
+
+/// The answer, in two or three sentences.
+pub(super) fn answer(activity: &Activity, style: Style) -> String {
+    let text = wrap(&headline(activity), style.columns(), "→ ", "  ");
+    paint(text.trim_end(), TextStyle::Strong, style.color) + "\n"
+}
+
+/// The sections, in order; those without rows are empty.
+pub(super) fn sections(activity: &Activity, style: Style) -> Vec<String> {
+    let mut found = vec![
+        blocking::section(activity, style),
+        load::statements(activity, style),
+        load::waits(activity, style),
+        load::by_names(activity, style),
+        timeline::section(activity, style),
+    ];
+    if let Some(catalog) = &activity.catalog {
+        found.push(catalog::tables(catalog, style));
+        found.push(catalog::indexes(catalog, style));
+        found.push(catalog::server(catalog, style));
+    }
+    found.push(watching(activity, style));
+    found
+}
+
+/// What watching cost, and what is missing.
+fn watching(activity: &Activity, style: Style) -> String {
+    let mut out = heading("COST", "of watching", style);
+    out.push_str(&wrap(&cost(activity), style.columns(), "  ", "  "));
+    for check in &activity.unavailable {
+        let Some(limit) = sentence::limit(check) else {
+            continue;
+        };
+        let fix = check.fix.as_ref().map(|it| format!("; to fix it: {it}"));
+        let text = limit + &fix.unwrap_or_default();
+        let text = wrap(&text, style.columns(), "  ! ", "    ");
+        out.push_str(&(paint(text.trim_end(), TextStyle::Caution, style.color) + "\n"));
+    }
+    out
+}
+
+/// The letters of bars that occur in these loads.
+fn legend<'a>(loads: impl Iterator<Item = &'a ClassLoads>) -> String {
+    let mut sum = ClassLoads::default();
+    for loads in loads {
+        for (sum, load) in sum.0.iter_mut().zip(loads.0) {
+            *sum += load;
+        }
+    }
+    let seen = WaitClass::ALL.into_iter().zip(sum.0);
+    let seen = seen.filter(|(_, load)| *load > 0.0);
+    seen.map(|(class, _)| format!("{} {}", class.letter(), class.title()))
+        .collect::<Vec<_>>()
+        .join(", ")
+}

@@ -1,0 +1,208 @@
+//! A live server in its DBA's terms, on the terminal and as a page.
+
+use insta::assert_snapshot;
+use pgassay_record::activity::Activity;
+use pgassay_record::observation::Observation;
+use pgassay_report::activity::headline;
+use pgassay_report::{Style, observation_html, observation_json, observation_text};
+
+use crate::fixture::activity::{hostile, idle, observation, outage, with_stacks};
+
+fn at(width: usize) -> Style {
+    Style {
+        color: false,
+        width,
+    }
+}
+
+fn plain(text: &str) -> String {
+    text.replace('\u{a0}', " ")
+}
+
+#[test]
+fn an_outage_is_shown_in_eighty_columns() {
+    assert_snapshot!("outage", observation_text(&observation(outage()), &at(80)));
+}
+
+#[test]
+fn mechanisms_follow_the_activity() {
+    let text = observation_text(&with_stacks(), &at(100));
+    let order = [
+        "BLOCKING",
+        "LOAD ",
+        "LOAD OVER TIME",
+        "TABLES",
+        "COST",
+        "LEDGER",
+        "FUNCTIONS",
+    ];
+    let at: Vec<usize> = order
+        .iter()
+        .map(|it| {
+            text.find(&format!("\n{it}"))
+                .unwrap_or_else(|| panic!("{it} in\n{text}"))
+        })
+        .collect();
+    assert!(at.is_sorted(), "{at:?} in\n{text}");
+}
+
+#[test]
+fn the_headline_names_load_wait_statement_and_blocker() {
+    assert_eq!(
+        plain(&headline(&outage())),
+        "6.95 sessions were active on average, on 2 processors. 70% of the load waits for row locks \
+         in one statement: UPDATE accounts SET balance = balance + $1 WHERE id = $2. Session 4711, \
+         idle in transaction for 20 s, blocks 8 sessions."
+    );
+}
+
+#[test]
+fn the_headline_of_an_idle_server_says_so() {
+    assert_eq!(
+        plain(&headline(&idle())),
+        "No session was active in these 10.0 s."
+    );
+    assert!(headline(&Activity::default()).starts_with("No session was active"));
+}
+
+#[test]
+fn a_hidden_text_is_named_by_its_fingerprint() {
+    let mut activity = outage();
+    for it in &mut activity.statements {
+        it.text = None;
+    }
+    let text = observation_text(&observation(activity), &at(80));
+    assert!(text.contains("(statement 51c1a5ba2f90c8d3)"), "{text}");
+}
+
+#[test]
+fn no_line_of_an_activity_is_wider_than_the_terminal() {
+    for activity in [
+        outage(),
+        idle(),
+        hostile(&"long ".repeat(60)),
+        hostile("简单"),
+    ] {
+        for width in [60, 72, 80, 100] {
+            let text = observation_text(&observation(activity.clone()), &at(width));
+            let wide = text.lines().find(|it| it.chars().count() > width);
+            assert_eq!(wide, None, "{width}:\n{text}");
+        }
+    }
+}
+
+#[test]
+fn names_of_a_live_server_cannot_send_terminal_commands() {
+    let text = observation_text(&observation(hostile("\u{1b}]0;x\u{7}\u{9b}2J")), &at(80));
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text}");
+}
+
+#[test]
+fn activity_round_trips_as_json() {
+    let seen = with_stacks();
+    let back: Observation = serde_json::from_str(&observation_json(&seen)).unwrap();
+    assert_eq!(back, seen);
+}
+
+/// The value of the attribute after each `marker`.
+fn attributes(page: &str, marker: &str) -> Vec<String> {
+    let found = page.split(marker).skip(1);
+    found
+        .filter_map(|rest| rest.split('"').next())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn hostile_names_are_escaped_on_the_page() {
+    let attack = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>";
+    let mut seen = with_stacks();
+    let mut activity = hostile(attack);
+    for at in 0..2 {
+        activity.statements[at].profile_column = Some(at as u32 + 1);
+    }
+    seen.activity = Some(activity);
+    let page = observation_html(&seen);
+    assert_eq!(
+        page.matches("<script").count(),
+        2,
+        "the data, and our own script"
+    );
+    assert!(!page.contains("<img"));
+    for name in [
+        "checkout",
+        "accounts",
+        "UPDATE accounts",
+        "shop",
+        "web",
+        "tuple",
+    ] {
+        assert!(page.contains(name), "{name}");
+    }
+    assert!(page.matches("&lt;script&gt;alert(1)").count() > 30);
+    let (_, texts) = crate::html::parsed(&page);
+    assert!(texts.matches("<script>alert(1)").count() > 30);
+}
+
+#[test]
+fn a_statement_links_to_its_own_flame_graph() {
+    let page = observation_html(&with_stacks());
+    let (_, data) = page
+        .split_once("id=\"flame-data\" type=\"application/json\">")
+        .unwrap();
+    let data: serde_json::Value =
+        serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap();
+    assert_eq!(attributes(&page, "data-condition=\""), ["1", "2"]);
+    let sum = |condition: usize| -> f64 {
+        let costs = data["conditions"][condition]["self"][0].as_array().unwrap();
+        costs.iter().map(|it| it.as_f64().unwrap()).sum()
+    };
+    let title = |condition: usize| data["conditions"][condition]["title"].as_str().unwrap();
+    assert!(
+        title(1).starts_with("on CPU: UPDATE accounts"),
+        "{}",
+        title(1)
+    );
+    assert!(title(2).starts_with("on CPU: SELECT o.id"), "{}", title(2));
+    // 3, 40 and 120 of 163 samples.
+    for (condition, samples) in [(1, 40.0), (2, 120.0)] {
+        let share = sum(condition) / sum(0);
+        assert!(
+            (share - samples / 163.0).abs() < 1e-3,
+            "{condition}: {share}"
+        );
+    }
+}
+
+#[test]
+fn the_page_shows_the_activity_before_the_mechanisms() {
+    let page = observation_html(&with_stacks());
+    let order = [
+        "load-over-time",
+        "load",
+        "blocking",
+        "tables",
+        "indexes",
+        "watching",
+        "flame",
+        "ledger",
+    ];
+    let at: Vec<usize> = order
+        .iter()
+        .map(|it| {
+            page.find(&format!("<section id=\"{it}\""))
+                .unwrap_or_else(|| panic!("{it}"))
+        })
+        .collect();
+    assert!(at.is_sorted(), "{at:?}");
+    assert!(page.contains("SELECT pg_terminate_backend(4711);"));
+    assert_eq!(page.matches("class=\"processors\"").count(), 1);
+    let height = |class: &str| page.matches(&format!("<rect class=\"{class}\"")).count();
+    assert!(
+        height("wait-lock") > 20 && height("wait-cpu") > 30,
+        "a stacked chart"
+    );
+    // Without mechanisms there is no ledger and no flame graph.
+    let plain = observation_html(&observation(outage()));
+    assert!(!plain.contains("<section id=\"flame\"") && !plain.contains("<section id=\"ledger\""));
+}

@@ -1,0 +1,83 @@
+//! Watches the sessions while the server's processes are profiled.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use pgassay_lab::watch::{LiveWatch, WatchOptions, WatchedServer};
+use pgassay_model::check::Check;
+use pgassay_profile::LiveServer;
+
+use super::connection;
+use crate::args::ProfileArgs;
+
+/// What is needed to watch the sessions of a server.
+pub struct SessionsToWatch {
+    /// The connection string.
+    conninfo: String,
+    options: WatchOptions,
+}
+
+/// The watch that the flags describe.
+pub fn options(args: &ProfileArgs, own_pid: Option<u32>) -> SessionsToWatch {
+    SessionsToWatch {
+        conninfo: args.conninfo().unwrap_or_default().to_owned(),
+        options: WatchOptions {
+            keeps_text: !args.no_text,
+            own_pids: own_pid.into_iter().collect(),
+            ..WatchOptions::default()
+        },
+    }
+}
+
+impl SessionsToWatch {
+    /// For a server on this machine, with CPU samples of statements.
+    pub fn local(conninfo: &str, keeps_text: bool, own_pids: &[u32]) -> Self {
+        Self {
+            conninfo: conninfo.to_owned(),
+            options: WatchOptions {
+                keeps_text,
+                own_pids: own_pids.iter().copied().collect::<BTreeSet<u32>>(),
+                keeps_readings: true,
+                ..WatchOptions::default()
+            },
+        }
+    }
+
+    /// Opens the watch. If that is not possible, the profile goes without it and says why.
+    pub fn open(&self, live: Option<LiveServer>) -> (Option<LiveWatch>, Option<Check>) {
+        let conninfo = self.conninfo.clone();
+        let connect = move || Ok(connection::exchange(&conninfo)?.0);
+        let server = WatchedServer {
+            live,
+            connect: Box::new(connect),
+        };
+        match LiveWatch::open(server, &self.options) {
+            Ok(watch) => (Some(watch), None),
+            Err(error) => (None, Some(not_watched(&error))),
+        }
+    }
+}
+
+/// The outcome of a watch that can end early: what it saw remains.
+pub fn ended_early(result: Result<()>) -> Option<Check> {
+    let error = result.err()?;
+    Some(Check {
+        name: "sessions".to_owned(),
+        value: "incomplete".to_owned(),
+        limitation: Some(format!(
+            "the sessions could not be read to the end: {error:#}"
+        )),
+        fix: None,
+    })
+}
+
+fn not_watched(error: &anyhow::Error) -> Check {
+    Check {
+        name: "sessions".to_owned(),
+        value: "none".to_owned(),
+        limitation: Some(format!(
+            "statements and sessions cannot be watched: {error:#}"
+        )),
+        fix: None,
+    }
+}

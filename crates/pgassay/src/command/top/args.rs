@@ -1,0 +1,27 @@
+//! Flags of `pgassay top`.
+
+use clap::Args;
+
+use pgassay_model::study::HumanDuration;
+
+/// Flags of `pgassay top`.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Database to connect to: a name, a URI or `keyword=value …`, as for psql. Statements of all
+    /// databases are shown; tables and indexes are those of this one. PGHOST etc. supply missing
+    /// parameters.
+    #[arg(value_name = "DBNAME")]
+    pub database: Option<String>,
+
+    /// How often the screen changes; `+` and `-` change it later.
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    pub interval: HumanDuration,
+
+    /// How often all sessions are read, per second.
+    #[arg(long, value_name = "HZ", default_value_t = 40)]
+    pub frequency: u32,
+
+    /// Do not read the texts of statements: show fingerprints.
+    #[arg(long)]
+    pub no_text: bool,
+}

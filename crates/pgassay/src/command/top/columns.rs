@@ -1,0 +1,87 @@
+//! The columns of each list.
+
+use super::state::TopView;
+
+/// A column.
+#[derive(Debug, Clone, Copy)]
+pub struct TopColumn {
+    pub title: &'static str,
+    /// The key that sorts by it after `s`; a blank if none does.
+    pub letter: char,
+    /// What the key sorts by, in words.
+    pub meaning: &'static str,
+    /// Its width; 0 for what is left of the line.
+    pub width: usize,
+    pub is_right: bool,
+    /// It is left out on screens narrower than this.
+    pub screen_min: usize,
+}
+
+const fn column(
+    title: &'static str,
+    (letter, meaning): (char, &'static str),
+    (width, is_right, screen_min): (usize, bool, usize),
+) -> TopColumn {
+    TopColumn {
+        title,
+        letter,
+        meaning,
+        width,
+        is_right,
+        screen_min,
+    }
+}
+
+const STATEMENTS: [TopColumn; 6] = [
+    column("LOAD", ('l', "load"), (5, true, 0)),
+    column("%", (' ', ""), (4, true, 0)),
+    column("CALLS/s", ('c', "calls"), (8, true, 60)),
+    column("MEAN", ('m', "mean time"), (9, true, 60)),
+    column("BY WAIT", ('w', "time waited"), (12, false, 70)),
+    column("STATEMENT", ('x', "text"), (0, false, 0)),
+];
+
+const WAITING: [TopColumn; 7] = [
+    column("PID", ('p', "PID"), (7, true, 0)),
+    column("TIME", ('t', "time waited"), (5, true, 0)),
+    column("WAIT", ('w', "wait event"), (20, false, 0)),
+    column("BLOCKER", ('b', "blocker"), (7, true, 60)),
+    column("USER", ('u', "user"), (8, false, 70)),
+    column("APP", ('a', "application"), (12, false, 100)),
+    column("STATEMENT", ('x', "text"), (0, false, 50)),
+];
+
+const BLOCKING: [TopColumn; 5] = [
+    column("SESSION", (' ', ""), (12, false, 0)),
+    column("AGE", (' ', ""), (7, true, 0)),
+    column("STATE OR WAIT", (' ', ""), (22, false, 0)),
+    column("RELATION", (' ', ""), (14, false, 70)),
+    column("STATEMENT", (' ', ""), (0, false, 60)),
+];
+
+const TABLES: [TopColumn; 8] = [
+    column("TABLE", ('n', "name"), (0, false, 0)),
+    column("SCANS/s", ('s', "sequential scans"), (7, true, 0)),
+    column("ROWS/SCAN", ('p', "rows per scan"), (10, true, 0)),
+    column("ROWS/s", ('r', "rows read by scans"), (10, true, 70)),
+    column("INDEX/s", ('i', "index scans"), (8, true, 80)),
+    column("WRITES/s", ('w', "writes"), (9, true, 0)),
+    column("DEAD", ('d', "dead rows"), (5, true, 60)),
+    column("SIZE", ('z', "size"), (9, true, 60)),
+];
+
+/// The columns of a list.
+pub fn columns(view: TopView) -> &'static [TopColumn] {
+    match view {
+        TopView::Statements => &STATEMENTS,
+        TopView::Waiting => &WAITING,
+        TopView::Blocking => &BLOCKING,
+        TopView::Tables => &TABLES,
+    }
+}
+
+/// The letters that a list can be sorted by, and what they mean.
+pub fn sort_letters(view: TopView) -> impl Iterator<Item = (char, &'static str)> {
+    let columns = columns(view).iter().filter(|it| it.letter != ' ');
+    columns.map(|it| (it.letter, it.meaning))
+}

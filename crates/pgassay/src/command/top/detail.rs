@@ -1,0 +1,199 @@
+//! The details of the selected row: the whole statement with its waits, sessions and counters, a
+//! blocker, or a table.
+
+use std::collections::BTreeMap;
+
+use pgassay_record::activity::{Activity, BlockingEpisode, SessionStatus, TableActivity};
+use pgassay_report::activity::{
+    age, index_remarks, load, one_line, relation_name, root_describes, share, size, statement_text,
+    wait_name,
+};
+
+use super::rows::TopRow;
+use super::state::{TopState, TopView};
+
+const SESSIONS_MAX: usize = 20;
+
+/// The lines, each of any length.
+pub fn lines(state: &TopState) -> Vec<String> {
+    let (Some(activity), Some(row)) = (&state.shown, state.selected_row()) else {
+        return vec!["It was not seen in the last interval.".to_owned()];
+    };
+    let mut lines = Vec::new();
+    if state.view == TopView::Tables {
+        lines.extend(table(activity, &row));
+        return lines;
+    }
+    if let Some(episode) = row.episode.and_then(|it| activity.blocking.get(it)) {
+        lines.extend(blocker(episode));
+    }
+    if row.statement.is_some() || state.view == TopView::Statements {
+        lines.extend(statement(activity, row.statement));
+    }
+    lines
+}
+
+/// The root of a session's tree.
+fn blocker(episode: &BlockingEpisode) -> Vec<String> {
+    let root = &episode.root;
+    let mut lines = vec![
+        format!(
+            "Blocked by {}: {}.",
+            pgassay_report::activity::root_name(root),
+            root_describes(root)
+        ),
+        format!(
+            "{} sessions wait for it, {} in all in the last interval.",
+            episode.blocked.len(),
+            age(episode.waited_us)
+        ),
+    ];
+    if let Some(text) = &root.statement {
+        lines.push(format!("Its current or last statement: {}", one_line(text)));
+    }
+    lines.push(format!("To end it: {}", episode.ended_by));
+    lines.push("pgassay does not run it.".to_owned());
+    lines.push(String::new());
+    lines
+}
+
+fn statement(activity: &Activity, index: Option<u32>) -> Vec<String> {
+    let mut lines = vec![statement_text(activity, index), String::new()];
+    let found = index.and_then(|it| activity.statements.get(it as usize));
+    if let Some(found) = found {
+        let query_id = found
+            .query_id
+            .map_or_else(String::new, |it| format!(", query ID {it}"));
+        lines.push(format!("fingerprint {}{query_id}", found.fingerprint));
+    }
+    let (mut by_wait, mut by_session) = (BTreeMap::new(), BTreeMap::new());
+    let mut whole_us = 0.0;
+    let cells = activity.cells.iter();
+    for cell in cells.filter(|it| it.statement == index && it.state == SessionStatus::Active) {
+        *by_wait.entry(cell.wait).or_insert(0.0) += cell.time_us;
+        *by_session.entry(cell.session).or_insert(0.0) += cell.time_us;
+        whole_us += cell.time_us;
+    }
+    let sessions = |us: f64| load(us / activity.window_us.max(f64::MIN_POSITIVE));
+    lines.push(format!(
+        "{} sessions on average, of which",
+        sessions(whole_us)
+    ));
+    for (wait, us) in largest(by_wait) {
+        let name = activity.waits.get(wait as usize);
+        let name = name.map_or_else(|| "?".to_owned(), wait_name);
+        lines.push(format!(
+            "  {:>6}  {:>5}  {name}",
+            sessions(us),
+            share(us, whole_us)
+        ));
+    }
+    lines.push("by session".to_owned());
+    let by_session = largest(by_session);
+    for (session, us) in by_session.iter().take(SESSIONS_MAX) {
+        if let Some(it) = activity.sessions.get(*session as usize) {
+            lines.push(format!(
+                "  {:>6}  {:>5}  {} {} {} {} {}",
+                sessions(*us),
+                share(*us, whole_us),
+                it.pid,
+                it.user,
+                it.database,
+                it.application,
+                it.client
+            ));
+        }
+    }
+    if by_session.len() > SESSIONS_MAX {
+        lines.push(format!("  … and {} more", by_session.len() - SESSIONS_MAX));
+    }
+    lines.extend(found.and_then(|it| it.counters).map(|it| {
+        format!(
+            "pg_stat_statements: {} calls, {} in all, {} rows, {} blocks hit, {} read, {} dirtied, \
+             {} temporary blocks written, {} of WAL",
+            it.calls,
+            age(it.execution_us),
+            it.rows,
+            it.shared_hit,
+            it.shared_read,
+            it.shared_dirtied,
+            it.temp_written,
+            size(it.wal_bytes.unwrap_or(0))
+        )
+    }));
+    lines.push(String::new());
+    lines.push("Functions: pgassay profile --html FILE samples them by statement.".to_owned());
+    lines
+}
+
+/// The entries, largest first.
+fn largest(sums: BTreeMap<u32, f64>) -> Vec<(u32, f64)> {
+    let mut sums: Vec<(u32, f64)> = sums.into_iter().collect();
+    sums.sort_by(|a, b| b.1.total_cmp(&a.1));
+    sums
+}
+
+fn table(activity: &Activity, row: &TopRow) -> Vec<String> {
+    let Some(catalog) = &activity.catalog else {
+        return Vec::new();
+    };
+    let mut tables = catalog.tables.iter();
+    let found = tables.find(|it| it.relation.oid.to_string() == row.key);
+    let Some(table) = found else {
+        return Vec::new();
+    };
+    let mut lines = table_facts(table);
+    let of_table = catalog.indexes.iter();
+    for index in of_table.filter(|it| it.table.oid == table.relation.oid) {
+        let remark = index_remarks(index).map_or_else(String::new, |it| format!(": {it}"));
+        lines.push(format!(
+            "  {} {} ({}), {}, {} scans{remark}",
+            relation_name(&index.relation.schema, &index.relation.name),
+            index.method,
+            index.columns.join(", "),
+            size(index.size_bytes),
+            index.scans
+        ));
+    }
+    lines
+}
+
+fn table_facts(table: &TableActivity) -> Vec<String> {
+    let ago = |us: Option<f64>| us.map_or_else(|| "never".to_owned(), |us| age(us) + " ago");
+    let autovacuum = if table.autovacuum_enabled {
+        ""
+    } else {
+        "; autovacuum is off"
+    };
+    vec![
+        format!(
+            "{}, {}",
+            relation_name(&table.relation.schema, &table.relation.name),
+            size(table.size_bytes)
+        ),
+        format!(
+            "{} live rows, {} dead{autovacuum}",
+            table.live_rows, table.dead_rows
+        ),
+        format!(
+            "vacuumed {}, analyzed {}; {} rows modified since",
+            ago(table.vacuumed_ago_us),
+            ago(table.analyzed_ago_us),
+            table.modified_since_analyze
+        ),
+        format!(
+            "in the last interval: {} sequential scans of {} rows, {} index scans",
+            table.sequential_scans, table.sequential_rows, table.index_scans
+        ),
+        format!(
+            "{} inserted, {} updated ({} HOT), {} deleted; {} blocks hit, {} read",
+            table.inserted,
+            table.updated,
+            table.hot_updated,
+            table.deleted,
+            table.blocks_hit,
+            table.blocks_read
+        ),
+        "indexes".to_owned(),
+    ]
+}

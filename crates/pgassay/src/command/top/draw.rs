@@ -1,0 +1,353 @@
+//! Draws the state. Every text passes [`visible`]: names and statements come from others.
+
+use pgassay_record::activity::Activity;
+use pgassay_report::activity::{
+    ClassLoads, WaitClass, age, cut, fit, headline, load, share, size, visible,
+};
+use ratatui::Frame;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use super::columns::{TopColumn, columns, sort_letters};
+use super::rows::{TopCell, TopRow, Urgency};
+use super::state::{KeyMode, TopState, TopView};
+use super::{detail, wrapping};
+
+/// Screens lower than this have no room for the answer and the load by class.
+const HEIGHT_FOR_HEADER: usize = 12;
+const HEADLINE_LINES: usize = 3;
+const SPARKLINE_WIDTH: usize = 20;
+
+const HELP: &str = "\
+1 2 3 t     statements, waiting sessions, blocking, tables
+j k ↑ ↓     select;  PageUp PageDown Home End
+Enter       details of the selected row;  Esc back
+s LETTER    sort by a column
+/           filter by text, user, application, database, PID;  Esc clears
+Space       pause and continue
++ -         longer and shorter interval
+w S         save what is shown as JSON, for pgassay report and show
+h           this help
+q Ctrl-C    quit
+
+Load is average active sessions. Bars: C CPU or run queue, I I/O, L lock,
+W LWLock, N client, P IPC, o other. ≥ and ≤ are bounds from samples.
+Yellow from 1 s, red from 3 s: mean times, and ages of waits and blockers.
+pgassay only reads. It shows the statement that would end a session, and
+never runs it.";
+
+/// Draws the whole screen.
+pub fn draw(frame: &mut Frame<'_>, state: &TopState) {
+    let area = frame.area();
+    let (width, height) = (area.width as usize, area.height as usize);
+    let lines = lines(state, width, height);
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+/// The lines of the screen: header, list or text, and two lines at the bottom.
+fn lines(state: &TopState, width: usize, height: usize) -> Vec<Line<'static>> {
+    let paint = Paint(state.uses_color);
+    let mut lines = header(state, width, height, paint);
+    let bottom = bottom(state, width, height, paint);
+    let left = height.saturating_sub(lines.len() + bottom.len());
+    let mut body = match state.mode {
+        KeyMode::Help => text(HELP.lines().map(str::to_owned), 0, width, left),
+        KeyMode::Detail => text(
+            detail::lines(state).into_iter(),
+            state.detail_from,
+            width,
+            left,
+        ),
+        _ => list(state, width, left, paint),
+    };
+    body.truncate(left);
+    body.resize(left, Line::default());
+    lines.extend(body);
+    lines.extend(bottom);
+    lines.truncate(height);
+    lines
+}
+
+/// Colors, where they are wanted. The screen is complete without them.
+#[derive(Clone, Copy)]
+struct Paint(bool);
+
+impl Paint {
+    fn of(self, color: Color) -> Style {
+        if self.0 {
+            Style::new().fg(color)
+        } else {
+            Style::new()
+        }
+    }
+
+    fn urgency(self, urgency: Urgency) -> Style {
+        match urgency {
+            Urgency::Calm => Style::new(),
+            Urgency::Slow => self.of(Color::Yellow),
+            Urgency::Late => self.of(Color::Red),
+        }
+    }
+
+    fn class(self, class: WaitClass) -> Style {
+        self.of(match class {
+            WaitClass::Cpu => Color::Blue,
+            WaitClass::Io => Color::Yellow,
+            WaitClass::Lock => Color::Red,
+            WaitClass::LightweightLock => Color::Magenta,
+            WaitClass::Client => Color::Green,
+            WaitClass::Ipc => Color::Cyan,
+            WaitClass::Other => Color::DarkGray,
+        })
+    }
+}
+
+fn bold(text: impl Into<String>) -> Span<'static> {
+    Span::styled(text.into(), Style::new().add_modifier(Modifier::BOLD))
+}
+
+/// What is watched, the answer, and the load by class.
+fn header(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Line<'static>> {
+    let mut title = visible(&state.server.title);
+    if state.is_paused {
+        title += "  [paused]";
+    }
+    if let Some(silent) = state.silent_for {
+        title += &format!("  [no reading for {} s]", silent.as_secs());
+    }
+    let mut lines = vec![Line::from(bold(fit(&title, width, false)))];
+    let Some(activity) = &state.shown else {
+        return lines;
+    };
+    if height < HEIGHT_FOR_HEADER {
+        return lines;
+    }
+    let answer = wrapping::wrapped(&visible(&headline(activity)), width);
+    let cut_off = answer.len() > HEADLINE_LINES;
+    for (at, line) in answer.into_iter().take(HEADLINE_LINES).enumerate() {
+        let is_last = cut_off && at + 1 == HEADLINE_LINES;
+        let line = if is_last { format!("{line} …") } else { line };
+        lines.push(Line::from(cut(&line, width)));
+    }
+    lines.push(by_class(state, activity, width, paint));
+    lines
+}
+
+/// `C CPU 1.37  L lock 4.83  ▁▂▇█`.
+fn by_class(state: &TopState, activity: &Activity, width: usize, paint: Paint) -> Line<'static> {
+    let mut loads = ClassLoads::default();
+    for row in activity.load_by(pgassay_record::activity::LoadBy::Wait) {
+        let of_row = ClassLoads::of(activity, &row.by_wait);
+        for (sum, load) in loads.0.iter_mut().zip(of_row.0) {
+            *sum += load;
+        }
+    }
+    let mut spans = Vec::new();
+    let mut used = 0;
+    for (class, sessions) in WaitClass::ALL.into_iter().zip(loads.0) {
+        if sessions <= 0.0 {
+            continue;
+        }
+        let text = format!("{} {} {}  ", class.letter(), class.title(), load(sessions));
+        used += text.chars().count();
+        spans.push(Span::styled(text, paint.class(class)));
+    }
+    let left = width.saturating_sub(used).min(SPARKLINE_WIDTH);
+    spans.push(Span::raw(sparkline(state, left)));
+    Line::from(spans)
+}
+
+/// The active sessions of the latest readings.
+fn sparkline(state: &TopState, width: usize) -> String {
+    const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let highest = state.history.iter().copied().fold(0.0, f64::max);
+    let from = state.history.len().saturating_sub(width);
+    let latest = state.history.iter().skip(from);
+    latest
+        .map(|value| {
+            let level = value / highest.max(f64::MIN_POSITIVE) * 7.0;
+            LEVELS[(level.round() as usize).min(7)]
+        })
+        .collect()
+}
+
+/// Lines of text from one of them on, wrapped.
+fn text(
+    lines: impl Iterator<Item = String>,
+    from: usize,
+    width: usize,
+    height: usize,
+) -> Vec<Line<'static>> {
+    let wrapped: Vec<String> = lines
+        .flat_map(|it| wrapping::wrapped(&visible(&it), width))
+        .collect();
+    let from = from.min(wrapped.len().saturating_sub(height));
+    wrapped.into_iter().skip(from).map(Line::from).collect()
+}
+
+/// The head of the columns, and the rows around the selected one.
+fn list(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Line<'static>> {
+    let shown: Vec<(usize, TopColumn)> = columns(state.view)
+        .iter()
+        .copied()
+        .enumerate()
+        .filter(|(_, it)| it.screen_min <= width)
+        .collect();
+    let fixed: usize = shown.iter().map(|(_, it)| it.width).sum();
+    let rest = width.saturating_sub(fixed + shown.len().saturating_sub(1));
+    let of_column = |it: &TopColumn| if it.width == 0 { rest } else { it.width };
+    let mut head = Vec::new();
+    for (at, (_, column)) in shown.iter().enumerate() {
+        if at > 0 {
+            head.push(Span::raw(" "));
+        }
+        let text = fit(column.title, of_column(column), column.is_right);
+        let is_sorted =
+            column.letter != ' ' && column.letter == state.sorted_by[state.view as usize];
+        let style = Style::new().add_modifier(if is_sorted {
+            Modifier::BOLD | Modifier::UNDERLINED
+        } else {
+            Modifier::BOLD
+        });
+        head.push(Span::styled(text, style));
+    }
+    let mut lines = vec![Line::from(head)];
+    let rows = state.rows();
+    if rows.is_empty() {
+        lines.push(Line::from(cut(empty(state), width)));
+        return lines;
+    }
+    let room = height.saturating_sub(1).max(1);
+    let from = state.selected.saturating_sub(room - 1);
+    for (at, row) in rows.iter().enumerate().skip(from).take(room) {
+        let is_selected = at == state.selected;
+        lines.push(line(row, &shown, &of_column, (is_selected, paint)));
+    }
+    lines
+}
+
+/// Why a list has no rows.
+fn empty(state: &TopState) -> &'static str {
+    let Some(activity) = &state.shown else {
+        return "Reading …";
+    };
+    match state.view {
+        _ if !state.filter.is_empty() => "No row contains the filter; Esc clears it.",
+        TopView::Statements => "No session was active.",
+        TopView::Waiting => "No session waited.",
+        TopView::Blocking => "No session blocked another.",
+        TopView::Tables if activity.catalog.is_none() => {
+            "Tables are read from the catalog: not available."
+        }
+        TopView::Tables => "No table was read or written.",
+    }
+}
+
+fn line(
+    row: &TopRow,
+    shown: &[(usize, TopColumn)],
+    width_of: &impl Fn(&TopColumn) -> usize,
+    (is_selected, paint): (bool, Paint),
+) -> Line<'static> {
+    let mut spans = Vec::new();
+    for (at, (index, column)) in shown.iter().enumerate() {
+        if at > 0 {
+            spans.push(Span::raw(" "));
+        }
+        let width = width_of(column);
+        let cell = &row.cells[*index];
+        match &cell.bar {
+            Some((loads, whole)) => spans.extend(bar(loads, *whole, width, paint)),
+            None => spans.push(Span::styled(
+                fit(&visible(&cell.text), width, column.is_right),
+                ink(row, *column, cell, paint),
+            )),
+        }
+    }
+    let line = Line::from(spans);
+    if is_selected {
+        line.style(Style::new().add_modifier(Modifier::REVERSED))
+    } else {
+        line
+    }
+}
+
+/// Ages are colored, as in pg_activity.
+fn ink(row: &TopRow, column: TopColumn, cell: &TopCell, paint: Paint) -> Style {
+    let is_age = matches!(column.title, "MEAN" | "AGE" | "BLOCKER" | "WAIT");
+    if is_age && !cell.text.is_empty() {
+        paint.urgency(row.urgency)
+    } else {
+        Style::new()
+    }
+}
+
+fn bar(loads: &ClassLoads, whole: f64, width: usize, paint: Paint) -> Vec<Span<'static>> {
+    let mut used = 0;
+    let mut spans = Vec::new();
+    for (class, columns) in loads.columns(whole, width) {
+        used += columns;
+        let text = class.letter().to_string().repeat(columns);
+        spans.push(Span::styled(text, paint.class(class)));
+    }
+    spans.push(Span::raw(" ".repeat(width.saturating_sub(used))));
+    spans
+}
+
+/// What the selected row needs, then the keys and our own cost.
+fn bottom(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    if height > 3 {
+        let (text, style) = hint(state, paint);
+        lines.push(Line::styled(fit(&visible(&text), width, false), style));
+    }
+    let keys = "1 statements 2 waiting 3 blocking t tables h help q quit";
+    let cost = state.shown.as_ref().map_or_else(String::new, own_cost);
+    let room = width.saturating_sub(cost.chars().count() + 1);
+    let footer = format!("{} {cost}", fit(keys, room, false));
+    let footer = fit(&footer, width, false);
+    let style = Style::new().add_modifier(Modifier::REVERSED);
+    lines.push(Line::styled(footer, style));
+    lines
+}
+
+/// What pgassay itself uses.
+fn own_cost(activity: &Activity) -> String {
+    format!(
+        "own {} {}",
+        share(activity.cost.own_cpu_us, activity.window_us),
+        size(activity.cost.peak_memory_bytes)
+    )
+}
+
+/// The line above the keys: what is typed, the answer to a key, or how a blocker would be ended.
+fn hint(state: &TopState, paint: Paint) -> (String, Style) {
+    let plain = Style::new();
+    match state.mode {
+        KeyMode::Filter => return (format!("filter: {}_", state.filter), plain),
+        KeyMode::Sort => {
+            let letters = sort_letters(state.view).map(|(letter, what)| format!("{letter} {what}"));
+            let letters: Vec<String> = letters.collect();
+            return (format!("sort by: {}", letters.join(", ")), plain);
+        }
+        KeyMode::Help => return ("any key closes the help".to_owned(), plain),
+        KeyMode::Command | KeyMode::Detail => {}
+    }
+    if let Some(message) = &state.message {
+        return (message.clone(), plain);
+    }
+    let episode = state.shown.as_ref().and_then(|activity| {
+        let at = state.selected_row()?.episode?;
+        activity.blocking.get(at)
+    });
+    if let Some(episode) = episode.filter(|it| it.is_lasting) {
+        let text = format!("to end it (pgassay does not run it): {}", episode.ended_by);
+        return (text, paint.urgency(Urgency::of(episode.root.state_age_us)));
+    }
+    if !state.filter.is_empty() {
+        return (format!("filter: {}  (Esc clears)", state.filter), plain);
+    }
+    let window = state.shown.as_ref().map_or(0.0, |it| it.window_us);
+    (format!("over the last {}", age(window)), plain)
+}

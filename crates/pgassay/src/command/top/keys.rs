@@ -1,0 +1,133 @@
+//! What each key does. The habits of pg_activity and less are kept: `1 2 3`, Space, `/`, `j k`, `q`.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::columns::sort_letters;
+use super::state::{KeyMode, TopState, TopView};
+
+/// What the loop does after a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TopAction {
+    /// Nothing but to draw.
+    Draw,
+    /// Save what is shown.
+    Save,
+    /// End.
+    Quit,
+}
+
+/// A page, for `PageUp` and `PageDown`.
+const PAGE: usize = 10;
+/// Longer filters do not fit the line.
+const FILTER_MAX: usize = 60;
+
+impl TopState {
+    /// Handles a key.
+    pub fn press(&mut self, key: KeyEvent) -> TopAction {
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return TopAction::Quit;
+        }
+        self.message = None;
+        match self.mode {
+            KeyMode::Command => return self.command(key.code),
+            KeyMode::Filter => self.type_filter(key.code),
+            KeyMode::Sort => self.choose_sort(key.code),
+            KeyMode::Help => self.mode = KeyMode::Command,
+            KeyMode::Detail => return self.read_detail(key.code),
+        }
+        TopAction::Draw
+    }
+
+    fn command(&mut self, code: KeyCode) -> TopAction {
+        match code {
+            KeyCode::Char('q') => return TopAction::Quit,
+            KeyCode::Char('w' | 'S') => return TopAction::Save,
+            KeyCode::Char('1') | KeyCode::F(1) => self.show(TopView::Statements),
+            KeyCode::Char('2') | KeyCode::F(2) => self.show(TopView::Waiting),
+            KeyCode::Char('3') | KeyCode::F(3) => self.show(TopView::Blocking),
+            KeyCode::Char('t') => self.show(TopView::Tables),
+            KeyCode::Char(' ') => self.toggle_pause(),
+            KeyCode::Char('+') => self.change_interval(true),
+            KeyCode::Char('-') => self.change_interval(false),
+            KeyCode::Char('/') => self.mode = KeyMode::Filter,
+            KeyCode::Char('s') if self.view == TopView::Blocking => {
+                self.message = Some("a tree has an order of its own".to_owned());
+            }
+            KeyCode::Char('s') => self.mode = KeyMode::Sort,
+            KeyCode::Char('h' | '?') => self.mode = KeyMode::Help,
+            KeyCode::Esc => self.filter_by(String::new()),
+            KeyCode::Enter if self.selected_row().is_some() => {
+                self.mode = KeyMode::Detail;
+                self.detail_from = 0;
+            }
+            other => self.move_selection(other),
+        }
+        TopAction::Draw
+    }
+
+    fn move_selection(&mut self, code: KeyCode) {
+        let last = self.rows().len().saturating_sub(1);
+        self.selected = moved(self.selected, code).min(last);
+    }
+
+    fn type_filter(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.mode = KeyMode::Command,
+            KeyCode::Esc => {
+                self.mode = KeyMode::Command;
+                self.filter_by(String::new());
+            }
+            KeyCode::Backspace => {
+                let mut filter = self.filter.clone();
+                filter.pop();
+                self.filter_by(filter);
+            }
+            KeyCode::Char(c) if !c.is_control() && self.filter.chars().count() < FILTER_MAX => {
+                let filter = format!("{}{c}", self.filter);
+                self.filter_by(filter);
+            }
+            _ => {}
+        }
+    }
+
+    fn filter_by(&mut self, filter: String) {
+        let key = self.selected_row().map(|row| row.key);
+        self.filter = filter;
+        self.select(key.as_deref());
+    }
+
+    fn choose_sort(&mut self, code: KeyCode) {
+        self.mode = KeyMode::Command;
+        let KeyCode::Char(letter) = code else { return };
+        if sort_letters(self.view).any(|(known, _)| known == letter) {
+            self.sorted_by[self.view as usize] = letter;
+            self.selected = 0;
+        } else {
+            self.message = Some(format!("no column has the letter {letter}"));
+        }
+    }
+
+    fn read_detail(&mut self, code: KeyCode) -> TopAction {
+        match code {
+            KeyCode::Char('q') => return TopAction::Quit,
+            KeyCode::Char('w' | 'S') => return TopAction::Save,
+            KeyCode::Esc | KeyCode::Enter | KeyCode::Backspace => self.mode = KeyMode::Command,
+            KeyCode::Char(' ') => self.toggle_pause(),
+            other => self.detail_from = moved(self.detail_from, other),
+        }
+        TopAction::Draw
+    }
+}
+
+/// A position after a key that moves.
+fn moved(at: usize, code: KeyCode) -> usize {
+    match code {
+        KeyCode::Char('j') | KeyCode::Down => at + 1,
+        KeyCode::Char('k') | KeyCode::Up => at.saturating_sub(1),
+        KeyCode::PageDown => at + PAGE,
+        KeyCode::PageUp => at.saturating_sub(PAGE),
+        KeyCode::Home | KeyCode::Char('g') => 0,
+        KeyCode::End | KeyCode::Char('G') => usize::MAX / 2,
+        _ => at,
+    }
+}

@@ -1,0 +1,355 @@
+//! The rows of each list, from an activity.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use pgassay_record::activity::{
+    Activity, BlockedSession, BlockingEpisode, LoadBy, LoadRow, RelationName, SessionStatus,
+    TableActivity,
+};
+use pgassay_report::activity::{
+    ClassLoads, Executions, age, dead_share, executions, load, mean, relation_name, share, size,
+    statement_text, table_writes, wait_name,
+};
+
+use super::columns::columns;
+use super::state::TopView;
+
+/// How long something has lasted, as pg_activity colors it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Urgency {
+    /// Below 1 s.
+    Calm,
+    /// Below 3 s.
+    Slow,
+    /// Above.
+    Late,
+}
+
+impl Urgency {
+    pub fn of(age_us: f64) -> Self {
+        match age_us {
+            late if late >= 3e6 => Self::Late,
+            slow if slow >= 1e6 => Self::Slow,
+            _ => Self::Calm,
+        }
+    }
+}
+
+/// What a column sorts by.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SortValue {
+    /// Largest first.
+    Number(f64),
+    /// In alphabetical order.
+    Name(String),
+}
+
+/// A cell, with what its column sorts by.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TopCell {
+    pub text: String,
+    pub sort: SortValue,
+    /// The load of a bar, drawn instead of the text, and the load of a full one.
+    pub bar: Option<(ClassLoads, f64)>,
+}
+
+/// A row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TopRow {
+    /// What it is about: equal in later readings.
+    pub key: String,
+    /// A cell per column.
+    pub cells: Vec<TopCell>,
+    pub urgency: Urgency,
+    /// What the filter searches.
+    pub searched: String,
+    /// Index into the activity's statements.
+    pub statement: Option<u32>,
+    /// Index into the activity's blocking episodes.
+    pub episode: Option<usize>,
+}
+
+/// The rows of a list that contain the filter, in its order.
+pub fn rows(activity: &Activity, view: TopView, sorted_by: char, filter: &str) -> Vec<TopRow> {
+    let mut rows = match view {
+        TopView::Statements => statements(activity),
+        TopView::Waiting => waiting(activity),
+        TopView::Blocking => blocking(activity),
+        TopView::Tables => tables(activity),
+    };
+    let wanted = filter.to_lowercase();
+    rows.retain(|row| row.searched.to_lowercase().contains(&wanted));
+    let column = columns(view).iter().position(|it| it.letter == sorted_by);
+    if let Some(column) = column.filter(|_| sorted_by != ' ') {
+        rows.sort_by(|a, b| order(&a.cells[column].sort, &b.cells[column].sort));
+    }
+    rows
+}
+
+fn order(a: &SortValue, b: &SortValue) -> Ordering {
+    match (a, b) {
+        (SortValue::Number(a), SortValue::Number(b)) => b.total_cmp(a),
+        (SortValue::Name(a), SortValue::Name(b)) => a.cmp(b),
+        (SortValue::Number(_), SortValue::Name(_)) => Ordering::Less,
+        (SortValue::Name(_), SortValue::Number(_)) => Ordering::Greater,
+    }
+}
+
+fn figure(text: String, value: f64) -> TopCell {
+    TopCell {
+        text,
+        sort: SortValue::Number(value),
+        bar: None,
+    }
+}
+
+fn word(text: impl Into<String>) -> TopCell {
+    let text = text.into();
+    TopCell {
+        sort: SortValue::Name(text.clone()),
+        text,
+        bar: None,
+    }
+}
+
+/// A count or a rate in few columns: `4.5`, `3612`, `27.0M`; nothing for none.
+fn rate(value: f64) -> TopCell {
+    let text = match value {
+        none if none <= 0.0 => String::new(),
+        few if few < 99.5 => format!("{value:.1}"),
+        some if some < 99_999.5 => format!("{value:.0}"),
+        many if many < 999_500.0 => format!("{:.0}k", value / 1e3),
+        many if many < 9.995e8 => format!("{:.1}M", value / 1e6),
+        _ => format!("{:.1}G", value / 1e9),
+    };
+    figure(text, value)
+}
+
+fn statements(activity: &Activity) -> Vec<TopRow> {
+    let active = activity.active_sessions();
+    let rows = activity.load_by(LoadBy::Statement);
+    let highest = rows.first().map_or(0.0, |row| row.load);
+    rows.iter()
+        .map(|row| statement(activity, row, (active, highest)))
+        .collect()
+}
+
+fn statement(activity: &Activity, row: &LoadRow, (active, highest): (f64, f64)) -> TopRow {
+    let text = statement_text(activity, row.index);
+    let found = row
+        .index
+        .and_then(|it| activity.statements.get(it as usize));
+    let loads = ClassLoads::of(activity, &row.by_wait);
+    let seconds = (activity.window_us / 1e6).max(f64::MIN_POSITIVE);
+    let calls = found.map_or(word(""), |it| match executions(it) {
+        Executions::Exact(calls) => rate(calls as f64 / seconds),
+        Executions::AtLeast(seen) => {
+            let cell = rate(seen as f64 / seconds);
+            figure(format!("≥{}", cell.text), seen as f64 / seconds)
+        }
+    });
+    let (mean_text, mean_us) = match mean(activity, row) {
+        Some((us, true)) => (format!("≤{}", age(us)), us),
+        Some((us, false)) => (age(us), us),
+        None => (String::new(), 0.0),
+    };
+    TopRow {
+        key: found.map_or_else(String::new, |it| it.fingerprint.clone()),
+        urgency: Urgency::of(mean_us),
+        searched: text.clone(),
+        cells: vec![
+            figure(load(row.load), row.load),
+            figure(share(row.load, active), row.load),
+            calls,
+            figure(mean_text, mean_us),
+            TopCell {
+                text: String::new(),
+                sort: SortValue::Number(loads.total() - loads.0[0]),
+                bar: Some((loads, highest)),
+            },
+            word(text),
+        ],
+        statement: row.index,
+        episode: None,
+    }
+}
+
+/// Active sessions that waited, with what they waited for most.
+fn waiting(activity: &Activity) -> Vec<TopRow> {
+    let mut found: BTreeMap<(u32, u32), (f64, Option<u32>)> = BTreeMap::new();
+    for cell in &activity.cells {
+        let wait = activity.waits.get(cell.wait as usize);
+        let is_wait = wait.is_some_and(|it| !it.kind.is_empty());
+        if cell.state == SessionStatus::Active && is_wait {
+            let entry = found.entry((cell.session, cell.wait)).or_default();
+            entry.0 += cell.time_us;
+            entry.1 = cell.statement.or(entry.1);
+        }
+    }
+    let found = found.into_iter();
+    found
+        .filter_map(|((session, wait), (time_us, statement))| {
+            let session = activity.sessions.get(session as usize)?;
+            let wait = activity.waits.get(wait as usize)?;
+            let blocked = blocked(activity, session.pid);
+            let age_us = blocked.map_or(0.0, |it| it.waited_us);
+            let blocker = blocked.map_or_else(String::new, |it| match it.blocked_by {
+                0 => "prepared".to_owned(),
+                pid => pid.to_string(),
+            });
+            let text = statement_text(activity, statement);
+            let name = wait_name(wait);
+            Some(TopRow {
+                key: format!("{} {name}", session.pid),
+                urgency: Urgency::of(age_us),
+                searched: format!(
+                    "{} {} {} {} {} {name} {text}",
+                    session.pid,
+                    session.user,
+                    session.application,
+                    session.database,
+                    session.client
+                ),
+                cells: vec![
+                    TopCell {
+                        sort: SortValue::Number(-f64::from(session.pid)),
+                        ..word(session.pid.to_string())
+                    },
+                    figure(share(time_us, activity.window_us), time_us),
+                    word(name),
+                    word(blocker),
+                    word(&session.user),
+                    word(&session.application),
+                    word(text),
+                ],
+                statement,
+                episode: episode_of(activity, session.pid),
+            })
+        })
+        .collect()
+}
+
+fn blocked(activity: &Activity, pid: u32) -> Option<&BlockedSession> {
+    let mut blocked = activity.blocking.iter().flat_map(|it| &it.blocked);
+    blocked.find(|it| it.pid == pid)
+}
+
+fn episode_of(activity: &Activity, pid: u32) -> Option<usize> {
+    let mut episodes = activity.blocking.iter();
+    episodes.position(|it| it.blocked.iter().any(|it| it.pid == pid))
+}
+
+/// The trees: each root and what is behind it. A filter keeps or drops a whole tree.
+fn blocking(activity: &Activity) -> Vec<TopRow> {
+    let mut rows = Vec::new();
+    for (at, episode) in activity.blocking.iter().enumerate() {
+        let from = rows.len();
+        rows.push(root(activity, at, episode));
+        rows.extend(episode.blocked.iter().map(|it| branch(activity, at, it)));
+        let searched: Vec<String> = rows[from..].iter().map(|it| it.searched.clone()).collect();
+        let searched = searched.join(" ");
+        for row in &mut rows[from..] {
+            row.searched.clone_from(&searched);
+        }
+    }
+    rows
+}
+
+fn relation(relation: Option<&RelationName>) -> String {
+    relation.map_or_else(String::new, |it| relation_name(&it.schema, &it.name))
+}
+
+/// A statement that a session of a tree runs or ran last.
+fn known(activity: &Activity, fingerprint: Option<&str>) -> Option<u32> {
+    let mut all = activity.statements.iter();
+    let at = all.position(|it| Some(&*it.fingerprint) == fingerprint)?;
+    u32::try_from(at).ok()
+}
+
+fn root(activity: &Activity, at: usize, episode: &BlockingEpisode) -> TopRow {
+    let root = &episode.root;
+    let name = match (root.pid, &root.gid) {
+        (Some(pid), _) => pid.to_string(),
+        (None, Some(gid)) => gid.clone(),
+        (None, None) => "?".to_owned(),
+    };
+    let text = pgassay_report::activity::one_line(root.statement.as_deref().unwrap_or_default());
+    let is_over = if episode.is_lasting { "" } else { " (over)" };
+    let held = relation(root.holds.as_ref().map(|it| &it.relation));
+    TopRow {
+        key: format!("root {name}"),
+        urgency: if episode.is_lasting {
+            Urgency::of(root.state_age_us)
+        } else {
+            Urgency::Calm
+        },
+        searched: format!(
+            "{name} {} {} {} {} {held} {text}",
+            root.user, root.application, root.database, root.client
+        ),
+        cells: vec![
+            word(name),
+            word(age(root.state_age_us)),
+            word(format!("{}{is_over}", root.state)),
+            word(held),
+            word(text),
+        ],
+        statement: known(activity, root.fingerprint.as_deref()),
+        episode: Some(at),
+    }
+}
+
+fn branch(activity: &Activity, at: usize, blocked: &BlockedSession) -> TopRow {
+    let indent = "  ".repeat(blocked.depth.clamp(1, 4) as usize - 1);
+    let text = blocked.statement.as_deref().unwrap_or_default();
+    let text = pgassay_report::activity::one_line(text);
+    let awaited = relation(blocked.waits_for.relation.as_ref());
+    TopRow {
+        key: format!("{at} {}", blocked.pid),
+        urgency: Urgency::of(blocked.waited_us),
+        searched: format!(
+            "{} {} {} {awaited} {text}",
+            blocked.pid, blocked.user, blocked.application
+        ),
+        cells: vec![
+            word(format!("{indent}└ {}", blocked.pid)),
+            word(age(blocked.waited_us)),
+            word(format!("waits: {}", blocked.waits_for.kind)),
+            word(awaited),
+            word(text),
+        ],
+        statement: known(activity, blocked.fingerprint.as_deref()),
+        episode: Some(at),
+    }
+}
+
+fn tables(activity: &Activity) -> Vec<TopRow> {
+    let Some(catalog) = &activity.catalog else {
+        return Vec::new();
+    };
+    let seconds = (catalog.window_us / 1e6).max(f64::MIN_POSITIVE);
+    catalog.tables.iter().map(|it| table(it, seconds)).collect()
+}
+
+fn table(table: &TableActivity, seconds: f64) -> TopRow {
+    let name = relation_name(&table.relation.schema, &table.relation.name);
+    let per_scan = table.sequential_rows as f64 / table.sequential_scans.max(1) as f64;
+    TopRow {
+        key: table.relation.oid.to_string(),
+        urgency: Urgency::Calm,
+        searched: name.clone(),
+        cells: vec![
+            word(name),
+            rate(table.sequential_scans as f64 / seconds),
+            rate(per_scan),
+            rate(table.sequential_rows as f64 / seconds),
+            rate(table.index_scans as f64 / seconds),
+            rate(table_writes(table) as f64 / seconds),
+            figure(dead_share(table), table.dead_rows as f64),
+            figure(size(table.size_bytes), table.size_bytes as f64),
+        ],
+        statement: None,
+        episode: None,
+    }
+}

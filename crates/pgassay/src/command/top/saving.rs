@@ -1,0 +1,79 @@
+//! Saves what is on the screen, for `pgassay report` and `pgassay show`.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use pgassay_diagnosis::diagnose_observation;
+use pgassay_record::activity::Activity;
+use pgassay_record::observation::{Observation, SCHEMA, Subject};
+
+use super::state::TopServer;
+
+/// More snapshots in one directory are a mistake.
+const NUMBER_MAX: u32 = 9999;
+
+/// Writes the activity as an observation into a new file of the directory, which only the user may
+/// read: statements can contain secrets in names. Returns its path.
+pub fn save(
+    activity: &Activity,
+    server: &TopServer,
+    (directory, now_us): (&Path, i64),
+) -> Result<PathBuf> {
+    let text = pgassay_report::observation_json(&observation(activity, server, now_us));
+    for number in 1..=NUMBER_MAX {
+        let path = directory.join(format!("pgassay-top-{number}.json"));
+        let mut options = OpenOptions::new();
+        match options.write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(mut file) => {
+                file.write_all(text.as_bytes())
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+                return Ok(path);
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                let what = format!("cannot create {}", path.display());
+                return Err(anyhow::Error::new(error).context(what));
+            }
+        }
+    }
+    bail!(
+        "{} already has {NUMBER_MAX} snapshots; remove some",
+        directory.display()
+    )
+}
+
+/// An observation of nothing but this activity.
+fn observation(activity: &Activity, server: &TopServer, now_us: i64) -> Observation {
+    let seconds = activity.window_us / 1e6;
+    let databases = activity.catalog.iter().flat_map(|it| &it.databases);
+    let ended: u64 = databases.map(|it| it.committed + it.rolled_back).sum();
+    let mut observation = Observation {
+        schema: SCHEMA.to_owned(),
+        pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_us: now_us - activity.window_us as i64,
+        window_us: activity.window_us,
+        frequency_hz: (activity.sweeps as f64 / seconds.max(f64::MIN_POSITIVE)).round() as u32,
+        subject: Subject {
+            postmaster_pid: server.postmaster_pid,
+            address: server.address.clone(),
+            backend_pid: None,
+            major: server.major.clone(),
+        },
+        transactions: activity.catalog.as_ref().map(|_| ended),
+        backends: None,
+        sessions: u32::try_from(activity.sessions.len()).unwrap_or(u32::MAX),
+        backends_present_us: 0.0,
+        background: Vec::new(),
+        profile: None,
+        waits: None,
+        activity: Some(activity.clone()),
+        tier: None,
+        limitations: Vec::new(),
+        findings: Vec::new(),
+    };
+    observation.findings = diagnose_observation(&observation);
+    observation
+}

@@ -1,0 +1,187 @@
+//! The loop: keys, readings from the watching thread, and drawing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use pgassay_lab::Interrupt;
+use pgassay_lab::system_env::unix_us;
+use pgassay_record::activity::Activity;
+use ratatui::crossterm::event::{Event, KeyEventKind, poll, read};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::feed::ActivityFeed;
+use super::keys::TopAction;
+use super::state::{TopServer, TopState};
+use super::terminal::TopTerminal;
+use super::{draw, saving};
+
+/// How long the loop waits for a key before it asks for readings and signals.
+const KEY_LIMIT: Duration = Duration::from_millis(50);
+/// The first readings come sooner, so that an outage shows within a second.
+const FIRST_INTERVAL: Duration = Duration::from_millis(500);
+/// A reading that is this much overdue is said to be missing.
+const OVERDUE: Duration = Duration::from_secs(2);
+/// Time for the watch to end and to close its connection.
+const END_LIMIT: Duration = Duration::from_millis(500);
+
+/// What the watching thread sends.
+enum WatchMessage {
+    /// It has connected.
+    Opened(TopServer),
+    /// A reading.
+    Seen(Box<Activity>),
+    /// It failed.
+    Failed(anyhow::Error),
+}
+
+/// What both threads share.
+#[derive(Clone)]
+struct Shared {
+    /// Set by the user and by signals.
+    interrupt: Interrupt,
+    interval_ms: Arc<AtomicU64>,
+}
+
+/// Connects with `open`, and shows what its feed sees until the user quits or a signal comes.
+pub fn run<F>(state: &mut TopState, open: F) -> Result<()>
+where
+    F: FnOnce() -> Result<(TopServer, ActivityFeed)> + Send,
+{
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&flag))
+            .context("cannot install a handler for Ctrl-C")?;
+    }
+    let shared = Shared {
+        interrupt: Interrupt::of(flag),
+        interval_ms: Arc::new(AtomicU64::new(state.interval.as_millis() as u64)),
+    };
+    let (sender, messages) = sync_channel(1);
+    std::thread::scope(|scope| {
+        let of_thread = shared.clone();
+        let watching = scope.spawn(move || watch(open, &of_thread, &sender));
+        let result = show(state, &messages, &shared);
+        shared.interrupt.flag().store(true, Ordering::Relaxed);
+        drop(messages);
+        let limit = Instant::now() + END_LIMIT;
+        while !watching.is_finished() && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if !watching.is_finished() {
+            // It waits for a server that does not answer. The terminal is restored.
+            if let Err(error) = &result {
+                crate::exit::report(error);
+            }
+            std::process::exit(i32::from(result.is_err()));
+        }
+        result
+    })
+}
+
+/// The watching thread.
+fn watch<F>(open: F, shared: &Shared, sender: &SyncSender<WatchMessage>)
+where
+    F: FnOnce() -> Result<(TopServer, ActivityFeed)>,
+{
+    // Sending fails once the user has quit.
+    let (server, mut feed) = match open() {
+        Ok(opened) => opened,
+        Err(error) => {
+            let _ = sender.send(WatchMessage::Failed(error));
+            return;
+        }
+    };
+    if sender.send(WatchMessage::Opened(server)).is_err() {
+        return;
+    }
+    let mut next = FIRST_INTERVAL;
+    while !shared.interrupt.is_requested() {
+        let message = match feed(next, &shared.interrupt) {
+            Ok(activity) => WatchMessage::Seen(Box::new(activity)),
+            Err(error) => WatchMessage::Failed(error),
+        };
+        let is_end = matches!(message, WatchMessage::Failed(_));
+        if sender.send(message).is_err() || is_end {
+            return;
+        }
+        next = Duration::from_millis(shared.interval_ms.load(Ordering::Relaxed));
+    }
+}
+
+/// The main thread. The terminal is opened only once the server has answered, so that errors of
+/// connecting are printed as usual.
+fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared) -> Result<()> {
+    state.server = loop {
+        match messages.recv_timeout(KEY_LIMIT) {
+            Ok(WatchMessage::Opened(server)) => break server,
+            Ok(WatchMessage::Failed(error)) => return Err(error),
+            Ok(WatchMessage::Seen(_)) => {}
+            Err(RecvTimeoutError::Timeout) => shared.interrupt.check()?,
+            Err(RecvTimeoutError::Disconnected) => return Err(ended()),
+        }
+    };
+    let mut terminal = TopTerminal::open()?;
+    let mut heard = Instant::now();
+    loop {
+        let silence = heard.elapsed();
+        state.silent_for = (silence > state.interval + OVERDUE).then_some(silence);
+        terminal
+            .inner
+            .draw(|frame| draw::draw(frame, state))
+            .context("cannot draw on the terminal")?;
+        if shared.interrupt.is_requested() {
+            return Ok(());
+        }
+        match messages.try_recv() {
+            Ok(WatchMessage::Seen(activity)) => {
+                heard = Instant::now();
+                state.update(*activity);
+                continue;
+            }
+            Ok(WatchMessage::Failed(error)) => return Err(error),
+            Ok(WatchMessage::Opened(_)) | Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Err(ended()),
+        }
+        if !poll(KEY_LIMIT).context("cannot read keys")? {
+            continue;
+        }
+        let Event::Key(key) = read().context("cannot read keys")? else {
+            continue;
+        };
+        if key.kind == KeyEventKind::Release {
+            continue;
+        }
+        match state.press(key) {
+            TopAction::Quit => return Ok(()),
+            TopAction::Save => save(state),
+            TopAction::Draw => {}
+        }
+        let interval_ms = state.interval.as_millis() as u64;
+        shared.interval_ms.store(interval_ms, Ordering::Relaxed);
+    }
+}
+
+fn ended() -> anyhow::Error {
+    anyhow!("watching the server ended unexpectedly; please report it")
+}
+
+/// Saves what is shown into the working directory; the screen says where, or why not.
+fn save(state: &mut TopState) {
+    let Some(activity) = &state.shown else {
+        state.message = Some("nothing to save yet".to_owned());
+        return;
+    };
+    let saved = std::env::current_dir()
+        .map_err(anyhow::Error::from)
+        .and_then(|directory| saving::save(activity, &state.server, (&directory, unix_us())));
+    state.message = Some(match saved {
+        Ok(path) => {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            format!("saved; to print it: pgassay show {name}")
+        }
+        Err(error) => crate::exit::text_of(&error),
+    });
+}

@@ -1,0 +1,174 @@
+//! What is on the screen, and how keys and new readings change it. Pure: no I/O, no clock.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use pgassay_record::activity::Activity;
+
+use super::rows::{TopRow, rows};
+
+/// The lists, by the key that shows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TopView {
+    /// `1`: statements by load.
+    Statements,
+    /// `2`: sessions that wait.
+    Waiting,
+    /// `3`: who blocks whom.
+    Blocking,
+    /// `t`: tables.
+    Tables,
+}
+
+/// What the next key means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyMode {
+    /// A command.
+    Command,
+    /// A letter of the filter.
+    Filter,
+    /// The letter of a column to sort by.
+    Sort,
+    /// Help is shown: any key closes it.
+    Help,
+    /// The details of the selected row are shown.
+    Detail,
+}
+
+/// The server on the screen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TopServer {
+    /// Such as `PostgreSQL 18 at /run/postgresql:5432`.
+    pub title: String,
+    /// The major version, such as `18`; `None` if unknown.
+    pub major: Option<String>,
+    /// The postmaster; `None` if it is not visible from this machine.
+    pub postmaster_pid: Option<u32>,
+    /// Its address, if it is not on this machine.
+    pub address: Option<String>,
+}
+
+/// The intervals that `+` and `-` choose from, in milliseconds.
+const INTERVALS_MS: [u64; 7] = [500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
+/// Readings in the chart of the header.
+const HISTORY_MAX: usize = 120;
+
+/// The whole state of the screen.
+pub struct TopState {
+    pub server: TopServer,
+    pub view: TopView,
+    pub mode: KeyMode,
+    /// The letter of the column that each view is sorted by, in the order of [`TopView`].
+    pub sorted_by: [char; 4],
+    pub filter: String,
+    pub is_paused: bool,
+    pub interval: Duration,
+    pub uses_color: bool,
+    /// What is shown; while paused, an older reading than the latest.
+    pub shown: Option<Activity>,
+    /// The latest reading, if it is not shown.
+    pub latest: Option<Activity>,
+    /// Average active sessions of the latest readings, oldest first.
+    pub history: VecDeque<f64>,
+    /// Position of the selected row among those of the view.
+    pub selected: usize,
+    /// The first line of details that is shown.
+    pub detail_from: usize,
+    /// The answer to the last key, such as where a snapshot is.
+    pub message: Option<String>,
+    /// Time since the last reading, if it is overdue.
+    pub silent_for: Option<Duration>,
+}
+
+impl TopState {
+    pub fn new(interval: Duration, uses_color: bool) -> Self {
+        Self {
+            server: TopServer::default(),
+            view: TopView::Statements,
+            mode: KeyMode::Command,
+            sorted_by: ['l', 't', ' ', 'r'],
+            filter: String::new(),
+            is_paused: false,
+            interval,
+            uses_color,
+            shown: None,
+            latest: None,
+            history: VecDeque::new(),
+            selected: 0,
+            detail_from: 0,
+            message: None,
+            silent_for: None,
+        }
+    }
+
+    /// A new reading.
+    pub fn update(&mut self, activity: Activity) {
+        self.silent_for = None;
+        self.history.push_back(activity.active_sessions());
+        if self.history.len() > HISTORY_MAX {
+            self.history.pop_front();
+        }
+        if self.is_paused && self.shown.is_some() {
+            self.latest = Some(activity);
+            return;
+        }
+        // The selection stays with its row.
+        let key = self.selected_row().map(|row| row.key);
+        self.shown = Some(activity);
+        self.latest = None;
+        self.select(key.as_deref());
+    }
+
+    /// The rows of the view, filtered and sorted.
+    pub fn rows(&self) -> Vec<TopRow> {
+        let Some(activity) = &self.shown else {
+            return Vec::new();
+        };
+        let sorted_by = self.sorted_by[self.view as usize];
+        rows(activity, self.view, sorted_by, &self.filter)
+    }
+
+    pub fn selected_row(&self) -> Option<TopRow> {
+        let mut rows = self.rows();
+        (self.selected < rows.len()).then(|| rows.swap_remove(self.selected))
+    }
+
+    /// Selects the row with this key; if it is gone, the row in its place.
+    pub fn select(&mut self, key: Option<&str>) {
+        let rows = self.rows();
+        let found = rows.iter().position(|row| Some(&*row.key) == key);
+        let last = rows.len().saturating_sub(1);
+        self.selected = found.unwrap_or(self.selected).min(last);
+    }
+
+    /// Shows another list from its top.
+    pub fn show(&mut self, view: TopView) {
+        self.view = view;
+        self.selected = 0;
+    }
+
+    /// Stops and continues; the latest reading is shown at once.
+    pub fn toggle_pause(&mut self) {
+        self.is_paused = !self.is_paused;
+        if let (false, Some(latest)) = (self.is_paused, self.latest.take()) {
+            let key = self.selected_row().map(|row| row.key);
+            self.shown = Some(latest);
+            self.select(key.as_deref());
+        }
+    }
+
+    /// The next longer interval, or the next shorter one.
+    pub fn change_interval(&mut self, is_longer: bool) {
+        let now = self.interval.as_millis() as u64;
+        let mut steps = INTERVALS_MS.into_iter();
+        let next = if is_longer {
+            steps.find(|it| *it > now)
+        } else {
+            steps.rfind(|it| *it < now)
+        };
+        if let Some(next) = next {
+            self.interval = Duration::from_millis(next);
+        }
+        self.message = Some(format!("interval {} s", self.interval.as_secs_f64()));
+    }
+}
