@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use pgassay_model::check::Check;
 use pgassay_profile::{LiveServer, Samples, own_cpu_ns, own_peak_bytes, process_cpu_ns};
-use pgassay_record::activity::{Activity, StatementCounters, WatchCost};
+use pgassay_record::activity::{Activity, CatalogActivity, StatementCounters, WatchCost};
 use pgassay_wire::Exchange;
 
 use crate::connector::TimedStream;
@@ -201,6 +201,12 @@ impl LiveWatch {
             activity.blocking = watch.blocking();
         }
         activity
+    }
+
+    /// Reads tables, indexes and the server's state, with what was counted since the last call, or since
+    /// the start; `None` without a connection. It takes as long as a reading at the end.
+    pub fn read_catalog(&mut self) -> Option<CatalogActivity> {
+        self.catalog.as_mut()?.refresh()
     }
 
     /// Everything that was seen, with the last reading of the views.
