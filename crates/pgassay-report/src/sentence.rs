@@ -2,20 +2,19 @@
 
 use pgassay_account::comparison::{Comparison, Ratio, Verdict};
 use pgassay_account::cost_row::Change;
-use pgassay_account::counters::CounterUnit;
 use pgassay_account::ledger::LedgerChecks;
 use pgassay_model::check::Check;
 use pgassay_model::plan::StoppingRule;
 use pgassay_model::profile::{Profile, Quality};
 use pgassay_model::waits::{WaitSource, Waits};
-use pgassay_record::finding::{Confidence, Fact, FactUnit, Finding};
+use pgassay_record::finding::{Confidence, Finding};
 use pgassay_record::observation::{Observation, WaitRow};
 use pgassay_record::run::{RelayFacts, Run};
 
 pub(crate) use crate::evidence::{fact, facts, first_sentences, gain};
 use crate::ledger::group_name;
 use crate::outline::{EQUIVALENCE_MARGIN, baseline_name, condition_title, variant_name};
-use crate::{activity, number, outlook, reliability};
+use crate::{number, outlook, reliability};
 
 /// How many log entries were lost, if the log's format shows it.
 pub(crate) fn log_entries(run: &Run) -> Option<String> {

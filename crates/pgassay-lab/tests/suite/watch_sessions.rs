@@ -19,7 +19,11 @@ const VERSIONS: [&str; 3] = ["12", "15", "18"];
 
 fn watch_of(server: &Server, is_local: bool, options: &WatchOptions) -> LiveWatch {
     let conninfo = server.conninfo();
-    let live = is_local.then(|| local_server::find(&mut exchange(server, "")).expect("local").0);
+    let live = is_local.then(|| {
+        local_server::find(&mut exchange(server, ""))
+            .expect("local")
+            .0
+    });
     let connect = move || {
         let request = pgassay_wire::conninfo::Request::new().conninfo(&conninfo)?;
         let target = request.resolve(&pgassay_wire::conninfo::EmptyEnvironment)?;
@@ -43,7 +47,9 @@ fn run(watch: &mut LiveWatch, time: Duration) {
 fn load(activity: &Activity, text: &str, state: SessionStatus) -> f64 {
     activity.load_of(|cell| {
         let statement = cell.statement.map(|it| &activity.statements[it as usize]);
-        let known = statement.and_then(|it| it.text.as_deref()).unwrap_or_default();
+        let known = statement
+            .and_then(|it| it.text.as_deref())
+            .unwrap_or_default();
         known.starts_with(text) && cell.state == state
     })
 }
@@ -100,7 +106,9 @@ fn five_statements(version: &str, is_local: bool) {
         let sql = format!(
             "select 1 from pg_stat_activity where pid = {pid} and wait_event_type = 'Lock'"
         );
-        wait_until("it waits", || setup.query(&sql).is_ok_and(|it| !it.is_empty()));
+        wait_until("it waits", || {
+            setup.query(&sql).is_ok_and(|it| !it.is_empty())
+        });
         let mut watch = watch_of(&server, is_local, &WatchOptions::default());
         run(&mut watch, Duration::from_secs(3));
         drop(repeating);
@@ -113,7 +121,11 @@ fn five_statements(version: &str, is_local: bool) {
 
 fn check_five(activity: &Activity, is_local: bool) {
     let active = SessionStatus::Active;
-    let expected = if is_local { ActivitySource::Memory } else { ActivitySource::PgStatActivity };
+    let expected = if is_local {
+        ActivitySource::Memory
+    } else {
+        ActivitySource::PgStatActivity
+    };
     assert_eq!(activity.source, expected, "{:?}", activity.unavailable);
     let waiting = load(activity, "delete", active);
     assert!((waiting - 1.0).abs() < 0.01, "{waiting}");
@@ -132,7 +144,12 @@ fn check_five(activity: &Activity, is_local: bool) {
     let computing = load(activity, "select sum(sqrt(i))", active);
     assert!(computing > 0.5, "{computing}");
     assert!(wait_load(activity, "", "") >= computing);
-    assert!(activity.sessions.iter().all(|it| it.application != "pgassay"));
+    assert!(
+        activity
+            .sessions
+            .iter()
+            .all(|it| it.application != "pgassay")
+    );
     let total: f64 = activity
         .timeline
         .iter()

@@ -120,14 +120,7 @@ fn one(
             summary {
                 b { (first.title) } ", "
                 (sentence::confidence_word(first)) ", "
-                @if first.object.is_none() {
-                    span.figure { (number::percent(first.share)) " of response time" }
-                } @else if let Some(saved) = first.saved_sessions {
-                    span.figure {
-                        (number::decimals(saved, 2)) " of the active sessions, "
-                        (number::percent(first.share))
-                    }
-                }
+                span.figure { (number::percent(first.share)) " of response time" }
             }
             @let (first_rows, more) = same.split_at(same.len().min(ROWS_SHOWN));
             (table(first_rows, position))
@@ -139,10 +132,6 @@ fn one(
             }
             @if let Some(cause) = sentence::cause_of(findings, first) { p { (cause) } }
             p { "Suggested fix: " (first.suggested_fix) }
-            @for sql in same.iter().filter_map(|it| it.fix_sql.as_ref()) {
-                pre { code { (sql) ";" } }
-            }
-            @if let Some(risk) = &first.risk { p { "Risk: " (risk) } }
             @let tries: Vec<&str> = same
                 .iter()
                 .flat_map(|it| &it.fix_variants)
@@ -170,8 +159,7 @@ fn table(findings: &[&Finding], position: &impl Fn(&Finding) -> String) -> Marku
                 tbody {
                     @for finding in findings {
                         tr {
-                            @let object = sentence::object(finding);
-                            td { (if object.is_empty() { position(finding) } else { object }) }
+                            td { (position(finding)) }
                             td { (sentence::confidence_word(finding)) }
                             td.n { (sentence::weight(finding)) }
                             td.n { (number::percent(finding.share)) }
