@@ -9,6 +9,7 @@ pub mod activity;
 mod calibration;
 mod comparisons;
 mod consistency;
+mod evidence;
 mod expectations;
 mod export;
 pub mod gate;

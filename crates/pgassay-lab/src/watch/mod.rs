@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use pgassay_model::check::Check;
 use pgassay_profile::{Samples, own_cpu_ns, own_peak_bytes, process_cpu_ns};
-use pgassay_record::activity::{Activity, StatementCounters, WatchCost};
+use pgassay_record::activity::{Activity, CatalogActivity, StatementCounters, WatchCost};
 
 use crate::interrupt::Interrupt;
 use crate::system_env::monotonic_ns;
@@ -166,6 +166,12 @@ impl LiveWatch {
             activity.blocking = catalog.blocking();
         }
         activity
+    }
+
+    /// Reads tables, indexes and the server's state, with what was counted since the last call, or since
+    /// the start; `None` without a connection. It takes as long as a reading at the end.
+    pub fn read_catalog(&mut self) -> Option<CatalogActivity> {
+        self.catalog.as_mut()?.refresh()
     }
 
     /// Everything that was seen, with the last reading of the views.

@@ -97,7 +97,9 @@ fn largest(activity: &Activity, active: f64) -> Option<String> {
 /// The episode to name: one that lasts, and of these the one with the longest wait.
 fn worst(activity: &Activity) -> Option<&BlockingEpisode> {
     let mut lasting = activity.blocking.iter().filter(|it| it.is_lasting);
-    lasting.next().or_else(|| activity.blocking.first())
+    // One that ended before an interval of `pgassay top` is not what loads the server now.
+    let mut over = activity.blocking.iter().filter(|it| it.last_seen_us >= 0.0);
+    lasting.next().or_else(|| over.next())
 }
 
 fn blocking(episode: &BlockingEpisode) -> String {

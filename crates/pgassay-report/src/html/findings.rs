@@ -38,6 +38,57 @@ pub(super) fn section(findings: &[Finding], position: impl Fn(&Finding) -> Strin
     }
 }
 
+/// The findings of a live server: what concerns objects that a DBA can act on, then the others.
+pub(super) fn observed(findings: &[Finding], position: impl Fn(&Finding) -> String) -> Markup {
+    let (operators, others): (Vec<_>, Vec<_>) =
+        findings.iter().cloned().partition(|it| it.object.is_some());
+    html! {
+        @if !operators.is_empty() {
+            section #operator-findings {
+                h2 { "What to act on" }
+                p.faint {
+                    "Ranked by the load that a fix would give back at most. pgassay does not run the "
+                    "fixes."
+                }
+                @for (at, finding) in operators.iter().enumerate() {
+                    (of_object(&operators, finding, at < 3))
+                }
+            }
+        }
+        (section(&others, position))
+    }
+}
+
+fn of_object(findings: &[Finding], finding: &Finding, open: bool) -> Markup {
+    let facts = |is_context: bool| {
+        let facts = finding
+            .evidence
+            .iter()
+            .filter(move |it| it.context == is_context);
+        facts.map(sentence::fact)
+    };
+    html! {
+        details open[open] {
+            summary {
+                b { (finding.title) } ": "
+                @if let Some(object) = &finding.object { (object) }
+                ", " (sentence::confidence_word(finding))
+                @if let Some(gain) = sentence::gain(finding) { ", " span.figure { (gain) } }
+            }
+            ul {
+                @for fact in facts(false) { li { (fact) } }
+                @for fact in facts(true) { li.faint { (fact) } }
+                @for against in &finding.evidence_against { li { "against it: " (against) } }
+            }
+            @if let Some(cause) = sentence::cause_of(findings, finding) { p { (cause) } }
+            p { "Suggested fix: " (finding.suggested_fix) }
+            @if let Some(sql) = &finding.fix_sql { pre { (sql) } }
+            @if let Some(risk) = &finding.risk { p { b { "Risk: " } (risk) } }
+            p.faint { "PostgreSQL manual: " (finding.manual) "." }
+        }
+    }
+}
+
 /// The results of the suggested fixes that were run.
 pub(super) fn fixes_tried(run: &Run) -> Markup {
     html! {

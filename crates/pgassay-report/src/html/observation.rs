@@ -24,7 +24,7 @@ pub fn observation_html(observation: &Observation) -> String {
     };
     let main = html! {
         (limits(observation))
-        (findings::section(&observation.findings, |_| sentence::observed(observation)))
+        (findings::observed(&observation.findings, |_| sentence::observed(observation)))
         @if let Some(activity) = &observation.activity {
             (activity::sections(observation, activity))
         }

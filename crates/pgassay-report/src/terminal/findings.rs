@@ -10,6 +10,7 @@ use crate::{number, sentence};
 
 /// The page shows the other findings.
 const SHOWN_MAX: usize = 3;
+const OPERATORS_SHOWN_MAX: usize = 6;
 const FACTS_MAX: usize = 3;
 const INDENT: &str = "              ";
 
@@ -38,9 +39,50 @@ pub(super) fn fixes_tried(run: &Run, style: Style) -> String {
     out
 }
 
-/// The section of a live server.
+/// The section of a live server: first what concerns objects that a DBA can act on.
 pub(super) fn observed(findings: &[Finding], style: Style) -> String {
-    list(findings, style, |_| String::new())
+    let (operators, others): (Vec<_>, Vec<_>) =
+        findings.iter().cloned().partition(|it| it.object.is_some());
+    let mut out = String::new();
+    if !operators.is_empty() {
+        let why = "what to act on first; pgassay does not run the fixes";
+        out.push_str(&heading("FINDINGS", why, style));
+        for finding in operators.iter().take(OPERATORS_SHOWN_MAX) {
+            out.push_str(&of_object(&operators, finding, style));
+        }
+        out.push_str(&not_shown(operators.get(OPERATORS_SHOWN_MAX..), style));
+    }
+    if !out.is_empty() && !others.is_empty() {
+        out.push('\n');
+    }
+    out + &list(&others, style, |_| String::new())
+}
+
+/// A finding about an object: its name, the evidence, the fix with its SQL, and the risk.
+fn of_object(findings: &[Finding], finding: &Finding, style: Style) -> String {
+    let columns = style.columns();
+    let object = finding.object.as_ref().map(ToString::to_string);
+    let gain = sentence::gain(finding).map_or_else(String::new, |gain| format!("; {gain}"));
+    let title = format!("{}: {}{gain}", finding.title, object.unwrap_or_default());
+    let mut out = entry(finding, &title, style);
+    out.push_str(&wrap(
+        &sentence::facts(finding, FACTS_MAX),
+        columns,
+        INDENT,
+        INDENT,
+    ));
+    let fix = sentence::cause_of(findings, finding).unwrap_or_else(|| suggested(finding));
+    let next = format!("{INDENT}  ");
+    out.push_str(&wrap(&format!("→ {fix}"), columns, INDENT, &next));
+    if let Some(sql) = &finding.fix_sql {
+        let sql = wrap(sql, columns, &next, &next);
+        out.push_str(&(paint(sql.trim_end(), TextStyle::Strong, style.color) + "\n"));
+    }
+    if let Some(risk) = &finding.risk {
+        let risk = wrap(&format!("Risk: {risk}"), columns, &next, &next);
+        out.push_str(&(paint(risk.trim_end(), TextStyle::Faint, style.color) + "\n"));
+    }
+    out
 }
 
 fn list(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) -> String {
@@ -64,14 +106,24 @@ fn list(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) 
         let fix = fix.unwrap_or_else(|| suggested(finding));
         out.push_str(&one(finding, &place(finding), elsewhere, &fix, style));
     }
-    if let Some(rest) = strongest.get(SHOWN_MAX..).filter(|rest| !rest.is_empty()) {
-        let titles: Vec<&str> = rest.iter().map(|it| it.title.as_str()).collect();
-        let text = format!("Also: {}. See the HTML report.", titles.join("; "));
-        let text = wrap(&text, style.columns(), "  ", "  ");
-        out.push_str(&paint(text.trim_end(), TextStyle::Faint, style.color));
-        out.push('\n');
+    let rest: Vec<Finding> = strongest.iter().skip(SHOWN_MAX).copied().cloned().collect();
+    out + &not_shown(Some(&rest), style)
+}
+
+/// The titles of findings for which there is no room.
+fn not_shown(rest: Option<&[Finding]>, style: Style) -> String {
+    let mut titles: Vec<&str> = Vec::new();
+    for finding in rest.unwrap_or_default() {
+        if !titles.contains(&&*finding.title) {
+            titles.push(&finding.title);
+        }
     }
-    out
+    if titles.is_empty() {
+        return String::new();
+    }
+    let text = format!("Also: {}. See the HTML report.", titles.join("; "));
+    let text = wrap(&text, style.columns(), "  ", "  ");
+    paint(text.trim_end(), TextStyle::Faint, style.color) + "\n"
 }
 
 fn suggested(finding: &Finding) -> String {
@@ -81,13 +133,20 @@ fn suggested(finding: &Finding) -> String {
     )
 }
 
-fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style) -> String {
+/// The first lines: confidence and title.
+fn entry(finding: &Finding, title: &str, style: Style) -> String {
     let word = sentence::confidence_word(finding);
     let ink = match finding.confidence {
         Confidence::Confirmed => TextStyle::Strong,
         Confidence::Correlated | Confidence::Likely => TextStyle::Caution,
         Confidence::Hint => TextStyle::Faint,
     };
+    let first = format!("  {word:<10}  ");
+    let text = wrap(title, style.columns(), &first, INDENT);
+    text.replacen(word, &paint(word, ink, style.color), 1)
+}
+
+fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style) -> String {
     let more = match elsewhere {
         0 => String::new(),
         1 => " (and in 1 other case)".to_owned(),
@@ -98,9 +157,7 @@ fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style
     } else {
         format!("{}: {place}{more}", finding.title)
     };
-    let first = format!("  {word:<10}  ");
-    let text = wrap(&title, style.columns(), &first, INDENT);
-    let mut out = text.replacen(word, &paint(word, ink, style.color), 1);
+    let mut out = entry(finding, &title, style);
     let mut facts = sentence::facts(finding, FACTS_MAX);
     if let Some(tried) = sentence::fix_result(finding) {
         facts = format!("{tried}; {facts}");

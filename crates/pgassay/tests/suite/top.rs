@@ -93,7 +93,11 @@ fn a_blocking_session_is_seen_and_q_leaves_a_clean_terminal() {
         let screen = terminal.screen();
         assert!(screen.contains("waits: transactionid"), "{screen}");
         assert!(screen.contains("pgassay does not run it"), "{screen}");
-        terminal.send("w");
+        terminal.send("t");
+        terminal.wait_for("the table", LIMIT, |screen| {
+            screen.contains("SCANS/s") && screen.contains("accounts  ")
+        });
+        terminal.send("3w");
         terminal.wait_for("a snapshot", LIMIT, |screen| {
             screen.contains("saved; to print it")
         });

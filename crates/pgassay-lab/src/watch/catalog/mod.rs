@@ -68,6 +68,8 @@ pub struct CatalogWatch {
     blocking: BlockingWatch,
     marks: MarkWatch,
     first: CatalogReading,
+    /// The reading of the last [`Self::refresh`].
+    refreshed: Option<CatalogReading>,
     /// Not before these times.
     next_locks_us: f64,
     next_marks_us: f64,
@@ -113,6 +115,7 @@ impl CatalogWatch {
             blocking: BlockingWatch::new(options.keeps_text),
             marks,
             first,
+            refreshed: None,
             next_locks_us: 0.0,
             next_marks_us: 0.0,
             last_tick: (0.0, Instant::now()),
@@ -155,6 +158,19 @@ impl CatalogWatch {
     /// The PID of the backend that served the first reading.
     pub fn own_pid(&self) -> u32 {
         self.reader.own_pid
+    }
+
+    /// The server's state now, with what was counted since the last call, or since the first reading.
+    /// What [`Self::finish`] returns does not depend on it. `None` if the connection is lost.
+    pub fn refresh(&mut self) -> Option<CatalogActivity> {
+        let reader = &mut self.reader;
+        reader.begin();
+        let now = CatalogReading::read(reader);
+        let then = self.refreshed.as_ref().unwrap_or(&self.first);
+        let catalog = now.activity_since(then, reader, self.keeps_text);
+        reader.end();
+        self.refreshed = Some(now);
+        reader.is_connected().then_some(catalog)
     }
 
     /// Takes the last reading.

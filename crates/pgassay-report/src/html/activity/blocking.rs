@@ -27,6 +27,32 @@ pub(super) fn section(activity: &Activity) -> Markup {
     }
 }
 
+/// Sessions that are idle in a transaction and hold locks: the next ones to block.
+pub(super) fn idle_holders(activity: &Activity) -> Markup {
+    html! {
+        @if !activity.idle_lock_holders.is_empty() {
+            section #idle-lock-holders {
+                h2 { "Idle lock holders" }
+                p.lead {
+                    "Sessions that hold locks while they are idle in a transaction. Nobody waits for "
+                    "them yet."
+                }
+                ul {
+                    @for it in activity.idle_lock_holders.iter().take(BLOCKED_MAX) {
+                        li {
+                            b { (root_name(&it.holder)) } ": " (root_describes(&it.holder))
+                            @if let Some(statement) = &it.holder.statement {
+                                " " code { (statement) }
+                            }
+                            "; to end it: " code { (it.ended_by) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
     let root = &episode.root;
     let when = if episode.is_lasting {

@@ -24,6 +24,7 @@ pub(super) fn sections(observation: &Observation, activity: &Activity) -> Markup
         (timeline::section(activity))
         (load::statements(observation, activity))
         (blocking::section(activity))
+        (blocking::idle_holders(activity))
         (load::waits(activity))
         (load::names(activity))
         @if let Some(catalog) = &activity.catalog {

@@ -14,6 +14,27 @@ const BLOCKED_MAX: usize = 8;
 const DEPTH_MAX: u32 = 8;
 const INDENT: &str = "    ";
 
+/// Sessions that are idle in a transaction and hold locks: the next ones to block. Empty if there are
+/// none.
+pub(super) fn idle_holders(activity: &Activity, style: Style) -> String {
+    if activity.idle_lock_holders.is_empty() {
+        return String::new();
+    }
+    let why = "sessions that hold locks while they are idle in a transaction; nobody waits yet";
+    let mut out = heading("IDLE LOCK HOLDERS", why, style);
+    for it in activity.idle_lock_holders.iter().take(BLOCKED_MAX) {
+        let text = format!("{}: {}", root_name(&it.holder), root_describes(&it.holder));
+        out.push_str(&wrap(&text, style.columns(), "  ", INDENT));
+        let end = format!("to end it: {}", it.ended_by);
+        out.push_str(&wrap(&end, style.columns(), INDENT, INDENT));
+    }
+    let rest = activity.idle_lock_holders.len().saturating_sub(BLOCKED_MAX);
+    if rest > 0 {
+        out.push_str(&line("  ", &format!("… and {rest} more"), style.columns()));
+    }
+    out
+}
+
 /// The section; empty if no session blocked another.
 pub(super) fn section(activity: &Activity, style: Style) -> String {
     if activity.blocking.is_empty() {

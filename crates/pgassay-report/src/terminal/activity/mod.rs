@@ -23,6 +23,7 @@ pub(super) fn answer(activity: &Activity, style: Style) -> String {
 pub(super) fn sections(activity: &Activity, style: Style) -> Vec<String> {
     let mut found = vec![
         blocking::section(activity, style),
+        blocking::idle_holders(activity, style),
         load::statements(activity, style),
         load::waits(activity, style),
         load::by_names(activity, style),

@@ -238,7 +238,7 @@ fn empty(state: &TopState) -> &'static str {
         TopView::Waiting => "No session waited.",
         TopView::Blocking => "No session blocked another.",
         TopView::Tables if activity.catalog.is_none() => {
-            "Tables are read from the catalog: not available."
+            "Tables are read at the end of this interval …"
         }
         TopView::Tables => "No table was read or written.",
     }
