@@ -1,8 +1,8 @@
 //! Watches what the sessions of a live server do, without a study.
 //!
 //! [`LiveWatch`] reads all sessions at random moments from the server's shared memory, or from
-//! `pg_stat_activity`, and divides their time among statements, states and waits (`attribution`). Once
-//! a second, [`catalog`] asks the server who blocks whom.
+//! `pg_stat_activity`, and divides their time among statements, states and waits (`attribution`). Beside
+//! that, once a second, [`catalog`] asks the server who blocks whom.
 //!
 //! Invariants: nothing is written on the server, and nothing is done to its processes. Every connection
 //! is read only, with limits on statements and on waiting for locks. What cannot be read is an entry of
@@ -13,78 +13,40 @@ pub mod catalog;
 mod collector;
 mod names;
 mod opening;
+mod options;
 mod reading_log;
 mod sampling;
 mod statements;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use pgassay_model::check::Check;
-use pgassay_profile::{LiveServer, Samples, own_cpu_ns, own_peak_bytes, process_cpu_ns};
+use pgassay_profile::{Samples, own_cpu_ns, own_peak_bytes, process_cpu_ns};
 use pgassay_record::activity::{Activity, CatalogActivity, StatementCounters, WatchCost};
-use pgassay_wire::Exchange;
 
-use crate::connector::TimedStream;
 use crate::interrupt::Interrupt;
 use crate::system_env::monotonic_ns;
 use attribution::LoadSums;
 use catalog::CatalogWatch;
-use collector::Collector;
+use collector::{Collector, locked};
 use names::ObjectNames;
+pub use options::{Connect, WatchOptions, WatchedServer};
 pub use reading_log::StackColumns;
 use sampling::{SamplingPlan, SessionSource, sample};
 
-/// Readings per second without a request for more or fewer.
-const FREQUENCY_HZ: u32 = 40;
-/// How often the views are asked.
+/// How often the server's views are read.
 const TICK_EVERY: Duration = Duration::from_secs(1);
-/// The first time they are asked, after the first readings.
+/// The first time, after the first readings of the sessions.
 const FIRST_TICK_AFTER: Duration = Duration::from_millis(200);
 /// How soon an interrupt is noticed.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// Statements with a column of CPU samples.
 const COLUMNS_MAX: usize = 20;
-
-/// A server to watch.
-pub struct WatchedServer {
-    /// Its processes, if it runs on this machine.
-    pub live: Option<LiveServer>,
-    /// Opens a connection to it.
-    pub connect: Connect,
-}
-
-/// Opens a connection.
-pub type Connect = Box<dyn FnMut() -> Result<Exchange<TimedStream>> + Send>;
-
-/// How to watch.
-#[derive(Debug, Clone)]
-pub struct WatchOptions {
-    /// Readings of all sessions per second, on average. The views are queried at most ten times per
-    /// second, and with thousands of sessions memory is read less often, too.
-    pub frequency_hz: u32,
-    /// Keep the statements' normalized texts, and not only their fingerprints.
-    pub keeps_text: bool,
-    /// Backends that serve other connections of the caller; they are left out.
-    pub own_pids: BTreeSet<u32>,
-    /// Keep what is needed to divide CPU samples among statements; see [`LiveWatch::finish_with`].
-    pub keeps_readings: bool,
-}
-
-impl Default for WatchOptions {
-    fn default() -> Self {
-        Self {
-            frequency_hz: FREQUENCY_HZ,
-            keeps_text: true,
-            own_pids: BTreeSet::new(),
-            keeps_readings: false,
-        }
-    }
-}
 
 /// A watch of a live server.
 pub struct LiveWatch {
@@ -103,11 +65,6 @@ pub struct LiveWatch {
     cpu_before: (u64, BTreeMap<u32, u64>),
 }
 
-/// Locks a mutex and ignores poisoning: a panic leaves at worst a reading uncounted.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl LiveWatch {
     /// Learns how to read the server's memory, or falls back to `pg_stat_activity`, and takes the first
     /// reading of the views.
@@ -115,14 +72,19 @@ impl LiveWatch {
     /// # Errors
     /// The server accepts no connection, or its sessions cannot be read in either way.
     pub fn open(mut server: WatchedServer, options: &WatchOptions) -> Result<Self> {
+        let own_before_ns = own_cpu_ns();
+        let callers = options.own_pids.iter().copied();
+        let mut cpu_before: BTreeMap<u32, u64> = callers
+            .map(|pid| (pid, process_cpu_ns(pid).unwrap_or(0)))
+            .collect();
         let opened = opening::open(&mut server, options)?;
         let own_pids = opened.own_pids;
-        let backend_cpu = own_pids
-            .iter()
-            .filter(|_| server.live.is_some())
-            .filter_map(|&pid| Some((pid, process_cpu_ns(pid)?)));
+        // The others have started for this watch.
+        for pid in &own_pids {
+            cpu_before.entry(*pid).or_insert(0);
+        }
         Ok(Self {
-            cpu_before: (own_cpu_ns(), backend_cpu.collect()),
+            cpu_before: (own_before_ns, cpu_before),
             collector: Mutex::new(Collector::new(
                 &opened.major,
                 own_pids,
@@ -145,10 +107,13 @@ impl LiveWatch {
         locked(&self.collector).own_pids.clone()
     }
 
-    /// Reads the sessions until then, or an interrupt, and asks the views once a second.
+    /// Reads the sessions until then, or an interrupt, and the server's views once a second.
     ///
     /// # Errors
     /// The server has stopped, or ended the connection. What was seen so far is kept.
+    ///
+    /// # Panics
+    /// Never: sampling does not panic.
     pub fn run_until(&mut self, until: Instant, interrupt: &Interrupt) -> Result<()> {
         let is_over = AtomicBool::new(false);
         let plan = SamplingPlan {
@@ -197,8 +162,8 @@ impl LiveWatch {
         let sums = locked(&self.collector).take();
         self.read_missing_names(&sums);
         let (mut activity, _) = self.describe(&sums, &BTreeMap::new());
-        if let Some(watch) = &self.catalog {
-            activity.blocking = watch.blocking();
+        if let Some(catalog) = &self.catalog {
+            activity.blocking = catalog.blocking();
         }
         activity
     }
@@ -225,21 +190,21 @@ impl LiveWatch {
         locked(&self.collector).take();
         let sums = std::mem::take(&mut locked(&self.collector).total);
         self.read_missing_names(&sums);
-        // Its backend ends with it.
-        let cost = self.cost();
-        let asked = self.catalog.take().map(CatalogWatch::finish);
-        let no_counters = BTreeMap::new();
-        let counters = asked.as_ref().map_or(&no_counters, |it| &it.counters);
-        let (mut activity, statements) = self.describe(&sums, counters);
-        activity.cost = cost;
-        if let Some(asked) = asked {
-            activity.cost.statements_sent += asked.statements_sent;
-            activity.blocking = asked.blocking;
-            activity.idle_lock_holders = asked.idle_lock_holders;
-            activity.catalog = asked.catalog;
-            activity.marks = asked.marks;
-            activity.unavailable.extend(asked.unavailable);
+        // Its backend ends with the last reading.
+        let mut cost = self.cost();
+        let read = self.catalog.take().map(CatalogWatch::finish);
+        let counters = read.as_ref().map(|it| &it.counters);
+        let none = BTreeMap::new();
+        let (mut activity, statements) = self.describe(&sums, counters.unwrap_or(&none));
+        if let Some(read) = read {
+            cost.statements_sent += read.statements_sent;
+            activity.blocking = read.blocking;
+            activity.idle_lock_holders = read.idle_lock_holders;
+            activity.catalog = read.catalog;
+            activity.marks = read.marks;
+            activity.unavailable.extend(read.unavailable);
         }
+        activity.cost = cost;
         let collector = locked(&self.collector);
         let columns = samples
             .zip(collector.readings.as_ref())
@@ -357,7 +322,7 @@ impl LiveWatch {
     }
 }
 
-/// Asks the views who blocks the sessions that wait for locks.
+/// Asks the server who blocks the sessions that wait for locks.
 fn tick(catalog: Option<&mut CatalogWatch>, collector: &Mutex<Collector>, epoch_ns: u64) {
     let Some(catalog) = catalog else { return };
     let (waiters, start_us) = {

@@ -10,8 +10,8 @@ use pgassay_wire::Exchange;
 
 use super::catalog::{CatalogOptions, CatalogWatch};
 use super::names::ObjectNames;
+use super::options::{Connect, WatchOptions, WatchedServer};
 use super::sampling::SessionSource;
-use super::{Connect, WatchOptions, WatchedServer};
 use crate::connector::TimedStream;
 use crate::major_version::major_of;
 use crate::observe::waits::{refusal, wait_reader};
@@ -58,11 +58,6 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
     let mut own_pids = options.own_pids.clone();
     own_pids.extend(exchange.backend().map(|it| it.pid.cast_unsigned()));
     let mut unavailable = Vec::new();
-    let catalog = open_catalog(server, options, &mut statements_sent);
-    let catalog = catalog
-        .map_err(|why| unavailable.push(not_asked(&why)))
-        .ok();
-    own_pids.extend(catalog.as_ref().map(CatalogWatch::own_pid));
     let live = server.live.clone();
     let learned = live.map(|live| learn(&live, &mut server.connect, &mut exchange));
     let source = match learned {
@@ -73,6 +68,24 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
                 unavailable.push(not_in_memory(&why));
             }
             SessionSource::Query(Box::new(SessionQuery::open(exchange)?))
+        }
+    };
+    let catalog = match catalog(&mut server.connect, options.keeps_text) {
+        Ok(catalog) => {
+            own_pids.insert(catalog.own_pid());
+            Some(catalog)
+        }
+        Err(error) => {
+            unavailable.push(Check {
+                name: "views".to_owned(),
+                value: "none".to_owned(),
+                limitation: Some(format!(
+                    "the server's views cannot be read, so blocking, tables and indexes are unknown: \
+                     {error:#}"
+                )),
+                fix: None,
+            });
+            None
         }
     };
     Ok(Opened {
@@ -86,27 +99,9 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
     })
 }
 
-/// The views have a connection of their own: they can be slow, and readings of sessions must not wait.
-fn open_catalog(
-    server: &mut WatchedServer,
-    options: &WatchOptions,
-    statements_sent: &mut u64,
-) -> Result<CatalogWatch> {
-    let exchange = connect(server, statements_sent)?;
-    let keeps_text = options.keeps_text;
+fn catalog(connect: &mut Connect, keeps_text: bool) -> Result<CatalogWatch> {
+    let exchange = read_only(connect, "100ms")?;
     CatalogWatch::open(exchange, &CatalogOptions { keeps_text })
-}
-
-/// Why the server's views are not read.
-fn not_asked(why: &anyhow::Error) -> Check {
-    Check {
-        name: "views".to_owned(),
-        value: "none".to_owned(),
-        limitation: Some(format!(
-            "{why:#}; blockers, tables, indexes and the server's state are not shown"
-        )),
-        fix: None,
-    }
 }
 
 /// About as many statements as learning takes.

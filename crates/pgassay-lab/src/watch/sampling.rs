@@ -11,7 +11,7 @@ use pgassay_record::activity::ActivitySource;
 use pgassay_script::Rng;
 use pgassay_server::TimedStream;
 
-use super::collector::Collector;
+use super::collector::{Collector, locked};
 use crate::system_env::monotonic_ns;
 
 /// Queries of `pg_stat_activity` per second, at most.
@@ -100,7 +100,7 @@ pub(super) fn sample(
         sampled.readings += 1;
         let middle_ns = u64::midpoint(before_ns, after_ns);
         let at_us = middle_ns.saturating_sub(plan.epoch_ns) as f64 / 1e3;
-        super::locked(collector).add(at_us, sweep);
+        locked(collector).add(at_us, sweep);
         let now = Instant::now();
         if now >= plan.until || plan.is_over.load(Ordering::Relaxed) {
             return Ok(sampled);

@@ -57,7 +57,10 @@ fn redundant_unused_and_invalid_indexes_and_uncovered_keys_are_named() {
 fn check(server: &Server, version: &str) {
     let mut connection = server.connect().expect("a connection");
     execute(&mut connection, SETUP);
-    execute(&mut connection, "begin; select * from parent");
+    execute(
+        &mut connection,
+        "begin isolation level repeatable read; select * from parent",
+    );
     // It waits for the transaction, and is invalid until then, and afterwards if it is ended.
     let build = "create index concurrently building on \"we,ird \"\"s\".child (id, n)";
     let building = Waiter::start(server, "", build);

@@ -30,9 +30,10 @@ fn everything_that_is_sent_is_a_read() {
         execute(
             &mut connection,
             "create extension pg_stat_statements; create table t (id int primary key, n int); \
-             insert into t values (1, 1); set application_name = 'test'; begin; \
-             update t set n = 2",
+             insert into t values (1, 1)",
         );
+        execute(&mut connection, "set application_name = 'test'");
+        execute(&mut connection, "begin; update t set n = 2");
         let waiter = Waiter::start(
             &server,
             "set application_name = 'test'",

@@ -61,7 +61,9 @@ impl<S: Read + Write> SessionQuery<S> {
         let mut sweep = SessionSweep::default();
         for row in answer.rows {
             match self.reading(row) {
-                Some(reading) if reading.state == SessionState::Idle => sweep.idle += 1,
+                Some(reading) if reading.state == SessionState::Idle => {
+                    sweep.idle.push(reading.identity.pid);
+                }
                 Some(reading) => sweep.sessions.push(reading),
                 None => sweep.unreadable += 1,
             }

@@ -6,7 +6,7 @@ use super::reader::CatalogReader;
 use super::tables::StorageParameters;
 
 /// Settings in the result, in this order, if the server has them.
-const LISTED: [&str; 40] = [
+const LISTED: [&str; 42] = [
     "autovacuum",
     "autovacuum_analyze_scale_factor",
     "autovacuum_analyze_threshold",
@@ -24,6 +24,7 @@ const LISTED: [&str; 40] = [
     "autovacuum_work_mem",
     "checkpoint_completion_target",
     "checkpoint_timeout",
+    "deadlock_timeout",
     "default_statistics_target",
     "effective_cache_size",
     "gin_pending_list_limit",
@@ -43,6 +44,7 @@ const LISTED: [&str; 40] = [
     "shared_buffers",
     "statement_timeout",
     "superuser_reserved_connections",
+    "synchronous_standby_names",
     "track_counts",
     "track_io_timing",
     "transaction_timeout",
@@ -72,6 +74,7 @@ impl ServerSettings {
         let names = LISTED.join(",");
         let sql = format!(
             "select name, reset_val, case when setting = reset_val then current_setting(name) \
+             when reset_val in ('0', '-1') then reset_val \
              else reset_val || coalesce(unit, '') end \
              from pg_settings where name = any ('{{{names}}}'::text[])"
         );
