@@ -77,7 +77,7 @@ fn counters_equal_known_work() {
         watch.tick(0.0, &[]).expect("a tick");
         do_known_work(&server);
         let mut asker = server.connect().expect("a connection");
-        let result = watch.finish();
+        let result = watch.read();
         assert!(
             result.unavailable.is_empty(),
             "{version}: {:?}",
@@ -86,6 +86,9 @@ fn counters_equal_known_work() {
         check_table(&items(&result), version);
         check_statement(&mut asker, &result, version);
         check_server(&server, &result, version);
+        // Nothing has happened since.
+        let later = items(&watch.finish());
+        assert_eq!((later.sequential_scans, later.inserted), (0, 0));
         server.stop().expect("the server stops");
     }
 }

@@ -67,7 +67,8 @@ pub struct CatalogWatch {
     keeps_text: bool,
     blocking: BlockingWatch,
     marks: MarkWatch,
-    first: CatalogReading,
+    /// The last reading.
+    before: CatalogReading,
     /// Not before these times.
     next_locks_us: f64,
     next_marks_us: f64,
@@ -105,14 +106,14 @@ impl CatalogWatch {
         let mut reader = CatalogReader::open(exchange)?;
         reader.begin();
         let marks = MarkWatch::open(&mut reader);
-        let first = CatalogReading::read(&mut reader);
+        let before = CatalogReading::read(&mut reader);
         reader.end();
         Ok(Self {
             reader,
             keeps_text: options.keeps_text,
             blocking: BlockingWatch::new(options.keeps_text),
             marks,
-            first,
+            before,
             next_locks_us: 0.0,
             next_marks_us: 0.0,
             last_tick: (0.0, Instant::now()),
@@ -159,15 +160,22 @@ impl CatalogWatch {
 
     /// Takes the last reading.
     pub fn finish(mut self) -> CatalogResult {
+        self.read()
+    }
+
+    /// Takes another reading. Counters are differences since the reading before; blocking and marks are
+    /// those of the whole watch.
+    pub fn read(&mut self) -> CatalogResult {
         let (last_us, last) = self.last_tick;
         let reader = &mut self.reader;
         reader.begin();
         self.marks.read(reader, last_us + micros(last));
         let now = CatalogReading::read(reader);
-        let counters = now.statements_since(&self.first, reader);
-        let catalog = now.activity_since(&self.first, reader, self.keeps_text);
+        let counters = now.statements_since(&self.before, reader);
+        let catalog = now.activity_since(&self.before, reader, self.keeps_text);
         let idle_lock_holders = self.blocking.idle_holders(reader);
         reader.end();
+        self.before = now;
         CatalogResult {
             catalog: reader.is_connected().then_some(catalog),
             blocking: self.blocking.episodes(),
