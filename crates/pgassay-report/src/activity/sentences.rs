@@ -54,6 +54,10 @@ pub fn root_describes(root: &RootBlocker) -> String {
 /// What a blocked session waits for, and how long.
 pub fn blocked_waits(blocked: &BlockedSession) -> String {
     let target = &blocked.waits_for;
+    // It got its lock between two queries.
+    if target.kind.is_empty() {
+        return "waited for a lock".to_owned();
+    }
     let relation = target.relation.as_ref().map_or_else(String::new, |it| {
         format!(" on {}", relation_name(&it.schema, &it.name))
     });

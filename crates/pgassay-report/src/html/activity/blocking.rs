@@ -78,7 +78,7 @@ fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
             @if let Some(statement) = &root.statement { p { code { (statement) } } }
             ul.tree { @for blocked in shown { (branch(blocked)) } }
             @if !rest.is_empty() { p.faint { "… and " (rest.len()) " more." } }
-            p { "To end it: " code { (episode.ended_by) } }
+            @if episode.is_lasting { p { "To end it: " code { (episode.ended_by) } } }
         }
     }
 }
