@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pgassay_record::activity::{Activity, ActivityWait, BlockingEpisode, SessionStatus};
 
 use super::figures::{age, load, share};
-use super::sentences::root_name;
+use super::sentences::{blocks, root_name};
 use super::statement::statement_text;
 use super::wait_class::WaitClass;
 use crate::number;
@@ -109,11 +109,7 @@ fn worst(activity: &Activity) -> Option<&BlockingEpisode> {
 fn blocking(episode: &BlockingEpisode) -> String {
     let root = &episode.root;
     let others = number::count(episode.blocked.len() as u64, "session");
-    let verb = if episode.is_lasting {
-        "blocks"
-    } else {
-        "blocked"
-    };
+    let verb = blocks(episode);
     let state = match &*root.state {
         "prepared transaction" => String::new(),
         state => format!(", {state} for {},", age(root.state_age_us)),

@@ -1,7 +1,7 @@
 //! Blockers, waits and the cost of watching in words.
 
 use pgassay_record::activity::{
-    Activity, ActivitySource, ActivityWait, BlockedSession, RootBlocker,
+    Activity, ActivitySource, ActivityWait, BlockedSession, BlockingEpisode, RootBlocker,
 };
 
 use super::figures::{age, share, size};
@@ -67,6 +67,15 @@ pub fn blocked_waits(blocked: &BlockedSession) -> String {
         target.kind,
         target.mode
     )
+}
+
+/// `blocks` or, if it is over, `blocked`.
+pub fn blocks(episode: &BlockingEpisode) -> &'static str {
+    if episode.is_lasting {
+        "blocks"
+    } else {
+        "blocked"
+    }
 }
 
 /// A relation with its schema, unless that is `public` or unknown.
