@@ -18,7 +18,7 @@ use pgassay_profile::{
 };
 use pgassay_record::observation::{self, Observation, SCHEMA};
 
-use super::connection::{self, LocalConnection};
+use super::connection::{self, LocalConnection, OWN_TRANSACTIONS};
 use super::sessions::{SessionsToWatch, ended_early};
 use crate::checks;
 
@@ -116,7 +116,8 @@ impl ProfilingSession {
                 backend_pid: subject.backend_pid,
                 major: subject.server.major.clone(),
             },
-            transactions: transactions.map(|(before, after)| after.saturating_sub(before + 1)),
+            transactions: transactions
+                .map(|(before, after)| after.saturating_sub(before + OWN_TRANSACTIONS)),
             backends: Some(total(&ours)),
             sessions: ours.len() as u32,
             backends_present_us: ours.iter().map(|it| it.present.as_secs_f64() * 1e6).sum(),
