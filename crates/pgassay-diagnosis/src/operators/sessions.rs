@@ -104,6 +104,7 @@ fn idle_holder(holder: &RootBlocker) -> Detection {
 fn connection_storm(view: &LiveView<'_>) -> Vec<Detection> {
     let counted: Option<u64> = view.catalog.databases.iter().map(|it| it.sessions).sum();
     let seen = view.catalog.connections.map_or(0, |it| it.started_seen);
+    let seen = seen.max(started_at_work(view));
     // A counter from version 14 on; before, readings show only those that live long enough.
     let started = counted.unwrap_or(seen).max(seen) as f64;
     let (committed, rolled_back) = view.transactions();
@@ -123,13 +124,11 @@ fn connection_storm(view: &LiveView<'_>) -> Vec<Detection> {
             transactions / view.window_s,
             FactUnit::PerSecond,
         )
-        .with(view.catalog.connections, |it, connections| {
-            it.sampled(
-                "new backends seen",
-                connections.started_seen as f64 / view.window_s,
-                FactUnit::PerSecond,
-            )
-        })
+        .sampled(
+            "new backends seen",
+            seen as f64 / view.window_s,
+            FactUnit::PerSecond,
+        )
         .load("average active sessions of this client", load)
         .fix(
             "Keep connections open: a pool in the application, or a pooler such as PgBouncer in \
@@ -138,6 +137,15 @@ fn connection_storm(view: &LiveView<'_>) -> Vec<Detection> {
         )
         .risk("In transaction mode, session state such as SET, LISTEN and advisory locks is lost.");
     vec![detection]
+}
+
+/// Sessions that were at work at a reading and had started within a window's length before the youngest.
+fn started_at_work(view: &LiveView<'_>) -> u64 {
+    let clients = view.activity.sessions.iter();
+    let clients = clients.filter(|it| matches!(&*it.backend_type, "client backend" | ""));
+    let youngest = clients.clone().map(|it| it.started_us).max();
+    let since = youngest.unwrap_or(0) - view.activity.window_us as i64;
+    clients.filter(|it| it.started_us > since.max(0)).count() as u64
 }
 
 /// The application and address with most short sessions, or with most load.

@@ -63,6 +63,11 @@ impl Collector {
         }
     }
 
+    /// Readings so far.
+    pub fn sweeps(&self) -> u64 {
+        self.total.sweeps + self.attribution.sums.sweeps
+    }
+
     /// Adds a reading of all sessions at a time in microseconds.
     pub fn add(&mut self, at_us: f64, sweep: SessionSweep) {
         let idle = sweep.idle.iter().filter(|pid| !self.own_pids.contains(pid));

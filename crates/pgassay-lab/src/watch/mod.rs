@@ -107,6 +107,15 @@ impl LiveWatch {
         locked(&self.collector).own_pids.clone()
     }
 
+    /// Transactions of pgassay's own since the start, which the server counts too.
+    pub fn own_transactions(&self) -> u64 {
+        let of_catalog = self
+            .catalog
+            .as_ref()
+            .map_or(0, CatalogWatch::transactions_sent);
+        of_catalog + locked(&self.collector).sweeps() * self.source.statements()
+    }
+
     /// Reads the sessions until then, or an interrupt, and the server's views once a second.
     ///
     /// # Errors
@@ -130,6 +139,12 @@ impl LiveWatch {
             ..
         } = self;
         let statements = source.statements();
+        let context = TickContext {
+            collector,
+            epoch_ns: plan.epoch_ns,
+            transactions: statements,
+            is_last: false,
+        };
         let sampled = thread::scope(|scope| {
             let sampling = scope.spawn(|| sample(source, collector, &plan));
             let mut due = ticked.map_or(Instant::now() + FIRST_TICK_AFTER, |it| it + TICK_EVERY);
@@ -141,7 +156,7 @@ impl LiveWatch {
                 if Instant::now() >= due {
                     due = Instant::now() + TICK_EVERY;
                     *ticked = Some(Instant::now());
-                    tick(catalog.as_mut(), collector, plan.epoch_ns);
+                    tick(catalog.as_mut(), &context);
                 }
                 let left = until.saturating_duration_since(Instant::now());
                 thread::sleep(left.min(CHECK_EVERY).max(Duration::from_millis(1)));
@@ -192,7 +207,15 @@ impl LiveWatch {
         self.read_missing_names(&sums);
         // Its backend ends with the last reading.
         let mut cost = self.cost();
-        let read = self.catalog.take().map(CatalogWatch::finish);
+        let mut catalog = self.catalog.take();
+        let last = TickContext {
+            collector: &self.collector,
+            epoch_ns: self.epoch_ns,
+            transactions: self.source.statements(),
+            is_last: true,
+        };
+        tick(catalog.as_mut(), &last);
+        let read = catalog.map(CatalogWatch::finish);
         let counters = read.as_ref().map(|it| &it.counters);
         let none = BTreeMap::new();
         let (mut activity, statements) = self.describe(&sums, counters.unwrap_or(&none));
@@ -202,6 +225,9 @@ impl LiveWatch {
             activity.idle_lock_holders = read.idle_lock_holders;
             activity.catalog = read.catalog;
             activity.marks = read.marks;
+            read.transactions.fill(&mut activity.timeline);
+            activity.marks.extend(catalog::stalls(&activity.timeline));
+            activity.marks.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
             activity.unavailable.extend(read.unavailable);
         }
         activity.cost = cost;
@@ -320,16 +346,35 @@ impl LiveWatch {
     }
 }
 
+/// When and how the views are asked.
+struct TickContext<'a> {
+    collector: &'a Mutex<Collector>,
+    epoch_ns: u64,
+    /// Transactions of one reading of all sessions.
+    transactions: u64,
+    is_last: bool,
+}
+
 /// Asks the server who blocks the sessions that wait for locks.
-fn tick(catalog: Option<&mut CatalogWatch>, collector: &Mutex<Collector>, epoch_ns: u64) {
+fn tick(catalog: Option<&mut CatalogWatch>, context: &TickContext<'_>) {
     let Some(catalog) = catalog else { return };
-    let (waiters, start_us) = {
-        let collector = locked(collector);
-        (collector.lock_waiters(), collector.start_us())
+    let (waiters, start_us, sweeps) = {
+        let collector = locked(context.collector);
+        (
+            collector.lock_waiters(),
+            collector.start_us(),
+            collector.sweeps(),
+        )
     };
-    let now_us = monotonic_ns().saturating_sub(epoch_ns) as f64 / 1e3;
+    catalog.note_own_transactions(sweeps * context.transactions);
+    let now_us = monotonic_ns().saturating_sub(context.epoch_ns) as f64 / 1e3;
     let at_us = now_us - start_us.unwrap_or(now_us);
-    if let Err(error) = catalog.tick(at_us, &waiters) {
+    let asked = if context.is_last {
+        catalog.last_tick(at_us, &waiters)
+    } else {
+        catalog.tick(at_us, &waiters)
+    };
+    if let Err(error) = asked {
         tracing::debug!(%error, "cannot ask who blocks whom");
     }
 }

@@ -86,6 +86,9 @@ fn counters_equal_known_work() {
         check_table(&items(&result), version);
         check_statement(&mut asker, &result, version);
         check_server(&server, &result, version);
+        // Nothing has happened since.
+        let later = items(&open(&server).finish());
+        assert_eq!((later.sequential_scans, later.inserted), (0, 0));
         server.stop().expect("the server stops");
     }
 }

@@ -12,14 +12,24 @@ const ROWS_SHOWN: usize = 5;
 
 /// The section; empty without findings. `position` names the point or comparison of a finding.
 pub(super) fn section(findings: &[Finding], position: impl Fn(&Finding) -> String) -> Markup {
+    let shown: Vec<&Finding> = findings.iter().collect();
+    of_causes(findings, &shown, position)
+}
+
+/// Some of the findings, by cause.
+fn of_causes(
+    findings: &[Finding],
+    shown: &[&Finding],
+    position: impl Fn(&Finding) -> String,
+) -> Markup {
     let mut ids: Vec<&str> = Vec::new();
-    for finding in findings {
+    for finding in shown {
         if !ids.contains(&finding.id.as_str()) {
             ids.push(&finding.id);
         }
     }
     html! {
-        @if !findings.is_empty() {
+        @if !shown.is_empty() {
             section #findings {
                 h2 { "Findings" }
                 p.faint {
@@ -30,7 +40,8 @@ pub(super) fn section(findings: &[Finding], position: impl Fn(&Finding) -> Strin
                     "evidence contradicts it. Hint: a single source."
                 }
                 @for (number, id) in ids.iter().enumerate() {
-                    @let same: Vec<&Finding> = findings.iter().filter(|it| it.id == *id).collect();
+                    @let same: Vec<&Finding> =
+                        shown.iter().copied().filter(|it| it.id == *id).collect();
                     (one(findings, &same, number < 3, &position))
                 }
             }
@@ -40,8 +51,8 @@ pub(super) fn section(findings: &[Finding], position: impl Fn(&Finding) -> Strin
 
 /// The findings of a live server: what concerns objects that a DBA can act on, then the others.
 pub(super) fn observed(findings: &[Finding], position: impl Fn(&Finding) -> String) -> Markup {
-    let (operators, others): (Vec<_>, Vec<_>) =
-        findings.iter().cloned().partition(|it| it.object.is_some());
+    let (operators, others): (Vec<&Finding>, Vec<&Finding>) =
+        findings.iter().partition(|it| it.object.is_some());
     html! {
         @if !operators.is_empty() {
             section #operator-findings {
@@ -51,11 +62,11 @@ pub(super) fn observed(findings: &[Finding], position: impl Fn(&Finding) -> Stri
                     "fixes."
                 }
                 @for (at, finding) in operators.iter().enumerate() {
-                    (of_object(&operators, finding, at < 3))
+                    (of_object(findings, finding, at < 3))
                 }
             }
         }
-        (section(&others, position))
+        (of_causes(findings, &others, position))
     }
 }
 

@@ -16,7 +16,9 @@ const INDENT: &str = "              ";
 
 /// The section of a run; empty without findings.
 pub(super) fn section(run: &Run, style: Style) -> String {
-    list(&run.findings, style, |finding| {
+    let shown: Vec<&Finding> = run.findings.iter().collect();
+    let why = "known causes of lost time, by confidence and cost";
+    list(&run.findings, &shown, why, style, |finding| {
         let name = sentence::point_name(run, finding);
         match finding.difference_us {
             Some(_) => format!("{} µs/tx in {name}", sentence::weight(finding)),
@@ -41,25 +43,33 @@ pub(super) fn fixes_tried(run: &Run, style: Style) -> String {
 
 /// The section of a live server: first what concerns objects that a DBA can act on.
 pub(super) fn observed(findings: &[Finding], style: Style) -> String {
-    let (operators, others): (Vec<_>, Vec<_>) =
-        findings.iter().cloned().partition(|it| it.object.is_some());
+    let (operators, others): (Vec<&Finding>, Vec<&Finding>) =
+        findings.iter().partition(|it| it.object.is_some());
     let mut out = String::new();
-    if !operators.is_empty() {
+    let (shown, rest) = operators.split_at(operators.len().min(OPERATORS_SHOWN_MAX));
+    if !shown.is_empty() {
         let why = "what to act on first; pgassay does not run the fixes";
         out.push_str(&heading("FINDINGS", why, style));
-        for finding in operators.iter().take(OPERATORS_SHOWN_MAX) {
-            out.push_str(&of_object(&operators, finding, style));
+        for (at, finding) in shown.iter().enumerate() {
+            let is_known = shown[..at].iter().any(|it| it.id == finding.id);
+            out.push_str(&of_object(findings, finding, is_known, style));
         }
-        out.push_str(&not_shown(operators.get(OPERATORS_SHOWN_MAX..), style));
+        out.push_str(&not_shown(rest, style));
     }
+    let why = if out.is_empty() {
+        "known causes of lost time, by confidence and cost"
+    } else {
+        "in the server's mechanisms, by confidence and cost"
+    };
     if !out.is_empty() && !others.is_empty() {
         out.push('\n');
     }
-    out + &list(&others, style, |_| String::new())
+    out + &list(findings, &others, why, style, |_| String::new())
 }
 
-/// A finding about an object: its name, the evidence, the fix with its SQL, and the risk.
-fn of_object(findings: &[Finding], finding: &Finding, style: Style) -> String {
+/// A finding about an object: its name, the evidence, the fix with its SQL, and the risk. Fix and risk
+/// are not repeated for another object with the same cause.
+fn of_object(findings: &[Finding], finding: &Finding, is_known: bool, style: Style) -> String {
     let columns = style.columns();
     let object = finding.object.as_ref().map(ToString::to_string);
     let gain = sentence::gain(finding).map_or_else(String::new, |gain| format!("; {gain}"));
@@ -73,21 +83,30 @@ fn of_object(findings: &[Finding], finding: &Finding, style: Style) -> String {
     ));
     let fix = sentence::cause_of(findings, finding).unwrap_or_else(|| suggested(finding));
     let next = format!("{INDENT}  ");
-    out.push_str(&wrap(&format!("→ {fix}"), columns, INDENT, &next));
+    if !is_known {
+        out.push_str(&wrap(&format!("→ {fix}"), columns, INDENT, &next));
+    }
     if let Some(sql) = &finding.fix_sql {
         let sql = wrap(sql, columns, &next, &next);
         out.push_str(&(paint(sql.trim_end(), TextStyle::Strong, style.color) + "\n"));
     }
-    if let Some(risk) = &finding.risk {
+    if let Some(risk) = finding.risk.as_ref().filter(|_| !is_known) {
         let risk = wrap(&format!("Risk: {risk}"), columns, &next, &next);
         out.push_str(&(paint(risk.trim_end(), TextStyle::Faint, style.color) + "\n"));
     }
     out
 }
 
-fn list(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) -> String {
+/// Some of the findings: the strongest of each cause.
+fn list(
+    findings: &[Finding],
+    shown: &[&Finding],
+    why: &str,
+    style: Style,
+    place: impl Fn(&Finding) -> String,
+) -> String {
     let mut strongest: Vec<&Finding> = Vec::new();
-    for finding in findings {
+    for &finding in shown {
         if !strongest.iter().any(|it| it.id == finding.id) {
             strongest.push(finding);
         }
@@ -95,25 +114,21 @@ fn list(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) 
     if strongest.is_empty() {
         return String::new();
     }
-    let mut out = heading(
-        "FINDINGS",
-        "known causes of lost time, by confidence and cost",
-        style,
-    );
+    let mut out = heading("FINDINGS", why, style);
     for finding in strongest.iter().take(SHOWN_MAX) {
         let elsewhere = findings.iter().filter(|it| it.id == finding.id).count() - 1;
         let fix = sentence::cause_of(findings, finding);
         let fix = fix.unwrap_or_else(|| suggested(finding));
         out.push_str(&one(finding, &place(finding), elsewhere, &fix, style));
     }
-    let rest: Vec<Finding> = strongest.iter().skip(SHOWN_MAX).copied().cloned().collect();
-    out + &not_shown(Some(&rest), style)
+    let rest = strongest.get(SHOWN_MAX..).unwrap_or_default();
+    out + &not_shown(rest, style)
 }
 
 /// The titles of findings for which there is no room.
-fn not_shown(rest: Option<&[Finding]>, style: Style) -> String {
+fn not_shown(rest: &[&Finding], style: Style) -> String {
     let mut titles: Vec<&str> = Vec::new();
-    for finding in rest.unwrap_or_default() {
+    for finding in rest {
         if !titles.contains(&&*finding.title) {
             titles.push(&finding.title);
         }

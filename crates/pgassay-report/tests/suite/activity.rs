@@ -27,6 +27,23 @@ fn an_outage_is_shown_in_eighty_columns() {
 }
 
 #[test]
+fn a_cause_among_operators_findings_explains_a_mechanism() {
+    let mut seen = observation(outage());
+    seen.findings = findings("");
+    let wanted =
+        "Queueing that follows from \"A session that is idle in a transaction blocks others\"";
+    let text = observation_text(&seen, &at(100));
+    assert!(words_of(&text).contains(wanted), "{text}");
+    let page = observation_html(&seen).replace("&quot;", "\"");
+    assert!(page.contains(wanted), "{page}");
+}
+
+/// The words with single spaces between.
+fn words_of(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
 fn mechanisms_follow_the_activity() {
     let text = observation_text(&with_stacks(), &at(100));
     let order = [

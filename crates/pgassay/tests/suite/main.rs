@@ -17,6 +17,8 @@ mod founding_scripts;
 mod gate;
 mod initialization;
 mod language;
+mod live_findings;
+mod live_loads;
 mod own_server;
 mod own_study;
 mod pgbench;

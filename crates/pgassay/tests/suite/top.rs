@@ -38,6 +38,7 @@ struct BlockedRow {
 impl BlockedRow {
     fn make(server: &Server) -> Self {
         let mut holder = server.connect().unwrap();
+        let holder_pid = holder.value("select pg_backend_pid()").unwrap().unwrap();
         for sql in [
             "create table accounts (id int primary key, balance int)",
             "insert into accounts values (1, 0)",
@@ -46,7 +47,6 @@ impl BlockedRow {
         ] {
             holder.query(sql).unwrap();
         }
-        let holder_pid = holder.value("select pg_backend_pid()").unwrap().unwrap();
         let mut waiter = server.connect().unwrap();
         let waiting = thread::spawn(move || {
             waiter
@@ -85,7 +85,7 @@ fn a_blocking_session_is_seen_and_q_leaves_a_clean_terminal() {
         });
         assert!(terminal.is_alternate() && !terminal.is_cooked());
         terminal.send("3");
-        let end = format!("SELECT pg_terminate_backend({});", row.holder_pid);
+        let end = format!("select pg_terminate_backend({});", row.holder_pid);
         terminal.wait_for("the tree", LIMIT, |screen| {
             let tree = screen.find("└ ").is_some();
             tree && screen.contains("idle in transaction") && screen.contains(&end)

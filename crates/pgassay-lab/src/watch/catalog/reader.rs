@@ -44,6 +44,8 @@ pub(super) struct CatalogReader {
     encoding: &'static str,
     /// Statements sent so far.
     pub sent: u64,
+    /// Readings so far, each a transaction.
+    pub transactions: u64,
     refusals: Refusals,
 }
 
@@ -61,6 +63,7 @@ impl CatalogReader {
             user: String::new(),
             encoding: "UTF8",
             sent: 0,
+            transactions: 0,
             refusals: Refusals::new(),
         };
         let sql = "select current_setting('server_version_num'), pg_backend_pid(), d.datname, d.oid, \
@@ -138,6 +141,7 @@ impl CatalogReader {
             // 15: statistics in shared memory; `snapshot` would copy those of all relations.
             since(150_000, "; set local stats_fetch_consistency = cache"),
         );
+        self.transactions += 1;
         self.send(&sql);
     }
 

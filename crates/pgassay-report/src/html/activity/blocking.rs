@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use pgassay_record::activity::{Activity, BlockedSession, BlockingEpisode};
 
-use crate::activity::{age, blocked_waits, root_describes, root_name};
+use crate::activity::{age, blocked_waits, blocks, root_describes, root_name};
 use crate::number;
 
 /// Sessions of a tree that are listed; the others are counted.
@@ -70,7 +70,7 @@ fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
     html! {
         details open[open] {
             summary {
-                b { (root_name(root)) } " blocks "
+                b { (root_name(root)) } " " (blocks(episode)) " "
                 (number::count(episode.blocked.len() as u64, "session")) ", which waited "
                 (age(episode.waited_us)) " in all (" (when) ")"
             }
@@ -78,7 +78,7 @@ fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
             @if let Some(statement) = &root.statement { p { code { (statement) } } }
             ul.tree { @for blocked in shown { (branch(blocked)) } }
             @if !rest.is_empty() { p.faint { "… and " (rest.len()) " more." } }
-            p { "To end it: " code { (episode.ended_by) } }
+            @if episode.is_lasting { p { "To end it: " code { (episode.ended_by) } } }
         }
     }
 }

@@ -69,7 +69,7 @@ impl ProfilingSession {
             .extend(watch.iter().flat_map(LiveWatch::own_pids));
         let mut log = CpuLog::default();
         let started_us = unix_us();
-        let before = self.transactions()?;
+        let before = self.transactions_without(watch.as_ref())?;
         if let Some(sampler) = &sampler {
             sampler.start()?;
         }
@@ -82,7 +82,7 @@ impl ProfilingSession {
             watching.and_then(|it| ended_early(it.join().expect("watching does not panic")))
         });
         let samples = sampler.as_ref().map(Sampler::stop).transpose()?;
-        let after = self.transactions()?;
+        let after = self.transactions_without(watch.as_ref())?;
         if log.processes().is_empty() {
             bail!(
                 "cannot read any process of the server with postmaster {}",
@@ -116,7 +116,7 @@ impl ProfilingSession {
                 backend_pid: subject.backend_pid,
                 major: subject.server.major.clone(),
             },
-            transactions: transactions.map(|(before, after)| after.saturating_sub(before)),
+            transactions: transactions.map(|(before, after)| after.saturating_sub(before + 1)),
             backends: Some(total(&ours)),
             sessions: ours.len() as u32,
             backends_present_us: ours.iter().map(|it| it.present.as_secs_f64() * 1e6).sum(),
@@ -226,11 +226,14 @@ impl ProfilingSession {
         !self.own_pids.contains(&process.pid) && self.subject.includes(process)
     }
 
-    /// `None` for a single backend: the statistics do not list transactions per backend.
-    fn transactions(&mut self) -> Result<Option<u64>> {
+    /// Transactions ended so far, without those of the watch; `None` for a single backend: the statistics do not
+    /// list transactions per backend.
+    fn transactions_without(&mut self, watch: Option<&LiveWatch>) -> Result<Option<u64>> {
+        let own = watch.map_or(0, LiveWatch::own_transactions);
         match &mut self.connection {
             Some(connection) if self.subject.backend_pid.is_none() => {
-                connection.transactions().map(Some)
+                let ended = connection.transactions()?;
+                Ok(Some(ended.saturating_sub(own)))
             }
             _ => Ok(None),
         }

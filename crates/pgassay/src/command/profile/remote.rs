@@ -42,6 +42,7 @@ pub fn observe(
     let started_us = unix_us();
     let before = transactions(activity.exchange())?;
     let (mut watch, no_sessions) = sessions.open(None);
+    let own = watch.as_ref().map_or(0, LiveWatch::own_transactions);
     activity.exchange().query("begin")?;
     let until = Instant::now() + duration;
     let (asked, incomplete) = thread::scope(|scope| {
@@ -55,6 +56,7 @@ pub fn observe(
     let asked = asked.with_context(no_activity)?;
     activity.exchange().query("rollback")?;
     let after = transactions(activity.exchange())?;
+    let own = watch.as_ref().map_or(0, LiveWatch::own_transactions) - own;
     let waits = waits_of(WaitSource::PgStatActivity, asked.log, 0.0);
     let mut observation = Observation {
         schema: SCHEMA.to_owned(),
@@ -69,7 +71,7 @@ pub fn observe(
             backend_pid: None,
             major,
         },
-        transactions: Some(after.saturating_sub(before)),
+        transactions: Some(after.saturating_sub(before + own)),
         backends: None,
         sessions: asked.sessions.len() as u32,
         backends_present_us: micros(asked.present),
