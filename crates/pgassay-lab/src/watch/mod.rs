@@ -284,10 +284,8 @@ impl LiveWatch {
         }
         let read = match &mut self.source {
             SessionSource::Query(query) => ObjectNames::read(query.exchange()).map_err(Into::into),
-            SessionSource::Memory(_) => {
-                opening::connect(&mut self.server, &mut self.statements_sent)
-                    .and_then(|mut exchange| Ok(ObjectNames::read(&mut exchange)?))
-            }
+            SessionSource::Memory(_) => opening::connect(&mut self.server.connect)
+                .and_then(|mut exchange| Ok(ObjectNames::read(&mut exchange)?)),
         };
         self.statements_sent += ObjectNames::STATEMENTS;
         match read {

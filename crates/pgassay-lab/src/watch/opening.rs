@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use pgassay_model::check::Check;
 use pgassay_profile::{LiveServer, SessionQuery, SessionReader, SessionsError};
 use pgassay_wire::Exchange;
@@ -30,38 +30,42 @@ pub(super) struct Opened {
     pub statements_sent: u64,
 }
 
-/// A connection that cannot write, and gives up on locks before others queue behind it.
-pub(super) fn connect(
-    server: &mut WatchedServer,
-    statements_sent: &mut u64,
-) -> Result<Exchange<TimedStream>> {
-    *statements_sent += 1;
-    read_only(&mut server.connect, "100ms")
+/// A connection for readings that are transactions with their own settings. It sets nothing for the
+/// session: behind a pooler, other clients would inherit it.
+pub(super) fn connect(connect: &mut Connect) -> Result<Exchange<TimedStream>> {
+    let exchange = connect()?;
+    exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
+    Ok(exchange)
 }
 
-fn read_only(connect: &mut Connect, lock_timeout: &str) -> Result<Exchange<TimedStream>> {
-    let mut exchange = connect()?;
-    exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
-    exchange.run(&format!(
+/// A connection for learning: it cannot write, and ends afterward.
+fn connect_to_learn(connect: &mut Connect) -> Result<Exchange<TimedStream>> {
+    let mut exchange = self::connect(connect)?;
+    let answering = exchange.value("select pg_catalog.pg_backend_pid()")?;
+    let pid = exchange.backend().map(|it| it.pid.to_string());
+    if answering != pid {
+        bail!("the connection goes through a pooler, so the server's memory cannot be read");
+    }
+    // Learning where waits are takes a wait for a lock of our own, of some milliseconds.
+    exchange.run(
         "set default_transaction_read_only = on; set statement_timeout = '10s'; \
-         set lock_timeout = '{lock_timeout}'; set application_name = 'pgassay'"
-    ))?;
+         set lock_timeout = '5s'; set search_path = pg_catalog, pg_temp; \
+         set application_name = 'pgassay'",
+    )?;
     Ok(exchange)
 }
 
 pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result<Opened> {
-    let mut statements_sent = 0;
-    let mut exchange = connect(server, &mut statements_sent)?;
+    let mut exchange = connect(&mut server.connect)?;
     let version = exchange.parameter("server_version").map(major_of);
     let names =
         ObjectNames::read(&mut exchange).context("cannot read the names of databases and users")?;
     let mut own_pids = options.own_pids.clone();
-    own_pids.extend(exchange.backend().map(|it| it.pid.cast_unsigned()));
+    own_pids.extend(names.own_pid);
     let mut unavailable = Vec::new();
     let live = server.live.clone();
-    let learned = live.map(|live| learn(&live, &mut server.connect, &mut exchange));
+    let learned = live.map(|live| learn(&live, &mut server.connect));
     let source = match learned {
-        // The connection is no longer needed.
         Some(Ok(reader)) => SessionSource::Memory(Box::new(reader)),
         failed => {
             if let Some(Err(why)) = failed {
@@ -95,29 +99,30 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
         major: version.unwrap_or_default(),
         own_pids,
         unavailable,
-        statements_sent: statements_sent + ObjectNames::STATEMENTS + LEARNING_STATEMENTS,
+        statements_sent: ObjectNames::STATEMENTS + LEARNING_STATEMENTS,
     })
 }
 
 fn catalog(connect: &mut Connect, keeps_text: bool) -> Result<CatalogWatch> {
-    let exchange = read_only(connect, "100ms")?;
+    let exchange = self::connect(connect)?;
     CatalogWatch::open(exchange, &CatalogOptions { keeps_text })
 }
 
 /// About as many statements as learning takes.
-const LEARNING_STATEMENTS: u64 = 10;
+const LEARNING_STATEMENTS: u64 = 15;
 
-/// Learns where sessions are in memory, on a connection and one or two more that are closed afterward.
-fn learn(
-    live: &LiveServer,
-    connect: &mut Connect,
-    observer: &mut Exchange<TimedStream>,
-) -> Result<SessionReader> {
-    // Learning where waits are takes a wait for a lock of our own, of some milliseconds.
-    let mut open = || read_only(connect, "5s");
+/// Learns where sessions are in memory, on connections that are closed afterward.
+fn learn(live: &LiveServer, connect: &mut Connect) -> Result<SessionReader> {
+    let mut open = || connect_to_learn(connect);
+    let mut observer = open()?;
     let waits = wait_reader(live, Some(&mut open))?;
     let mut subject = open()?;
-    Ok(SessionReader::learn(live, waits, &mut subject, observer)?)
+    Ok(SessionReader::learn(
+        live,
+        waits,
+        &mut subject,
+        &mut observer,
+    )?)
 }
 
 /// Why sessions are not read from memory.
