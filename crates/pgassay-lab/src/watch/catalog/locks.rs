@@ -99,7 +99,7 @@ impl LockReading {
             .collect();
         let mut reading = Self::of_pids(reader, &pids)?;
         reading.connect(blockers);
-        // The two queries are not of one moment: whoever got its lock in between waits no longer.
+        // The two queries are not of one moment: a session that got its lock in between waits no longer.
         let LockReading { graph, awaited, .. } = &mut reading;
         graph.retain(|owner, _| awaited.contains_key(owner));
         Some(reading)
