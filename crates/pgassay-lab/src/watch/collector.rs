@@ -11,7 +11,7 @@ use pgassay_record::activity::{
     Activity, ActivitySession, ActivityWait, LoadCell, SessionStatus, StatementCounters,
 };
 
-use super::attribution::{Attribution, LoadSums, SessionActivity, Sighting, limited};
+use super::attribution::{LoadAttribution, LoadSums, SessionActivity, Sighting, limited};
 use super::names::ObjectNames;
 use super::reading_log::ReadingLog;
 use super::statements::StatementBook;
@@ -26,7 +26,7 @@ pub(super) struct Collector {
     session_index: HashMap<(u32, i64), u32>,
     waits: WaitBook,
     pub statements: StatementBook,
-    pub attribution: Attribution,
+    pub attribution: LoadAttribution,
     /// Sums up to the last [`Collector::take`].
     pub total: LoadSums,
     pub readings: Option<ReadingLog>,
@@ -53,7 +53,7 @@ impl Collector {
             session_index: HashMap::new(),
             waits: WaitBook::default(),
             statements: StatementBook::default(),
-            attribution: Attribution::default(),
+            attribution: LoadAttribution::default(),
             total: LoadSums::default(),
             readings: keeps_readings.then(ReadingLog::default),
             hidden: 0,

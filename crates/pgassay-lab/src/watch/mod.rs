@@ -104,7 +104,11 @@ impl LiveWatch {
 
     /// Backends that serve pgassay, also those of [`WatchOptions::own_pids`].
     pub fn own_pids(&self) -> BTreeSet<u32> {
-        locked(&self.collector).own_pids.clone()
+        let mut pids = locked(&self.collector).own_pids.clone();
+        if let SessionSource::Query(query) = &self.source {
+            pids.insert(query.own_pid());
+        }
+        pids
     }
 
     /// Transactions of pgassay's own since the start, which the server counts too.

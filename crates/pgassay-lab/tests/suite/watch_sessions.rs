@@ -135,9 +135,10 @@ fn check_five(activity: &Activity, is_local: bool) {
     assert!((holding - 1.0).abs() < 0.01, "{holding}");
     let both = load(activity, "select pg_sleep($1)", active);
     let short = load(activity, "select pg_sleep($1),", active);
-    // A quarter; more on a busy machine, since each sleep ends late.
+    // A quarter; more on a busy machine, since each sleep ends late. Queries of the view are few.
     let share = short / both;
-    assert!(both > 0.8 && (0.15..0.4).contains(&share), "{both} {short}");
+    let expected = if is_local { 0.12..0.42 } else { 0.01..0.6 };
+    assert!(both > 0.8 && expected.contains(&share), "{both} {short}");
     let computing = load(activity, "select sum(sqrt(i))", active);
     assert!(computing > 0.5, "{computing}");
     assert!(wait_load(activity, "", "") >= computing);
@@ -216,7 +217,7 @@ fn a_server_that_stops_ends_the_watch_and_leaves_what_was_seen() {
     run(&mut watch, Duration::from_millis(200));
     server.stop().expect("the server stops");
     assert!(!live.is_there());
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_mins(1);
     assert!(watch.run_until(until, &Interrupt::default()).is_err());
     assert!(Instant::now() < until);
     let activity = watch.finish();

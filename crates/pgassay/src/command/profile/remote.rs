@@ -42,6 +42,7 @@ pub fn observe(
     let started_us = unix_us();
     let before = transactions(activity.exchange())?;
     let (mut watch, no_sessions) = sessions.open(None);
+    let own_pids = watch.as_ref().map(LiveWatch::own_pids).unwrap_or_default();
     let own = watch.as_ref().map_or(0, LiveWatch::own_transactions);
     activity.exchange().query("begin")?;
     let until = Instant::now() + duration;
@@ -49,7 +50,7 @@ pub fn observe(
         let watching = watch
             .as_mut()
             .map(|watch| scope.spawn(|| watch.run_until(until, interrupt)));
-        let asked = sample_activity(&mut activity, duration, interrupt);
+        let asked = sample_activity(&mut activity, &own_pids, duration, interrupt);
         let watched = watching.map(|it| it.join().expect("watching does not panic"));
         (asked, watched.and_then(ended_early))
     });
@@ -100,6 +101,7 @@ struct ActivityRecord {
 
 fn sample_activity<S: std::io::Read + std::io::Write>(
     activity: &mut ActivitySampler<S>,
+    own_pids: &BTreeSet<u32>,
     duration: Duration,
     interrupt: &Interrupt,
 ) -> Result<ActivityRecord> {
@@ -109,7 +111,7 @@ fn sample_activity<S: std::io::Read + std::io::Write>(
     while looked - begun < duration && interrupt.check().is_ok() {
         let next = looked + Duration::from_secs(1) / ACTIVITY_HZ;
         thread::sleep(next.saturating_duration_since(Instant::now()));
-        let sessions = asked.log.query_all_sessions(activity)?;
+        let sessions = asked.log.query_all_sessions(activity, own_pids)?;
         let now = Instant::now();
         asked.present += (now - looked) * sessions.len() as u32;
         asked.sessions.extend(sessions);
