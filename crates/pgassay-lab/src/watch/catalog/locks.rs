@@ -177,13 +177,11 @@ impl LockReading {
         for owner in unasked {
             let awaited = &self.awaited[&owner];
             let lock = (awaited.tag.clone(), awaited.mode.clone());
-            match of_lock.get(&lock) {
-                Some(by) => self.add_edges(owner, by),
-                // Nobody else waits for it.
-                None => {
-                    let by = self.holders(owner, |it| it != owner);
-                    self.graph.entry(owner).or_default().extend(by);
-                }
+            if let Some(by) = of_lock.get(&lock) {
+                self.add_edges(owner, by);
+            } else {
+                let by = self.holders(owner, |it| it != owner);
+                self.graph.entry(owner).or_default().extend(by);
             }
         }
     }
