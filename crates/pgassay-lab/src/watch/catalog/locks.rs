@@ -99,7 +99,7 @@ impl LockReading {
             .collect();
         let mut reading = Self::of_pids(reader, &pids)?;
         reading.connect(blockers);
-        // The two queries are not of one moment: a session that got its lock in between waits no longer.
+        // The two queries are not of one moment: a session may have got its lock in between.
         let LockReading { graph, awaited, .. } = &mut reading;
         graph.retain(|owner, _| awaited.contains_key(owner));
         Some(reading)
@@ -180,7 +180,6 @@ impl LockReading {
             if let Some(by) = of_lock.get(&lock) {
                 self.add_edges(owner, by);
             } else {
-                // Nobody else waits for it.
                 let by = self.holders(owner, |it| it != owner);
                 self.graph.entry(owner).or_default().extend(by);
             }
@@ -427,4 +426,60 @@ fn prepared(reader: &mut CatalogReader) -> Option<BTreeMap<u32, PreparedTransact
             .map(|row| (row.number(0) as u32, transaction(row)))
             .collect(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LockOwner::{Prepared, Session};
+    use super::*;
+
+    fn lock(tag: &str, mode: &str, is_granted: bool) -> SeenLock {
+        SeenLock {
+            is_granted,
+            kind: "transactionid".to_owned(),
+            mode: mode.to_owned(),
+            tag: tag.to_owned(),
+            relation: None,
+            relation_kind: String::new(),
+            waited_us: None,
+        }
+    }
+
+    #[test]
+    fn waiters_beyond_those_asked_about_have_the_blockers_of_their_lock() {
+        let mut reading = LockReading::default();
+        for (pid, tag) in [(2, "a"), (3, "a"), (4, "a"), (5, "b"), (6, "c")] {
+            let awaited = lock(tag, "ShareLock", false);
+            reading.awaited.insert(Session(pid), awaited);
+        }
+        for (owner, tag) in [(Session(1), "b"), (Prepared(9), "c"), (Session(6), "c")] {
+            reading
+                .held
+                .insert(owner, vec![lock(tag, "ExclusiveLock", true)]);
+        }
+        // The server was asked about 2 and 3: 3 is behind 2 in the queue.
+        reading.connect([(2, [1].into()), (3, [1, 2].into())].into());
+        let expected = [
+            (Session(2), [Session(1)].into()),
+            (Session(3), [Session(1), Session(2)].into()),
+            (Session(4), [Session(1)].into()),
+            (Session(5), [Session(1)].into()),
+            (Session(6), [Prepared(9)].into()),
+        ];
+        assert_eq!(reading.graph, expected.into());
+    }
+
+    #[test]
+    fn workers_wait_and_block_as_their_leaders() {
+        let mut reading = LockReading::default();
+        for (pid, leader_pid) in [(1, None), (2, None), (3, Some(2))] {
+            let session = LockSession {
+                leader_pid,
+                ..LockSession::default()
+            };
+            reading.sessions.insert(pid, session);
+        }
+        reading.connect([(3, [1, 2].into())].into());
+        assert_eq!(reading.graph, [(Session(2), [Session(1)].into())].into());
+    }
 }
