@@ -116,9 +116,6 @@ pub fn profiled(server: &Server, duration: &str) -> Vec<Finding> {
     let scratch = Scratch::new(PROGRAM);
     let dsn = server.conninfo();
     let finished = scratch.finished(&["profile", "--dsn", &dsn, "--duration", duration, "--json"]);
-    if let Some(file) = std::env::var_os("DUMP") {
-        std::fs::write(file, &finished.stdout).unwrap();
-    }
     let observation = observed(&finished);
     let activity = observation.activity.expect("the sessions were watched");
     assert!(activity.catalog.is_some(), "{:?}", activity.unavailable);
