@@ -20,9 +20,13 @@ const LONG_WAIT_US: f64 = 10e6;
 const CONTENTION_MIN: f64 = 0.15;
 /// The same for sessions that wait for rows …
 const ROW_WAITS_MIN: f64 = 0.2;
-/// … of which at least this share must wait in a queue: a second session that waits for the same row
-/// waits for the `tuple` lock, so that pairs that meet by chance have none.
-const QUEUE_MIN: f64 = 0.25;
+/// … if they queue: a waiting session sees at least so many waiting behind the same root, itself
+/// included. Sessions that meet in pairs by chance see one.
+const QUEUE_MIN: f64 = 1.5;
+/// Or at least this share of the waits is for `tuple` locks, which only those take who come after
+/// another that waits. (Most of a queue waits for the transaction itself: each new version of the row is
+/// waited for anew.)
+const TUPLE_SHARE_MIN: f64 = 0.25;
 
 /// The signatures of this family.
 pub(super) const SIGNATURES: &[OperatorSignature] = &[
@@ -358,7 +362,9 @@ fn row_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
     for (statement, load) in view.heavy_statements() {
         let waiting = load.waiting(is_row_wait);
         let queued = load.waiting(|kind, name| kind == "Lock" && name == "tuple");
-        let enough = waiting >= ROW_WAITS_MIN * view.active && queued >= QUEUE_MIN * waiting;
+        let queue = queue_seen(view, &statement.fingerprint);
+        let queues = queue >= QUEUE_MIN || queued >= TUPLE_SHARE_MIN * waiting;
+        let enough = waiting >= ROW_WAITS_MIN * view.active && queues;
         if !enough || known >= 0.5 * waiting {
             continue;
         }
@@ -377,8 +383,13 @@ fn row_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
                 .statement(Some(statement))
                 .saved(waiting)
                 .load("average sessions of one statement that wait for rows", waiting)
+                .figure(
+                    "sessions in the queue that a waiting session is in",
+                    queue,
+                    FactUnit::Count,
+                )
                 .sampled(
-                    "of them wait behind another that waits",
+                    "of them wait for a tuple lock",
                     queued / waiting,
                     FactUnit::Share,
                 )
@@ -395,6 +406,22 @@ fn row_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
         );
     }
     found
+}
+
+/// The mean number of sessions that wait for rows in the same queue and statement, as those in the queues
+/// see it.
+fn queue_seen(view: &LiveView<'_>, fingerprint: &str) -> f64 {
+    let is_its = |it: &&BlockedSession| {
+        // A lock that was granted while the server was asked has no kind.
+        let is_row = matches!(&*it.waits_for.kind, "transactionid" | "tuple" | "");
+        is_row && it.fingerprint.as_deref() == Some(fingerprint)
+    };
+    let queues = view.activity.blocking.iter();
+    let queues = queues.map(|it| it.blocked.iter().filter(is_its).count() as f64);
+    let (sum, squares) = queues.fold((0.0, 0.0), |(sum, squares), it| {
+        (sum + it, squares + it * it)
+    });
+    if sum > 0.0 { squares / sum } else { 0.0 }
 }
 
 fn is_actionable(root: &RootBlocker) -> bool {

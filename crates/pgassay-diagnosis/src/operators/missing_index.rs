@@ -72,7 +72,8 @@ fn of_statement(
     load: &StatementLoad,
 ) -> Option<Detection> {
     let command = sql_text::command(&load.tokens);
-    if !matches!(command, "select" | "update" | "delete" | "with") {
+    let is_search = matches!(command, "select" | "update" | "delete" | "with");
+    if !is_search || !sql_text::has_condition(&load.tokens) {
         return None;
     }
     let executions = executions(statement);

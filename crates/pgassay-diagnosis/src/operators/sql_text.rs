@@ -78,7 +78,7 @@ const AFTER_WHERE: [&str; 13] = [
     ";",
 ];
 /// Words with which the number of rows returned says nothing about the number of rows kept.
-const SUMMARIES: [&str; 24] = [
+const SUMMARIES: [&str; 25] = [
     "count",
     "sum",
     "avg",
@@ -87,6 +87,7 @@ const SUMMARIES: [&str; 24] = [
     "group",
     "distinct",
     "limit",
+    "offset",
     "fetch",
     "exists",
     "having",
@@ -114,6 +115,11 @@ pub(super) fn command(tokens: &[SqlToken]) -> &str {
 /// keeps.
 pub(super) fn summarizes(tokens: &[SqlToken]) -> bool {
     tokens.iter().any(|it| it.is_any(&SUMMARIES))
+}
+
+/// Whether it has a condition that rows can fail.
+pub(super) fn has_condition(tokens: &[SqlToken]) -> bool {
+    tokens.iter().any(|it| it.is_any(&["where", "join"]))
 }
 
 /// The relations that it names, in order, without repetition.

@@ -9,13 +9,16 @@ use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::names;
 use super::sql_text;
 
-/// Executions of one statement seen in one transaction, a lower bound: no application repeats itself so
-/// often by chance.
-const REPEATS_MIN: u64 = 10;
+/// Executions of one statement in one transaction …
+const REPEATS_MIN: f64 = 10.0;
+/// … of which so many must be seen. Readings see few of those in a transaction of milliseconds.
+const REPEATS_SEEN_MIN: u64 = 4;
 /// Time in transactions that repeating statements must take.
 const REPEATS_SHARE_MIN: f64 = 0.1;
 /// Planning time over execution time.
-const PLANNING_MIN: f64 = 0.5;
+const PLANNING_MIN: f64 = 1.0;
+/// Planning time of the statement as a share of the load: statements that are sent as text cost some.
+const PLANNING_SHARE_MIN: f64 = 0.1;
 /// Fewer executions are planned few times, whatever it costs.
 const CALLS_MIN: u64 = 100;
 /// Executions per second from which on finding nothing is polling.
@@ -76,12 +79,13 @@ fn n_plus_one(view: &LiveView<'_>) -> Vec<Detection> {
         let is_data = matches!(command, "select" | "insert" | "update" | "delete");
         let taken = load.active + load.idle_after;
         let enough = taken >= REPEATS_SHARE_MIN * in_transactions && taken >= view.noticeable();
-        if repeats < REPEATS_MIN || !is_data || !enough {
+        if repeats < REPEATS_SEEN_MIN || !is_data || !enough {
             continue;
         }
         let calls = statement.counters.map(|it| it.calls as f64);
         let commits = view.transactions().0 as f64;
         let per_commit = calls.filter(|_| commits > 0.0).map(|it| it / commits);
+        let known = per_commit.unwrap_or(0.0).max(repeats as f64);
         let words = if command == "insert" {
             "Insert many rows with one statement (VALUES with several rows, unnest of arrays) or with \
              COPY."
@@ -106,6 +110,10 @@ fn n_plus_one(view: &LiveView<'_>) -> Vec<Detection> {
                     FactUnit::Count,
                 )
             })
+            .against(
+                known < REPEATS_MIN,
+                "readings saw only a few executions in one transaction; there may be many more",
+            )
             .fix(words)
             .risk("It changes the application; nothing on the server.");
         found.push(if load.active >= view.noticeable() {
@@ -242,11 +250,13 @@ fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
             continue;
         };
         let whole_us = (planning_us + counters.execution_us).max(f64::MIN_POSITIVE);
-        if planning_us < PLANNING_MIN * counters.execution_us {
+        let saved = load.active * planning_us / whole_us;
+        let enough = saved >= PLANNING_SHARE_MIN * view.active;
+        if planning_us < PLANNING_MIN * counters.execution_us || !enough {
             continue;
         }
         let detection = of_statement(statement, load)
-            .saved(load.active * planning_us / whole_us)
+            .saved(saved)
             .counter("planning time per execution", planning_us / calls(&counters), FactUnit::Micros)
             .counter(
                 "execution time per execution",

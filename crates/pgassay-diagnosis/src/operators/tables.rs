@@ -74,10 +74,11 @@ fn stale_statistics(view: &LiveView<'_>) -> Vec<Detection> {
         let rate = writes as f64 / view.window_s;
         let modified = table.modified_since_analyze;
         let is_far = modified as f64 > FAR * table.analyze_threshold;
-        // While rows come in, autovacuum is given the time that it needs; afterwards, it had it, or has
-        // a minute left in which plans are bad.
+        // Autovacuum is given the time that it needs.
         let overdue_us = overdue_us(modified, table.analyze_threshold, rate);
-        let is_late = overdue_us.is_none_or(|us| us >= LATE_US);
+        let since_us = table.analyzed_ago_us.unwrap_or(f64::INFINITY);
+        let is_late = overdue_us.unwrap_or(f64::INFINITY).min(since_us) >= LATE_US
+            || !table.autovacuum_enabled;
         let is_missing = !table.has_statistics && table.analyzed_ago_us.is_none();
         let readers: Vec<_> = view
             .statements_on(&table.relation)

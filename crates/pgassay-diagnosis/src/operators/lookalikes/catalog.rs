@@ -231,6 +231,12 @@ pub(super) fn edges() -> Vec<Edge> {
         let server = unused_index(40.0);
         server.catalog(|it| it.indexes[0].size_bytes = bytes as u64)
     };
+    // No writes now: the changes may have come a moment ago.
+    let analyzed = |us: f64| {
+        let mut orders = modified(900_000.0, 0.0);
+        orders.analyzed_ago_us = Some(us);
+        read_with(1.0, orders)
+    };
     let since = |us: f64| {
         let mut orders = dead(900_000.0, 100.0);
         orders.vacuumed_ago_us = Some(us);
@@ -264,6 +270,7 @@ pub(super) fn edges() -> Vec<Edge> {
             2666.0,
             2667.0,
         ),
+        edge("stale-statistics", analyzed, 300e6, 299e6),
         edge("stale-statistics", never, 1000.0, 999.0),
         edge(
             "dead-rows",
@@ -336,6 +343,9 @@ fn a_missing_index_is_none_if_it_exists_or_others_scan_or_its_columns_are_unknow
         found(scanned("select * from orders where at > $1", 20, None)),
         []
     );
+    // Without a condition, all rows are wanted; OFFSET drops them afterwards.
+    let pages = "select * from orders order by id offset 99999";
+    assert_eq!(found(scanned(pages, 20, counters())), []);
     // Another schema's table of the same name.
     assert_eq!(
         found(scanned(

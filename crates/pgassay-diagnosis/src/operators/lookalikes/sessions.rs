@@ -83,6 +83,24 @@ fn row_waits(first: f64, behind: f64) -> Server {
     server.load(UPDATE, "Lock:tuple", behind)
 }
 
+/// Sessions that wait for rows of short transactions in a queue of this length, and one behind another root.
+fn row_queue(length: usize) -> Server {
+    let server = row_waits(3.0, 0.0);
+    let fingerprint = server.activity.statements[1].fingerprint.clone();
+    let queue = |length: usize| {
+        let mut queue = episode(root("active", 900.0), Vec::new());
+        queue.blocked = (1..=length as u32)
+            .map(|pid| BlockedSession {
+                fingerprint: Some(fingerprint.clone()),
+                ..blocked(pid, 900.0)
+            })
+            .collect();
+        queue
+    };
+    let all = [1, length].map(queue);
+    all.into_iter().fold(server, Server::blocking)
+}
+
 fn contended(wait: &str, sessions: f64) -> Server {
     Server::new().load("insert into log values ($1)", wait, sessions)
 }
@@ -334,6 +352,7 @@ fn edges_of_blocking() -> Vec<Edge> {
             0.26,
             0.24,
         ),
+        edge("row-lock-queue", |it| row_queue(it as usize), 2.0, 1.0),
         edge("deadlocks", |count| deadlocked(count as u64), 1.0, 0.0),
         // 0.18 / 1.18 is 15.3%, and 0.17 / 1.17 is 14.5%.
         edge(

@@ -177,12 +177,19 @@ pub(super) fn edges() -> Vec<Edge> {
     };
     let fails = |count: f64| rolled_back(count).catalog(|it| it.databases[0].committed = 10);
     vec![
-        edge("n-plus-one", |it| repeated(400, it as u64), 10.0, 9.0),
+        edge("n-plus-one", |it| repeated(400, it as u64), 4.0, 3.0),
         edge("temp-spill", |it| sorted(it, 4000), 0.06, 0.05),
         edge("temp-spill", |it| sorted(1.0, it as u64), 1.0, 0.0),
         edge("temp-spill", spilling, 0.06, 0.05),
         edge("temp-spill", database, 1e7, 9.9e6),
-        edge("planning-time", planned, 50.0, 49.0),
+        edge("planning-time", planned, 100.0, 99.0),
+        // Two thirds of a session, of this many.
+        edge(
+            "planning-time",
+            |all| planned(200.0).load("select work($1)", "", all - 1.0),
+            6.6,
+            6.7,
+        ),
         edge("empty-polling", |it| polled(it, 0.0), 100.0, 99.0),
         edge("empty-polling", |rows| polled(9000.0, rows), 0.0, 0.001),
         edge("rollbacks", rolled_back, 100.0, 99.0),
@@ -225,6 +232,19 @@ pub(super) fn edges() -> Vec<Edge> {
         ),
         edge("recovery-conflicts", |it| conflicts(it, true), 1.0, 0.0),
     ]
+}
+
+#[test]
+fn few_executions_seen_are_a_hint_unless_counters_show_more() {
+    use pgassay_record::finding::Confidence;
+    let confidence = |server: &Server| super::of_id("n-plus-one", &server.activity)[0].confidence;
+    // 10 000 transactions were committed.
+    let counted = |count: u64| repeated(400, 9).counted(ITEM, calls(count, 1.0));
+    assert_eq!(confidence(&repeated(400, 9)), Confidence::Hint);
+    assert_eq!(confidence(&counted(90_000)), Confidence::Hint);
+    assert_eq!(confidence(&counted(100_000)), Confidence::Likely);
+    let many = repeated(400, 10).counted(ITEM, calls(20_000, 1.0));
+    assert_eq!(confidence(&many), Confidence::Likely);
 }
 
 #[test]
