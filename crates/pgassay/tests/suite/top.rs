@@ -1,10 +1,11 @@
 //! `pgassay top` in a pseudo-terminal, on real servers.
 
+use std::cell::RefCell;
 use std::thread;
 use std::time::Duration;
 
 use pgassay_server::Server;
-use pgassay_test_support::{PseudoTerminal, Scratch, os, servers, wait_until};
+use pgassay_test_support::{PseudoTerminal, Scratch, collapse_whitespace, os, servers, wait_until};
 
 use crate::PROGRAM;
 
@@ -85,6 +86,10 @@ fn a_blocking_session_is_seen_and_q_leaves_a_clean_terminal() {
         });
         assert!(terminal.is_alternate() && !terminal.is_cooked());
         terminal.send("3");
+        let headline = format!("Session {}, idle in transaction", row.holder_pid);
+        terminal.wait_for("the headline", LIMIT, |screen| {
+            collapse_whitespace(screen).contains(&headline)
+        });
         let end = format!("select pg_terminate_backend({});", row.holder_pid);
         terminal.wait_for("the tree", LIMIT, |screen| {
             let tree = screen.find("└ ").is_some();
@@ -94,7 +99,10 @@ fn a_blocking_session_is_seen_and_q_leaves_a_clean_terminal() {
         assert!(screen.contains("waits: transactionid"), "{screen}");
         assert!(screen.contains("pgassay does not run it"), "{screen}");
         terminal.send("t");
+        let asking = RefCell::new(server.connect().unwrap());
         terminal.wait_for("the table", LIMIT, |screen| {
+            let mut asking = asking.borrow_mut();
+            asking.query("select count(*) from accounts").unwrap();
             screen.contains("SCANS/s") && screen.contains("accounts  ")
         });
         terminal.send("3w");

@@ -88,7 +88,12 @@ pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
 fn recent(episodes: Vec<BlockingEpisode>, start_us: f64) -> Vec<BlockingEpisode> {
     let shifted = episodes.into_iter().map(|it| BlockingEpisode {
         first_seen_us: (it.first_seen_us - start_us).max(0.0),
-        last_seen_us: it.last_seen_us - start_us,
+        // The views are asked less often than an interval may be short.
+        last_seen_us: if it.is_lasting {
+            (it.last_seen_us - start_us).max(0.0)
+        } else {
+            it.last_seen_us - start_us
+        },
         ..it
     });
     shifted
@@ -105,5 +110,39 @@ fn since(now: &WatchCost, before: &WatchCost) -> WatchCost {
             .map(|us| us - before.backend_cpu_us.unwrap_or(0.0)),
         peak_memory_bytes: now.peak_memory_bytes,
         statements_sent: now.statements_sent - before.statements_sent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pgassay_record::activity::RootBlocker;
+
+    fn episode(last_seen_us: f64, is_lasting: bool) -> BlockingEpisode {
+        BlockingEpisode {
+            root: RootBlocker::default(),
+            blocked: Vec::new(),
+            first_seen_us: 1e6,
+            last_seen_us,
+            is_lasting,
+            waited_us: 1e6,
+            ended_by: String::new(),
+        }
+    }
+
+    /// Regression: the headline did not name a blocker in every other interval of 500 ms.
+    #[test]
+    fn an_episode_that_lasts_is_of_every_interval() {
+        let all = vec![
+            episode(99.2e6, true),
+            episode(99.2e6, false),
+            episode(20e6, false),
+        ];
+        let shown = recent(all, 100e6);
+        let seen: Vec<(f64, f64)> = shown
+            .iter()
+            .map(|it| (it.first_seen_us, it.last_seen_us.round()))
+            .collect();
+        assert_eq!(seen, [(0.0, 0.0), (0.0, -800_000.0)]);
     }
 }
