@@ -206,11 +206,6 @@ impl LiveWatch {
         samples: Option<&Samples>,
         is_ours: impl Fn(u32) -> bool,
     ) -> (Activity, Option<StackColumns>) {
-        locked(&self.collector).take();
-        let sums = std::mem::take(&mut locked(&self.collector).total);
-        self.read_missing_names(&sums);
-        // Its backend ends with the last reading.
-        let mut cost = self.cost();
         let mut catalog = self.catalog.take();
         let last = TickContext {
             collector: &self.collector,
@@ -219,6 +214,11 @@ impl LiveWatch {
             is_last: true,
         };
         tick(catalog.as_mut(), &last);
+        locked(&self.collector).take();
+        let sums = std::mem::take(&mut locked(&self.collector).total);
+        self.read_missing_names(&sums);
+        // Its backend ends with the last reading.
+        let mut cost = self.cost();
         let read = catalog.map(CatalogWatch::finish);
         let counters = read.as_ref().map(|it| &it.counters);
         let none = BTreeMap::new();

@@ -18,7 +18,7 @@ use pgassay_profile::{
 };
 use pgassay_record::observation::{self, Observation, SCHEMA};
 
-use super::connection::{self, LocalConnection};
+use super::connection::{self, LocalConnection, OWN_TRANSACTIONS};
 use super::sessions::{SessionsToWatch, ended_early};
 use crate::checks;
 
@@ -108,10 +108,9 @@ impl ProfilingSession {
             samples,
             waits,
             watch,
-            // The query itself is a transaction, too.
             transactions: before
                 .zip(after)
-                .map(|(before, after)| after.saturating_sub(before + 1)),
+                .map(|(before, after)| after.saturating_sub(before + OWN_TRANSACTIONS)),
             refusals: refusals.into_iter().flatten().collect(),
         }))
     }

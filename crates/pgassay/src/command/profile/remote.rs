@@ -20,7 +20,7 @@ use pgassay_model::waits::{WaitSource, Waits};
 use pgassay_profile::{Access, ActivitySampler, WaitLog};
 use pgassay_record::observation::{Observation, SCHEMA, Subject};
 
-use super::connection::{RemoteServer, transactions};
+use super::connection::{OWN_TRANSACTIONS, RemoteServer, transactions};
 use super::sessions::{SessionsToWatch, ended_early};
 use crate::checks;
 
@@ -72,7 +72,7 @@ pub fn observe(
             backend_pid: None,
             major,
         },
-        transactions: Some(after.saturating_sub(before + own)),
+        transactions: Some(after.saturating_sub(before + own + OWN_TRANSACTIONS)),
         backends: None,
         sessions: asked.sessions.len() as u32,
         backends_present_us: micros(asked.present),

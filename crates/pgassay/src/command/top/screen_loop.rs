@@ -12,9 +12,10 @@ use pgassay_record::activity::Activity;
 use ratatui::crossterm::event::{Event, KeyEventKind, poll, read};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::columns::TopView;
 use super::feed::{ActivityFeed, FeedRequest};
 use super::keys::TopAction;
-use super::state::{TopServer, TopState, TopView};
+use super::state::{TopServer, TopState};
 use super::terminal::TopTerminal;
 use super::{draw, saving};
 
