@@ -11,6 +11,7 @@ mod comparisons;
 mod consistency;
 mod expectations;
 mod export;
+mod facts;
 pub mod gate;
 mod html;
 mod instructions;

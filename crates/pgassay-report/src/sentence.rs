@@ -2,13 +2,12 @@
 
 use pgassay_account::comparison::{Comparison, Ratio, Verdict};
 use pgassay_account::cost_row::Change;
-use pgassay_account::counters::CounterUnit;
 use pgassay_account::ledger::LedgerChecks;
 use pgassay_model::check::Check;
 use pgassay_model::plan::StoppingRule;
 use pgassay_model::profile::{Profile, Quality};
 use pgassay_model::waits::{WaitSource, Waits};
-use pgassay_record::finding::{Confidence, Fact, FactUnit, Finding};
+use pgassay_record::finding::{Confidence, Finding};
 use pgassay_record::observation::{Observation, WaitRow};
 use pgassay_record::run::{RelayFacts, Run};
 
@@ -554,56 +553,6 @@ fn interval(finding: &Finding) -> String {
             let [low, high] = it.map(number::signed_micros);
             format!(" [{low}, {high}]")
         })
-}
-
-/// A finding's first facts, each with its figure.
-pub(crate) fn facts(finding: &Finding, most: usize) -> String {
-    let facts: Vec<String> = finding.evidence.iter().take(most).map(fact).collect();
-    facts.join("; ")
-}
-
-fn fact(fact: &Fact) -> String {
-    let what = &fact.what;
-    let Some(value) = fact.value else {
-        return what.clone();
-    };
-    match fact.unit {
-        FactUnit::MicrosPerTransaction => format!("{what} {}\u{a0}µs/tx", number::micros(value)),
-        FactUnit::PerTransaction => {
-            format!(
-                "{what} {}\u{a0}/tx",
-                number::counter_value(value, CounterUnit::Count)
-            )
-        }
-        FactUnit::BytesPerTransaction => {
-            format!(
-                "{what} {}/tx",
-                number::counter_value(value, CounterUnit::Bytes)
-            )
-        }
-        FactUnit::Share => format!("{} {what}", number::percent(value)),
-        FactUnit::Sessions => format!("{what} {}", number::decimals(value, 2)),
-        FactUnit::Count => {
-            format!(
-                "{what} {}",
-                number::counter_value(value, CounterUnit::Count)
-            )
-        }
-        FactUnit::PerSecond => {
-            format!(
-                "{what} {}\u{a0}/s",
-                number::counter_value(value, CounterUnit::Count)
-            )
-        }
-        FactUnit::Bytes => {
-            format!(
-                "{what} {}",
-                number::counter_value(value, CounterUnit::Bytes)
-            )
-        }
-        FactUnit::Micros => format!("{what} {}", number::age(value)),
-        FactUnit::None => what.clone(),
-    }
 }
 
 /// The first two sentences of a suggested fix.

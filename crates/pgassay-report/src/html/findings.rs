@@ -5,7 +5,7 @@ use pgassay_record::finding::Finding;
 use pgassay_record::run::Run;
 
 use super::tables;
-use crate::{number, sentence};
+use crate::{facts, number, sentence};
 
 /// Rows of a finding above those that a click shows: the most certain and expensive ones.
 const ROWS_SHOWN: usize = 5;
@@ -126,7 +126,7 @@ fn table(findings: &[&Finding], position: &impl Fn(&Finding) -> String) -> Marku
                             td.n { (number::percent(finding.share)) }
                             td {
                                 @if let Some(tried) = sentence::fix_result(finding) { (tried) "; " }
-                                (sentence::facts(finding, usize::MAX))
+                                (facts::in_words(finding, usize::MAX))
                             }
                             td { (finding.evidence_against.join("; ")) }
                         }

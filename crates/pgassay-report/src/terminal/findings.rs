@@ -8,7 +8,7 @@ use pgassay_record::run::Run;
 use super::answer;
 use super::style::{Style, heading};
 use super::table::{TextStyle, paint, wrap};
-use crate::{number, sentence};
+use crate::{facts, number, sentence};
 
 /// The page shows the other findings.
 const SHOWN_MAX: usize = 3;
@@ -103,15 +103,15 @@ fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style
     let first = format!("  {word:<10}  ");
     let text = wrap(&title, style.columns(), &first, INDENT);
     let mut out = text.replacen(word, &paint(word, ink, style.color), 1);
-    let mut facts = sentence::facts(finding, FACTS_MAX);
+    let mut evidence = facts::in_words(finding, FACTS_MAX);
     if let Some(tried) = sentence::fix_result(finding) {
-        facts = format!("{tried}; {facts}");
+        evidence = format!("{tried}; {evidence}");
     }
     if let Some(against) = finding.evidence_against.first() {
-        facts = format!("{facts}; but {against}");
+        evidence = format!("{evidence}; but {against}");
     }
     let columns = style.columns();
-    out.push_str(&wrap(&facts, columns, INDENT, INDENT));
+    out.push_str(&wrap(&evidence, columns, INDENT, INDENT));
     let (fix, under) = (format!("→ {fix}"), format!("{INDENT}  "));
     out.push_str(&wrap(&fix, columns, INDENT, &under));
     if let Some(sql) = &finding.fix_sql {
