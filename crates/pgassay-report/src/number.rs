@@ -155,18 +155,6 @@ pub(crate) fn duration(value_us: f64) -> String {
     }
 }
 
-/// A duration that may be very long: `12 s`, `3.5 h`, `30 d`.
-pub(crate) fn age(value_us: f64) -> String {
-    const HOUR_US: f64 = 3600e6;
-    if value_us < 2.0 * HOUR_US {
-        duration(value_us)
-    } else if value_us < 48.0 * HOUR_US {
-        format!("{}\u{a0}h", decimals(value_us / HOUR_US, 1))
-    } else {
-        format!("{}\u{a0}d", whole(value_us / HOUR_US / 24.0))
-    }
-}
-
 /// A timestamp in UTC: `2026-11-21 23:43:51 UTC`.
 pub(crate) fn moment(since_1970_us: i64) -> String {
     Timestamp::from_microsecond(since_1970_us).map_or_else(
@@ -279,9 +267,6 @@ mod tests {
         assert_eq!(plain(duration(403_200.0)), "403 ms");
         assert_eq!(plain(duration(66_000_000.0)), "66 s");
         assert_eq!(plain(duration(1_200_000_000.0)), "20 min");
-        assert_eq!(plain(age(66_000_000.0)), "66 s");
-        assert_eq!(plain(age(12_600_000_000.0)), "3.5 h");
-        assert_eq!(plain(age(2_592_000_000_000.0)), "30 d");
         assert_eq!(millis(112.4), "0.112");
         assert_eq!(moment(1_795_304_631_000_000), "2026-11-21 23:43:51 UTC");
         assert_eq!(moment(i64::MAX), "9223372036854775807 µs since 1970");

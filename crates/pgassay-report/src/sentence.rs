@@ -11,6 +11,7 @@ use pgassay_record::finding::{Confidence, Finding};
 use pgassay_record::observation::{Observation, WaitRow};
 use pgassay_record::run::{RelayFacts, Run};
 
+pub(crate) use crate::evidence::{fact, facts, first_sentences, gain};
 use crate::ledger::group_name;
 use crate::outline::{EQUIVALENCE_MARGIN, baseline_name, condition_title, variant_name};
 use crate::{number, outlook, reliability};
@@ -525,12 +526,6 @@ pub(crate) fn point_name(run: &Run, finding: &Finding) -> String {
     }
 }
 
-/// What a finding on a live server is about, such as `table public.orders`; empty for a mechanism.
-pub(crate) fn object(finding: &Finding) -> String {
-    let object = finding.object.as_ref();
-    object.map_or_else(String::new, ToString::to_string)
-}
-
 /// A finding's cost, as a difference if it compares two points.
 pub(crate) fn weight(finding: &Finding) -> String {
     match finding.difference_us {
@@ -553,10 +548,4 @@ fn interval(finding: &Finding) -> String {
             let [low, high] = it.map(number::signed_micros);
             format!(" [{low}, {high}]")
         })
-}
-
-/// The first two sentences of a suggested fix.
-pub(crate) fn first_sentences(text: &str) -> &str {
-    let mut stops = text.match_indices(". ").map(|(at, _)| at);
-    stops.nth(1).map_or(text, |at| &text[..=at])
 }

@@ -29,17 +29,17 @@ pub struct NormalizedStatement {
 
 /// A part of the normalized text.
 #[derive(Clone, Debug)]
-struct Part {
+struct StatementPart {
     text: String,
     /// What enters the fingerprint.
     canonical: String,
     /// A blank or a comment precedes it.
     is_spaced: bool,
-    kind: PartKind,
+    kind: StatementPartKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PartKind {
+enum StatementPartKind {
     /// A constant or a parameter.
     Value,
     Word,
@@ -81,8 +81,8 @@ pub fn normalize(sql: &str) -> NormalizedStatement {
 }
 
 /// The statement's parts, with a sign before a constant as part of it.
-fn parts(sql: &str) -> Vec<Part> {
-    let mut parts: Vec<Part> = Vec::new();
+fn parts(sql: &str) -> Vec<StatementPart> {
+    let mut parts: Vec<StatementPart> = Vec::new();
     let mut is_spaced = false;
     for (lexeme, text) in lexemes(sql) {
         let (text, canonical, kind) = match lexeme {
@@ -97,18 +97,23 @@ fn parts(sql: &str) -> Vec<Part> {
                 } else {
                     ""
                 };
-                (text.to_owned(), "$".to_owned(), PartKind::Value)
+                (text.to_owned(), "$".to_owned(), StatementPartKind::Value)
             }
-            SqlLexeme::Word => (text.to_owned(), text.to_lowercase(), PartKind::Word),
-            SqlLexeme::Cut => (CUT.to_owned(), String::new(), PartKind::Other),
-            SqlLexeme::Other => (text.to_owned(), text.to_owned(), PartKind::Other),
+            SqlLexeme::Word => (
+                text.to_owned(),
+                text.to_lowercase(),
+                StatementPartKind::Word,
+            ),
+            SqlLexeme::Cut => (CUT.to_owned(), String::new(), StatementPartKind::Other),
+            SqlLexeme::Other => (text.to_owned(), text.to_owned(), StatementPartKind::Other),
         };
         // `in'x'` must not become `in$1`, which is a word.
-        let touches = |before: &Part| {
-            (before.kind != PartKind::Other || before.text == "$") && kind != PartKind::Other
+        let touches = |before: &StatementPart| {
+            (before.kind != StatementPartKind::Other || before.text == "$")
+                && kind != StatementPartKind::Other
         };
         is_spaced |= parts.last().is_some_and(touches);
-        parts.push(Part {
+        parts.push(StatementPart {
             text,
             canonical,
             is_spaced,
@@ -121,7 +126,7 @@ fn parts(sql: &str) -> Vec<Part> {
 
 /// Removes a sign that belongs to the following constant: one that follows no operand. Returns whether
 /// the sign was preceded by a blank.
-fn absorb_sign(parts: &mut Vec<Part>) -> bool {
+fn absorb_sign(parts: &mut Vec<StatementPart>) -> bool {
     const BEFORE_OPERAND: [&str; 16] = [
         "select",
         "where",
@@ -144,9 +149,9 @@ fn absorb_sign(parts: &mut Vec<Part>) -> bool {
         return false;
     };
     let follows_operand = match before.kind {
-        PartKind::Value => true,
-        PartKind::Word => !BEFORE_OPERAND.contains(&before.canonical.as_str()),
-        PartKind::Other => {
+        StatementPartKind::Value => true,
+        StatementPartKind::Word => !BEFORE_OPERAND.contains(&before.canonical.as_str()),
+        StatementPartKind::Other => {
             matches!(before.text.as_str(), ")" | "]") || before.text.starts_with('"')
         }
     };
@@ -164,9 +169,9 @@ fn parameters_max(sql: &str) -> u32 {
 }
 
 /// Gives constants their numbers.
-fn number(parts: &mut [Part], mut last: u32) {
+fn number(parts: &mut [StatementPart], mut last: u32) {
     for part in parts {
-        if part.kind == PartKind::Value && part.text.is_empty() {
+        if part.kind == StatementPartKind::Value && part.text.is_empty() {
             last = last.saturating_add(1);
             part.text = format!("${last}");
         }
@@ -174,8 +179,8 @@ fn number(parts: &mut [Part], mut last: u32) {
 }
 
 /// Reduces lists of values in `IN (…)` and `ARRAY[…]` to their first elements.
-fn fold_lists(parts: &[Part]) -> Vec<Part> {
-    let mut folded: Vec<Part> = Vec::with_capacity(parts.len());
+fn fold_lists(parts: &[StatementPart]) -> Vec<StatementPart> {
+    let mut folded: Vec<StatementPart> = Vec::with_capacity(parts.len());
     let mut at = 0;
     while at < parts.len() {
         let part = &parts[at];
@@ -204,7 +209,7 @@ fn fold_lists(parts: &[Part]) -> Vec<Part> {
 
 /// The length of the first element of a list of values, and of all of them; `None` if it contains
 /// anything else, or does not end.
-fn list_of_values(parts: &[Part], closing: &str) -> Option<(usize, usize)> {
+fn list_of_values(parts: &[StatementPart], closing: &str) -> Option<(usize, usize)> {
     let end = parts.iter().position(|part| part.text == closing)?;
     let mut elements = parts[..end].split(|part| part.text == ",");
     let first = elements.clone().next()?.len();
@@ -212,25 +217,26 @@ fn list_of_values(parts: &[Part], closing: &str) -> Option<(usize, usize)> {
 }
 
 /// Whether these parts are a value, perhaps with a cast.
-fn is_value(parts: &[Part]) -> bool {
+fn is_value(parts: &[StatementPart]) -> bool {
     match parts {
-        [value] => value.kind == PartKind::Value,
+        [value] => value.kind == StatementPartKind::Value,
         [value, first, second, kind @ ..] => {
-            value.kind == PartKind::Value
+            value.kind == StatementPartKind::Value
                 && (first.text.as_str(), second.text.as_str()) == (":", ":")
                 && !kind.is_empty()
-                && kind.iter().all(|part| part.kind == PartKind::Word)
+                && kind.iter().all(|part| part.kind == StatementPartKind::Word)
         }
         _ => false,
     }
 }
 
 /// Reduces the rows of `VALUES` to the first if all look like it.
-fn fold_rows(parts: &[Part]) -> Vec<Part> {
-    let mut folded: Vec<Part> = Vec::with_capacity(parts.len());
+fn fold_rows(parts: &[StatementPart]) -> Vec<StatementPart> {
+    let mut folded: Vec<StatementPart> = Vec::with_capacity(parts.len());
     let mut at = 0;
     while at < parts.len() {
-        let is_values = parts[at].canonical == "values" && parts[at].kind == PartKind::Word;
+        let is_values =
+            parts[at].canonical == "values" && parts[at].kind == StatementPartKind::Word;
         folded.push(parts[at].clone());
         at += 1;
         let Some(first) = is_values.then(|| row(&parts[at..])).flatten() else {
@@ -256,7 +262,7 @@ fn fold_rows(parts: &[Part]) -> Vec<Part> {
 }
 
 /// The length of the row in parentheses with which the parts begin.
-fn row(parts: &[Part]) -> Option<usize> {
+fn row(parts: &[StatementPart]) -> Option<usize> {
     let mut depth = 0_u32;
     for (at, part) in parts.iter().enumerate() {
         match part.text.as_str() {
@@ -272,12 +278,12 @@ fn row(parts: &[Part]) -> Option<usize> {
 }
 
 /// Stands for what was folded. The fingerprint ignores it: a list of one value is the same statement.
-fn note(is_spaced: bool) -> Part {
-    Part {
+fn note(is_spaced: bool) -> StatementPart {
+    StatementPart {
         text: FOLDED.to_owned(),
         canonical: String::new(),
         is_spaced,
-        kind: PartKind::Other,
+        kind: StatementPartKind::Other,
     }
 }
 

@@ -64,7 +64,7 @@ struct IntervalSums {
 
 /// Adds up readings.
 #[derive(Debug, Default)]
-pub(super) struct Attribution {
+pub(super) struct LoadAttribution {
     pub sums: LoadSums,
     previous: Option<(f64, Vec<Sighting>)>,
     /// Statements of each session's current transaction.
@@ -78,7 +78,7 @@ struct SeenTransaction {
     executions: HashMap<u32, u64>,
 }
 
-impl Attribution {
+impl LoadAttribution {
     /// Adds one reading of all sessions. Times must not decrease.
     pub fn add(&mut self, at_us: f64, sightings: Vec<Sighting>) {
         self.sums.sweeps += 1;
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn an_execution_between_two_readings_has_all_of_the_time_between_them() {
-        let mut attribution = Attribution::default();
+        let mut attribution = LoadAttribution::default();
         for at_us in [0.0, 3e5, 17e5, 4e6] {
             attribution.add(at_us, vec![sighting(0, 7, 5)]);
         }
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn sums_of_parts_are_the_sum_of_the_whole() {
-        let mut parts = Attribution::default();
+        let mut parts = LoadAttribution::default();
         let mut total = LoadSums::default();
         let mut random = SplitMix64::new(3);
         let mut at_us = 123_456.0;
@@ -333,7 +333,7 @@ mod tests {
         let mut random = SplitMix64::new(11);
         let mut uniform = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
         let rate: f64 = KINDS.iter().map(|(mean_us, share)| share / mean_us).sum();
-        let mut attribution = Attribution::default();
+        let mut attribution = LoadAttribution::default();
         let (mut now_us, mut next_us, mut execution) = (0.0, 0.0, 0);
         let mut truth = [0.0; 4];
         while now_us < 2e9 {
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn executions_are_counted_by_transaction() {
-        let mut attribution = Attribution::default();
+        let mut attribution = LoadAttribution::default();
         for (at, transaction, started) in [(0, 1, 1), (1, 1, 2), (2, 1, 2), (3, 1, 3), (4, 2, 4)] {
             let mut seen = sighting(0, 5, started);
             seen.transaction_started_us = transaction;

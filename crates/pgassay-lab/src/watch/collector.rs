@@ -1,7 +1,7 @@
 //! Turns readings of sessions into sums, and sums into an [`Activity`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pgassay_knowledge::wait_event;
 use pgassay_profile::{
@@ -11,7 +11,7 @@ use pgassay_record::activity::{
     Activity, ActivitySession, ActivityWait, LoadCell, SessionStatus, StatementCounters,
 };
 
-use super::attribution::{Attribution, LoadSums, SessionActivity, Sighting, limited};
+use super::attribution::{LoadAttribution, LoadSums, SessionActivity, Sighting, limited};
 use super::names::ObjectNames;
 use super::reading_log::ReadingLog;
 use super::statements::StatementBook;
@@ -26,16 +26,22 @@ pub(super) struct Collector {
     session_index: HashMap<(u32, i64), u32>,
     waits: WaitBook,
     pub statements: StatementBook,
-    pub attribution: Attribution,
+    pub attribution: LoadAttribution,
     /// Sums up to the last [`Collector::take`].
     pub total: LoadSums,
     pub readings: Option<ReadingLog>,
     /// The largest numbers of sessions at one reading.
     pub hidden: u32,
     pub disabled: u32,
+    /// Client backends, except pgassay's.
     pub others: u32,
     /// Sessions that could not be read consistently, over all readings.
     pub unreadable: u64,
+}
+
+/// Locks a collector and ignores poisoning: a panic leaves at worst a reading uncounted.
+pub(super) fn locked(collector: &Mutex<Collector>) -> MutexGuard<'_, Collector> {
+    collector.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Collector {
@@ -47,7 +53,7 @@ impl Collector {
             session_index: HashMap::new(),
             waits: WaitBook::default(),
             statements: StatementBook::default(),
-            attribution: Attribution::default(),
+            attribution: LoadAttribution::default(),
             total: LoadSums::default(),
             readings: keeps_readings.then(ReadingLog::default),
             hidden: 0,
@@ -57,9 +63,15 @@ impl Collector {
         }
     }
 
+    /// Readings so far.
+    pub fn sweeps(&self) -> u64 {
+        self.total.sweeps + self.attribution.sums.sweeps
+    }
+
     /// Adds a reading of all sessions at a time in microseconds.
     pub fn add(&mut self, at_us: f64, sweep: SessionSweep) {
-        let (mut hidden, mut disabled, mut others) = (0, 0, sweep.idle);
+        let idle = sweep.idle.iter().filter(|pid| !self.own_pids.contains(pid));
+        let (mut hidden, mut disabled, mut others) = (0, 0, idle.count() as u32);
         self.unreadable += u64::from(sweep.unreadable);
         let mut sightings = Vec::with_capacity(sweep.sessions.len());
         for reading in sweep.sessions {
@@ -71,7 +83,7 @@ impl Collector {
                 SessionState::Disabled => disabled += 1,
                 _ => {}
             }
-            others += u32::from(reading.identity.user != 0);
+            others += u32::from(reading.identity.backend_type == "client backend");
             if let Some(sighting) = self.sighting(&reading) {
                 sightings.push(sighting);
                 if let Some(log) = &mut self.readings {
@@ -318,20 +330,19 @@ impl WaitBook {
     fn index(&mut self, wait: &SessionWait, major: &str) -> (u32, u32) {
         let index = match wait {
             SessionWait::None => 0,
-            SessionWait::Number(number) => match self.by_number.get(number) {
-                Some(&index) => index,
-                None => {
-                    let index = self.add(named(major, *number));
-                    self.by_number.insert(*number, index);
-                    index
-                }
-            },
-            SessionWait::Named(name) => match self.by_name.get(name) {
-                Some(&index) => index,
-                None => self.add(name.clone()),
-            },
+            SessionWait::Number(number) => self.number(*number, major),
+            SessionWait::Named(name) => self.add(name.clone()),
         };
         (index, self.kind_of[index as usize])
+    }
+
+    fn number(&mut self, number: u32, major: &str) -> u32 {
+        if let Some(&index) = self.by_number.get(&number) {
+            return index;
+        }
+        let index = self.add(named(major, number));
+        self.by_number.insert(number, index);
+        index
     }
 
     fn add(&mut self, name: NamedWait) -> u32 {
@@ -397,7 +408,7 @@ mod tests {
             Arc::make_mut(&mut checkpointer.identity).backend_type = "checkpointer".to_owned();
             SessionSweep {
                 sessions: vec![
-                    reading(1, SessionState::Active, SessionWait::Number(0x0300_0004)),
+                    reading(1, SessionState::Active, SessionWait::Number(0x0300_0005)),
                     reading(
                         2,
                         SessionState::IdleInTransaction,
@@ -407,7 +418,7 @@ mod tests {
                     checkpointer,
                     reading(9, SessionState::Active, SessionWait::None),
                 ],
-                idle: 1,
+                idle: vec![8],
                 unreadable: 0,
             }
         };

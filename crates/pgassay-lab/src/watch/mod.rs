@@ -1,8 +1,8 @@
 //! Watches what the sessions of a live server do, without a study.
 //!
 //! [`LiveWatch`] reads all sessions at random moments from the server's shared memory, or from
-//! `pg_stat_activity`, and divides their time among statements, states and waits (`attribution`). Once
-//! a second, [`catalog`] asks the server who blocks whom.
+//! `pg_stat_activity`, and divides their time among statements, states and waits (`attribution`). Beside
+//! that, once a second, [`catalog`] asks the server who blocks whom.
 //!
 //! Invariants: nothing is written on the server, and nothing is done to its processes. Every connection
 //! is read only, with limits on statements and on waiting for locks. What cannot be read is an entry of
@@ -13,78 +13,40 @@ pub mod catalog;
 mod collector;
 mod names;
 mod opening;
+mod options;
 mod reading_log;
 mod sampling;
 mod statements;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use pgassay_model::check::Check;
-use pgassay_profile::{LiveServer, Samples, own_cpu_ns, own_peak_bytes, process_cpu_ns};
-use pgassay_record::activity::{Activity, StatementCounters, WatchCost};
-use pgassay_wire::Exchange;
+use pgassay_profile::{Samples, own_cpu_ns, own_peak_bytes, process_cpu_ns};
+use pgassay_record::activity::{Activity, CatalogActivity, StatementCounters, WatchCost};
 
-use crate::connector::TimedStream;
 use crate::interrupt::Interrupt;
 use crate::system_env::monotonic_ns;
 use attribution::LoadSums;
 use catalog::CatalogWatch;
-use collector::Collector;
+use collector::{Collector, locked};
 use names::ObjectNames;
+pub use options::{Connect, WatchOptions, WatchedServer};
 pub use reading_log::StackColumns;
 use sampling::{SamplingPlan, SessionSource, sample};
 
-/// Readings per second without a request for more or fewer.
-const FREQUENCY_HZ: u32 = 40;
-/// How often the views are asked.
+/// How often the server's views are read.
 const TICK_EVERY: Duration = Duration::from_secs(1);
-/// The first time they are asked, after the first readings.
+/// The first time, after the first readings of the sessions.
 const FIRST_TICK_AFTER: Duration = Duration::from_millis(200);
 /// How soon an interrupt is noticed.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// Statements with a column of CPU samples.
 const COLUMNS_MAX: usize = 20;
-
-/// A server to watch.
-pub struct WatchedServer {
-    /// Its processes, if it runs on this machine.
-    pub live: Option<LiveServer>,
-    /// Opens a connection to it.
-    pub connect: Connect,
-}
-
-/// Opens a connection.
-pub type Connect = Box<dyn FnMut() -> Result<Exchange<TimedStream>> + Send>;
-
-/// How to watch.
-#[derive(Debug, Clone)]
-pub struct WatchOptions {
-    /// Readings of all sessions per second, on average. The views are queried at most ten times per
-    /// second, and with thousands of sessions memory is read less often, too.
-    pub frequency_hz: u32,
-    /// Keep the statements' normalized texts, and not only their fingerprints.
-    pub keeps_text: bool,
-    /// Backends that serve other connections of the caller; they are left out.
-    pub own_pids: BTreeSet<u32>,
-    /// Keep what is needed to divide CPU samples among statements; see [`LiveWatch::finish_with`].
-    pub keeps_readings: bool,
-}
-
-impl Default for WatchOptions {
-    fn default() -> Self {
-        Self {
-            frequency_hz: FREQUENCY_HZ,
-            keeps_text: true,
-            own_pids: BTreeSet::new(),
-            keeps_readings: false,
-        }
-    }
-}
 
 /// A watch of a live server.
 pub struct LiveWatch {
@@ -103,11 +65,6 @@ pub struct LiveWatch {
     cpu_before: (u64, BTreeMap<u32, u64>),
 }
 
-/// Locks a mutex and ignores poisoning: a panic leaves at worst a reading uncounted.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl LiveWatch {
     /// Learns how to read the server's memory, or falls back to `pg_stat_activity`, and takes the first
     /// reading of the views.
@@ -115,14 +72,19 @@ impl LiveWatch {
     /// # Errors
     /// The server accepts no connection, or its sessions cannot be read in either way.
     pub fn open(mut server: WatchedServer, options: &WatchOptions) -> Result<Self> {
+        let own_before_ns = own_cpu_ns();
+        let callers = options.own_pids.iter().copied();
+        let mut cpu_before: BTreeMap<u32, u64> = callers
+            .map(|pid| (pid, process_cpu_ns(pid).unwrap_or(0)))
+            .collect();
         let opened = opening::open(&mut server, options)?;
         let own_pids = opened.own_pids;
-        let backend_cpu = own_pids
-            .iter()
-            .filter(|_| server.live.is_some())
-            .filter_map(|&pid| Some((pid, process_cpu_ns(pid)?)));
+        // The others have started for this watch.
+        for pid in &own_pids {
+            cpu_before.entry(*pid).or_insert(0);
+        }
         Ok(Self {
-            cpu_before: (own_cpu_ns(), backend_cpu.collect()),
+            cpu_before: (own_before_ns, cpu_before),
             collector: Mutex::new(Collector::new(
                 &opened.major,
                 own_pids,
@@ -142,13 +104,29 @@ impl LiveWatch {
 
     /// Backends that serve pgassay, also those of [`WatchOptions::own_pids`].
     pub fn own_pids(&self) -> BTreeSet<u32> {
-        locked(&self.collector).own_pids.clone()
+        let mut pids = locked(&self.collector).own_pids.clone();
+        if let SessionSource::Query(query) = &self.source {
+            pids.insert(query.own_pid());
+        }
+        pids
     }
 
-    /// Reads the sessions until then, or an interrupt, and asks the views once a second.
+    /// Transactions of pgassay's own since the start, which the server counts too.
+    pub fn own_transactions(&self) -> u64 {
+        let of_catalog = self
+            .catalog
+            .as_ref()
+            .map_or(0, CatalogWatch::transactions_sent);
+        of_catalog + locked(&self.collector).sweeps() * self.source.statements()
+    }
+
+    /// Reads the sessions until then, or an interrupt, and the server's views once a second.
     ///
     /// # Errors
     /// The server has stopped, or ended the connection. What was seen so far is kept.
+    ///
+    /// # Panics
+    /// Never: sampling does not panic.
     pub fn run_until(&mut self, until: Instant, interrupt: &Interrupt) -> Result<()> {
         let is_over = AtomicBool::new(false);
         let plan = SamplingPlan {
@@ -165,6 +143,12 @@ impl LiveWatch {
             ..
         } = self;
         let statements = source.statements();
+        let context = TickContext {
+            collector,
+            epoch_ns: plan.epoch_ns,
+            transactions: statements,
+            is_last: false,
+        };
         let sampled = thread::scope(|scope| {
             let sampling = scope.spawn(|| sample(source, collector, &plan));
             let mut due = ticked.map_or(Instant::now() + FIRST_TICK_AFTER, |it| it + TICK_EVERY);
@@ -176,7 +160,7 @@ impl LiveWatch {
                 if Instant::now() >= due {
                     due = Instant::now() + TICK_EVERY;
                     *ticked = Some(Instant::now());
-                    tick(catalog.as_mut(), collector, plan.epoch_ns);
+                    tick(catalog.as_mut(), &context);
                 }
                 let left = until.saturating_duration_since(Instant::now());
                 thread::sleep(left.min(CHECK_EVERY).max(Duration::from_millis(1)));
@@ -197,10 +181,16 @@ impl LiveWatch {
         let sums = locked(&self.collector).take();
         self.read_missing_names(&sums);
         let (mut activity, _) = self.describe(&sums, &BTreeMap::new());
-        if let Some(watch) = &self.catalog {
-            activity.blocking = watch.blocking();
+        if let Some(catalog) = &self.catalog {
+            activity.blocking = catalog.blocking();
         }
         activity
+    }
+
+    /// Reads tables, indexes and the server's state, with what was counted since the last call, or since
+    /// the start; `None` without a connection. It takes as long as a reading at the end.
+    pub fn read_catalog(&mut self) -> Option<CatalogActivity> {
+        self.catalog.as_mut()?.refresh()
     }
 
     /// Everything that was seen, with the last reading of the views.
@@ -216,24 +206,35 @@ impl LiveWatch {
         samples: Option<&Samples>,
         is_ours: impl Fn(u32) -> bool,
     ) -> (Activity, Option<StackColumns>) {
+        let mut catalog = self.catalog.take();
+        let last = TickContext {
+            collector: &self.collector,
+            epoch_ns: self.epoch_ns,
+            transactions: self.source.statements(),
+            is_last: true,
+        };
+        tick(catalog.as_mut(), &last);
         locked(&self.collector).take();
         let sums = std::mem::take(&mut locked(&self.collector).total);
         self.read_missing_names(&sums);
-        // Its backend ends with it.
-        let cost = self.cost();
-        let asked = self.catalog.take().map(CatalogWatch::finish);
-        let no_counters = BTreeMap::new();
-        let counters = asked.as_ref().map_or(&no_counters, |it| &it.counters);
-        let (mut activity, statements) = self.describe(&sums, counters);
-        activity.cost = cost;
-        if let Some(asked) = asked {
-            activity.cost.statements_sent += asked.statements_sent;
-            activity.blocking = asked.blocking;
-            activity.idle_lock_holders = asked.idle_lock_holders;
-            activity.catalog = asked.catalog;
-            activity.marks = asked.marks;
-            activity.unavailable.extend(asked.unavailable);
+        // Its backend ends with the last reading.
+        let mut cost = self.cost();
+        let read = catalog.map(CatalogWatch::finish);
+        let counters = read.as_ref().map(|it| &it.counters);
+        let none = BTreeMap::new();
+        let (mut activity, statements) = self.describe(&sums, counters.unwrap_or(&none));
+        if let Some(read) = read {
+            cost.statements_sent += read.statements_sent;
+            activity.blocking = read.blocking;
+            activity.idle_lock_holders = read.idle_lock_holders;
+            activity.catalog = read.catalog;
+            activity.marks = read.marks;
+            read.transactions.fill(&mut activity.timeline);
+            activity.marks.extend(catalog::stalls(&activity.timeline));
+            activity.marks.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
+            activity.unavailable.extend(read.unavailable);
         }
+        activity.cost = cost;
         let collector = locked(&self.collector);
         let columns = samples
             .zip(collector.readings.as_ref())
@@ -287,10 +288,8 @@ impl LiveWatch {
         }
         let read = match &mut self.source {
             SessionSource::Query(query) => ObjectNames::read(query.exchange()).map_err(Into::into),
-            SessionSource::Memory(_) => {
-                opening::connect(&mut self.server, &mut self.statements_sent)
-                    .and_then(|mut exchange| Ok(ObjectNames::read(&mut exchange)?))
-            }
+            SessionSource::Memory(_) => opening::connect(&mut self.server.connect)
+                .and_then(|mut exchange| Ok(ObjectNames::read(&mut exchange)?)),
         };
         self.statements_sent += ObjectNames::STATEMENTS;
         match read {
@@ -351,16 +350,35 @@ impl LiveWatch {
     }
 }
 
-/// Asks the views who blocks the sessions that wait for locks.
-fn tick(catalog: Option<&mut CatalogWatch>, collector: &Mutex<Collector>, epoch_ns: u64) {
+/// When and how the views are asked.
+struct TickContext<'a> {
+    collector: &'a Mutex<Collector>,
+    epoch_ns: u64,
+    /// Transactions of one reading of all sessions.
+    transactions: u64,
+    is_last: bool,
+}
+
+/// Asks the server who blocks the sessions that wait for locks.
+fn tick(catalog: Option<&mut CatalogWatch>, context: &TickContext<'_>) {
     let Some(catalog) = catalog else { return };
-    let (waiters, start_us) = {
-        let collector = locked(collector);
-        (collector.lock_waiters(), collector.start_us())
+    let (waiters, start_us, sweeps) = {
+        let collector = locked(context.collector);
+        (
+            collector.lock_waiters(),
+            collector.start_us(),
+            collector.sweeps(),
+        )
     };
-    let now_us = monotonic_ns().saturating_sub(epoch_ns) as f64 / 1e3;
+    catalog.note_own_transactions(sweeps * context.transactions);
+    let now_us = monotonic_ns().saturating_sub(context.epoch_ns) as f64 / 1e3;
     let at_us = now_us - start_us.unwrap_or(now_us);
-    if let Err(error) = catalog.tick(at_us, &waiters) {
+    let asked = if context.is_last {
+        catalog.last_tick(at_us, &waiters)
+    } else {
+        catalog.tick(at_us, &waiters)
+    };
+    if let Err(error) = asked {
         tracing::debug!(%error, "cannot ask who blocks whom");
     }
 }

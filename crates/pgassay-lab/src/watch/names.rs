@@ -3,32 +3,41 @@
 use std::collections::BTreeMap;
 
 use pgassay_server::TimedStream;
-use pgassay_wire::{Exchange, ExchangeError};
+use pgassay_wire::{Exchange, ExchangeError, QueryResult};
 
 /// Names by OID.
 #[derive(Debug, Default)]
 pub(super) struct ObjectNames {
     databases: BTreeMap<u32, String>,
     users: BTreeMap<u32, String>,
+    /// The backend that answered. Behind a pooler it is not the one that the connection names.
+    pub own_pid: Option<u32>,
 }
 
 impl ObjectNames {
     /// Statements that [`ObjectNames::read`] sends.
-    pub const STATEMENTS: u64 = 2;
+    pub const STATEMENTS: u64 = 1;
 
-    /// Reads all names.
+    /// Reads all names in one transaction.
     pub fn read(exchange: &mut Exchange<TimedStream>) -> Result<Self, ExchangeError> {
-        let mut of = |sql: &str| -> Result<BTreeMap<u32, String>, ExchangeError> {
-            let answer = exchange.query(sql)?.pop().unwrap_or_default();
-            let pair = |row: Vec<Option<String>>| {
-                let [oid, name] = <[_; 2]>::try_from(row).ok()?;
-                Some((oid?.parse().ok()?, name?))
-            };
-            Ok(answer.rows.into_iter().filter_map(pair).collect())
+        let sql = "begin transaction read only; set local search_path = pg_catalog, pg_temp; \
+                   set local statement_timeout = '10s'; set local lock_timeout = '100ms'; \
+                   select pg_backend_pid(), null; select oid, datname from pg_database; \
+                   select oid, rolname from pg_roles; commit";
+        let mut answers = match exchange.query(sql) {
+            Ok(answers) => answers.into_iter().filter(|it| !it.columns.is_empty()),
+            Err(error) => {
+                // The error left a transaction.
+                exchange.run("rollback")?;
+                return Err(error);
+            }
         };
+        let mut next = || named_oids(answers.next().unwrap_or_default());
+        let own_pid = next().into_keys().next();
         Ok(Self {
-            databases: of("select oid, datname from pg_database")?,
-            users: of("select oid, rolname from pg_roles")?,
+            own_pid,
+            databases: next(),
+            users: next(),
         })
     }
 
@@ -47,6 +56,14 @@ impl ObjectNames {
     pub fn user(&self, oid: u32) -> String {
         named(&self.users, oid)
     }
+}
+
+fn named_oids(answer: QueryResult) -> BTreeMap<u32, String> {
+    let pair = |row: Vec<Option<String>>| {
+        let [oid, name] = <[_; 2]>::try_from(row).ok()?;
+        Some((oid?.parse().ok()?, name.unwrap_or_default()))
+    };
+    answer.rows.into_iter().filter_map(pair).collect()
 }
 
 fn named(names: &BTreeMap<u32, String>, oid: u32) -> String {

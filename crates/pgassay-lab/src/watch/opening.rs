@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use pgassay_model::check::Check;
 use pgassay_profile::{LiveServer, SessionQuery, SessionReader, SessionsError};
 use pgassay_wire::Exchange;
 
 use super::catalog::{CatalogOptions, CatalogWatch};
 use super::names::ObjectNames;
+use super::options::{Connect, WatchOptions, WatchedServer};
 use super::sampling::SessionSource;
-use super::{Connect, WatchOptions, WatchedServer};
 use crate::connector::TimedStream;
 use crate::major_version::major_of;
 use crate::observe::waits::{refusal, wait_reader};
@@ -30,49 +30,66 @@ pub(super) struct Opened {
     pub statements_sent: u64,
 }
 
-/// A connection that cannot write, and gives up on locks before others queue behind it.
-pub(super) fn connect(
-    server: &mut WatchedServer,
-    statements_sent: &mut u64,
-) -> Result<Exchange<TimedStream>> {
-    *statements_sent += 1;
-    read_only(&mut server.connect, "100ms")
+/// A connection for readings that are transactions with their own settings. It sets nothing for the
+/// session: behind a pooler, other clients would inherit it.
+pub(super) fn connect(connect: &mut Connect) -> Result<Exchange<TimedStream>> {
+    let exchange = connect()?;
+    exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
+    Ok(exchange)
 }
 
-fn read_only(connect: &mut Connect, lock_timeout: &str) -> Result<Exchange<TimedStream>> {
-    let mut exchange = connect()?;
-    exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
-    exchange.run(&format!(
+/// A connection for learning: it cannot write, and ends afterward.
+fn connect_to_learn(connect: &mut Connect) -> Result<Exchange<TimedStream>> {
+    let mut exchange = self::connect(connect)?;
+    let answering = exchange.value("select pg_catalog.pg_backend_pid()")?;
+    let pid = exchange.backend().map(|it| it.pid.to_string());
+    if answering != pid {
+        bail!("the connection goes through a pooler, so the server's memory cannot be read");
+    }
+    // Learning where waits are takes a wait for a lock of our own, of some milliseconds.
+    exchange.run(
         "set default_transaction_read_only = on; set statement_timeout = '10s'; \
-         set lock_timeout = '{lock_timeout}'; set application_name = 'pgassay'"
-    ))?;
+         set lock_timeout = '5s'; set search_path = pg_catalog, pg_temp; \
+         set application_name = 'pgassay'",
+    )?;
     Ok(exchange)
 }
 
 pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result<Opened> {
-    let mut statements_sent = 0;
-    let mut exchange = connect(server, &mut statements_sent)?;
+    let mut exchange = connect(&mut server.connect)?;
     let version = exchange.parameter("server_version").map(major_of);
     let names =
         ObjectNames::read(&mut exchange).context("cannot read the names of databases and users")?;
     let mut own_pids = options.own_pids.clone();
-    own_pids.extend(exchange.backend().map(|it| it.pid.cast_unsigned()));
+    own_pids.extend(names.own_pid);
     let mut unavailable = Vec::new();
-    let catalog = open_catalog(server, options, &mut statements_sent);
-    let catalog = catalog
-        .map_err(|why| unavailable.push(not_asked(&why)))
-        .ok();
-    own_pids.extend(catalog.as_ref().map(CatalogWatch::own_pid));
     let live = server.live.clone();
-    let learned = live.map(|live| learn(&live, &mut server.connect, &mut exchange));
+    let learned = live.map(|live| learn(&live, &mut server.connect));
     let source = match learned {
-        // The connection is no longer needed.
         Some(Ok(reader)) => SessionSource::Memory(Box::new(reader)),
         failed => {
             if let Some(Err(why)) = failed {
                 unavailable.push(not_in_memory(&why));
             }
             SessionSource::Query(Box::new(SessionQuery::open(exchange)?))
+        }
+    };
+    let catalog = match catalog(&mut server.connect, options.keeps_text) {
+        Ok(catalog) => {
+            own_pids.insert(catalog.own_pid());
+            Some(catalog)
+        }
+        Err(error) => {
+            unavailable.push(Check {
+                name: "views".to_owned(),
+                value: "none".to_owned(),
+                limitation: Some(format!(
+                    "the server's views cannot be read, so blocking, tables and indexes are unknown: \
+                     {error:#}"
+                )),
+                fix: None,
+            });
+            None
         }
     };
     Ok(Opened {
@@ -82,47 +99,30 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
         major: version.unwrap_or_default(),
         own_pids,
         unavailable,
-        statements_sent: statements_sent + ObjectNames::STATEMENTS + LEARNING_STATEMENTS,
+        statements_sent: ObjectNames::STATEMENTS + LEARNING_STATEMENTS,
     })
 }
 
-/// The views have a connection of their own: they can be slow, and readings of sessions must not wait.
-fn open_catalog(
-    server: &mut WatchedServer,
-    options: &WatchOptions,
-    statements_sent: &mut u64,
-) -> Result<CatalogWatch> {
-    let exchange = connect(server, statements_sent)?;
-    let keeps_text = options.keeps_text;
+fn catalog(connect: &mut Connect, keeps_text: bool) -> Result<CatalogWatch> {
+    let exchange = self::connect(connect)?;
     CatalogWatch::open(exchange, &CatalogOptions { keeps_text })
 }
 
-/// Why the server's views are not read.
-fn not_asked(why: &anyhow::Error) -> Check {
-    Check {
-        name: "views".to_owned(),
-        value: "none".to_owned(),
-        limitation: Some(format!(
-            "{why:#}; blockers, tables, indexes and the server's state are not shown"
-        )),
-        fix: None,
-    }
-}
-
 /// About as many statements as learning takes.
-const LEARNING_STATEMENTS: u64 = 10;
+const LEARNING_STATEMENTS: u64 = 15;
 
-/// Learns where sessions are in memory, on a connection and one or two more that are closed afterward.
-fn learn(
-    live: &LiveServer,
-    connect: &mut Connect,
-    observer: &mut Exchange<TimedStream>,
-) -> Result<SessionReader> {
-    // Learning where waits are takes a wait for a lock of our own, of some milliseconds.
-    let mut open = || read_only(connect, "5s");
+/// Learns where sessions are in memory, on connections that are closed afterward.
+fn learn(live: &LiveServer, connect: &mut Connect) -> Result<SessionReader> {
+    let mut open = || connect_to_learn(connect);
+    let mut observer = open()?;
     let waits = wait_reader(live, Some(&mut open))?;
     let mut subject = open()?;
-    Ok(SessionReader::learn(live, waits, &mut subject, observer)?)
+    Ok(SessionReader::learn(
+        live,
+        waits,
+        &mut subject,
+        &mut observer,
+    )?)
 }
 
 /// Why sessions are not read from memory.

@@ -11,7 +11,7 @@ use pgassay_record::activity::ActivitySource;
 use pgassay_script::Rng;
 use pgassay_server::TimedStream;
 
-use super::collector::Collector;
+use super::collector::{Collector, locked};
 use crate::system_env::monotonic_ns;
 
 /// Queries of `pg_stat_activity` per second, at most.
@@ -19,6 +19,8 @@ const QUERIES_HZ: u32 = 10;
 /// A reading may take this share of the time until the next one; with thousands of sessions there are
 /// fewer readings.
 const COST_MAX: f64 = 0.02;
+/// Likewise a query, which also waits for the network.
+const QUERY_MAX: f64 = 0.1;
 
 /// Where readings come from.
 pub(super) enum SessionSource {
@@ -46,6 +48,14 @@ impl SessionSource {
             Self::Memory(reader) => Ok(reader.sweep()?),
             Self::Query(query) => Ok(query.sweep()?),
         }
+    }
+
+    /// The pause after a reading that took this long, at least.
+    fn pause_after(&self, cost: Duration) -> Duration {
+        cost.div_f64(match self {
+            Self::Memory(_) => COST_MAX,
+            Self::Query(_) => QUERY_MAX,
+        })
     }
 
     /// The mean time between two readings.
@@ -100,7 +110,7 @@ pub(super) fn sample(
         sampled.readings += 1;
         let middle_ns = u64::midpoint(before_ns, after_ns);
         let at_us = middle_ns.saturating_sub(plan.epoch_ns) as f64 / 1e3;
-        super::locked(collector).add(at_us, sweep);
+        locked(collector).add(at_us, sweep);
         let now = Instant::now();
         if now >= plan.until || plan.is_over.load(Ordering::Relaxed) {
             return Ok(sampled);
@@ -108,9 +118,7 @@ pub(super) fn sample(
         let cost = Duration::from_nanos(monotonic_ns() - before_ns);
         let uniform = (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
         let pause = interval.mul_f64(0.5 + uniform);
-        let next = plan
-            .until
-            .min(now + pause.max(cost.mul_f64(1.0 / COST_MAX)));
+        let next = plan.until.min(now + pause.max(source.pause_after(cost)));
         thread::sleep(next.saturating_duration_since(Instant::now()));
     }
 }

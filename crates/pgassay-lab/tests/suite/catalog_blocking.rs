@@ -6,7 +6,7 @@ use pgassay_server::Server;
 
 use crate::catalog_common::{VERSIONS, Waiter, exchange, execute, lock_waiters, open, pid, start};
 
-const TABLES: &str = "create schema shop; \
+const TABLES: &str = "create extension pg_stat_statements; create schema shop; \
      create table shop.orders (id int primary key, n int); insert into shop.orders values (1, 0); \
      create table shop.other (id int primary key, n int); insert into shop.other values (1, 0)";
 const UPDATE: &str = "update shop.orders set n = n + 1 where id = 1";
@@ -99,8 +99,14 @@ fn check_three_levels(server: &Server, version: &str) {
         format!("select pg_terminate_backend({});", pid(&root))
     );
     assert!(episode.is_lasting && blocker.transaction_age_us > Some(0.0));
-    // Three sessions waited for the second between the two readings, at least.
-    assert!(episode.waited_us >= 3e6 - 1.0, "{version}: {episode:?}");
+    // From 14, by the server's clock, which the times of these ticks do not follow.
+    if ["9.6", "12"].contains(&version) {
+        assert!(
+            (episode.waited_us - 3e6).abs() < 1.0,
+            "{version}: {episode:?}"
+        );
+    }
+    assert!(episode.waited_us > 0.0);
 
     execute(&mut root, "rollback");
     second.finish().expect("the second goes on");
@@ -112,7 +118,7 @@ fn check_three_levels(server: &Server, version: &str) {
     assert_eq!(result.blocking.len(), 1, "{version}");
     assert!(!result.blocking[0].is_lasting, "{version}");
     assert_eq!(result.blocking[0].blocked.len(), 3, "{version}");
-    assert_eq!(result.blocking[0].last_seen_us, 1e6);
+    assert!((result.blocking[0].last_seen_us - 1e6).abs() < 1e-6);
     let storms = result.marks.iter();
     let storms: Vec<_> = storms
         .filter(|it| it.kind == LoadMarkKind::LockStorm)
@@ -322,6 +328,57 @@ fn a_statement_of_100_kb_is_named_whole() {
             let waits = &episode.blocked[0];
             assert_eq!(waits.statement.is_some(), keeps_text);
         }
+        execute(&mut root, "rollback");
+        waiter.finish().expect("it goes on");
+        server.stop().expect("the server stops");
+    }
+}
+
+/// The server converts texts from the encoding of our database, although those of other databases have
+/// others, and fails if it cannot.
+#[test]
+fn a_text_of_a_database_with_another_encoding_is_no_error() {
+    for version in ["9.6", "18"] {
+        let Some(server) = prepared_server(version) else {
+            continue;
+        };
+        let mut root = server.connect().expect("a connection");
+        execute(
+            &mut root,
+            "create database japanese encoding 'EUC_JP' lc_collate 'C' lc_ctype 'C' \
+             template template0",
+        );
+        execute(&mut root, "begin");
+        execute(&mut root, "update shop.orders as \"\u{c0}t\" set n = 1");
+        let waiter = Waiter::start(&server, "", UPDATE);
+        let options = CatalogOptions { keeps_text: true };
+        let exchange = exchange(&server, "dbname=japanese");
+        let mut watch = CatalogWatch::open(exchange, &options).expect("the watch opens");
+        watch.tick(0.0, &[waiter.pid]).expect("a tick");
+        let result = watch.finish();
+        let names: Vec<&str> = result
+            .unavailable
+            .iter()
+            .map(|it| it.name.as_str())
+            .collect();
+        assert_eq!(
+            names,
+            ["pg_stat_statements"],
+            "{version}: {:?}",
+            result.unavailable
+        );
+        let episode = &result.blocking[0];
+        let statement = episode.root.statement.as_deref();
+        let expected = "update shop.orders as \"\u{c0}t\" set n = $1";
+        assert_eq!(statement, Some(expected), "{version}");
+        // The name of a relation is known only within its database.
+        let hold = episode.root.holds.as_ref().expect("it holds a lock");
+        assert_eq!(hold.relation.database, server.database());
+        assert_eq!(
+            (hold.relation.name.as_str(), hold.relation.oid > 0),
+            ("", true)
+        );
+        assert_eq!(episode.root.database, server.database());
         execute(&mut root, "rollback");
         waiter.finish().expect("it goes on");
         server.stop().expect("the server stops");

@@ -86,6 +86,9 @@ fn counters_equal_known_work() {
         check_table(&items(&result), version);
         check_statement(&mut asker, &result, version);
         check_server(&server, &result, version);
+        // Nothing has happened since.
+        let later = items(&open(&server).finish());
+        assert_eq!((later.sequential_scans, later.inserted), (0, 0));
         server.stop().expect("the server stops");
     }
 }
@@ -103,7 +106,9 @@ fn check_table(items: &TableActivity, version: &str) {
     assert_eq!(counted, [3, 3000, 11, 10, 4, 4, 2], "{version}: {items:?}");
     assert_eq!(items.relation.schema, "shop");
     assert_eq!(items.estimated_rows, Some(1000.0));
-    assert_eq!((items.live_rows, items.dead_rows), (1008, 6), "{version}");
+    // Four dead rows are of HOT updates, which the next update may have removed.
+    assert_eq!(items.live_rows, 1008, "{version}");
+    assert!((2..=6).contains(&items.dead_rows), "{version}: {items:?}");
     assert_eq!(items.modified_since_analyze, 16, "{version}");
     assert!((items.vacuum_threshold - 7.0).abs() < 1e-9);
     assert!((items.analyze_threshold - 150.0).abs() < 1e-9);

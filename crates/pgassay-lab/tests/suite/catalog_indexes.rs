@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use pgassay_record::activity::{CatalogActivity, IndexActivity};
 use pgassay_server::Server;
+use pgassay_test_support::wait_until;
 
 use crate::catalog_common::{VERSIONS, Waiter, execute, open, start};
 
@@ -35,7 +36,6 @@ create index parent_col on parent ("col,""x") where id > 3;
 create index parent_gin on parent using gin ((array[id]));
 insert into parent select g, g from generate_series(1, 100) g;
 insert into child select g, g, g, g, 'n', g from generate_series(1, 100) g;
-delete from parent where id > 5 and not exists (select 1 from child where parent.id = covered);
 "#;
 
 fn by_name(catalog: &CatalogActivity) -> BTreeMap<&str, &IndexActivity> {
@@ -57,13 +57,16 @@ fn redundant_unused_and_invalid_indexes_and_uncovered_keys_are_named() {
 fn check(server: &Server, version: &str) {
     let mut connection = server.connect().expect("a connection");
     execute(&mut connection, SETUP);
-    execute(&mut connection, "begin; select * from parent");
+    execute(
+        &mut connection,
+        "begin isolation level repeatable read; select * from parent",
+    );
     // It waits for the transaction, and is invalid until then, and afterwards if it is ended.
     let build = "create index concurrently building on \"we,ird \"\"s\".child (id, n)";
     let building = Waiter::start(server, "", build);
     let watch = open(server);
-    let result = watch.finish();
-    let catalog = result.catalog.expect("a catalog");
+    write_parent(server);
+    let catalog = watch.finish().catalog.expect("a catalog");
     let indexes = by_name(&catalog);
     let building_now = indexes["building"];
     assert!(
@@ -80,6 +83,7 @@ fn check(server: &Server, version: &str) {
     );
     assert_eq!(keys[0].table.schema, "we,ird \"s");
     assert_eq!(keys[0].referenced.name, "parent");
+    assert_eq!(keys[0].referenced_writes, 2, "{version}");
 
     let mut other = server.connect().expect("a connection");
     execute(
@@ -91,6 +95,23 @@ fn check(server: &Server, version: &str) {
     let left = by_name(&catalog)["building"];
     assert!(!left.is_valid && !left.is_being_built, "{version}");
     assert_eq!(left.columns, ["id", "n"]);
+}
+
+/// One row of the referenced table is updated and deleted.
+fn write_parent(server: &Server) {
+    let mut writer = server.connect().expect("a connection");
+    execute(
+        &mut writer,
+        "set search_path = \"we,ird \"\"s\"; insert into parent values (500, 1)",
+    );
+    execute(&mut writer, "update parent set id = 501 where id = 500");
+    execute(&mut writer, "delete from parent where id = 501");
+    writer.close().expect("it closes");
+    let mut asker = server.connect().expect("a connection");
+    wait_until("the writes are counted", || {
+        let sql = "select n_tup_del = 1 from pg_stat_user_tables where relname = 'parent'";
+        asker.value(sql).expect("the query succeeds").as_deref() == Some("t")
+    });
 }
 
 fn check_indexes(indexes: &BTreeMap<&str, &IndexActivity>, version: &str) {

@@ -6,3 +6,4 @@ mod catalog_counters;
 mod catalog_indexes;
 mod catalog_rights;
 mod catalog_state;
+mod watch_sessions;

@@ -258,8 +258,9 @@ impl Pointers {
         let all = &window.0;
         let own_text = u64_at(entry, text);
         let own_application = u64_at(entry, application);
-        let neighbor = |start: usize, sign: i64| -> Option<usize> {
-            let expected = own_text.wrapping_add_signed(sign * text_bytes as i64);
+        let next = own_text.wrapping_add(text_bytes as u64);
+        let previous = own_text.wrapping_sub(text_bytes as u64);
+        let neighbor = |start: usize, expected: u64| -> Option<usize> {
             let other = u64_at(all, start + application);
             let apart = other.abs_diff(own_application) as usize;
             (u64_at(all, start + text) == expected && (16..=4096).contains(&apart)).then_some(apart)
@@ -267,7 +268,8 @@ impl Pointers {
         let mut found = (text.max(application) + 8..=ENTRY_BYTES_MAX)
             .step_by(8)
             .filter_map(|stride| {
-                let apart = neighbor(BEFORE + stride, 1).or_else(|| neighbor(BEFORE - stride, -1));
+                let apart =
+                    neighbor(BEFORE + stride, next).or_else(|| neighbor(BEFORE - stride, previous));
                 apart.map(|apart| (stride, apart))
             });
         match (found.next(), found.next()) {

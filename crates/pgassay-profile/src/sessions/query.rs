@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-use pgassay_wire::{Exchange, ExchangeError};
+use pgassay_wire::{Exchange, ExchangeError, QueryResult};
 
 use super::learning::{major, micros};
 use super::reader::SessionSweep;
@@ -17,7 +17,10 @@ use crate::waits::activity::NamedWait;
 /// A connection for reading all sessions.
 pub struct SessionQuery<S> {
     exchange: Exchange<S>,
-    sql: String,
+    major: u32,
+    /// Send texts as they are: another database's may be invalid in this one's encoding.
+    is_raw: bool,
+    own_pid: u32,
     text_bytes: usize,
     identities: HashMap<u32, Arc<SessionIdentity>>,
 }
@@ -28,10 +31,13 @@ impl<S: Read + Write> SessionQuery<S> {
     /// # Errors
     /// An error of the server, as before 9.6, or of the connection.
     pub fn open(mut exchange: Exchange<S>) -> Result<Self, ExchangeError> {
-        let setting = "select setting from pg_settings where name = 'track_activity_query_size'";
+        let setting = "select setting from pg_catalog.pg_settings \
+                       where name operator(pg_catalog.=) 'track_activity_query_size'";
         let text_bytes = exchange.value(setting)?.and_then(|it| it.parse().ok());
         let mut query = Self {
-            sql: sql(major(&exchange)),
+            major: major(&exchange),
+            is_raw: false,
+            own_pid: 0,
             text_bytes: text_bytes.unwrap_or(1024),
             exchange,
             identities: HashMap::new(),
@@ -40,11 +46,9 @@ impl<S: Read + Write> SessionQuery<S> {
         Ok(query)
     }
 
-    /// The PID of this connection's backend; 0 if unknown.
+    /// The PID of the backend that answered last; 0 if unknown. Behind a pooler it can change.
     pub fn own_pid(&self) -> u32 {
-        self.exchange
-            .backend()
-            .map_or(0, |it| it.pid.cast_unsigned())
+        self.own_pid
     }
 
     /// The connection, for other queries.
@@ -57,11 +61,17 @@ impl<S: Read + Write> SessionQuery<S> {
     /// # Errors
     /// An error of the server or of the connection.
     pub fn sweep(&mut self) -> Result<SessionSweep, ExchangeError> {
-        let answer = self.exchange.query(&self.sql)?.pop().unwrap_or_default();
+        let answers = self.ask()?;
+        let mut answers = answers.into_iter().filter(|it| !it.columns.is_empty());
+        let mut rows = || answers.next().unwrap_or_default().rows;
+        let own_pid = rows().into_iter().flatten().next().flatten();
+        self.own_pid = own_pid.and_then(|it| it.parse().ok()).unwrap_or(0);
         let mut sweep = SessionSweep::default();
-        for row in answer.rows {
+        for row in rows() {
             match self.reading(row) {
-                Some(reading) if reading.state == SessionState::Idle => sweep.idle += 1,
+                Some(reading) if reading.state == SessionState::Idle => {
+                    sweep.idle.push(reading.identity.pid);
+                }
                 Some(reading) => sweep.sessions.push(reading),
                 None => sweep.unreadable += 1,
             }
@@ -70,6 +80,23 @@ impl<S: Read + Write> SessionQuery<S> {
             self.identities.clear();
         }
         Ok(sweep)
+    }
+
+    fn ask(&mut self) -> Result<Vec<QueryResult>, ExchangeError> {
+        let error = match self.exchange.query(&sql(self.major, self.is_raw)) {
+            Ok(answers) => return Ok(answers),
+            Err(error) => error,
+        };
+        // Errors about characters that cannot be converted.
+        let is_of_encoding = matches!(&error, ExchangeError::Server(it)
+            if ["22021", "22P05"].contains(&it.sqlstate.as_str()));
+        // The error left a transaction.
+        self.exchange.run("rollback")?;
+        if !is_of_encoding || self.is_raw {
+            return Err(error);
+        }
+        self.is_raw = true;
+        self.ask()
     }
 
     fn reading(&mut self, row: Vec<Option<String>>) -> Option<SessionReading> {
@@ -141,17 +168,26 @@ impl<S: Read + Write> SessionQuery<S> {
     }
 }
 
-fn sql(major: u32) -> String {
+/// One transaction with its own settings: behind a pooler, other clients would inherit those of the
+/// session.
+fn sql(major: u32, is_raw: bool) -> String {
     let backend_type = if major >= 10 { "backend_type" } else { "null" };
     let query_id = if major >= 14 { "query_id" } else { "null" };
+    let encoding = if is_raw {
+        "set local client_encoding = 'SQL_ASCII'; "
+    } else {
+        ""
+    };
     let [started, transaction, activity, changed] =
         ["backend_start", "xact_start", "query_start", "state_change"].map(micros);
     // The text of an idle session is not needed.
     format!(
-        "select pid, {started}, datid, usesysid, \
+        "begin transaction read only; set local search_path = pg_catalog, pg_temp; \
+         set local statement_timeout = '5s'; set local lock_timeout = '100ms'; {encoding}\
+         select pg_backend_pid(); select pid, {started}, datid, usesysid, \
          coalesce(host(client_addr), case when client_port = -1 then 'local' end), \
          application_name, {backend_type}, state, {transaction}, {activity}, {changed}, {query_id}, \
          case when state = 'idle' then '' else query end, wait_event_type, wait_event \
-         from pg_stat_get_activity(null) where pid <> pg_backend_pid()"
+         from pg_stat_get_activity(null) where pid <> pg_backend_pid(); commit"
     )
 }

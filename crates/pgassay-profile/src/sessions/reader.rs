@@ -59,8 +59,8 @@ struct SlotMemory {
 pub struct SessionSweep {
     /// All sessions except idle ones.
     pub sessions: Vec<SessionReading>,
-    /// The number of idle sessions.
-    pub idle: u32,
+    /// The PIDs of idle sessions.
+    pub idle: Vec<u32>,
     /// Sessions that changed each time they were read.
     pub unreadable: u32,
 }
@@ -194,7 +194,7 @@ impl SessionReader {
         };
         let state = entry.state();
         if state == SessionState::Idle {
-            sweep.idle += 1;
+            sweep.idle.push(entry.pid());
             return;
         }
         let layout = &self.array.layout;

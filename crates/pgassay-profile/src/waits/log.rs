@@ -9,7 +9,7 @@ use crate::proc::files::read_state;
 use crate::waits::activity::{ActivitySampler, NamedWait, stayed_blocked, stayed_runnable};
 use crate::waits::reader::WaitReader;
 use pgassay_wire::ExchangeError;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 
 /// The wait samples so far, by wait event: `wait_event_info` if read from memory, its names if
@@ -117,17 +117,19 @@ impl WaitLog<NamedWait> {
         Ok(())
     }
 
-    /// Samples all sessions except our own once by a query, and returns their PIDs. There is no
-    /// other information about them, so a session without a wait event counts as runnable.
+    /// Samples all sessions except our own once by a query, and returns their PIDs. `own_pids` are
+    /// backends that serve other connections of ours. There is no other information about them, so a session without a wait event counts as runnable.
     ///
     /// # Errors
     /// An error of the server or the connection.
     pub fn query_all_sessions<S: Read + Write>(
         &mut self,
         activity: &mut ActivitySampler<S>,
+        own_pids: &BTreeSet<u32>,
     ) -> Result<Vec<u32>, ExchangeError> {
         self.sweeps += 1;
-        let sessions = activity.query_all_sessions()?;
+        let mut sessions = activity.query_all_sessions()?;
+        sessions.retain(|pid, _| !own_pids.contains(pid));
         let pids = sessions.keys().copied().collect();
         for state in sessions.into_values() {
             match state {

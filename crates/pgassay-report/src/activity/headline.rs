@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pgassay_record::activity::{Activity, ActivityWait, BlockingEpisode, SessionStatus};
 
 use super::figures::{age, load, share};
-use super::sentences::root_name;
+use super::sentences::{blocks, root_name};
 use super::statement::statement_text;
 use super::wait_class::WaitClass;
 use crate::number;
@@ -15,6 +15,9 @@ use crate::terminal::cut;
 const STATEMENT_WIDTH: usize = 90;
 /// Below this load nothing is worth a headline.
 const LOAD_MIN: f64 = 0.005;
+/// Below this many average sessions behind it, a blocker is not worth a headline: on a busy server, row
+/// locks always change hands.
+const WAITING_MIN: f64 = 0.2;
 
 /// What loads the server, and who blocks it.
 pub fn headline(activity: &Activity) -> String {
@@ -94,20 +97,19 @@ fn largest(activity: &Activity, active: f64) -> Option<String> {
     })
 }
 
-/// The episode to name: one that lasts, and of these the one with the longest wait.
+/// The episode to name: the one with the longest wait, if that is worth a headline.
 fn worst(activity: &Activity) -> Option<&BlockingEpisode> {
-    let mut lasting = activity.blocking.iter().filter(|it| it.is_lasting);
-    lasting.next().or_else(|| activity.blocking.first())
+    // One that ended before an interval of `pgassay top` is not what loads the server now.
+    let seen = activity.blocking.iter().filter(|it| it.last_seen_us >= 0.0);
+    let worst = seen.max_by(|a, b| a.waited_us.total_cmp(&b.waited_us))?;
+    let waiting = worst.waited_us / activity.window_us.max(f64::MIN_POSITIVE);
+    (waiting >= WAITING_MIN).then_some(worst)
 }
 
 fn blocking(episode: &BlockingEpisode) -> String {
     let root = &episode.root;
     let others = number::count(episode.blocked.len() as u64, "session");
-    let verb = if episode.is_lasting {
-        "blocks"
-    } else {
-        "blocked"
-    };
+    let verb = blocks(episode);
     let state = match &*root.state {
         "prepared transaction" => String::new(),
         state => format!(", {state} for {},", age(root.state_age_us)),

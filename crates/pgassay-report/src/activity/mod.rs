@@ -11,7 +11,9 @@ mod wait_class;
 pub use figures::{age, load, share, size};
 pub use headline::headline;
 pub use relations::{busy_tables, dead_share, index_remarks, server_lines, table_writes};
-pub use sentences::{blocked_waits, cost, relation_name, root_describes, root_name, wait_name};
+pub use sentences::{
+    blocked_waits, blocks, cost, relation_name, root_describes, root_name, wait_name,
+};
 pub use statement::{Executions, executions, mean, one_line, statement_text};
 pub use stretches::{TimeStretch, stretches};
 pub use wait_class::{ClassLoads, WaitClass};

@@ -1,7 +1,7 @@
 //! Blockers, waits and the cost of watching in words.
 
 use pgassay_record::activity::{
-    Activity, ActivitySource, ActivityWait, BlockedSession, RootBlocker,
+    Activity, ActivitySource, ActivityWait, BlockedSession, BlockingEpisode, RootBlocker,
 };
 
 use super::figures::{age, share, size};
@@ -54,6 +54,10 @@ pub fn root_describes(root: &RootBlocker) -> String {
 /// What a blocked session waits for, and how long.
 pub fn blocked_waits(blocked: &BlockedSession) -> String {
     let target = &blocked.waits_for;
+    // It got its lock between two queries.
+    if target.kind.is_empty() {
+        return "waited for a lock".to_owned();
+    }
     let relation = target.relation.as_ref().map_or_else(String::new, |it| {
         format!(" on {}", relation_name(&it.schema, &it.name))
     });
@@ -63,6 +67,15 @@ pub fn blocked_waits(blocked: &BlockedSession) -> String {
         target.kind,
         target.mode
     )
+}
+
+/// `blocks` or, if it is over, `blocked`.
+pub fn blocks(episode: &BlockingEpisode) -> &'static str {
+    if episode.is_lasting {
+        "blocks"
+    } else {
+        "blocked"
+    }
 }
 
 /// A relation with its schema, unless that is `public` or unknown.

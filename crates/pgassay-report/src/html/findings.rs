@@ -5,21 +5,31 @@ use pgassay_record::finding::Finding;
 use pgassay_record::run::Run;
 
 use super::tables;
-use crate::{facts, number, sentence};
+use crate::{number, sentence};
 
 /// Rows of a finding above those that a click shows: the most certain and expensive ones.
 const ROWS_SHOWN: usize = 5;
 
 /// The section; empty without findings. `position` names the point or comparison of a finding.
 pub(super) fn section(findings: &[Finding], position: impl Fn(&Finding) -> String) -> Markup {
+    let shown: Vec<&Finding> = findings.iter().collect();
+    of_causes(findings, &shown, position)
+}
+
+/// Some of the findings, by cause.
+fn of_causes(
+    findings: &[Finding],
+    shown: &[&Finding],
+    position: impl Fn(&Finding) -> String,
+) -> Markup {
     let mut ids: Vec<&str> = Vec::new();
-    for finding in findings {
+    for finding in shown {
         if !ids.contains(&finding.id.as_str()) {
             ids.push(&finding.id);
         }
     }
     html! {
-        @if !findings.is_empty() {
+        @if !shown.is_empty() {
             section #findings {
                 h2 { "Findings" }
                 p.faint {
@@ -30,10 +40,62 @@ pub(super) fn section(findings: &[Finding], position: impl Fn(&Finding) -> Strin
                     "evidence contradicts it. Hint: a single source."
                 }
                 @for (number, id) in ids.iter().enumerate() {
-                    @let same: Vec<&Finding> = findings.iter().filter(|it| it.id == *id).collect();
+                    @let same: Vec<&Finding> =
+                        shown.iter().copied().filter(|it| it.id == *id).collect();
                     (one(findings, &same, number < 3, &position))
                 }
             }
+        }
+    }
+}
+
+/// The findings of a live server: what concerns objects that a DBA can act on, then the others.
+pub(super) fn observed(findings: &[Finding], position: impl Fn(&Finding) -> String) -> Markup {
+    let (operators, others): (Vec<&Finding>, Vec<&Finding>) =
+        findings.iter().partition(|it| it.object.is_some());
+    html! {
+        @if !operators.is_empty() {
+            section #operator-findings {
+                h2 { "What to act on" }
+                p.faint {
+                    "Ranked by the load that a fix would give back at most. pgassay does not run the "
+                    "fixes."
+                }
+                @for (at, finding) in operators.iter().enumerate() {
+                    (of_object(findings, finding, at < 3))
+                }
+            }
+        }
+        (of_causes(findings, &others, position))
+    }
+}
+
+fn of_object(findings: &[Finding], finding: &Finding, open: bool) -> Markup {
+    let facts = |is_context: bool| {
+        let facts = finding
+            .evidence
+            .iter()
+            .filter(move |it| it.context == is_context);
+        facts.map(sentence::fact)
+    };
+    html! {
+        details open[open] {
+            summary {
+                b { (finding.title) } ": "
+                @if let Some(object) = &finding.object { (object) }
+                ", " (sentence::confidence_word(finding))
+                @if let Some(gain) = sentence::gain(finding) { ", " span.figure { (gain) } }
+            }
+            ul {
+                @for fact in facts(false) { li { (fact) } }
+                @for fact in facts(true) { li.faint { (fact) } }
+                @for against in &finding.evidence_against { li { "against it: " (against) } }
+            }
+            @if let Some(cause) = sentence::cause_of(findings, finding) { p { (cause) } }
+            p { "Suggested fix: " (finding.suggested_fix) }
+            @if let Some(sql) = &finding.fix_sql { pre { (sql) } }
+            @if let Some(risk) = &finding.risk { p { b { "Risk: " } (risk) } }
+            p.faint { "PostgreSQL manual: " (finding.manual) "." }
         }
     }
 }
@@ -69,14 +131,7 @@ fn one(
             summary {
                 b { (first.title) } ", "
                 (sentence::confidence_word(first)) ", "
-                @if first.object.is_none() {
-                    span.figure { (number::percent(first.share)) " of response time" }
-                } @else if let Some(saved) = first.saved_sessions {
-                    span.figure {
-                        (number::decimals(saved, 2)) " of the active sessions, "
-                        (number::percent(first.share))
-                    }
-                }
+                span.figure { (number::percent(first.share)) " of response time" }
             }
             @let (first_rows, more) = same.split_at(same.len().min(ROWS_SHOWN));
             (table(first_rows, position))
@@ -88,10 +143,6 @@ fn one(
             }
             @if let Some(cause) = sentence::cause_of(findings, first) { p { (cause) } }
             p { "Suggested fix: " (first.suggested_fix) }
-            @for sql in same.iter().filter_map(|it| it.fix_sql.as_ref()) {
-                pre { code { (sql) ";" } }
-            }
-            @if let Some(risk) = &first.risk { p { "Risk: " (risk) } }
             @let tries: Vec<&str> = same
                 .iter()
                 .flat_map(|it| &it.fix_variants)
@@ -119,14 +170,13 @@ fn table(findings: &[&Finding], position: &impl Fn(&Finding) -> String) -> Marku
                 tbody {
                     @for finding in findings {
                         tr {
-                            @let object = sentence::object(finding);
-                            td { (if object.is_empty() { position(finding) } else { object }) }
+                            td { (position(finding)) }
                             td { (sentence::confidence_word(finding)) }
                             td.n { (sentence::weight(finding)) }
                             td.n { (number::percent(finding.share)) }
                             td {
                                 @if let Some(tried) = sentence::fix_result(finding) { (tried) "; " }
-                                (facts::in_words(finding, usize::MAX))
+                                (sentence::facts(finding, usize::MAX))
                             }
                             td { (finding.evidence_against.join("; ")) }
                         }

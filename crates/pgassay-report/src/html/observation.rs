@@ -23,11 +23,12 @@ pub fn observation_html(observation: &Observation) -> String {
         }
     };
     let main = html! {
-        (limits(observation))
-        (findings::section(&observation.findings, |_| sentence::observed(observation)))
+        @if observation.activity.is_none() { (limits(observation)) }
+        (findings::observed(&observation.findings, |_| sentence::observed(observation)))
         @if let Some(activity) = &observation.activity {
             (activity::sections(observation, activity))
         }
+        @if observation.activity.is_some() { (limits(observation)) }
         @if observation.has_mechanisms() { (mechanisms(observation)) }
     };
     let footer = html! {

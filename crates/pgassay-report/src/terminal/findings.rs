@@ -1,23 +1,24 @@
 //! The strongest findings: what happens, the evidence, the suggested fix. The page has all of them.
 
-use std::fmt::Write as _;
-
 use pgassay_record::finding::{Confidence, Finding};
 use pgassay_record::run::Run;
 
 use super::answer;
 use super::style::{Style, heading};
 use super::table::{TextStyle, paint, wrap};
-use crate::{facts, number, sentence};
+use crate::{number, sentence};
 
 /// The page shows the other findings.
 const SHOWN_MAX: usize = 3;
+const OPERATORS_SHOWN_MAX: usize = 6;
 const FACTS_MAX: usize = 3;
 const INDENT: &str = "              ";
 
 /// The section of a run; empty without findings.
 pub(super) fn section(run: &Run, style: Style) -> String {
-    list(&run.findings, style, |finding| {
+    let shown: Vec<&Finding> = run.findings.iter().collect();
+    let why = "known causes of lost time, by confidence and cost";
+    list(&run.findings, &shown, why, style, |finding| {
         let name = sentence::point_name(run, finding);
         match finding.difference_us {
             Some(_) => format!("{} µs/tx in {name}", sentence::weight(finding)),
@@ -40,14 +41,72 @@ pub(super) fn fixes_tried(run: &Run, style: Style) -> String {
     out
 }
 
-/// The section of a live server.
+/// The section of a live server: first what concerns objects that a DBA can act on.
 pub(super) fn observed(findings: &[Finding], style: Style) -> String {
-    list(findings, style, sentence::object)
+    let (operators, others): (Vec<&Finding>, Vec<&Finding>) =
+        findings.iter().partition(|it| it.object.is_some());
+    let mut out = String::new();
+    let (shown, rest) = operators.split_at(operators.len().min(OPERATORS_SHOWN_MAX));
+    if !shown.is_empty() {
+        let why = "what to act on first; pgassay does not run the fixes";
+        out.push_str(&heading("FINDINGS", why, style));
+        for (at, finding) in shown.iter().enumerate() {
+            let is_known = shown[..at].iter().any(|it| it.id == finding.id);
+            out.push_str(&of_object(findings, finding, is_known, style));
+        }
+        out.push_str(&not_shown(rest, style));
+    }
+    let why = if out.is_empty() {
+        "known causes of lost time, by confidence and cost"
+    } else {
+        "in the server's mechanisms, by confidence and cost"
+    };
+    if !out.is_empty() && !others.is_empty() {
+        out.push('\n');
+    }
+    out + &list(findings, &others, why, style, |_| String::new())
 }
 
-fn list(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) -> String {
+/// A finding about an object: its name, the evidence, the fix with its SQL, and the risk. Fix and risk
+/// are not repeated for another object with the same cause.
+fn of_object(findings: &[Finding], finding: &Finding, is_known: bool, style: Style) -> String {
+    let columns = style.columns();
+    let object = finding.object.as_ref().map(ToString::to_string);
+    let gain = sentence::gain(finding).map_or_else(String::new, |gain| format!("; {gain}"));
+    let title = format!("{}: {}{gain}", finding.title, object.unwrap_or_default());
+    let mut out = entry(finding, &title, style);
+    out.push_str(&wrap(
+        &sentence::facts(finding, FACTS_MAX),
+        columns,
+        INDENT,
+        INDENT,
+    ));
+    let fix = sentence::cause_of(findings, finding).unwrap_or_else(|| suggested(finding));
+    let next = format!("{INDENT}  ");
+    if !is_known {
+        out.push_str(&wrap(&format!("→ {fix}"), columns, INDENT, &next));
+    }
+    if let Some(sql) = &finding.fix_sql {
+        let sql = wrap(sql, columns, &next, &next);
+        out.push_str(&(paint(sql.trim_end(), TextStyle::Strong, style.color) + "\n"));
+    }
+    if let Some(risk) = finding.risk.as_ref().filter(|_| !is_known) {
+        let risk = wrap(&format!("Risk: {risk}"), columns, &next, &next);
+        out.push_str(&(paint(risk.trim_end(), TextStyle::Faint, style.color) + "\n"));
+    }
+    out
+}
+
+/// Some of the findings: the strongest of each cause.
+fn list(
+    findings: &[Finding],
+    shown: &[&Finding],
+    why: &str,
+    style: Style,
+    place: impl Fn(&Finding) -> String,
+) -> String {
     let mut strongest: Vec<&Finding> = Vec::new();
-    for finding in findings {
+    for &finding in shown {
         if !strongest.iter().any(|it| it.id == finding.id) {
             strongest.push(finding);
         }
@@ -55,25 +114,31 @@ fn list(findings: &[Finding], style: Style, place: impl Fn(&Finding) -> String) 
     if strongest.is_empty() {
         return String::new();
     }
-    let mut out = heading(
-        "FINDINGS",
-        "known causes of lost time, by confidence and cost",
-        style,
-    );
+    let mut out = heading("FINDINGS", why, style);
     for finding in strongest.iter().take(SHOWN_MAX) {
         let elsewhere = findings.iter().filter(|it| it.id == finding.id).count() - 1;
         let fix = sentence::cause_of(findings, finding);
         let fix = fix.unwrap_or_else(|| suggested(finding));
         out.push_str(&one(finding, &place(finding), elsewhere, &fix, style));
     }
-    if let Some(rest) = strongest.get(SHOWN_MAX..).filter(|rest| !rest.is_empty()) {
-        let titles: Vec<&str> = rest.iter().map(|it| it.title.as_str()).collect();
-        let text = format!("Also: {}. See the HTML report.", titles.join("; "));
-        let text = wrap(&text, style.columns(), "  ", "  ");
-        out.push_str(&paint(text.trim_end(), TextStyle::Faint, style.color));
-        out.push('\n');
+    let rest = strongest.get(SHOWN_MAX..).unwrap_or_default();
+    out + &not_shown(rest, style)
+}
+
+/// The titles of findings for which there is no room.
+fn not_shown(rest: &[&Finding], style: Style) -> String {
+    let mut titles: Vec<&str> = Vec::new();
+    for finding in rest {
+        if !titles.contains(&&*finding.title) {
+            titles.push(&finding.title);
+        }
     }
-    out
+    if titles.is_empty() {
+        return String::new();
+    }
+    let text = format!("Also: {}. See the HTML report.", titles.join("; "));
+    let text = wrap(&text, style.columns(), "  ", "  ");
+    paint(text.trim_end(), TextStyle::Faint, style.color) + "\n"
 }
 
 fn suggested(finding: &Finding) -> String {
@@ -83,13 +148,20 @@ fn suggested(finding: &Finding) -> String {
     )
 }
 
-fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style) -> String {
+/// The first lines: confidence and title.
+fn entry(finding: &Finding, title: &str, style: Style) -> String {
     let word = sentence::confidence_word(finding);
     let ink = match finding.confidence {
         Confidence::Confirmed => TextStyle::Strong,
         Confidence::Correlated | Confidence::Likely => TextStyle::Caution,
         Confidence::Hint => TextStyle::Faint,
     };
+    let first = format!("  {word:<10}  ");
+    let text = wrap(title, style.columns(), &first, INDENT);
+    text.replacen(word, &paint(word, ink, style.color), 1)
+}
+
+fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style) -> String {
     let more = match elsewhere {
         0 => String::new(),
         1 => " (and in 1 other case)".to_owned(),
@@ -100,27 +172,18 @@ fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style
     } else {
         format!("{}: {place}{more}", finding.title)
     };
-    let first = format!("  {word:<10}  ");
-    let text = wrap(&title, style.columns(), &first, INDENT);
-    let mut out = text.replacen(word, &paint(word, ink, style.color), 1);
-    let mut evidence = facts::in_words(finding, FACTS_MAX);
+    let mut out = entry(finding, &title, style);
+    let mut facts = sentence::facts(finding, FACTS_MAX);
     if let Some(tried) = sentence::fix_result(finding) {
-        evidence = format!("{tried}; {evidence}");
+        facts = format!("{tried}; {facts}");
     }
     if let Some(against) = finding.evidence_against.first() {
-        evidence = format!("{evidence}; but {against}");
+        facts = format!("{facts}; but {against}");
     }
     let columns = style.columns();
-    out.push_str(&wrap(&evidence, columns, INDENT, INDENT));
-    let (fix, under) = (format!("→ {fix}"), format!("{INDENT}  "));
-    out.push_str(&wrap(&fix, columns, INDENT, &under));
-    if let Some(sql) = &finding.fix_sql {
-        // On one line, so that it can be copied.
-        let _ = writeln!(out, "{under}{sql};");
-    }
-    if let Some(risk) = &finding.risk {
-        out.push_str(&wrap(&format!("Risk: {risk}"), columns, &under, &under));
-    }
+    out.push_str(&wrap(&facts, columns, INDENT, INDENT));
+    let fix = format!("→ {fix}");
+    out.push_str(&wrap(&fix, columns, INDENT, &format!("{INDENT}  ")));
     out
 }
 
@@ -152,38 +215,6 @@ mod tests {
         assert!(text.contains(list), "{text}");
         assert!(!text.contains("Spread the counter"), "{text}");
         assert_eq!(text.matches("correlated").count(), 2, "{text}");
-    }
-
-    #[test]
-    fn a_finding_for_operators_has_its_object_its_statement_and_its_risk() {
-        let text = CAUSE.replace(
-            r#""manual": "m""#,
-            r#""manual": "m", "object": {"kind": "session", "name": "4711"}, "saved_sessions": 7.9,
-            "fix_sql": "select pg_terminate_backend(4711)", "risk": "It is rolled back.""#,
-        );
-        let text = text.replace(
-            r#""evidence": []"#,
-            r#""evidence": [
-            {"source": "waits", "what": "average sessions that wait for it", "value": 7.9,
-             "unit": "sessions"},
-            {"source": "catalog", "what": "idle in transaction for", "value": 12e6,
-             "unit": "micros"},
-            {"source": "counters", "what": "writes", "value": 40.0, "unit": "per_second"}]"#,
-        );
-        let text = text.replace(r#""difference_us": 900.0,"#, "");
-        let style = Style {
-            color: false,
-            width: 100,
-        };
-        let printed = observed(&[finding(&text)], style).replace('\u{a0}', " ");
-        for line in [
-            "Each commit waits for the disk: session 4711",
-            "average sessions that wait for it 7.90; idle in transaction for 12 s; writes 40.0 /s",
-            "select pg_terminate_backend(4711);",
-            "Risk: It is rolled back.",
-        ] {
-            assert!(printed.contains(line), "{line}\n{printed}");
-        }
     }
 
     #[test]

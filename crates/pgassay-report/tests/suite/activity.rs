@@ -6,7 +6,7 @@ use pgassay_record::observation::Observation;
 use pgassay_report::activity::headline;
 use pgassay_report::{Style, observation_html, observation_json, observation_text};
 
-use crate::fixture::activity::{hostile, idle, observation, outage, with_stacks};
+use crate::fixture::activity::{findings, hostile, idle, observation, outage, with_stacks};
 
 fn at(width: usize) -> Style {
     Style {
@@ -21,7 +21,26 @@ fn plain(text: &str) -> String {
 
 #[test]
 fn an_outage_is_shown_in_eighty_columns() {
-    assert_snapshot!("outage", observation_text(&observation(outage()), &at(80)));
+    let mut seen = observation(outage());
+    seen.findings = findings("");
+    assert_snapshot!("outage", observation_text(&seen, &at(80)));
+}
+
+#[test]
+fn a_cause_among_operators_findings_explains_a_mechanism() {
+    let mut seen = observation(outage());
+    seen.findings = findings("");
+    let wanted =
+        "Queueing that follows from \"A session that is idle in a transaction blocks others\"";
+    let text = observation_text(&seen, &at(100));
+    assert!(words_of(&text).contains(wanted), "{text}");
+    let page = observation_html(&seen).replace("&quot;", "\"");
+    assert!(page.contains(wanted), "{page}");
+}
+
+/// The words with single spaces between.
+fn words_of(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -122,6 +141,7 @@ fn hostile_names_are_escaped_on_the_page() {
         activity.statements[at].profile_column = Some(at as u32 + 1);
     }
     seen.activity = Some(activity);
+    seen.findings = findings(attack);
     let page = observation_html(&seen);
     assert_eq!(
         page.matches("<script").count(),
@@ -203,6 +223,20 @@ fn the_page_shows_the_activity_before_the_mechanisms() {
         "a stacked chart"
     );
     // Without mechanisms there is no ledger and no flame graph.
-    let plain = observation_html(&observation(outage()));
+    let mut plain = observation(outage());
+    plain.findings = findings("");
+    let plain = observation_html(&plain);
+    let first = plain.find("<section id=\"operator-findings\"").unwrap();
+    assert!(first < plain.find("<section id=\"load-over-time\"").unwrap());
+    for part in [
+        "session 4711",
+        "4.83 sessions (70% of the load)",
+        "Its transaction is rolled back.",
+    ] {
+        assert!(
+            plain.contains(part) || plain.replace('\u{a0}', " ").contains(part),
+            "{part}"
+        );
+    }
     assert!(!plain.contains("<section id=\"flame\"") && !plain.contains("<section id=\"ledger\""));
 }

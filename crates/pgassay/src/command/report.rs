@@ -12,15 +12,12 @@ use crate::results;
 
 /// Writes the report and prints its path.
 pub fn report(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
-    let (html, usual) = match observation_file::load(&args.run)? {
-        Some(observation) => (
-            pgassay_report::observation_html(&observation),
-            Path::new(&args.run).with_extension("html"),
-        ),
-        None => {
-            let (run, directory) = results::open(&args.results)?.load(&args.run)?;
-            (pgassay_report::html(&run), directory.join("report.html"))
-        }
+    let (html, usual) = if let Some(observation) = observation_file::load(&args.run)? {
+        let page = pgassay_report::observation_html(&observation);
+        (page, Path::new(&args.run).with_extension("html"))
+    } else {
+        let (run, directory) = results::open(&args.results)?.load(&args.run)?;
+        (pgassay_report::html(&run), directory.join("report.html"))
     };
     let file = args.output.clone().unwrap_or(usual);
     if !write_to(&file, html.as_bytes(), out)? {

@@ -6,6 +6,7 @@ use std::thread;
 use crate::PROGRAM;
 use crate::profiling::{Load, observed, run};
 use pgassay_model::waits::WaitSource;
+use pgassay_record::activity::{ActivitySource, LoadBy};
 use pgassay_server::ServerConfig;
 use pgassay_test_support::{
     Finished, Scratch, collapse_whitespace, not_applicable, os::is_root, sampling_is_permitted,
@@ -233,17 +234,64 @@ fn targets_that_cannot_be_profiled_are_rejected() {
         );
         assert_eq!(finished.stdout, "");
     }
-    for (arguments, error_message) in [
-        (&[][..], "--pid"),
-        (
-            &["--pid", "1", "--export", "svg=x"],
-            "unknown format \"svg\"; use one of folded",
-        ),
-    ] {
-        let finished = run(scratch.command().arg("profile").args(arguments));
-        assert_eq!(finished.code, Some(1), "{finished:?}");
-        assert!(finished.stderr.contains(error_message), "{finished:?}");
+    let arguments = ["profile", "--pid", "1", "--export", "svg=x"];
+    let finished = run(scratch.command().args(arguments));
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let error_message = "unknown format \"svg\"; use one of folded";
+    assert!(finished.stderr.contains(error_message), "{finished:?}");
+    // Without a database, the environment decides.
+    let finished = run(scratch.command().arg("profile").env("PGHOST", "/nowhere"));
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let error_message = "connection to server on socket \"/nowhere/.s.PGSQL.5432\" failed";
+    assert!(finished.stderr.contains(error_message), "{finished:?}");
+}
+
+#[test]
+fn statements_have_their_load_and_their_stacks() {
+    let Some(server) = servers::start("15") else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let sql = "select sum(sqrt(i)) from (select generate_series(1, 300000) i) s";
+    let working = Load::of(&server, 1, sql);
+    let profile = |more: &str| {
+        let conninfo = server.conninfo();
+        let arguments = ["profile", &conninfo, "--duration", "2s", "--json", more];
+        observed(&run(scratch.command().args(arguments)))
+    };
+    let (seen, without) = (profile("--frequency=199"), profile("--no-text"));
+    working.stop();
+    let activity = seen.activity.expect("the sessions were watched");
+    assert!(activity.cost.peak_memory_bytes > 0 && activity.cost.own_cpu_us > 0.0);
+    let top = activity.load_by(LoadBy::Statement).remove(0);
+    let statement = &activity.statements[top.index.expect("a statement") as usize];
+    let text = statement.text.as_deref().unwrap_or_default();
+    assert!(text.starts_with("select sum(sqrt(i)) from (select generate_series($1, $2)"));
+    assert!(top.load > 0.5 && statement.executions_seen > 1, "{top:?}");
+    if is_root() && sampling_is_permitted() {
+        assert_eq!(activity.source, ActivitySource::Memory);
+        let profile = seen.profile.expect("sampled");
+        let column = statement.profile_column.expect("it has CPU samples") as usize;
+        let of_column = |column: usize| -> u64 {
+            let samples = profile.nodes.iter().map(|it| it.samples[column]);
+            samples.map(u64::from).sum()
+        };
+        assert!(
+            of_column(column) > profile.total() * 3 / 4,
+            "{} of {}",
+            of_column(column),
+            profile.total()
+        );
     }
+    let activity = without.activity.expect("the sessions were watched");
+    assert!(activity.statements.iter().all(|it| it.text.is_none()));
+    let fingerprints = activity.statements.iter().map(|it| &it.fingerprint);
+    assert!(
+        fingerprints
+            .into_iter()
+            .any(|it| *it == statement.fingerprint)
+    );
+    server.stop().expect("the server stops");
 }
 
 /// Whether an unprivileged user can see less than root here. Only root can switch users.

@@ -121,7 +121,7 @@ fn check_profile_by_activity(server: &pgassay_server::Server, version: &str) {
         );
     }
     let named = |it: &&str| text.stdout.contains(*it);
-    let unknown = ["TIME", "BLOCKED", "  run queue", "99th percentile"];
+    let unknown = ["\nTIME", "\nBLOCKED", "  run queue", "99th percentile"];
     assert_eq!(
         unknown.iter().copied().find(|it| named(it)),
         None,

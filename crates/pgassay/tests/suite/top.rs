@@ -1,10 +1,11 @@
 //! `pgassay top` in a pseudo-terminal, on real servers.
 
+use std::cell::RefCell;
 use std::thread;
 use std::time::Duration;
 
 use pgassay_server::Server;
-use pgassay_test_support::{PseudoTerminal, Scratch, os, servers, wait_until};
+use pgassay_test_support::{PseudoTerminal, Scratch, collapse_whitespace, os, servers, wait_until};
 
 use crate::PROGRAM;
 
@@ -38,6 +39,7 @@ struct BlockedRow {
 impl BlockedRow {
     fn make(server: &Server) -> Self {
         let mut holder = server.connect().unwrap();
+        let holder_pid = holder.value("select pg_backend_pid()").unwrap().unwrap();
         for sql in [
             "create table accounts (id int primary key, balance int)",
             "insert into accounts values (1, 0)",
@@ -46,7 +48,6 @@ impl BlockedRow {
         ] {
             holder.query(sql).unwrap();
         }
-        let holder_pid = holder.value("select pg_backend_pid()").unwrap().unwrap();
         let mut waiter = server.connect().unwrap();
         let waiting = thread::spawn(move || {
             waiter
@@ -85,7 +86,11 @@ fn a_blocking_session_is_seen_and_q_leaves_a_clean_terminal() {
         });
         assert!(terminal.is_alternate() && !terminal.is_cooked());
         terminal.send("3");
-        let end = format!("SELECT pg_terminate_backend({});", row.holder_pid);
+        let headline = format!("Session {}, idle in transaction", row.holder_pid);
+        terminal.wait_for("the headline", LIMIT, |screen| {
+            collapse_whitespace(screen).contains(&headline)
+        });
+        let end = format!("select pg_terminate_backend({});", row.holder_pid);
         terminal.wait_for("the tree", LIMIT, |screen| {
             let tree = screen.find("└ ").is_some();
             tree && screen.contains("idle in transaction") && screen.contains(&end)
@@ -93,7 +98,14 @@ fn a_blocking_session_is_seen_and_q_leaves_a_clean_terminal() {
         let screen = terminal.screen();
         assert!(screen.contains("waits: transactionid"), "{screen}");
         assert!(screen.contains("pgassay does not run it"), "{screen}");
-        terminal.send("w");
+        terminal.send("t");
+        let asking = RefCell::new(server.connect().unwrap());
+        terminal.wait_for("the table", LIMIT, |screen| {
+            let mut asking = asking.borrow_mut();
+            asking.query("select count(*) from accounts").unwrap();
+            screen.contains("SCANS/s") && screen.contains("accounts  ")
+        });
+        terminal.send("3w");
         terminal.wait_for("a snapshot", LIMIT, |screen| {
             screen.contains("saved; to print it")
         });

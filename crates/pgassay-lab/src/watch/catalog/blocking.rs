@@ -74,7 +74,11 @@ impl BlockingWatch {
         let waited = |owner| self.waited_us(&reading, owner, at_us);
         let trees = trees(&reading.graph, waited);
         let mut keys = BTreeSet::new();
-        for tree in &trees {
+        let is_there = |tree: &&LockTree| match tree.root {
+            LockOwner::Session(pid) => reading.sessions.contains_key(&pid),
+            LockOwner::Prepared(xid) => reading.prepared.contains_key(&xid),
+        };
+        for tree in trees.iter().filter(is_there) {
             keys.insert(self.add(reader, &reading, tree, at_us));
         }
         self.end_all_but(&keys);

@@ -11,7 +11,8 @@ use super::session_texts::SessionText;
 const HOLDERS_MAX: usize = 20;
 
 /// Sessions: name, age, start, database, user, state, statement. Vacuums and logical decoding do not
-/// count; WAL senders are listed with the standbys.
+/// count; WAL senders are listed with the standbys. Of several with one age, such as a writer and those
+/// whose snapshots see it running, the one that began first comes first.
 const SESSIONS: &str = "select a.pid, greatest(age(a.backend_xid), age(a.backend_xmin)), \
        extract(epoch from clock_timestamp() - a.xact_start) * 1e6, a.datname, a.usename, a.state, \
        a.query \
@@ -21,7 +22,7 @@ const SESSIONS: &str = "select a.pid, greatest(age(a.backend_xid), age(a.backend
        and a.pid not in (select r.pid from pg_stat_replication r where r.pid is not null) \
        and a.pid not in (select s.active_pid from pg_replication_slots s \
          where s.active_pid is not null and s.slot_type = 'logical') \
-     order by 2 desc limit 20";
+     order by 2 desc, a.xact_start limit 20";
 
 const PREPARED: &str = "select gid, age(transaction), \
        extract(epoch from clock_timestamp() - prepared) * 1e6, database, owner \

@@ -100,14 +100,14 @@ pub(super) fn indexes(
     for (index, by) in read.iter_mut().zip(redundant) {
         index.activity.redundant_with = by;
     }
-    let is_told = |it: &IndexActivity| {
+    let is_reported = |it: &IndexActivity| {
         let is_unused = it.scans_ever == 0 && !it.is_required;
         let has_problem = is_unused || !it.is_valid || it.redundant_with.is_some();
         has_problem || of_tables.contains(&it.table.oid)
     };
     let all = read.into_iter().map(|index| index.activity);
     // The query orders them by size.
-    all.filter(is_told).take(REPORTED_MAX).collect()
+    all.filter(is_reported).take(REPORTED_MAX).collect()
 }
 
 /// The first of the indexes of the same table that serves all scans of this one. Of two that serve

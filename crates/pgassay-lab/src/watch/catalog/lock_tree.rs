@@ -138,8 +138,11 @@ mod tests {
         edges.iter().map(edge).collect()
     }
 
-    /// Root, then owner, blocker and depth of everyone behind it. A higher PID has waited less.
-    fn described(edges: &[(u32, &[LockOwner])]) -> Vec<(u32, Vec<(u32, u32, u32)>)> {
+    /// A root, then owner, blocker and depth of everyone behind it.
+    type Described = (u32, Vec<(u32, u32, u32)>);
+
+    /// A higher PID has waited less.
+    fn described(edges: &[(u32, &[LockOwner])]) -> Vec<Described> {
         let trees = trees(&graph(edges), |owner| -f64::from(owner.pid()));
         let place = |it: &TreePlace| (it.owner.pid(), it.blocked_by.pid(), it.depth);
         let tree = |it: &LockTree| (it.root.pid(), it.behind.iter().map(place).collect());

@@ -13,10 +13,10 @@ use super::lock_tree::{LockOwner, WaitGraph};
 use super::reader::{CatalogReader, array};
 use super::row::CatalogRow;
 
-/// The server is asked for the blockers of at most so many waiters: in a queue, their number grows
-/// with its square. Those beyond have the blockers of another waiter for the same lock.
+/// The server is asked for the blockers of at most so many waiters at once: in a queue, their number
+/// grows with its square. Those beyond have the blockers of another waiter for the same lock.
 const ASKED_MAX: usize = 100;
-/// Blockers that wait themselves are asked about too, so many times.
+/// Blockers that may wait themselves are asked about too, so many times.
 const ROUNDS_MAX: u32 = 4;
 /// Locks on relations read per session: those that others wait for, then the strongest.
 const HOLDS_MAX: usize = 20;
@@ -99,6 +99,9 @@ impl LockReading {
             .collect();
         let mut reading = Self::of_pids(reader, &pids)?;
         reading.connect(blockers);
+        // The two queries are not of one moment: a session may have got its lock in between.
+        let LockReading { graph, awaited, .. } = &mut reading;
+        graph.retain(|owner, _| awaited.contains_key(owner));
         Some(reading)
     }
 
@@ -147,40 +150,56 @@ impl LockReading {
             let owner = self.leader_of(LockOwner::Session(waiter));
             if let Some(awaited) = self.awaited.get(&owner) {
                 let lock = (awaited.tag.clone(), awaited.mode.clone());
-                of_lock.entry(lock).or_default().extend(by);
+                // The fewest are those of the first in the queue; the others wait behind it.
+                let known = of_lock.entry(lock).or_insert_with(|| by.clone());
+                if by.len() < known.len() {
+                    known.clone_from(by);
+                }
             }
         }
         let asked: BTreeSet<LockOwner> = blockers
             .keys()
             .map(|&pid| self.leader_of(LockOwner::Session(pid)))
             .collect();
-        let others: Vec<(LockOwner, BTreeSet<u32>)> = self
-            .awaited
-            .iter()
-            .filter(|(owner, _)| !asked.contains(owner))
-            .filter_map(|(&owner, awaited)| {
-                let by = of_lock.get(&(awaited.tag.clone(), awaited.mode.clone()))?;
-                Some((owner, by.clone()))
-            })
-            .collect();
-        let asked = blockers
+        let asked_blockers: Vec<(LockOwner, BTreeSet<u32>)> = blockers
             .into_iter()
-            .map(|(pid, by)| (self.leader_of(LockOwner::Session(pid)), by));
-        for (owner, by) in asked.collect::<Vec<_>>().into_iter().chain(others) {
-            let by: Vec<LockOwner> = by
-                .into_iter()
-                .flat_map(|pid| match pid {
-                    0 => self.prepared_blockers(owner),
-                    pid => vec![self.leader_of(LockOwner::Session(pid))],
-                })
-                .filter(|&blocker| blocker != owner)
-                .collect();
-            self.graph.entry(owner).or_default().extend(by);
+            .map(|(pid, by)| (self.leader_of(LockOwner::Session(pid)), by))
+            .collect();
+        let unasked: Vec<LockOwner> = self
+            .awaited
+            .keys()
+            .copied()
+            .filter(|owner| !asked.contains(owner))
+            .collect();
+        for (owner, by) in asked_blockers {
+            self.add_edges(owner, &by);
+        }
+        for owner in unasked {
+            let awaited = &self.awaited[&owner];
+            let lock = (awaited.tag.clone(), awaited.mode.clone());
+            if let Some(by) = of_lock.get(&lock) {
+                self.add_edges(owner, by);
+            } else {
+                let by = self.holders(owner, |it| it != owner);
+                self.graph.entry(owner).or_default().extend(by);
+            }
         }
     }
 
-    /// The prepared transactions that hold what a session waits for.
-    fn prepared_blockers(&self, waiter: LockOwner) -> Vec<LockOwner> {
+    fn add_edges(&mut self, owner: LockOwner, by: &BTreeSet<u32>) {
+        let by: Vec<LockOwner> = by
+            .iter()
+            .flat_map(|&pid| match pid {
+                0 => self.holders(owner, |it| it.pid() == 0),
+                pid => vec![self.leader_of(LockOwner::Session(pid))],
+            })
+            .filter(|&blocker| blocker != owner)
+            .collect();
+        self.graph.entry(owner).or_default().extend(by);
+    }
+
+    /// Those of some owners that hold what a session waits for.
+    fn holders(&self, waiter: LockOwner, is_of: impl Fn(LockOwner) -> bool) -> Vec<LockOwner> {
         let Some(awaited) = self.awaited.get(&waiter) else {
             return Vec::new();
         };
@@ -188,7 +207,7 @@ impl LockReading {
             |lock: &SeenLock| lock.tag == awaited.tag && conflicts(&lock.mode, &awaited.mode);
         self.held
             .iter()
-            .filter(|(owner, held)| owner.pid() == 0 && held.iter().any(holds))
+            .filter(|(owner, held)| is_of(**owner) && held.iter().any(holds))
             .map(|(&owner, _)| owner)
             .collect()
     }
@@ -249,25 +268,33 @@ pub(super) const FIRST_USER_OID: u32 = 16_384;
 /// Who blocks whom, by PID; 0 is a prepared transaction. Only those that are blocked.
 fn blockers(reader: &mut CatalogReader, waiters: &[u32]) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
     let mut found: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-    let mut known: BTreeSet<u32> = BTreeSet::new();
+    let mut asked: BTreeSet<u32> = BTreeSet::new();
+    let waiting: BTreeSet<u32> = waiters.iter().copied().collect();
     let mut next: Vec<u32> = waiters.iter().copied().take(ASKED_MAX).collect();
     for _ in 0..ROUNDS_MAX {
-        known.extend(&next);
+        asked.extend(&next);
         let sql = format!(
-            "select w.pid, b.pid from unnest('{}'::int[]) w (pid), \
-             unnest(pg_blocking_pids(w.pid)) b (pid) where w.pid <> pg_backend_pid()",
+            "select w.pid, to_json(pg_blocking_pids(w.pid)) from unnest('{}'::int[]) w (pid) \
+             where w.pid <> pg_backend_pid()",
             array(next.iter().copied())
         );
-        let mut blocking = BTreeSet::new();
         for row in reader.rows("blocking sessions", &sql)? {
-            let (waiter, blocker) = (row.number(0) as u32, row.number(1) as u32);
-            found.entry(waiter).or_default().insert(blocker);
-            blocking.insert(blocker);
+            let by: Vec<u32> = serde_json::from_str(row.get(1).unwrap_or("[]")).unwrap_or_default();
+            if !by.is_empty() {
+                found.insert(row.number(0) as u32, by.into_iter().collect());
+            }
         }
-        next = blocking
+        let mut named: BTreeMap<u32, usize> = BTreeMap::new();
+        for pid in found.values().flatten() {
+            *named.entry(*pid).or_default() += 1;
+        }
+        let unknown = named
             .into_iter()
-            .filter(|pid| *pid != 0 && !known.contains(pid))
-            .collect();
+            .filter(|(pid, _)| *pid != 0 && !asked.contains(pid));
+        let mut unknown: Vec<(u32, usize)> = unknown.collect();
+        // First those who may be roots, then those who hold what most wait for.
+        unknown.sort_by_key(|&(pid, times)| (waiting.contains(&pid), std::cmp::Reverse(times)));
+        next = unknown.into_iter().take(ASKED_MAX).map(|it| it.0).collect();
         if next.is_empty() {
             break;
         }
@@ -307,7 +334,7 @@ fn locks_sql(reader: &CatalogReader, pids: &BTreeSet<u32>) -> String {
            from l left join pg_class c on c.oid = l.relation and l.database in (0, {database}) \
            left join pg_namespace n on n.oid = c.relnamespace \
            where (l.pid = any ('{pids}'::int[]) or l.pid is null) \
-             and (not l.granted or l.pid is null or l.locktype in ('relation', 'tuple')) \
+             and (not l.granted or l.pid is null or l.locktype in ('relation', 'tuple', 'transactionid')) \
              and (l.locktype <> 'relation' or not l.granted or c.relkind is null \
                or c.relkind in ('r', 'm', 'p', 'f') \
                or (l.database, l.relation) in (select a.database, a.relation from awaited a))) \
@@ -399,4 +426,60 @@ fn prepared(reader: &mut CatalogReader) -> Option<BTreeMap<u32, PreparedTransact
             .map(|row| (row.number(0) as u32, transaction(row)))
             .collect(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LockOwner::{Prepared, Session};
+    use super::*;
+
+    fn lock(tag: &str, mode: &str, is_granted: bool) -> SeenLock {
+        SeenLock {
+            is_granted,
+            kind: "transactionid".to_owned(),
+            mode: mode.to_owned(),
+            tag: tag.to_owned(),
+            relation: None,
+            relation_kind: String::new(),
+            waited_us: None,
+        }
+    }
+
+    #[test]
+    fn waiters_beyond_those_asked_about_have_the_blockers_of_their_lock() {
+        let mut reading = LockReading::default();
+        for (pid, tag) in [(2, "a"), (3, "a"), (4, "a"), (5, "b"), (6, "c")] {
+            let awaited = lock(tag, "ShareLock", false);
+            reading.awaited.insert(Session(pid), awaited);
+        }
+        for (owner, tag) in [(Session(1), "b"), (Prepared(9), "c"), (Session(6), "c")] {
+            reading
+                .held
+                .insert(owner, vec![lock(tag, "ExclusiveLock", true)]);
+        }
+        // The server was asked about 2 and 3: 3 is behind 2 in the queue.
+        reading.connect([(2, [1].into()), (3, [1, 2].into())].into());
+        let expected = [
+            (Session(2), [Session(1)].into()),
+            (Session(3), [Session(1), Session(2)].into()),
+            (Session(4), [Session(1)].into()),
+            (Session(5), [Session(1)].into()),
+            (Session(6), [Prepared(9)].into()),
+        ];
+        assert_eq!(reading.graph, expected.into());
+    }
+
+    #[test]
+    fn workers_wait_and_block_as_their_leaders() {
+        let mut reading = LockReading::default();
+        for (pid, leader_pid) in [(1, None), (2, None), (3, Some(2))] {
+            let session = LockSession {
+                leader_pid,
+                ..LockSession::default()
+            };
+            reading.sessions.insert(pid, session);
+        }
+        reading.connect([(3, [1, 2].into())].into());
+        assert_eq!(reading.graph, [(Session(2), [Session(1)].into())].into());
+    }
 }

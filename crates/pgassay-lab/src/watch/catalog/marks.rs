@@ -183,15 +183,16 @@ fn vacuums_sql(version: u32) -> String {
     let running = |kind: &str| {
         format!("select p.pid, '{kind}' as kind, p.relid, p.datname from pg_stat_progress_{kind} p")
     };
-    let mut kinds = running("vacuum");
     // 13: the progress of ANALYZE; before, only its text tells.
-    if version >= 130_000 {
-        kinds += &format!(" union all {}", running("analyze"));
+    let analyzing = if version >= 130_000 {
+        running("analyze")
     } else {
-        kinds += " union all select b.pid, 'analyze', null, b.datname from pg_stat_activity b \
-                  where b.query like 'autovacuum: ANALYZE%' \
-                    or (b.state = 'active' and b.query ~* '^\\s*analyze\\M')";
-    }
+        "select b.pid, 'analyze', null, b.datname from pg_stat_activity b \
+         where b.query like 'autovacuum: ANALYZE%' \
+           or (b.state = 'active' and b.query ~* '^\\s*analyze\\M')"
+            .to_owned()
+    };
+    let kinds = format!("{} union all {analyzing}", running("vacuum"));
     format!(
         "select v.pid, v.kind, v.relid, n.nspname, c.relname, v.datname, \
            extract(epoch from clock_timestamp() - a.query_start) * 1e6, \

@@ -29,6 +29,7 @@ mod settings;
 mod slots;
 mod statements;
 mod tables;
+mod transactions;
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -45,6 +46,7 @@ use blocking::BlockingWatch;
 use marks::MarkWatch;
 use reader::CatalogReader;
 use reading::CatalogReading;
+pub use transactions::{TransactionLog, stalls};
 
 /// At most one reading in this time, minus the jitter of a caller that ticks every second.
 const READING_US_MIN: f64 = 0.9e6;
@@ -67,7 +69,10 @@ pub struct CatalogWatch {
     keeps_text: bool,
     blocking: BlockingWatch,
     marks: MarkWatch,
+    transactions: TransactionLog,
     first: CatalogReading,
+    /// The reading of the last [`Self::refresh`].
+    refreshed: Option<CatalogReading>,
     /// Not before these times.
     next_locks_us: f64,
     next_marks_us: f64,
@@ -88,6 +93,8 @@ pub struct CatalogResult {
     pub counters: BTreeMap<i64, StatementCounters>,
     /// Checkpoints, vacuums and lock storms.
     pub marks: Vec<LoadMark>,
+    /// Transactions per second over time.
+    pub transactions: TransactionLog,
     /// What could not be read, why, and what grants it.
     pub unavailable: Vec<Check>,
     /// The PID of the backend that served the first reading; behind a pooler others can follow.
@@ -112,7 +119,9 @@ impl CatalogWatch {
             keeps_text: options.keeps_text,
             blocking: BlockingWatch::new(options.keeps_text),
             marks,
+            transactions: TransactionLog::default(),
             first,
+            refreshed: None,
             next_locks_us: 0.0,
             next_marks_us: 0.0,
             last_tick: (0.0, Instant::now()),
@@ -141,10 +150,30 @@ impl CatalogWatch {
             let began = Instant::now();
             self.reader.begin();
             self.marks.read(&mut self.reader, at_us);
+            self.transactions.read(&mut self.reader, at_us);
             self.reader.end();
             self.next_marks_us = at_us + pause_us(began, MARKS_PAUSE);
         }
         Ok(())
+    }
+
+    /// Transactions sent to the server so far.
+    pub fn transactions_sent(&self) -> u64 {
+        self.reader.transactions
+    }
+
+    /// Takes the number of transactions that other parts of the watch have sent so far: they do not count.
+    pub fn note_own_transactions(&mut self, sent: u64) {
+        self.transactions.sent_elsewhere = sent;
+    }
+
+    /// As [`Self::tick`], also if the last one was just before: the waits since then are still missing.
+    ///
+    /// # Errors
+    /// As [`Self::tick`].
+    pub fn last_tick(&mut self, at_us: f64, lock_waiters: &[u32]) -> Result<()> {
+        self.next_locks_us = 0.0;
+        self.tick(at_us, lock_waiters)
     }
 
     /// Who blocked whom so far, longest total wait first.
@@ -157,12 +186,26 @@ impl CatalogWatch {
         self.reader.own_pid
     }
 
+    /// The server's state now, with what was counted since the last call, or since the first reading.
+    /// What [`Self::finish`] returns does not depend on it. `None` if the connection is lost.
+    pub fn refresh(&mut self) -> Option<CatalogActivity> {
+        let reader = &mut self.reader;
+        reader.begin();
+        let now = CatalogReading::read(reader);
+        let then = self.refreshed.as_ref().unwrap_or(&self.first);
+        let catalog = now.activity_since(then, reader, self.keeps_text);
+        reader.end();
+        self.refreshed = Some(now);
+        reader.is_connected().then_some(catalog)
+    }
+
     /// Takes the last reading.
     pub fn finish(mut self) -> CatalogResult {
         let (last_us, last) = self.last_tick;
         let reader = &mut self.reader;
         reader.begin();
         self.marks.read(reader, last_us + micros(last));
+        self.transactions.read(reader, last_us + micros(last));
         let now = CatalogReading::read(reader);
         let counters = now.statements_since(&self.first, reader);
         let catalog = now.activity_since(&self.first, reader, self.keeps_text);
@@ -174,6 +217,7 @@ impl CatalogWatch {
             idle_lock_holders,
             counters,
             marks: self.marks.marks(),
+            transactions: self.transactions,
             unavailable: reader.refusals(),
             own_pid: reader.own_pid,
             statements_sent: reader.sent,

@@ -74,6 +74,7 @@ impl ServerSettings {
         let names = LISTED.join(",");
         let sql = format!(
             "select name, reset_val, case when setting = reset_val then current_setting(name) \
+             when reset_val in ('0', '-1') then reset_val \
              else reset_val || coalesce(unit, '') end \
              from pg_settings where name = any ('{{{names}}}'::text[])"
         );

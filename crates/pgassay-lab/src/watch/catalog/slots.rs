@@ -32,8 +32,9 @@ pub(super) fn slots(reader: &mut CatalogReader) -> Vec<SlotState> {
         )
     };
     let sql = format!(
-        "select slot_name, slot_type, active, greatest({difference}(case when pg_is_in_recovery() \
-           then {replayed}() else {current}() end, restart_lsn), 0), {}, {} \
+        "select slot_name, slot_type, active, case when restart_lsn is not null then greatest(0, \
+           {difference}(case when pg_is_in_recovery() then {replayed}() else {current}() end, \
+           restart_lsn)) end, {}, {} \
          from pg_replication_slots order by 4 desc nulls last limit {SLOTS_MAX}",
         // 13: whether the WAL is still there.
         since(130_000, "wal_status"),

@@ -132,10 +132,9 @@ impl StatementEntry {
     fn since(&self, then: Option<&Self>, was_cut: bool) -> Option<StatementCounters> {
         match then {
             Some(then) if self.since == then.since => difference(&self.totals, &then.totals),
-            // Created, or evicted and created again, between the readings.
-            Some(_) => Some(self.totals),
             None if was_cut => None,
-            None => Some(self.totals),
+            // Created, or evicted and created again, between the readings.
+            Some(_) | None => Some(self.totals),
         }
     }
 }

@@ -43,24 +43,23 @@ impl TableReading {
     pub fn read(reader: &mut CatalogReader) -> Option<Self> {
         let reads =
             |of: &str| format!("pg_stat_get_blocks_fetched({of}) - pg_stat_get_blocks_hit({of})");
+        // Tables that were never used are not listed: their counters are 0.
         let sql = format!(
             "with i as (select indrelid, sum(pg_stat_get_numscans(indexrelid)) as scans, \
                sum({}) as reads, sum(pg_stat_get_blocks_hit(indexrelid)) as hits \
-               from pg_index group by indrelid) \
-             select c.oid, pg_stat_get_numscans(c.oid), pg_stat_get_tuples_returned(c.oid), \
-               coalesce(i.scans, 0), pg_stat_get_tuples_inserted(c.oid), \
-               pg_stat_get_tuples_updated(c.oid), pg_stat_get_tuples_hot_updated(c.oid), \
-               pg_stat_get_tuples_deleted(c.oid), \
-               {} + coalesce({}, 0) + coalesce(i.reads, 0) + coalesce(t.reads, 0), \
+               from pg_index group by indrelid), \
+             t as (select c.oid, pg_stat_get_numscans(c.oid) as s, \
+               pg_stat_get_tuples_returned(c.oid) as r, coalesce(i.scans, 0) as x, \
+               pg_stat_get_tuples_inserted(c.oid) as n, pg_stat_get_tuples_updated(c.oid) as u, \
+               pg_stat_get_tuples_hot_updated(c.oid) as h, pg_stat_get_tuples_deleted(c.oid) as d, \
+               {} + coalesce({}, 0) + coalesce(i.reads, 0) + coalesce(t.reads, 0) as reads, \
                pg_stat_get_blocks_hit(c.oid) + coalesce(pg_stat_get_blocks_hit(c.reltoastrelid), 0) \
-                 + coalesce(i.hits, 0) + coalesce(t.hits, 0) \
+                 + coalesce(i.hits, 0) + coalesce(t.hits, 0) as hits \
              from pg_class c left join i on i.indrelid = c.oid \
                left join i t on t.indrelid = c.reltoastrelid \
-             where c.relkind in ('r', 'm') and c.oid >= {FIRST_USER_OID} \
-             order by pg_stat_get_tuples_returned(c.oid) + coalesce(i.scans, 0) \
-               + pg_stat_get_tuples_inserted(c.oid) + pg_stat_get_tuples_updated(c.oid) \
-               + pg_stat_get_tuples_deleted(c.oid) desc \
-             limit {}",
+             where c.relkind in ('r', 'm') and c.oid >= {FIRST_USER_OID} offset 0) \
+             select oid, s, r, x, n, u, h, d, reads, hits from t where s + r + x + n + u + d > 0 \
+             order by r + x + n + u + d desc limit {}",
             reads("indexrelid"),
             reads("c.oid"),
             reads("c.reltoastrelid"),
@@ -91,8 +90,8 @@ impl TableReading {
     pub fn note_limits(&self, reader: &mut CatalogReader) {
         if self.is_cut {
             let limitation = format!(
-                "the database has more than {COUNTED_MAX} tables: activity in the window is known \
-                 for the {COUNTED_MAX} that were used most"
+                "more than {COUNTED_MAX} tables of the database are in use: activity in the window \
+                 is known for the {COUNTED_MAX} that were used most"
             );
             reader.note("tables", "incomplete", limitation, None);
         }
@@ -120,12 +119,14 @@ pub(super) fn chosen(
     let sql = format!(
         "with t as (select c.oid, c.relpages, c.relfrozenxid from pg_class c \
            where c.relkind in ('r', 'm') and c.oid >= {FIRST_USER_OID}) \
-         (select oid from t order by pg_stat_get_dead_tuples(oid) desc limit 50) union \
-         (select oid from t order by pg_stat_get_mod_since_analyze(oid) desc limit 50) union \
-         (select oid from t order by age(relfrozenxid) desc limit 20) union \
-         (select oid from t where coalesce(pg_stat_get_last_analyze_time(oid), \
+         (select oid from t where pg_stat_get_dead_tuples(oid) > 0 \
+            order by pg_stat_get_dead_tuples(oid) desc limit 50) union \
+         (select oid from t where pg_stat_get_mod_since_analyze(oid) > 0 \
+            order by pg_stat_get_mod_since_analyze(oid) desc limit 50) union \
+         (select oid from t where relpages > 0 and coalesce(pg_stat_get_last_analyze_time(oid), \
             pg_stat_get_last_autoanalyze_time(oid)) is null order by relpages desc limit 30) union \
-         (select oid from t order by relpages desc limit 50)"
+         (select oid from t where relpages > 0 order by relpages desc limit 50) union \
+         (select oid from t where relpages > 0 order by age(relfrozenxid) desc limit 20)"
     );
     let problems = reader.rows("tables", &sql).unwrap_or_default();
     chosen.extend(problems.iter().map(|row| row.number(0) as u32));

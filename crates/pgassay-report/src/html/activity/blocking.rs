@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use pgassay_record::activity::{Activity, BlockedSession, BlockingEpisode};
 
-use crate::activity::{age, blocked_waits, root_describes, root_name};
+use crate::activity::{age, blocked_waits, blocks, root_describes, root_name};
 use crate::number;
 
 /// Sessions of a tree that are listed; the others are counted.
@@ -27,6 +27,32 @@ pub(super) fn section(activity: &Activity) -> Markup {
     }
 }
 
+/// Sessions that are idle in a transaction and hold locks: the next ones to block.
+pub(super) fn idle_holders(activity: &Activity) -> Markup {
+    html! {
+        @if !activity.idle_lock_holders.is_empty() {
+            section #idle-lock-holders {
+                h2 { "Idle lock holders" }
+                p.lead {
+                    "Sessions that hold locks while they are idle in a transaction. Nobody waits for "
+                    "them yet."
+                }
+                ul {
+                    @for it in activity.idle_lock_holders.iter().take(BLOCKED_MAX) {
+                        li {
+                            b { (root_name(&it.holder)) } ": " (root_describes(&it.holder))
+                            @if let Some(statement) = &it.holder.statement {
+                                " " code { (statement) }
+                            }
+                            "; to end it: " code { (it.ended_by) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
     let root = &episode.root;
     let when = if episode.is_lasting {
@@ -44,7 +70,7 @@ fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
     html! {
         details open[open] {
             summary {
-                b { (root_name(root)) } " blocks "
+                b { (root_name(root)) } " " (blocks(episode)) " "
                 (number::count(episode.blocked.len() as u64, "session")) ", which waited "
                 (age(episode.waited_us)) " in all (" (when) ")"
             }
@@ -52,7 +78,7 @@ fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
             @if let Some(statement) = &root.statement { p { code { (statement) } } }
             ul.tree { @for blocked in shown { (branch(blocked)) } }
             @if !rest.is_empty() { p.faint { "… and " (rest.len()) " more." } }
-            p { "To end it: " code { (episode.ended_by) } }
+            @if episode.is_lasting { p { "To end it: " code { (episode.ended_by) } } }
         }
     }
 }

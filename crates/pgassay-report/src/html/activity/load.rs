@@ -5,7 +5,7 @@ use pgassay_record::activity::{Activity, ActivityStatement, LoadBy, LoadRow};
 use pgassay_record::observation::Observation;
 
 use super::super::flame;
-use super::{bar, legend};
+use super::bars::{bar, legend};
 use crate::activity::{
     ClassLoads, Executions, age, executions, load, mean, relation_name, share, size,
     statement_text, wait_name,

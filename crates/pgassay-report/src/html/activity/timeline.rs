@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use pgassay_record::activity::{Activity, LoadMark, LoadMarkKind};
 
 use super::super::scale::{Scale, px, tick_label};
-use super::{legend, words};
+use super::bars::{legend, words};
 use crate::activity::{ClassLoads, TimeStretch, WaitClass, age, load, stretches};
 use crate::number;
 

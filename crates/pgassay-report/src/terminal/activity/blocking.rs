@@ -4,15 +4,37 @@ use pgassay_record::activity::{Activity, BlockedSession, BlockingEpisode};
 
 use super::super::style::{Style, heading};
 use super::super::table::{TextStyle, cut, paint, visible, wrap};
-use crate::activity::{age, blocked_waits, one_line, root_describes, root_name};
+use crate::activity::{age, blocked_waits, blocks, one_line, root_describes, root_name};
 use crate::number;
 
 /// The page shows the others.
 const EPISODES_MAX: usize = 3;
+const SHOWN_SHARE_MIN: f64 = 0.02;
 const BLOCKED_MAX: usize = 8;
 /// Deeper sessions are not indented further.
 const DEPTH_MAX: u32 = 8;
 const INDENT: &str = "    ";
+
+/// Sessions that are idle in a transaction and hold locks: the next ones to block. Empty if there are
+/// none.
+pub(super) fn idle_holders(activity: &Activity, style: Style) -> String {
+    if activity.idle_lock_holders.is_empty() {
+        return String::new();
+    }
+    let why = "sessions that hold locks while they are idle in a transaction; nobody waits yet";
+    let mut out = heading("IDLE LOCK HOLDERS", why, style);
+    for it in activity.idle_lock_holders.iter().take(BLOCKED_MAX) {
+        let text = format!("{}: {}", root_name(&it.holder), root_describes(&it.holder));
+        out.push_str(&wrap(&text, style.columns(), "  ", INDENT));
+        let end = format!("to end it: {}", it.ended_by);
+        out.push_str(&wrap(&end, style.columns(), INDENT, INDENT));
+    }
+    let rest = activity.idle_lock_holders.len().saturating_sub(BLOCKED_MAX);
+    if rest > 0 {
+        out.push_str(&line("  ", &format!("… and {rest} more"), style.columns()));
+    }
+    out
+}
 
 /// The section; empty if no session blocked another.
 pub(super) fn section(activity: &Activity, style: Style) -> String {
@@ -21,10 +43,19 @@ pub(super) fn section(activity: &Activity, style: Style) -> String {
     }
     let why = "sessions that blocked others, longest total wait first";
     let mut out = heading("BLOCKING", why, style);
-    for episode in activity.blocking.iter().take(EPISODES_MAX) {
+    // Behind the first one, those that only changed hands are not worth a tree.
+    let waited_us: f64 = activity.blocking.iter().map(|it| it.waited_us).sum();
+    let is_shown = |it: &&BlockingEpisode| it.waited_us >= SHOWN_SHARE_MIN * waited_us;
+    let shown: Vec<_> = activity
+        .blocking
+        .iter()
+        .filter(is_shown)
+        .take(EPISODES_MAX)
+        .collect();
+    for episode in &shown {
         out.push_str(&tree(episode, activity.window_us, style));
     }
-    let rest = activity.blocking.len().saturating_sub(EPISODES_MAX);
+    let rest = activity.blocking.len() - shown.len();
     if rest > 0 {
         let text = format!("  … and {}", number::count(rest as u64, "other"));
         out.push_str(&(paint(&visible(&text), TextStyle::Faint, style.color) + "\n"));
@@ -37,8 +68,9 @@ fn tree(episode: &BlockingEpisode, window_us: f64, style: Style) -> String {
     let root = &episode.root;
     let when = when(episode, window_us);
     let title = format!(
-        "{} blocks {}, which waited {} in all ({when})",
+        "{} {} {}, which waited {} in all ({when})",
         root_name(root),
+        blocks(episode),
         number::count(episode.blocked.len() as u64, "session"),
         age(episode.waited_us),
     );
@@ -61,11 +93,13 @@ fn tree(episode: &BlockingEpisode, window_us: f64, style: Style) -> String {
         let text = format!("└ … and {} more", number::whole(rest as f64));
         out.push_str(&line(INDENT, &text, columns));
     }
-    let end = format!("to end it: {}", episode.ended_by);
-    let end = wrap(&end, columns, INDENT, INDENT);
-    out.push_str(&(paint(end.trim_end(), TextStyle::Strong, style.color) + "\n"));
-    let note = format!("{INDENT}pgassay does not run it");
-    out.push_str(&(paint(&note, TextStyle::Faint, style.color) + "\n"));
+    if episode.is_lasting {
+        let end = format!("to end it: {}", episode.ended_by);
+        let end = wrap(&end, columns, INDENT, INDENT);
+        out.push_str(&(paint(end.trim_end(), TextStyle::Strong, style.color) + "\n"));
+        let note = format!("{INDENT}pgassay does not run it");
+        out.push_str(&(paint(&note, TextStyle::Faint, style.color) + "\n"));
+    }
     out
 }
 

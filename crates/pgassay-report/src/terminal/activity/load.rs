@@ -4,7 +4,7 @@ use pgassay_record::activity::{Activity, LoadBy, LoadRow};
 
 use super::super::style::{Style, heading};
 use super::super::table::{Alignment, Table, TextStyle, cell, cut, inked, paint, visible, wrap};
-use super::legend;
+use super::legend::legend;
 use crate::activity::{
     ClassLoads, Executions, age, executions, load, mean, relation_name, share, statement_text,
     wait_name,

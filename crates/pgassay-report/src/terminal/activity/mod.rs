@@ -3,6 +3,7 @@
 
 mod blocking;
 mod catalog;
+mod legend;
 mod load;
 mod timeline;
 
@@ -10,7 +11,7 @@ use pgassay_record::activity::Activity;
 
 use super::style::{Style, heading};
 use super::table::{TextStyle, paint, wrap};
-use crate::activity::{ClassLoads, WaitClass, cost, headline};
+use crate::activity::{cost, headline};
 use crate::sentence;
 
 /// The answer, in two or three sentences.
@@ -23,6 +24,7 @@ pub(super) fn answer(activity: &Activity, style: Style) -> String {
 pub(super) fn sections(activity: &Activity, style: Style) -> Vec<String> {
     let mut found = vec![
         blocking::section(activity, style),
+        blocking::idle_holders(activity, style),
         load::statements(activity, style),
         load::waits(activity, style),
         load::by_names(activity, style),
@@ -51,19 +53,4 @@ fn watching(activity: &Activity, style: Style) -> String {
         out.push_str(&(paint(text.trim_end(), TextStyle::Caution, style.color) + "\n"));
     }
     out
-}
-
-/// The letters of bars that occur in these loads.
-fn legend<'a>(loads: impl Iterator<Item = &'a ClassLoads>) -> String {
-    let mut sum = ClassLoads::default();
-    for loads in loads {
-        for (sum, load) in sum.0.iter_mut().zip(loads.0) {
-            *sum += load;
-        }
-    }
-    let seen = WaitClass::ALL.into_iter().zip(sum.0);
-    let seen = seen.filter(|(_, load)| *load > 0.0);
-    seen.map(|(class, _)| format!("{} {}", class.letter(), class.title()))
-        .collect::<Vec<_>>()
-        .join(", ")
 }

@@ -4,7 +4,7 @@ use pgassay_record::activity::{Activity, LoadMarkKind};
 
 use super::super::style::{Style, heading};
 use super::super::table::{Alignment, Table, TextStyle, cell, cut, inked, visible};
-use super::legend;
+use super::legend::legend;
 use crate::activity::{ClassLoads, TimeStretch, load, stretches};
 use crate::number;
 

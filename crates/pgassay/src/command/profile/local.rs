@@ -18,7 +18,7 @@ use pgassay_profile::{
 };
 use pgassay_record::observation::{self, Observation, SCHEMA};
 
-use super::connection::{self, LocalConnection};
+use super::connection::{self, LocalConnection, OWN_TRANSACTIONS};
 use super::sessions::{SessionsToWatch, ended_early};
 use crate::checks;
 
@@ -51,10 +51,22 @@ pub struct ProfilingSession {
     pub keeps_text: bool,
 }
 
+/// What was gathered in the window.
+struct Gathered {
+    started_us: i64,
+    log: CpuLog,
+    samples: Option<Samples>,
+    waits: Option<WaitSampler>,
+    watch: Option<LiveWatch>,
+    transactions: Option<u64>,
+    /// Why something was not gathered.
+    refusals: Vec<Check>,
+}
+
 impl ProfilingSession {
     /// Profiles until the time is over, the user interrupts it, or the process exits.
     pub fn observe(mut self, interrupt: &Interrupt) -> Result<Observation> {
-        let (sampler, refusal) = self.sampler()?;
+        let (sampler, no_stacks) = self.sampler()?;
         let dsn = self.dsn.as_deref();
         let connect = dsn.map(|dsn| || connection::exchange(dsn).map(|(exchange, _)| exchange));
         let (probe, no_waits) = WaitProbe::of(&self.subject.server, connect);
@@ -69,7 +81,7 @@ impl ProfilingSession {
             .extend(watch.iter().flat_map(LiveWatch::own_pids));
         let mut log = CpuLog::default();
         let started_us = unix_us();
-        let before = self.transactions()?;
+        let before = self.transactions_without(watch.as_ref())?;
         if let Some(sampler) = &sampler {
             sampler.start()?;
         }
@@ -82,14 +94,30 @@ impl ProfilingSession {
             watching.and_then(|it| ended_early(it.join().expect("watching does not panic")))
         });
         let samples = sampler.as_ref().map(Sampler::stop).transpose()?;
-        let after = self.transactions()?;
+        let after = self.transactions_without(watch.as_ref())?;
         if log.processes().is_empty() {
             bail!(
                 "cannot read any process of the server with postmaster {}",
                 self.subject.server.postmaster_pid
             );
         }
-        let transactions = before.zip(after);
+        let refusals = [no_stacks, no_waits, no_sessions, incomplete];
+        Ok(self.describe(Gathered {
+            started_us,
+            log,
+            samples,
+            waits,
+            watch,
+            transactions: before
+                .zip(after)
+                .map(|(before, after)| after.saturating_sub(before + OWN_TRANSACTIONS)),
+            refusals: refusals.into_iter().flatten().collect(),
+        }))
+    }
+
+    /// The observation, with its findings.
+    fn describe(&self, gathered: Gathered) -> Observation {
+        let Gathered { log, samples, .. } = gathered;
         let subject = &self.subject;
         let (ours, others): (Vec<_>, Vec<_>) = log
             .processes()
@@ -97,17 +125,16 @@ impl ProfilingSession {
             .filter(|process| !self.own_pids.contains(&process.pid))
             .partition(|process| subject.includes(process));
         let major = subject.server.major.as_deref().unwrap_or_default();
-        let (activity, columns) = watch
-            .map(|watch| {
-                let is_ours = |pid| ours.iter().any(|it| it.pid == pid);
-                watch.finish_with(samples.as_ref(), is_ours)
-            })
-            .unzip();
+        let is_ours = |pid| ours.iter().any(|it| it.pid == pid);
+        let watched = gathered
+            .watch
+            .map(|watch| watch.finish_with(samples.as_ref(), is_ours));
+        let (activity, columns) = watched.unzip();
         let columns = columns.flatten().unwrap_or_default();
         let mut observation = Observation {
             schema: SCHEMA.to_owned(),
             pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_us,
+            started_us: gathered.started_us,
             window_us: log.window().as_secs_f64() * 1e6,
             frequency_hz: self.frequency_hz,
             subject: observation::Subject {
@@ -116,25 +143,22 @@ impl ProfilingSession {
                 backend_pid: subject.backend_pid,
                 major: subject.server.major.clone(),
             },
-            transactions: transactions.map(|(before, after)| after.saturating_sub(before)),
+            transactions: gathered.transactions,
             backends: Some(total(&ours)),
             sessions: ours.len() as u32,
             backends_present_us: ours.iter().map(|it| it.present.as_secs_f64() * 1e6).sum(),
             background: background(subject, &others),
-            waits: waits.map(|waits| waits.finish(subject.server.major.as_deref())),
+            waits: gathered
+                .waits
+                .map(|waits| waits.finish(subject.server.major.as_deref())),
             tier: Some(self.tier()),
-            limitations: limits(
-                subject,
-                samples.as_ref(),
-                [refusal, no_waits, no_sessions, incomplete],
-                &log,
-            ),
+            limitations: limits(subject, samples.as_ref(), gathered.refusals, &columns, &log),
             profile: samples.map(|samples| profile(&samples, &ours, major, &columns)),
             activity,
             findings: Vec::new(),
         };
         observation.findings = diagnose_observation(&observation);
-        Ok(observation)
+        observation
     }
 
     /// The watch of all sessions; none for a single backend, or without a connection.
@@ -226,11 +250,14 @@ impl ProfilingSession {
         !self.own_pids.contains(&process.pid) && self.subject.includes(process)
     }
 
-    /// `None` for a single backend: the statistics do not list transactions per backend.
-    fn transactions(&mut self) -> Result<Option<u64>> {
+    /// Transactions ended so far, without those of the watch; `None` for a single backend: the statistics do not
+    /// list transactions per backend.
+    fn transactions_without(&mut self, watch: Option<&LiveWatch>) -> Result<Option<u64>> {
+        let own = watch.map_or(0, LiveWatch::own_transactions);
         match &mut self.connection {
             Some(connection) if self.subject.backend_pid.is_none() => {
-                connection.transactions().map(Some)
+                let ended = connection.transactions()?;
+                Ok(Some(ended.saturating_sub(own)))
             }
             _ => Ok(None),
         }
@@ -305,10 +332,11 @@ fn profile(
 fn limits(
     subject: &ProfiledProcesses,
     samples: Option<&Samples>,
-    refusals: [Option<Check>; 4],
+    refusals: Vec<Check>,
+    columns: &StackColumns,
     log: &CpuLog,
 ) -> Vec<Check> {
-    let mut limits: Vec<Check> = refusals.into_iter().flatten().collect();
+    let mut limits = refusals;
     let of_samples = samples.map(Samples::limits).unwrap_or_default();
     limits.extend(of_samples.into_iter().map(|limit: Limit| Check {
         name: limit.condition.to_owned(),
@@ -328,6 +356,14 @@ fn limits(
         let effect = "cannot read the data directory, so the server version is unknown; functions \
                       are classified as in the newest version";
         add("version", "unknown", effect.to_owned());
+    }
+    if columns.total > columns.exact {
+        let share = 100.0 * columns.exact as f64 / columns.total as f64;
+        let effect = format!(
+            "{share:.0}% of the CPU samples lie within an execution that two readings of its session \
+             found; the others are divided among a session's statements in proportion to their CPU time"
+        );
+        add("stacks_by_statement", &format!("{share:.0}%"), effect);
     }
     if log.ended() > 0 {
         let effect = format!(

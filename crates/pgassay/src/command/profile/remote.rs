@@ -20,7 +20,7 @@ use pgassay_model::waits::{WaitSource, Waits};
 use pgassay_profile::{Access, ActivitySampler, WaitLog};
 use pgassay_record::observation::{Observation, SCHEMA, Subject};
 
-use super::connection::{RemoteServer, transactions};
+use super::connection::{OWN_TRANSACTIONS, RemoteServer, transactions};
 use super::sessions::{SessionsToWatch, ended_early};
 use crate::checks;
 
@@ -42,19 +42,22 @@ pub fn observe(
     let started_us = unix_us();
     let before = transactions(activity.exchange())?;
     let (mut watch, no_sessions) = sessions.open(None);
+    let own_pids = watch.as_ref().map(LiveWatch::own_pids).unwrap_or_default();
+    let own = watch.as_ref().map_or(0, LiveWatch::own_transactions);
     activity.exchange().query("begin")?;
     let until = Instant::now() + duration;
     let (asked, incomplete) = thread::scope(|scope| {
         let watching = watch
             .as_mut()
             .map(|watch| scope.spawn(|| watch.run_until(until, interrupt)));
-        let asked = sample_activity(&mut activity, duration, interrupt);
+        let asked = sample_activity(&mut activity, &own_pids, duration, interrupt);
         let watched = watching.map(|it| it.join().expect("watching does not panic"));
         (asked, watched.and_then(ended_early))
     });
     let asked = asked.with_context(no_activity)?;
     activity.exchange().query("rollback")?;
     let after = transactions(activity.exchange())?;
+    let own = watch.as_ref().map_or(0, LiveWatch::own_transactions) - own;
     let waits = waits_of(WaitSource::PgStatActivity, asked.log, 0.0);
     let mut observation = Observation {
         schema: SCHEMA.to_owned(),
@@ -69,7 +72,7 @@ pub fn observe(
             backend_pid: None,
             major,
         },
-        transactions: Some(after.saturating_sub(before)),
+        transactions: Some(after.saturating_sub(before + own + OWN_TRANSACTIONS)),
         backends: None,
         sessions: asked.sessions.len() as u32,
         backends_present_us: micros(asked.present),
@@ -98,6 +101,7 @@ struct ActivityRecord {
 
 fn sample_activity<S: std::io::Read + std::io::Write>(
     activity: &mut ActivitySampler<S>,
+    own_pids: &BTreeSet<u32>,
     duration: Duration,
     interrupt: &Interrupt,
 ) -> Result<ActivityRecord> {
@@ -107,7 +111,7 @@ fn sample_activity<S: std::io::Read + std::io::Write>(
     while looked - begun < duration && interrupt.check().is_ok() {
         let next = looked + Duration::from_secs(1) / ACTIVITY_HZ;
         thread::sleep(next.saturating_duration_since(Instant::now()));
-        let sessions = asked.log.query_all_sessions(activity)?;
+        let sessions = asked.log.query_all_sessions(activity, own_pids)?;
         let now = Instant::now();
         asked.present += (now - looked) * sessions.len() as u32;
         asked.sessions.extend(sessions);

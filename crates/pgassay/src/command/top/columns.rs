@@ -1,6 +1,17 @@
-//! The columns of each list.
+//! The lists and their columns.
 
-use super::state::TopView;
+/// The lists, by the key that shows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TopView {
+    /// `1`: statements by load.
+    Statements,
+    /// `2`: sessions that wait.
+    Waiting,
+    /// `3`: who blocks whom.
+    Blocking,
+    /// `t`: tables.
+    Tables,
+}
 
 /// A column.
 #[derive(Debug, Clone, Copy)]

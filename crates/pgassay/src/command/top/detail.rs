@@ -9,8 +9,9 @@ use pgassay_report::activity::{
     wait_name,
 };
 
+use super::columns::TopView;
 use super::rows::TopRow;
-use super::state::{TopState, TopView};
+use super::state::TopState;
 
 const SESSIONS_MAX: usize = 20;
 

@@ -9,9 +9,9 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::columns::{TopColumn, columns, sort_letters};
+use super::columns::{TopColumn, TopView, columns, sort_letters};
 use super::rows::{TopCell, TopRow, Urgency};
-use super::state::{KeyMode, TopState, TopView};
+use super::state::{KeyMode, TopState};
 use super::{detail, wrapping};
 
 /// Screens lower than this have no room for the answer and the load by class.
@@ -109,13 +109,11 @@ fn bold(text: impl Into<String>) -> Span<'static> {
 
 /// What is watched, the answer, and the load by class.
 fn header(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Line<'static>> {
-    let mut title = visible(&state.server.title);
-    if state.is_paused {
-        title += "  [paused]";
-    }
-    if let Some(silent) = state.silent_for {
-        title += &format!("  [no reading for {} s]", silent.as_secs());
-    }
+    let paused = if state.is_paused { "  [paused]" } else { "" };
+    let silent = state.silent_for.map_or_else(String::new, |it| {
+        format!("  [no reading for {} s]", it.as_secs())
+    });
+    let title = format!("{}{paused}{silent}", visible(&state.server.title));
     let mut lines = vec![Line::from(bold(fit(&title, width, false)))];
     let Some(activity) = &state.shown else {
         return lines;
@@ -238,7 +236,7 @@ fn empty(state: &TopState) -> &'static str {
         TopView::Waiting => "No session waited.",
         TopView::Blocking => "No session blocked another.",
         TopView::Tables if activity.catalog.is_none() => {
-            "Tables are read from the catalog: not available."
+            "Tables are read at the end of this interval …"
         }
         TopView::Tables => "No table was read or written.",
     }
@@ -273,7 +271,7 @@ fn line(
     }
 }
 
-/// Ages are colored, as in pg_activity.
+/// Ages are colored, as in `pg_activity`.
 fn ink(row: &TopRow, column: TopColumn, cell: &TopCell, paint: Paint) -> Style {
     let is_age = matches!(column.title, "MEAN" | "AGE" | "BLOCKER" | "WAIT");
     if is_age && !cell.text.is_empty() {

@@ -6,14 +6,29 @@ use anyhow::Result;
 use pgassay_lab::local_server;
 use pgassay_lab::watch::{LiveWatch, WatchOptions, WatchedServer};
 use pgassay_lab::{Interrupt, major_of};
-use pgassay_record::activity::{Activity, WatchCost};
+use pgassay_record::activity::{Activity, BlockingEpisode, CatalogActivity, WatchCost};
 
 use super::TopArgs;
 use super::state::TopServer;
 use crate::command::profile::connection;
 
-/// Samples for this long or until an interrupt, and returns what it saw.
-pub type ActivityFeed = Box<dyn FnMut(Duration, &Interrupt) -> Result<Activity>>;
+/// Samples for this long or until an interrupt, and returns what it saw; with tables and indexes, if
+/// they are wanted.
+pub type ActivityFeed = Box<dyn FnMut(FeedRequest<'_>) -> Result<Activity>>;
+
+/// What the screen wants next.
+#[derive(Clone, Copy)]
+pub struct FeedRequest<'a> {
+    pub length: Duration,
+    /// Tables are on the screen.
+    pub wants_tables: bool,
+    pub interrupt: &'a Interrupt,
+}
+
+/// How long an episode stays on the screen that is over.
+const SHOWN_AFTER_END_US: f64 = 60e6;
+/// Reading tables and indexes costs more than reading sessions.
+const TABLES_EVERY: Duration = Duration::from_secs(5);
 
 /// Connects, and says what is watched.
 pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
@@ -46,16 +61,44 @@ pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
         ..WatchOptions::default()
     };
     let mut watch = LiveWatch::open(watched, &options)?;
+    let started = Instant::now();
     let mut before = WatchCost::default();
-    let feed = move |length: Duration, interrupt: &Interrupt| {
-        watch.run_until(Instant::now() + length, interrupt)?;
+    let mut tables: Option<(Instant, CatalogActivity)> = None;
+    let feed = move |request: FeedRequest<'_>| {
+        watch.run_until(Instant::now() + request.length, request.interrupt)?;
         let mut activity = watch.take();
+        let is_old = |it: &(Instant, CatalogActivity)| it.0.elapsed() >= TABLES_EVERY;
+        if request.wants_tables && tables.as_ref().is_none_or(is_old) {
+            tables = watch.read_catalog().map(|it| (Instant::now(), it));
+        }
+        let end_us = started.elapsed().as_secs_f64() * 1e6;
+        let start_us = end_us - activity.window_us;
+        activity.blocking = recent(activity.blocking, start_us);
+        activity.catalog = tables.as_ref().map(|it| it.1.clone());
         let now = activity.cost;
         activity.cost = since(&now, &before);
         before = now;
         Ok(activity)
     };
     Ok((server, Box::new(feed)))
+}
+
+/// Episodes that last or ended a moment ago, on the interval's time axis. A watch has all of them, on
+/// its own.
+fn recent(episodes: Vec<BlockingEpisode>, start_us: f64) -> Vec<BlockingEpisode> {
+    let shifted = episodes.into_iter().map(|it| BlockingEpisode {
+        first_seen_us: (it.first_seen_us - start_us).max(0.0),
+        // The views are asked less often than an interval may be short.
+        last_seen_us: if it.is_lasting {
+            (it.last_seen_us - start_us).max(0.0)
+        } else {
+            it.last_seen_us - start_us
+        },
+        ..it
+    });
+    shifted
+        .filter(|it| it.is_lasting || it.last_seen_us > -SHOWN_AFTER_END_US)
+        .collect()
 }
 
 /// The cost of the last interval. A watch counts from its start.
@@ -67,5 +110,39 @@ fn since(now: &WatchCost, before: &WatchCost) -> WatchCost {
             .map(|us| us - before.backend_cpu_us.unwrap_or(0.0)),
         peak_memory_bytes: now.peak_memory_bytes,
         statements_sent: now.statements_sent - before.statements_sent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pgassay_record::activity::RootBlocker;
+
+    fn episode(last_seen_us: f64, is_lasting: bool) -> BlockingEpisode {
+        BlockingEpisode {
+            root: RootBlocker::default(),
+            blocked: Vec::new(),
+            first_seen_us: 1e6,
+            last_seen_us,
+            is_lasting,
+            waited_us: 1e6,
+            ended_by: String::new(),
+        }
+    }
+
+    /// Regression: the headline did not name a blocker in every other interval of 500 ms.
+    #[test]
+    fn an_episode_that_lasts_is_of_every_interval() {
+        let all = vec![
+            episode(99.2e6, true),
+            episode(99.2e6, false),
+            episode(20e6, false),
+        ];
+        let shown = recent(all, 100e6);
+        let seen: Vec<(f64, f64)> = shown
+            .iter()
+            .map(|it| (it.first_seen_us, it.last_seen_us.round()))
+            .collect();
+        assert_eq!(seen, [(0.0, 0.0), (0.0, -800_000.0)]);
     }
 }

@@ -1,9 +1,9 @@
-//! What each key does. The habits of pg_activity and less are kept: `1 2 3`, Space, `/`, `j k`, `q`.
+//! What each key does. The habits of `pg_activity` and less are kept: `1 2 3`, Space, `/`, `j k`, `q`.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::columns::sort_letters;
-use super::state::{KeyMode, TopState, TopView};
+use super::columns::{TopView, sort_letters};
+use super::state::{KeyMode, TopState};
 
 /// What the loop does after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

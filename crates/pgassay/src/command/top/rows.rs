@@ -12,10 +12,9 @@ use pgassay_report::activity::{
     statement_text, table_writes, wait_name,
 };
 
-use super::columns::columns;
-use super::state::TopView;
+use super::columns::{TopView, columns};
 
-/// How long something has lasted, as pg_activity colors it.
+/// How long something has lasted, as `pg_activity` colors it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
     /// Below 1 s.

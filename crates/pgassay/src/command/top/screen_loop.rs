@@ -12,7 +12,8 @@ use pgassay_record::activity::Activity;
 use ratatui::crossterm::event::{Event, KeyEventKind, poll, read};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::feed::ActivityFeed;
+use super::columns::TopView;
+use super::feed::{ActivityFeed, FeedRequest};
 use super::keys::TopAction;
 use super::state::{TopServer, TopState};
 use super::terminal::TopTerminal;
@@ -43,6 +44,7 @@ struct Shared {
     /// Set by the user and by signals.
     interrupt: Interrupt,
     interval_ms: Arc<AtomicU64>,
+    wants_tables: Arc<AtomicBool>,
 }
 
 /// Connects with `open`, and shows what its feed sees until the user quits or a signal comes.
@@ -58,6 +60,7 @@ where
     let shared = Shared {
         interrupt: Interrupt::of(flag),
         interval_ms: Arc::new(AtomicU64::new(state.interval.as_millis() as u64)),
+        wants_tables: Arc::default(),
     };
     let (sender, messages) = sync_channel(1);
     std::thread::scope(|scope| {
@@ -99,7 +102,12 @@ where
     }
     let mut next = FIRST_INTERVAL;
     while !shared.interrupt.is_requested() {
-        let message = match feed(next, &shared.interrupt) {
+        let request = FeedRequest {
+            length: next,
+            wants_tables: shared.wants_tables.load(Ordering::Relaxed),
+            interrupt: &shared.interrupt,
+        };
+        let message = match feed(request) {
             Ok(activity) => WatchMessage::Seen(Box::new(activity)),
             Err(error) => WatchMessage::Failed(error),
         };
@@ -161,6 +169,8 @@ fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared
         }
         let interval_ms = state.interval.as_millis() as u64;
         shared.interval_ms.store(interval_ms, Ordering::Relaxed);
+        let wants_tables = state.view == TopView::Tables;
+        shared.wants_tables.store(wants_tables, Ordering::Relaxed);
     }
 }
 

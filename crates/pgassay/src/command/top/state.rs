@@ -5,20 +5,8 @@ use std::time::Duration;
 
 use pgassay_record::activity::Activity;
 
+use super::columns::TopView;
 use super::rows::{TopRow, rows};
-
-/// The lists, by the key that shows them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TopView {
-    /// `1`: statements by load.
-    Statements,
-    /// `2`: sessions that wait.
-    Waiting,
-    /// `3`: who blocks whom.
-    Blocking,
-    /// `t`: tables.
-    Tables,
-}
 
 /// What the next key means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

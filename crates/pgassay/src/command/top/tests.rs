@@ -12,10 +12,11 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::columns::TopView;
 use super::draw::draw;
 use super::keys::TopAction;
 use super::saving;
-use super::state::{KeyMode, TopServer, TopState, TopView};
+use super::state::{KeyMode, TopServer, TopState};
 
 const UPDATE: &str = "UPDATE accounts SET balance = balance + $1 WHERE id = $2";
 

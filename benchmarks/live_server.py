@@ -1,0 +1,35 @@
+"""A temporary server for the benchmarks of watching a live server."""
+import os
+import pathlib
+import subprocess
+import tempfile
+
+
+def as_server():
+    """The server does not run as root."""
+    if os.getuid() != 0:
+        return []
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
+
+
+class Server:
+    def __init__(self, bin_directory, settings):
+        self.bin = pathlib.Path(bin_directory)
+        self.directory = tempfile.TemporaryDirectory(prefix="pgassay-live-")
+        path = pathlib.Path(self.directory.name)
+        if os.getuid() == 0:
+            os.chown(path, 65534, 65534)
+        self.data = path / "data"
+        initdb = [self.bin / "initdb", "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C", "-D", self.data]
+        self.run(initdb)
+        options = f"-c listen_addresses= -c unix_socket_directories={path} " + " ".join(f"-c {it}" for it in settings)
+        self.run([self.bin / "pg_ctl", "-D", self.data, "-l", path / "log", "-w", "-o", options, "start"])
+        self.env = dict(os.environ, PGHOST=str(path), PGPORT="5432", PGUSER="postgres", PGDATABASE="postgres")
+
+    def run(self, command):
+        command = as_server() + [str(it) for it in command]
+        subprocess.run(command, check=True, cwd="/", stdout=subprocess.DEVNULL)
+
+    def stop(self):
+        self.run([self.bin / "pg_ctl", "-D", self.data, "-m", "immediate", "stop"])
+        self.directory.cleanup()

@@ -1,0 +1,151 @@
+//! Transactions per second over time, without those of the watch itself.
+
+use pgassay_record::activity::{LoadInterval, LoadMark, LoadMarkKind};
+
+use super::reader::CatalogReader;
+
+/// A stall has at least this many active sessions,
+const STALLED_SESSIONS_MIN: f64 = 1.0;
+/// most of which wait; sessions that compute for seconds are no stall.
+const STALLED_CPU_SHARE_MAX: f64 = 0.5;
+/// In a stall, throughput is below this share of its maximum.
+const STALLED_RATE_SHARE_MAX: f64 = 0.02;
+
+/// The server's count of transactions at some moments.
+#[derive(Debug, Default)]
+pub struct TransactionLog {
+    readings: Vec<TransactionReading>,
+    /// Transactions that other parts of the watch have sent so far.
+    pub(super) sent_elsewhere: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct TransactionReading {
+    at_us: f64,
+    /// All databases' transactions so far, committed or not.
+    ended: f64,
+    /// Those of the watch.
+    own: u64,
+}
+
+impl TransactionLog {
+    /// Reads the count. Within a reading of `reader`.
+    pub(super) fn read(&mut self, reader: &mut CatalogReader, at_us: f64) {
+        let sql = "select sum(xact_commit + xact_rollback)::float8 from pg_stat_database";
+        let rows = reader.rows("transactions", sql).unwrap_or_default();
+        if let Some(ended) = rows.first().and_then(|row| row.real(0)) {
+            self.add(at_us, ended, reader.transactions + self.sent_elsewhere);
+        }
+    }
+
+    fn add(&mut self, at_us: f64, ended: f64, own: u64) {
+        self.readings.push(TransactionReading { at_us, ended, own });
+    }
+
+    /// Writes the rates into a timeline. Sessions report their transactions up to a second late.
+    pub fn fill(&self, timeline: &mut [LoadInterval]) {
+        for interval in timeline {
+            interval.transactions_per_s = self.rate_per_s(interval);
+        }
+    }
+
+    fn rate_per_s(&self, interval: &LoadInterval) -> Option<f64> {
+        let (start_us, end_us) = (interval.start_us, interval.start_us + interval.length_us);
+        let (mut transactions, mut covered_us) = (0.0, 0.0);
+        for pair in self.readings.windows(2) {
+            let (before, after) = (pair[0], pair[1]);
+            let overlap_us = after.at_us.min(end_us) - before.at_us.max(start_us);
+            if overlap_us > 0.0 {
+                let own = after.own.saturating_sub(before.own) as f64;
+                let others = (after.ended - before.ended - own).max(0.0);
+                transactions += others * overlap_us / (after.at_us - before.at_us);
+                covered_us += overlap_us;
+            }
+        }
+        (covered_us > 0.0).then(|| transactions / covered_us * 1e6)
+    }
+}
+
+/// Intervals in which sessions waited and almost no transaction ended, although others had.
+pub fn stalls(timeline: &[LoadInterval]) -> Vec<LoadMark> {
+    let rates = timeline.iter().filter_map(|it| it.transactions_per_s);
+    let most = rates.fold(0.0, f64::max);
+    let is_stalled = |it: &LoadInterval| {
+        let active: f64 = it.active.iter().map(|(_, sessions)| sessions).sum();
+        let on_cpu = it.active.iter().find(|(kind, _)| kind.is_empty());
+        let on_cpu = on_cpu.map_or(0.0, |(_, sessions)| *sessions);
+        let rate = it.transactions_per_s.unwrap_or(f64::INFINITY);
+        active >= STALLED_SESSIONS_MIN
+            && on_cpu <= STALLED_CPU_SHARE_MAX * active
+            && rate <= STALLED_RATE_SHARE_MAX * most
+    };
+    let mut marks: Vec<LoadMark> = Vec::new();
+    for interval in timeline.iter().filter(|it| most > 0.0 && is_stalled(it)) {
+        match marks.last_mut() {
+            Some(mark) if mark.at_us + mark.length_us >= interval.start_us - 1.0 => {
+                mark.length_us += interval.length_us;
+            }
+            _ => marks.push(LoadMark {
+                at_us: interval.start_us,
+                length_us: interval.length_us,
+                kind: LoadMarkKind::Stall,
+                text: "no transaction ended".to_owned(),
+            }),
+        }
+    }
+    marks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeline(active: &[(&str, f64)]) -> Vec<LoadInterval> {
+        let interval = |second: u32| LoadInterval {
+            start_us: f64::from(second) * 1e6,
+            length_us: 1e6,
+            active: active.iter().map(|it| (it.0.to_owned(), it.1)).collect(),
+            idle_in_transaction: 0.0,
+            transactions_per_s: None,
+        };
+        (0..4).map(interval).collect()
+    }
+
+    /// 100 transactions in each second but the third; the watch itself has 3 per second.
+    fn log() -> TransactionLog {
+        let mut log = TransactionLog::default();
+        for (second, ended) in [(0, 0), (1, 103), (2, 206), (3, 209), (4, 312)] {
+            log.add(f64::from(second) * 1e6, f64::from(ended), 3 * second as u64);
+        }
+        log
+    }
+
+    #[test]
+    fn rates_are_those_of_others_and_unknown_beyond_the_readings() {
+        let mut timeline = timeline(&[]);
+        log().fill(&mut timeline);
+        let rates: Vec<_> = timeline.iter().map(|it| it.transactions_per_s).collect();
+        assert_eq!(rates, [Some(100.0), Some(100.0), Some(0.0), Some(100.0)]);
+        timeline[3].start_us = 5e6;
+        log().fill(&mut timeline);
+        assert_eq!(timeline[3].transactions_per_s, None);
+        timeline[3].start_us = 2.5e6;
+        log().fill(&mut timeline);
+        let half = timeline[3].transactions_per_s.unwrap();
+        assert!((half - 50.0).abs() < 1e-9, "{half}");
+    }
+
+    #[test]
+    fn sessions_that_wait_while_nothing_ends_are_a_stall_and_long_computations_are_not() {
+        let mut waiting = timeline(&[("", 0.2), ("Lock", 3.0)]);
+        log().fill(&mut waiting);
+        let marks = stalls(&waiting);
+        assert_eq!(marks.len(), 1);
+        assert!((marks[0].at_us - 2e6).abs() < 1.0 && (marks[0].length_us - 1e6).abs() < 1.0);
+        let mut computing = timeline(&[("", 3.0), ("Lock", 0.2)]);
+        log().fill(&mut computing);
+        assert!(stalls(&computing).is_empty());
+        // Nothing ever ended: there is no throughput to compare with.
+        assert!(stalls(&timeline(&[("Lock", 3.0)])).is_empty());
+    }
+}
