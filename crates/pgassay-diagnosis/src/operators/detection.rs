@@ -5,8 +5,8 @@ use pgassay_record::finding::{
     Confidence, Fact, FactUnit, Finding, FindingObject, ObjectKind, Source,
 };
 
-use super::OperatorSignature;
 use super::live_view::LiveView;
+use super::signature::OperatorSignature;
 
 /// A problem at one object.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,10 +6,10 @@
 use pgassay_record::activity::{HorizonHolder, HorizonKind, TableActivity};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
-use super::OperatorSignature;
 use super::detection::Detection;
 use super::live_view::LiveView;
 use super::names;
+use super::signature::OperatorSignature;
 
 /// A transaction manager resolves its prepared transactions within seconds.
 const FORGOTTEN_US: f64 = 300e6;

@@ -3,10 +3,10 @@
 use pgassay_record::activity::{HorizonKind, IndexActivity, TableActivity, UncoveredForeignKey};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
-use super::OperatorSignature;
 use super::detection::Detection;
 use super::live_view::LiveView;
 use super::names;
+use super::signature::OperatorSignature;
 
 /// Writes per second from which on maintaining an index costs anything.
 const WRITES_MIN: f64 = 1.0;

@@ -9,7 +9,7 @@ use pgassay_record::activity::{
 };
 
 use super::sql_text::{self, RelationMention};
-use super::sql_tokens::{self, SqlToken};
+use super::sql_tokens::{self, StatementToken};
 use crate::evidence::Evidence;
 
 /// A problem that would give back less than this share of the active sessions' time is not a finding …
@@ -55,7 +55,7 @@ pub(crate) struct StatementLoad {
     /// Its users, each with its part of `active`.
     pub users: BTreeMap<String, f64>,
     /// Its text, lexically; empty if unknown.
-    pub tokens: Vec<SqlToken>,
+    pub tokens: Vec<StatementToken>,
     /// The relations that it names.
     pub relations: Vec<RelationMention>,
 }

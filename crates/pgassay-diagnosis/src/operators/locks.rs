@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use pgassay_record::activity::{BlockedSession, BlockingEpisode, RootBlocker};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
-use super::OperatorSignature;
 use super::detection::Detection;
 use super::live_view::{LiveView, statement_name};
 use super::names;
+use super::signature::OperatorSignature;
 use super::wait_meanings::{MEANINGS, WaitMeaning};
 
 /// A blocker that has been there for less is over before anyone can end it.

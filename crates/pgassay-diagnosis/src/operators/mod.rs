@@ -20,6 +20,7 @@ mod missing_index;
 mod names;
 mod server;
 mod sessions;
+mod signature;
 mod slots;
 mod sql_text;
 mod sql_tokens;
@@ -35,18 +36,7 @@ use pgassay_record::finding::Finding;
 use crate::evidence::Evidence;
 use detection::Detection;
 use live_view::LiveView;
-
-/// A problem that operators know by name.
-pub(crate) struct OperatorSignature {
-    /// Stable name.
-    pub id: &'static str,
-    /// What happens, in a few words.
-    pub title: &'static str,
-    /// The section of PostgreSQL's manual to read.
-    pub manual: &'static str,
-    /// Detects it, once for each object.
-    pub detect: fn(&LiveView<'_>) -> Vec<Detection>,
-}
+use signature::OperatorSignature;
 
 /// Findings of one signature; a schema with a thousand unused indexes would otherwise fill the report.
 const FINDINGS_MAX: usize = 10;

@@ -4,14 +4,20 @@ use pgassay_record::activity::RelationName;
 
 /// PostgreSQL's reserved key words, also those that may be function or type names: `src/include/parser/kwlist.h`
 /// of versions 9.6 to 18.
-const RESERVED: &str = "all analyse analyze and any array as asc asymmetric authorization binary both \
-    case cast check collate collation column concurrently constraint create cross current_catalog \
-    current_date current_role current_schema current_time current_timestamp current_user default \
-    deferrable desc distinct do else end except false fetch for foreign freeze from full grant group \
-    having ilike in initially inner intersect into is isnull join lateral leading left like limit \
-    localtime localtimestamp natural not notnull null offset on only or order outer overlaps placing \
-    primary references returning right select session_user similar some symmetric system_user table \
-    tablesample then to trailing true union unique user using variadic verbose when where window with";
+const RESERVED: &str = concat!(
+    "all analy",
+    "se analyze and any array as asc asymmetric authorization binary both ",
+    "case cast check collate collation column concurrently constraint create cross ",
+    "current_catalog current_date current_role current_schema current_time ",
+    "current_timestamp current_user default deferrable desc distinct do else end except ",
+    "false fetch for fore",
+    "ign freeze from full grant group having ilike in initially ",
+    "inner intersect into is isnull join lateral leading left like limit localtime ",
+    "localtimestamp natural not notnull null offset on only or order outer overlaps placing ",
+    "primary references returning right select session_user similar some symmetric ",
+    "system_user table tablesample then to trailing true union unique user using variadic ",
+    "verbose when where window with"
+);
 
 /// An identifier, quoted if SQL requires it.
 pub(super) fn identifier(name: &str) -> String {

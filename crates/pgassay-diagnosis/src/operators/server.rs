@@ -3,10 +3,10 @@
 use pgassay_record::activity::{CheckpointActivity, DatabaseActivity, LoadMarkKind};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
-use super::OperatorSignature;
 use super::detection::Detection;
 use super::live_view::{LiveView, statement_name};
 use super::names;
+use super::signature::OperatorSignature;
 
 /// Of the transactions that end …
 const ROLLED_BACK_MIN: f64 = 0.1;

@@ -4,11 +4,11 @@
 use pgassay_record::activity::{RootBlocker, SessionStatus};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
-use super::OperatorSignature;
 use super::detection::Detection;
 use super::live_view::{LiveView, statement_name};
 use super::locks;
 use super::names;
+use super::signature::OperatorSignature;
 use std::collections::BTreeMap;
 
 /// Idle for less, a transaction is between two statements of a program.

@@ -3,10 +3,10 @@
 use pgassay_record::activity::SlotState;
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
-use super::OperatorSignature;
 use super::detection::Detection;
 use super::live_view::LiveView;
 use super::names;
+use super::signature::OperatorSignature;
 
 /// The default of `max_wal_size`, if the setting is unknown.
 const MAX_WAL_SIZE: f64 = 1_073_741_824.0;

@@ -4,7 +4,7 @@
 //! It reads lexically and gives up early: a join, an OR, a subquery or a function around the column
 //! yields no columns rather than wrong ones.
 
-use super::sql_tokens::{SqlToken, TokenKind};
+use super::sql_tokens::{StatementToken, TokenKind};
 
 /// A relation as a statement names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,23 +107,23 @@ const SUMMARIES: [&str; 25] = [
 ];
 
 /// The command, in lower case; empty for an empty text.
-pub(super) fn command(tokens: &[SqlToken]) -> &str {
+pub(super) fn command(tokens: &[StatementToken]) -> &str {
     tokens.first().map_or("", |first| first.text.as_str())
 }
 
 /// Whether the number of rows that it returns says nothing about the number of rows that its filter
 /// keeps.
-pub(super) fn summarizes(tokens: &[SqlToken]) -> bool {
+pub(super) fn summarizes(tokens: &[StatementToken]) -> bool {
     tokens.iter().any(|it| it.is_any(&SUMMARIES))
 }
 
 /// Whether it has a condition that rows can fail.
-pub(super) fn has_condition(tokens: &[SqlToken]) -> bool {
+pub(super) fn has_condition(tokens: &[StatementToken]) -> bool {
     tokens.iter().any(|it| it.is_any(&["where", "join"]))
 }
 
 /// The relations that it names, in order, without repetition.
-pub(super) fn relations(tokens: &[SqlToken]) -> Vec<RelationMention> {
+pub(super) fn relations(tokens: &[StatementToken]) -> Vec<RelationMention> {
     let mut found: Vec<RelationMention> = Vec::new();
     let begins = command(tokens);
     let mut expected = BEGIN_WITH_RELATION.contains(&begins);
@@ -160,7 +160,7 @@ pub(super) fn relations(tokens: &[SqlToken]) -> Vec<RelationMention> {
 
 /// Whether the word at this place really precedes a relation: `for update`, `is distinct from` and
 /// `extract(x from y)` do not.
-fn begins_relation(tokens: &[SqlToken], at: usize) -> bool {
+fn begins_relation(tokens: &[StatementToken], at: usize) -> bool {
     let back = |steps: usize| at.checked_sub(steps).and_then(|at| tokens.get(at));
     let follows = |words: &[&str]| back(1).is_some_and(|it| it.is_any(words));
     if tokens[at].is("update") {
@@ -182,13 +182,13 @@ fn begins_relation(tokens: &[SqlToken], at: usize) -> bool {
 }
 
 /// Whether the `update` at this place belongs to another command.
-fn is_lock_clause(tokens: &[SqlToken], at: usize) -> bool {
+fn is_lock_clause(tokens: &[StatementToken], at: usize) -> bool {
     let before = at.checked_sub(1).and_then(|at| tokens.get(at));
     before.is_some_and(|it| it.is_any(&["for", "do", "on", "key"]))
 }
 
 /// The relation named at this place, and the place behind it.
-fn mention(tokens: &[SqlToken], at: usize) -> (RelationMention, usize) {
+fn mention(tokens: &[StatementToken], at: usize) -> (RelationMention, usize) {
     let name_at = |at: usize| tokens.get(at).filter(|it| it.is_name());
     let is_dot = |at: usize| tokens.get(at).is_some_and(|it| it.is("."));
     let first = tokens[at].text.clone();
@@ -202,7 +202,7 @@ fn mention(tokens: &[SqlToken], at: usize) -> (RelationMention, usize) {
 
 /// The columns by which a statement on a single table filters it; `None` if there are several tables,
 /// or if the filter is more than comparisons of columns with constants, joined by AND.
-pub(super) fn filter(tokens: &[SqlToken]) -> Option<TableFilter> {
+pub(super) fn filter(tokens: &[StatementToken]) -> Option<TableFilter> {
     let is_head = |at: &usize| {
         let is_command = tokens[*at].is_any(&["select", "update", "delete"]);
         is_command && !is_lock_clause(tokens, *at)
@@ -226,7 +226,7 @@ pub(super) fn filter(tokens: &[SqlToken]) -> Option<TableFilter> {
 }
 
 /// What may stand before a column: the table's name and its alias.
-fn table_names(head: &[SqlToken]) -> Vec<&str> {
+fn table_names(head: &[StatementToken]) -> Vec<&str> {
     let start = head.iter().position(|it| it.is_any(&["from", "update"]));
     let head = &head[start.unwrap_or(0)..];
     let end = head
@@ -237,7 +237,7 @@ fn table_names(head: &[SqlToken]) -> Vec<&str> {
     names.map(|it| it.text.as_str()).collect()
 }
 
-fn end_of_where(tokens: &[SqlToken], from: usize) -> usize {
+fn end_of_where(tokens: &[StatementToken], from: usize) -> usize {
     let mut depth = 0_i32;
     for (at, token) in tokens.iter().enumerate().skip(from) {
         if token.is("(") {
@@ -253,7 +253,7 @@ fn end_of_where(tokens: &[SqlToken], from: usize) -> usize {
 }
 
 /// The parts between ANDs; `None` if there is an OR.
-fn conjuncts(clause: &[SqlToken]) -> Option<Vec<&[SqlToken]>> {
+fn conjuncts(clause: &[StatementToken]) -> Option<Vec<&[StatementToken]>> {
     let mut parts = Vec::new();
     let (mut depth, mut start) = (0_i32, 0);
     let mut between = false;
@@ -280,7 +280,7 @@ fn conjuncts(clause: &[SqlToken]) -> Option<Vec<&[SqlToken]>> {
 }
 
 /// Adds the column of a comparison with constants; anything else adds nothing.
-fn add(filter: &mut TableFilter, conjunct: &[SqlToken], names: &[&str]) {
+fn add(filter: &mut TableFilter, conjunct: &[StatementToken], names: &[&str]) {
     let inner = match conjunct {
         [open, inner @ .., close]
             if open.is("(") && close.is(")") && !inner.iter().any(|it| it.is_any(&["(", ")"])) =>
@@ -320,7 +320,10 @@ fn add(filter: &mut TableFilter, conjunct: &[SqlToken], names: &[&str]) {
 }
 
 /// A column at the start, and what follows it.
-fn column<'a>(part: &'a [SqlToken], names: &[&str]) -> Option<(String, &'a [SqlToken])> {
+fn column<'a>(
+    part: &'a [StatementToken],
+    names: &[&str],
+) -> Option<(String, &'a [StatementToken])> {
     match part {
         [table, dot, column, rest @ ..] if table.is_name() && dot.is(".") && column.is_name() => {
             let is_its = names.contains(&table.text.as_str());
@@ -336,7 +339,7 @@ fn column<'a>(part: &'a [SqlToken], names: &[&str]) -> Option<(String, &'a [SqlT
 
 /// Whether it can be a part of a value that does not depend on the row: constants, casts, arithmetic
 /// and the functions of the current time.
-fn is_of_constant(token: &SqlToken) -> bool {
+fn is_of_constant(token: &StatementToken) -> bool {
     const WORDS: [&str; 27] = [
         "now",
         "current_date",

@@ -4,14 +4,14 @@
 const OPERATOR: &str = "+-*/<>=~!@#%^&|`?";
 /// A lexical element.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SqlToken {
+pub(crate) struct StatementToken {
     /// What it is.
     pub kind: TokenKind,
     /// Key words and plain identifiers in lower case; quoted identifiers without their quotes.
     pub text: String,
 }
 
-/// Kinds of [`SqlToken`]s.
+/// Kinds of [`StatementToken`]s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TokenKind {
     /// A key word or a plain identifier.
@@ -24,7 +24,7 @@ pub(crate) enum TokenKind {
     Symbol,
 }
 
-impl SqlToken {
+impl StatementToken {
     /// Whether it is this key word or symbol.
     pub fn is(&self, word: &str) -> bool {
         matches!(self.kind, TokenKind::Word | TokenKind::Symbol) && self.text == word
@@ -42,7 +42,7 @@ impl SqlToken {
 }
 
 /// The lexical elements of a statement, without comments.
-pub(super) fn tokens(text: &str) -> Vec<SqlToken> {
+pub(super) fn tokens(text: &str) -> Vec<StatementToken> {
     let mut rest = text;
     let mut tokens = Vec::new();
     while let Some(c) = rest.chars().next() {
@@ -58,7 +58,7 @@ pub(super) fn tokens(text: &str) -> Vec<SqlToken> {
             TokenKind::Word => own.to_lowercase(),
             TokenKind::Constant | TokenKind::Symbol => own.to_owned(),
         };
-        tokens.push(SqlToken { kind, text });
+        tokens.push(StatementToken { kind, text });
     }
     tokens
 }

@@ -3,10 +3,10 @@
 use pgassay_record::activity::{ActivityStatement, DatabaseActivity, StatementCounters};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
-use super::OperatorSignature;
 use super::detection::Detection;
 use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::names;
+use super::signature::OperatorSignature;
 use super::sql_text;
 
 /// Executions of one statement in one transaction …

@@ -3,12 +3,12 @@
 use pgassay_record::activity::{DatabaseAge, LoadMarkKind, TableActivity};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
-use super::OperatorSignature;
 use super::detection::Detection;
 use super::live_view::LiveView;
 use super::names;
+use super::signature::OperatorSignature;
 
-/// Autovacuum looks at each database once in `autovacuum_naptime`, a minute by default. What has been
+/// Autovacuum visits each database once in `autovacuum_naptime`, a minute by default. What has been
 /// due for this long is late, not just next.
 const LATE_US: f64 = 300e6;
 /// Beyond this multiple of the threshold, statistics or dead rows are far off.

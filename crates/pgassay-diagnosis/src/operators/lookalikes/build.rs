@@ -14,11 +14,11 @@ pub(super) const DAY_US: f64 = 86_400e6;
 pub(super) const PLAIN: &str = "select balance from account where id = $1";
 
 /// A server under construction; healthy at first.
-pub(super) struct Server {
+pub(super) struct ExampleServer {
     pub activity: Activity,
 }
 
-impl Server {
+impl ExampleServer {
     /// A healthy server: one session executes lookups by primary key.
     pub fn new() -> Self {
         let catalog = CatalogActivity {
@@ -227,7 +227,7 @@ pub(super) fn index(name: &str, columns: &[&str]) -> IndexActivity {
 }
 
 /// A server with an unused index, and this many inserts per second into its table.
-pub(super) fn unused_index(writes: f64) -> Server {
+pub(super) fn unused_index(writes: f64) -> ExampleServer {
     let orders = TableActivity {
         inserted: (writes * WINDOW_US / 1e6).round() as u64,
         ..table("orders")
@@ -237,7 +237,7 @@ pub(super) fn unused_index(writes: f64) -> Server {
         scans_ever: 0,
         ..index("orders_note_idx", &["note"])
     };
-    Server::new().table(orders).index(unused)
+    ExampleServer::new().table(orders).index(unused)
 }
 
 /// Counters with this many calls and rows per call.
@@ -318,9 +318,9 @@ pub(super) fn episode(root: RootBlocker, blocked: Vec<BlockedSession>) -> Blocki
 }
 
 /// A server with this episode, whose waits are also in its load.
-pub(super) fn blocking(episode: BlockingEpisode) -> Server {
+pub(super) fn blocking(episode: BlockingEpisode) -> ExampleServer {
     let waiting = episode.waited_us / WINDOW_US;
     let text = "update orders set paid = $1 where id = $2";
-    let server = Server::new().load(text, "Lock:transactionid", waiting);
+    let server = ExampleServer::new().load(text, "Lock:transactionid", waiting);
     server.blocking(episode)
 }

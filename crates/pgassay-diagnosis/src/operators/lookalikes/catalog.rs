@@ -4,7 +4,7 @@ use pgassay_record::activity::{
     IndexActivity, LoadMark, LoadMarkKind, StatementCounters, TableActivity, UncoveredForeignKey,
 };
 
-use super::build::{Server, WINDOW_US, calls, index, relation, table, unused_index};
+use super::build::{ExampleServer, WINDOW_US, calls, index, relation, table, unused_index};
 use super::{Edge, LiveCase, case, edge};
 
 const BY_CUSTOMER: &str = "select * from orders where customer = $1 and at > $2";
@@ -15,13 +15,13 @@ pub(super) fn cases() -> Vec<LiveCase> {
 }
 
 /// A statement that scans `orders` this often, reading 1 000 000 rows and keeping these.
-fn scanned(text: &str, scans: u64, counters: Option<StatementCounters>) -> Server {
+fn scanned(text: &str, scans: u64, counters: Option<StatementCounters>) -> ExampleServer {
     let orders = TableActivity {
         sequential_scans: scans,
         sequential_rows: scans * 1_000_000,
         ..table("orders")
     };
-    let server = Server::new()
+    let server = ExampleServer::new()
         .load(text, "", 2.0)
         .executed(text, scans, 1)
         .table(orders);
@@ -32,7 +32,7 @@ fn scanned(text: &str, scans: u64, counters: Option<StatementCounters>) -> Serve
 }
 
 /// Deletes of `customer`, each of which scans `orders`, with this many rows per scan.
-fn deleting(rows: f64) -> Server {
+fn deleting(rows: f64) -> ExampleServer {
     let orders = TableActivity {
         sequential_scans: 100,
         sequential_rows: (100.0 * rows) as u64,
@@ -46,34 +46,38 @@ fn deleting(rows: f64) -> Server {
         referenced_writes: 100,
         size_bytes: 100_000_000,
     };
-    Server::new()
+    ExampleServer::new()
         .load(PART_OF_KEY, "", 1.0)
         .table(orders)
         .catalog(|it| it.uncovered_foreign_keys.push(key))
 }
 
-fn redundant(size_bytes: f64) -> Server {
-    Server::new().table(table("orders")).index(IndexActivity {
-        redundant_with: Some(relation("orders_customer_at_idx")),
-        size_bytes: size_bytes as u64,
-        ..index("orders_customer_idx", &["customer"])
-    })
+fn redundant(size_bytes: f64) -> ExampleServer {
+    ExampleServer::new()
+        .table(table("orders"))
+        .index(IndexActivity {
+            redundant_with: Some(relation("orders_customer_at_idx")),
+            size_bytes: size_bytes as u64,
+            ..index("orders_customer_idx", &["customer"])
+        })
 }
 
-fn invalid(is_being_built: bool) -> Server {
-    Server::new().table(table("orders")).index(IndexActivity {
-        is_valid: false,
-        is_being_built,
-        ..index("orders_note_idx", &["note"])
-    })
+fn invalid(is_being_built: bool) -> ExampleServer {
+    ExampleServer::new()
+        .table(table("orders"))
+        .index(IndexActivity {
+            is_valid: false,
+            is_being_built,
+            ..index("orders_note_idx", &["note"])
+        })
 }
 
-fn gin(limit: f64) -> Server {
+fn gin(limit: f64) -> ExampleServer {
     let orders = TableActivity {
         inserted: 10_000,
         ..table("orders")
     };
-    Server::new().table(orders).index(IndexActivity {
+    ExampleServer::new().table(orders).index(IndexActivity {
         method: "gin".to_owned(),
         pending_list_limit_bytes: Some(limit as u64),
         ..index("orders_words_idx", &["words"])
@@ -115,7 +119,7 @@ fn of_indexes() -> Vec<LiveCase> {
             "index public.orders_customer_idx",
             "two indexes that begin with the same column, each of which serves scans that the other cannot",
             redundant(10e6),
-            Server::new()
+            ExampleServer::new()
                 .table(table("orders"))
                 .index(index("orders_customer_idx", &["customer", "note"])),
         ),
@@ -139,8 +143,8 @@ fn of_indexes() -> Vec<LiveCase> {
 const READ: &str = "select * from orders o join item i on i.order_id = o.id";
 
 /// `orders` as changed, and a statement that reads it with this load.
-fn read_with(load: f64, orders: TableActivity) -> Server {
-    Server::new().load(READ, "", load).table(orders)
+fn read_with(load: f64, orders: TableActivity) -> ExampleServer {
+    ExampleServer::new().load(READ, "", load).table(orders)
 }
 
 fn modified(rows: f64, per_s: f64) -> TableActivity {
@@ -159,15 +163,15 @@ fn dead(rows: f64, per_s: f64) -> TableActivity {
     }
 }
 
-fn disabled(dead_rows: f64) -> Server {
-    Server::new().table(TableActivity {
+fn disabled(dead_rows: f64) -> ExampleServer {
+    ExampleServer::new().table(TableActivity {
         autovacuum_enabled: false,
         ..dead(dead_rows, 100.0)
     })
 }
 
-fn aged(age: f64) -> Server {
-    Server::new().catalog(|it| {
+fn aged(age: f64) -> ExampleServer {
+    ExampleServer::new().catalog(|it| {
         it.ages[0].age = age as u64;
         it.ages[0].left = 2_144_483_647 - age as u64;
     })
@@ -186,8 +190,8 @@ fn of_tables() -> Vec<LiveCase> {
             "dead-rows",
             "table public.orders",
             "many updates of a small table: dead rows beyond the threshold, which the next autovacuum removes",
-            Server::new().table(dead(900_000.0, 100.0)),
-            Server::new().table(dead(900_000.0, 50_000.0)),
+            ExampleServer::new().table(dead(900_000.0, 100.0)),
+            ExampleServer::new().table(dead(900_000.0, 50_000.0)),
         ),
         case(
             "autovacuum-disabled",
@@ -207,40 +211,21 @@ fn of_tables() -> Vec<LiveCase> {
 }
 
 pub(super) fn edges() -> Vec<Edge> {
+    let mut all = edges_of_indexes();
+    all.extend(edges_of_tables());
+    all
+}
+
+fn edges_of_indexes() -> Vec<Edge> {
     let kept = |rows: f64| scanned(BY_CUSTOMER, 20, Some(calls(20, rows)));
     let per_scan = |rows: f64| {
         let server = scanned(BY_CUSTOMER, 20, Some(calls(20, 1.0)));
         server.catalog(|it| it.tables[0].sequential_rows = 20 * rows as u64)
     };
     let often = |scans: f64| scanned(BY_CUSTOMER, scans as u64, Some(calls(scans as u64, 1.0)));
-    let days = |per_s: f64| aged(201e6).catalog(|it| it.ages[0].consumed_per_s = per_s);
-    let multixacts = |age: f64| Server::new().catalog(|it| it.ages[0].multixact_age = age as u64);
-    let never = |rows: f64| {
-        read_with(
-            1.0,
-            TableActivity {
-                has_statistics: false,
-                analyzed_ago_us: None,
-                estimated_rows: None,
-                live_rows: rows as u64,
-                ..table("orders")
-            },
-        )
-    };
     let sizes = |bytes: f64| {
         let server = unused_index(40.0);
         server.catalog(|it| it.indexes[0].size_bytes = bytes as u64)
-    };
-    // No writes now: the changes may have come a moment ago.
-    let analyzed = |us: f64| {
-        let mut orders = modified(900_000.0, 0.0);
-        orders.analyzed_ago_us = Some(us);
-        read_with(1.0, orders)
-    };
-    let since = |us: f64| {
-        let mut orders = dead(900_000.0, 100.0);
-        orders.vacuumed_ago_us = Some(us);
-        Server::new().table(orders)
     };
     vec![
         edge("missing-index", kept, 100_000.0, 100_001.0),
@@ -270,17 +255,48 @@ pub(super) fn edges() -> Vec<Edge> {
             2666.0,
             2667.0,
         ),
+    ]
+}
+
+fn edges_of_tables() -> Vec<Edge> {
+    let days = |per_s: f64| aged(201e6).catalog(|it| it.ages[0].consumed_per_s = per_s);
+    let multixacts =
+        |age: f64| ExampleServer::new().catalog(|it| it.ages[0].multixact_age = age as u64);
+    let never = |rows: f64| {
+        read_with(
+            1.0,
+            TableActivity {
+                has_statistics: false,
+                analyzed_ago_us: None,
+                estimated_rows: None,
+                live_rows: rows as u64,
+                ..table("orders")
+            },
+        )
+    };
+    // No writes now: the changes may have come a moment ago.
+    let analyzed = |us: f64| {
+        let mut orders = modified(900_000.0, 0.0);
+        orders.analyzed_ago_us = Some(us);
+        read_with(1.0, orders)
+    };
+    let since = |us: f64| {
+        let mut orders = dead(900_000.0, 100.0);
+        orders.vacuumed_ago_us = Some(us);
+        ExampleServer::new().table(orders)
+    };
+    vec![
         edge("stale-statistics", analyzed, 300e6, 299e6),
         edge("stale-statistics", never, 1000.0, 999.0),
         edge(
             "dead-rows",
-            |rows| Server::new().table(dead(rows, 100.0)),
+            |rows| ExampleServer::new().table(dead(rows, 100.0)),
             400_101.0,
             400_100.0,
         ),
         edge(
             "dead-rows",
-            |per_s| Server::new().table(dead(9e5, per_s)),
+            |per_s| ExampleServer::new().table(dead(9e5, per_s)),
             2333.0,
             2334.0,
         ),
@@ -292,7 +308,7 @@ pub(super) fn edges() -> Vec<Edge> {
     ]
 }
 
-fn first(id: &str, server: &Server) -> pgassay_record::finding::Finding {
+fn first(id: &str, server: &ExampleServer) -> pgassay_record::finding::Finding {
     super::of_id(id, &server.activity).remove(0)
 }
 
@@ -320,7 +336,7 @@ fn a_missing_index_has_the_columns_of_the_filter() {
 #[test]
 fn a_missing_index_is_none_if_it_exists_or_others_scan_or_its_columns_are_unknown() {
     let counters = || Some(calls(20, 30.0));
-    let found = |server: Server| super::of_id("missing-index", &server.activity);
+    let found = |server: ExampleServer| super::of_id("missing-index", &server.activity);
     let with = |columns: &[&str]| {
         let existing = index("orders_idx", columns);
         found(scanned(BY_CUSTOMER, 20, counters()).index(existing)).len()
@@ -361,7 +377,7 @@ fn a_missing_index_is_none_if_it_exists_or_others_scan_or_its_columns_are_unknow
 fn an_unused_index_is_a_hint_while_statistics_are_young_or_standbys_exist() {
     use pgassay_record::activity::SlotState;
     use pgassay_record::finding::Confidence;
-    let confidence = |server: &Server| first("unused-index", server).confidence;
+    let confidence = |server: &ExampleServer| first("unused-index", server).confidence;
     assert_eq!(confidence(&unused_index(40.0)), Confidence::Likely);
     let young = unused_index(40.0).catalog(|it| it.statistics_age_us = Some(3600e6));
     assert_eq!(confidence(&young), Confidence::Hint);
@@ -382,7 +398,7 @@ fn an_unused_index_is_a_hint_while_statistics_are_young_or_standbys_exist() {
 
 #[test]
 fn an_invalid_index_is_built_again_where_the_version_can() {
-    let sql = |server: &Server, major: &str| {
+    let sql = |server: &ExampleServer, major: &str| {
         let found = crate::diagnose_activity(&server.activity, Some(major));
         found[0].fix_sql.clone().expect("a statement")
     };
@@ -407,7 +423,7 @@ fn an_invalid_index_is_built_again_where_the_version_can() {
 #[test]
 fn a_vacuum_that_runs_all_the_time_is_throttled_and_one_that_just_began_is_not() {
     let vacuumed = |at_us: f64| {
-        let mut server = Server::new().table(dead(900_000.0, 50_000.0));
+        let mut server = ExampleServer::new().table(dead(900_000.0, 50_000.0));
         server.activity.marks.push(LoadMark {
             at_us,
             length_us: 0.0,
@@ -434,7 +450,7 @@ fn autovacuum_off_on_the_server_is_one_finding() {
         autovacuum_enabled: false,
         ..dead(900_000.0, 100.0)
     });
-    let server = Server::new().catalog(|it| {
+    let server = ExampleServer::new().catalog(|it| {
         it.tables.extend(tables);
         it.settings[0].1 = "off".to_owned();
     });

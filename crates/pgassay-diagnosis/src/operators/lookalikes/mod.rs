@@ -15,7 +15,7 @@ use pgassay_record::activity::Activity;
 use pgassay_record::finding::{Confidence, Finding};
 
 use super::{diagnose_activity, operator_signatures};
-use build::Server;
+use build::ExampleServer;
 
 /// An affected server and one that only looks like it.
 struct LiveCase {
@@ -33,8 +33,8 @@ fn case(
     id: &'static str,
     object: &'static str,
     lookalike: &'static str,
-    affected: Server,
-    healthy: Server,
+    affected: ExampleServer,
+    healthy: ExampleServer,
 ) -> LiveCase {
     LiveCase {
         id,
@@ -53,7 +53,7 @@ struct Edge {
 }
 
 /// An edge of a signature: the same server with two values of one figure.
-fn edge(id: &'static str, of: impl Fn(f64) -> Server, above: f64, below: f64) -> Edge {
+fn edge(id: &'static str, of: impl Fn(f64) -> ExampleServer, above: f64, below: f64) -> Edge {
     Edge {
         id,
         above: of(above).activity,
@@ -177,8 +177,8 @@ fn nothing_is_found_without_data_or_on_an_idle_or_plain_server() {
     for activity in none {
         assert_eq!(findings(activity), []);
     }
-    assert_eq!(findings(&Server::new().activity), []);
-    let idle = Server::new().without_load();
+    assert_eq!(findings(&ExampleServer::new().activity), []);
+    let idle = ExampleServer::new().without_load();
     assert_eq!(findings(&idle.activity), []);
 }
 

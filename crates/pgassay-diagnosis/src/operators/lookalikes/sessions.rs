@@ -6,7 +6,7 @@ use pgassay_record::activity::{
 };
 
 use super::build::{
-    DAY_US, Server, WINDOW_US, blocked, blocking, episode, queued, relation, root, table,
+    DAY_US, ExampleServer, WINDOW_US, blocked, blocking, episode, queued, relation, root, table,
 };
 use super::{Edge, LiveCase, case, edge};
 
@@ -24,7 +24,7 @@ fn eight(waited_us: f64) -> Vec<BlockedSession> {
     (1..=8).map(|pid| blocked(pid, waited_us)).collect()
 }
 
-/// Sessions wait for a row one after the other: whoever has it is between two statements.
+/// Sessions wait for a row one after the other: the one that has it is between two statements.
 fn handed_over() -> BlockingEpisode {
     episode(root(IDLE, 80.0), eight(5000.0))
 }
@@ -78,13 +78,13 @@ fn of_blocking() -> Vec<LiveCase> {
 const UPDATE: &str = "update branch set balance = balance + $1 where id = $2";
 
 /// Average sessions of one statement that wait for rows: first in the queue, and behind.
-fn row_waits(first: f64, behind: f64) -> Server {
-    let server = Server::new().load(UPDATE, "Lock:transactionid", first);
+fn row_waits(first: f64, behind: f64) -> ExampleServer {
+    let server = ExampleServer::new().load(UPDATE, "Lock:transactionid", first);
     server.load(UPDATE, "Lock:tuple", behind)
 }
 
 /// Sessions that wait for rows of short transactions in a queue of this length, and one behind another root.
-fn row_queue(length: usize) -> Server {
+fn row_queue(length: usize) -> ExampleServer {
     let server = row_waits(3.0, 0.0);
     let fingerprint = server.activity.statements[1].fingerprint.clone();
     let queue = |length: usize| {
@@ -98,15 +98,15 @@ fn row_queue(length: usize) -> Server {
         queue
     };
     let all = [1, length].map(queue);
-    all.into_iter().fold(server, Server::blocking)
+    all.into_iter().fold(server, ExampleServer::blocking)
 }
 
-fn contended(wait: &str, sessions: f64) -> Server {
-    Server::new().load("insert into log values ($1)", wait, sessions)
+fn contended(wait: &str, sessions: f64) -> ExampleServer {
+    ExampleServer::new().load("insert into log values ($1)", wait, sessions)
 }
 
-fn deadlocked(deadlocks: u64) -> Server {
-    Server::new().catalog(|it| it.databases[0].deadlocks = deadlocks)
+fn deadlocked(deadlocks: u64) -> ExampleServer {
+    ExampleServer::new().catalog(|it| it.databases[0].deadlocks = deadlocks)
 }
 
 fn of_waits() -> Vec<LiveCase> {
@@ -135,7 +135,7 @@ fn of_waits() -> Vec<LiveCase> {
     ]
 }
 
-fn holder(mode: &str, idle_us: f64) -> Server {
+fn holder(mode: &str, idle_us: f64) -> ExampleServer {
     let holder = RootBlocker {
         holds: Some(SessionHold {
             mode: mode.to_owned(),
@@ -143,7 +143,7 @@ fn holder(mode: &str, idle_us: f64) -> Server {
         }),
         ..root(IDLE, idle_us)
     };
-    let mut server = Server::new();
+    let mut server = ExampleServer::new();
     server.activity.idle_lock_holders.push(IdleLockHolder {
         ended_by: "select pg_terminate_backend(4711);".to_owned(),
         holder,
@@ -151,15 +151,15 @@ fn holder(mode: &str, idle_us: f64) -> Server {
     server
 }
 
-fn connecting(sessions: u64, transactions: u64) -> Server {
-    Server::new().catalog(|it| {
+fn connecting(sessions: u64, transactions: u64) -> ExampleServer {
+    ExampleServer::new().catalog(|it| {
         it.databases[0].sessions = Some(sessions);
         it.databases[0].committed = transactions;
     })
 }
 
-fn connected(used: u32) -> Server {
-    Server::new().catalog(|it| {
+fn connected(used: u32) -> ExampleServer {
+    ExampleServer::new().catalog(|it| {
         let connections = it.connections.as_mut().expect("connections");
         (connections.used, connections.idle) = (used, used - 2);
         connections.available = 100;
@@ -195,8 +195,8 @@ fn of_connections() -> Vec<LiveCase> {
             "slow-client",
             "client checkout, 10.0.0.7",
             "a client that takes its time before it sends the next statement",
-            Server::new().load(EXPORT, "Client:ClientWrite", 0.5),
-            Server::new().idle_after(EXPORT, 0.5),
+            ExampleServer::new().load(EXPORT, "Client:ClientWrite", 0.5),
+            ExampleServer::new().idle_after(EXPORT, 0.5),
         ),
     ]
 }
@@ -218,18 +218,18 @@ fn horizon(kind: HorizonKind, name: &str, detail: &str) -> HorizonHolder {
 }
 
 /// A server with this holder, and a table that was vacuumed this long ago and has kept dead rows.
-fn kept_back(holder: HorizonHolder, vacuumed_us: f64) -> Server {
+fn kept_back(holder: HorizonHolder, vacuumed_us: f64) -> ExampleServer {
     let orders = TableActivity {
         dead_rows: 400_000,
         updated: 10_000,
         vacuumed_ago_us: Some(vacuumed_us),
         ..table("orders")
     };
-    let server = Server::new().table(orders);
+    let server = ExampleServer::new().table(orders);
     server.catalog(|it| it.horizon.push(holder))
 }
 
-fn slot(name: &str, status: &str, retained: u64) -> Server {
+fn slot(name: &str, status: &str, retained: u64) -> ExampleServer {
     let slot = SlotState {
         name: name.to_owned(),
         kind: "physical".to_owned(),
@@ -238,7 +238,7 @@ fn slot(name: &str, status: &str, retained: u64) -> Server {
         wal_status: Some(status.to_owned()),
         inactive_us: Some(DAY_US),
     };
-    Server::new().catalog(|it| it.slots.push(slot))
+    ExampleServer::new().catalog(|it| it.slots.push(slot))
 }
 
 fn of_horizon() -> Vec<LiveCase> {
@@ -289,7 +289,7 @@ fn of_horizon() -> Vec<LiveCase> {
     ]
 }
 
-fn gid_blocks(waited_us: f64) -> Server {
+fn gid_blocks(waited_us: f64) -> ExampleServer {
     let prepared = RootBlocker {
         pid: None,
         gid: Some("tx-1".to_owned()),
@@ -300,6 +300,7 @@ fn gid_blocks(waited_us: f64) -> Server {
 
 pub(super) fn edges() -> Vec<Edge> {
     let mut all = edges_of_blocking();
+    all.extend(edges_of_waits());
     all.extend(edges_of_horizon());
     all
 }
@@ -340,6 +341,11 @@ fn edges_of_blocking() -> Vec<Edge> {
             share(0.04),
         ),
         edge("ddl-queue", ddl_waits, share(0.06), share(0.04)),
+    ]
+}
+
+fn edges_of_waits() -> Vec<Edge> {
+    vec![
         edge(
             "row-lock-queue",
             |behind| row_waits(0.6, behind),
@@ -393,7 +399,7 @@ fn edges_of_blocking() -> Vec<Edge> {
         ),
         edge(
             "slow-client",
-            |it| Server::new().load(EXPORT, "Client:ClientWrite", it),
+            |it| ExampleServer::new().load(EXPORT, "Client:ClientWrite", it),
             0.06,
             0.05,
         ),
@@ -447,7 +453,7 @@ fn edges_of_horizon() -> Vec<Edge> {
 }
 
 /// One session waits all the time, of this many average active sessions, for an idle one.
-fn waiting_of(active: f64) -> Server {
+fn waiting_of(active: f64) -> ExampleServer {
     let one = blocked(1, 9e6);
     let server = blocking(BlockingEpisode {
         waited_us: WINDOW_US,

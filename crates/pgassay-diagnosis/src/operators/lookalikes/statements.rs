@@ -2,7 +2,7 @@
 
 use pgassay_record::activity::{CheckpointActivity, StatementCounters};
 
-use super::build::{PLAIN, Server, calls};
+use super::build::{ExampleServer, PLAIN, calls};
 use super::{Edge, LiveCase, case, edge};
 
 const ITEM: &str = "select * from item where order_id = $1";
@@ -17,34 +17,36 @@ pub(super) fn cases() -> Vec<LiveCase> {
 }
 
 /// A lookup that was seen this often, and as often in one transaction.
-fn repeated(seen: u64, in_transaction: u64) -> Server {
-    Server::new()
+fn repeated(seen: u64, in_transaction: u64) -> ExampleServer {
+    ExampleServer::new()
         .load(ITEM, "", 0.5)
         .idle_after(ITEM, 0.5)
         .executed(ITEM, seen, in_transaction)
 }
 
 /// A sort with this load, and temporary blocks per execution.
-fn sorted(load: f64, blocks: u64) -> Server {
+fn sorted(load: f64, blocks: u64) -> ExampleServer {
     let counters = StatementCounters {
         temp_written: blocks * 10,
         ..calls(10, 1e6)
     };
-    Server::new().load(SORT, "", load).counted(SORT, counters)
+    ExampleServer::new()
+        .load(SORT, "", load)
+        .counted(SORT, counters)
 }
 
 /// A lookup planned in this time and executed in 100 µs.
-fn planned(planning_us: f64) -> Server {
+fn planned(planning_us: f64) -> ExampleServer {
     let counters = StatementCounters {
         execution_us: 100.0 * 5000.0,
         planning_us: Some(planning_us * 5000.0),
         ..calls(5000, 1.0)
     };
-    Server::new().counted(PLAIN, counters)
+    ExampleServer::new().counted(PLAIN, counters)
 }
 
-fn polled(calls_in_window: f64, rows: f64) -> Server {
-    Server::new()
+fn polled(calls_in_window: f64, rows: f64) -> ExampleServer {
+    ExampleServer::new()
         .load(POLL, "", 0.3)
         .counted(POLL, calls(calls_in_window as u64, rows))
 }
@@ -82,39 +84,39 @@ fn of_statements() -> Vec<LiveCase> {
     ]
 }
 
-fn rolled_back(count: f64) -> Server {
-    Server::new().catalog(|it| {
+fn rolled_back(count: f64) -> ExampleServer {
+    ExampleServer::new().catalog(|it| {
         it.databases[0].committed = 900;
         it.databases[0].rolled_back = count as u64;
     })
 }
 
-fn committing(wait: &str, load: f64, commits: u64) -> Server {
-    let server = Server::new().load("insert into log values ($1)", wait, load);
+fn committing(wait: &str, load: f64, commits: u64) -> ExampleServer {
+    let server = ExampleServer::new().load("insert into log values ($1)", wait, load);
     server.catalog(|it| it.databases[0].committed = commits)
 }
 
-fn checkpointed(requested: u64, timed: u64) -> Server {
+fn checkpointed(requested: u64, timed: u64) -> ExampleServer {
     let done = CheckpointActivity {
         requested,
         timed,
         buffers_written: 4000,
         ..CheckpointActivity::default()
     };
-    Server::new().catalog(|it| it.checkpoints = Some(done))
+    ExampleServer::new().catalog(|it| it.checkpoints = Some(done))
 }
 
-fn evicting(wait: &str, load: f64) -> Server {
+fn evicting(wait: &str, load: f64) -> ExampleServer {
     let done = CheckpointActivity {
         buffers_by_backends: 9000,
         ..CheckpointActivity::default()
     };
-    let server = Server::new().load("insert into log values ($1)", wait, load);
+    let server = ExampleServer::new().load("insert into log values ($1)", wait, load);
     server.catalog(|it| it.checkpoints = Some(done))
 }
 
-fn conflicts(count: f64, is_standby: bool) -> Server {
-    Server::new().catalog(|it| {
+fn conflicts(count: f64, is_standby: bool) -> ExampleServer {
+    ExampleServer::new().catalog(|it| {
         it.databases[0].conflicts = count as u64;
         it.is_standby = is_standby;
     })
@@ -168,9 +170,9 @@ fn of_server() -> Vec<LiveCase> {
 }
 
 pub(super) fn edges() -> Vec<Edge> {
-    let spilling = |load: f64| Server::new().load(SORT, "IO:BufFileWrite", load);
+    let spilling = |load: f64| ExampleServer::new().load(SORT, "IO:BufFileWrite", load);
     let database = |bytes: f64| {
-        Server::new().catalog(|it| {
+        ExampleServer::new().catalog(|it| {
             it.databases[0].temp_files = 1000;
             it.databases[0].temp_bytes = bytes as u64;
         })
@@ -237,7 +239,8 @@ pub(super) fn edges() -> Vec<Edge> {
 #[test]
 fn few_executions_seen_are_a_hint_unless_counters_show_more() {
     use pgassay_record::finding::Confidence;
-    let confidence = |server: &Server| super::of_id("n-plus-one", &server.activity)[0].confidence;
+    let confidence =
+        |server: &ExampleServer| super::of_id("n-plus-one", &server.activity)[0].confidence;
     // 10 000 transactions were committed.
     let counted = |count: u64| repeated(400, 9).counted(ITEM, calls(count, 1.0));
     assert_eq!(confidence(&repeated(400, 9)), Confidence::Hint);
@@ -296,7 +299,8 @@ fn the_errors_of_the_log_are_a_second_source() {
     use pgassay_record::activity::{LoadMark, LoadMarkKind};
     use pgassay_record::finding::Confidence;
     let mut server = rolled_back(400.0);
-    let confidence = |server: &Server| super::of_id("rollbacks", &server.activity)[0].confidence;
+    let confidence =
+        |server: &ExampleServer| super::of_id("rollbacks", &server.activity)[0].confidence;
     assert_eq!(confidence(&server), Confidence::Hint);
     server.activity.marks.push(LoadMark {
         at_us: 1e6,
@@ -309,7 +313,7 @@ fn the_errors_of_the_log_are_a_second_source() {
 
 #[test]
 fn a_repeated_statement_over_a_slow_network_has_no_load_and_is_found() {
-    let server = Server::new()
+    let server = ExampleServer::new()
         .load(ITEM, "", 0.02)
         .idle_after(ITEM, 3.0)
         .executed(ITEM, 400, 40);
