@@ -8,6 +8,7 @@ mod injections;
 mod ledgers;
 mod pipelines;
 mod tail;
+mod top;
 
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_pgassay");
