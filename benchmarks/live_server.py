@@ -1,8 +1,13 @@
 """A temporary server for the benchmarks of watching a live server."""
 import os
 import pathlib
+import signal
 import subprocess
+import sys
 import tempfile
+
+# So that a script that is terminated stops its server.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def as_server():
