@@ -46,7 +46,7 @@ use blocking::BlockingWatch;
 use marks::MarkWatch;
 use reader::CatalogReader;
 use reading::CatalogReading;
-pub use transactions::{TransactionLog, stalls};
+pub use transactions::{TransactionRates, stalls};
 
 /// At most one reading in this time, minus the jitter of a caller that ticks every second.
 const READING_US_MIN: f64 = 0.9e6;
@@ -69,7 +69,7 @@ pub struct CatalogWatch {
     keeps_text: bool,
     blocking: BlockingWatch,
     marks: MarkWatch,
-    transactions: TransactionLog,
+    transactions: TransactionRates,
     first: CatalogReading,
     /// The reading of the last [`Self::refresh`].
     refreshed: Option<CatalogReading>,
@@ -94,7 +94,7 @@ pub struct CatalogResult {
     /// Checkpoints, vacuums and lock storms.
     pub marks: Vec<LoadMark>,
     /// Transactions per second over time.
-    pub transactions: TransactionLog,
+    pub transactions: TransactionRates,
     /// What could not be read, why, and what grants it.
     pub unavailable: Vec<Check>,
     /// The PID of the backend that served the first reading; behind a pooler others can follow.
@@ -119,7 +119,7 @@ impl CatalogWatch {
             keeps_text: options.keeps_text,
             blocking: BlockingWatch::new(options.keeps_text),
             marks,
-            transactions: TransactionLog::default(),
+            transactions: TransactionRates::default(),
             first,
             refreshed: None,
             next_locks_us: 0.0,

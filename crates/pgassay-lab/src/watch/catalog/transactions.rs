@@ -13,7 +13,7 @@ const STALLED_RATE_SHARE_MAX: f64 = 0.02;
 
 /// The server's count of transactions at some moments.
 #[derive(Debug, Default)]
-pub struct TransactionLog {
+pub struct TransactionRates {
     readings: Vec<TransactionReading>,
     /// Transactions that other parts of the watch have sent so far.
     pub(super) sent_elsewhere: u64,
@@ -28,7 +28,7 @@ struct TransactionReading {
     own: u64,
 }
 
-impl TransactionLog {
+impl TransactionRates {
     /// Reads the count. Within a reading of `reader`.
     pub(super) fn read(&mut self, reader: &mut CatalogReader, at_us: f64) {
         let sql = "select sum(xact_commit + xact_rollback)::float8 from pg_stat_database";
@@ -112,8 +112,8 @@ mod tests {
     }
 
     /// 100 transactions in each second but the third; the watch itself has 3 per second.
-    fn log() -> TransactionLog {
-        let mut log = TransactionLog::default();
+    fn log() -> TransactionRates {
+        let mut log = TransactionRates::default();
         for (second, ended) in [(0, 0), (1, 103), (2, 206), (3, 209), (4, 312)] {
             log.add(f64::from(second) * 1e6, f64::from(ended), 3 * second as u64);
         }
