@@ -17,8 +17,6 @@ mod founding_scripts;
 mod gate;
 mod initialization;
 mod language;
-mod live_findings;
-mod live_loads;
 mod own_server;
 mod own_study;
 mod pgbench;

@@ -47,8 +47,7 @@ fn expected(list: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
         .collect()
 }
 
-#[test]
-fn sessions_that_block_others_are_named() {
+pub fn sessions_that_block_others_are_named() {
     for version in VERSIONS {
         let Some(server) = server(version, &[]) else {
             continue;
@@ -119,8 +118,7 @@ fn check_blocking(server: &Server, version: &str) {
     assert!(finding.saved_sessions.expect("a load") > 0.4, "{finding:?}");
 }
 
-#[test]
-fn tables_and_indexes_that_cost_are_named() {
+pub fn tables_and_indexes_that_cost_are_named() {
     for version in VERSIONS {
         let Some(server) = server(version, &[]) else {
             continue;
@@ -206,8 +204,7 @@ fn check_tables(server: &Server, version: &str) {
     assert_eq!(sql.as_deref(), Some(index));
 }
 
-#[test]
-fn statements_that_cost_more_than_they_must_are_named() {
+pub fn statements_that_cost_more_than_they_must_are_named() {
     for version in VERSIONS {
         let Some(server) = server(version, &[]) else {
             continue;
@@ -283,8 +280,7 @@ fn check_statements(server: &Server, version: &str) {
     );
 }
 
-#[test]
-fn what_sessions_wait_for_together_is_named() {
+pub fn what_sessions_wait_for_together_is_named() {
     for version in VERSIONS {
         let Some(server) = server(version, &[]) else {
             continue;
@@ -380,8 +376,7 @@ fn unread(server: &Server, sql: &str) -> UnixStream {
     stream
 }
 
-#[test]
-fn what_the_server_suffers_from_is_named() {
+pub fn what_the_server_suffers_from_is_named() {
     let settings = [
         ("max_wal_size", "32MB"),
         ("min_wal_size", "32MB"),
@@ -529,8 +524,7 @@ fn check_standby(server: &Server, version: &str) {
     assert_found(&found, &expected(&list), version);
 }
 
-#[test]
-fn wraparound_ahead_and_what_prevents_freezing_are_named() {
+pub fn wraparound_ahead_and_what_prevents_freezing_are_named() {
     let settings = [("autovacuum_freeze_max_age", "100000")];
     for version in VERSIONS {
         let Some(server) = server(version, &settings) else {
@@ -558,8 +552,7 @@ fn wraparound_ahead_and_what_prevents_freezing_are_named() {
     }
 }
 
-#[test]
-fn healthy_loads_have_no_findings_for_operators() {
+pub fn healthy_loads_have_no_findings_for_operators() {
     for version in VERSIONS {
         let Some(server) = server(version, &[]) else {
             continue;

@@ -5,11 +5,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use pgassay_record::finding::Finding;
+use pgassay_record::observation::Observation;
 use pgassay_server::{Connection, Server};
-use pgassay_test_support::{Scratch, wait_until};
+use pgassay_test_support::{Finished, Scratch, wait_until};
 
 use crate::PROGRAM;
-use crate::profiling::observed;
+
+fn observed(finished: &Finished) -> Observation {
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    serde_json::from_str(&finished.stdout).expect("JSON on stdout alone")
+}
 
 /// Clients that work until they are dropped.
 pub struct Clients {
