@@ -18,7 +18,7 @@ use crate::system_env::monotonic_ns;
 const QUERIES_HZ: u32 = 10;
 /// A reading may take this share of the time until the next one; with thousands of sessions there are
 /// fewer readings.
-const COST_MAX: f64 = 0.02;
+const COST_MAX: f64 = 0.005;
 /// Likewise a query, which also waits for the network.
 const QUERY_MAX: f64 = 0.1;
 

@@ -23,8 +23,12 @@ use super::sessions::{SessionsToWatch, ended_early};
 use crate::checks;
 
 /// How often the server's processes and their CPU totals are read. What a process uses between the
-/// last reading and its end is lost. A reading takes about 10 µs per process.
+/// last reading and its end is lost. A reading takes some tens of microseconds per process.
 const READING_EVERY: Duration = Duration::from_millis(250);
+/// With many processes, they are read less often: this long per process, for a cost below 1% of a CPU.
+const READING_EVERY_OF_EACH: Duration = Duration::from_millis(10);
+/// Wait events read per second: samples divide exact totals, so a few thousand are enough.
+const WAITS_PER_S_MAX: u32 = 320;
 
 /// The processes to profile.
 pub struct ProfiledProcesses {
@@ -75,7 +79,9 @@ impl ProfilingSession {
         }
         self.own_pids
             .extend(probe.as_ref().and_then(WaitProbe::own_pid));
-        let mut waits = probe.map(|probe| WaitSampler::new(probe, self.frequency_hz));
+        let mut waits = probe.map(|probe| {
+            WaitSampler::new(probe, self.frequency_hz).with_reads_per_s_max(WAITS_PER_S_MAX)
+        });
         let (mut watch, no_sessions) = self.watch();
         self.own_pids
             .extend(watch.iter().flat_map(LiveWatch::own_pids));
@@ -234,7 +240,7 @@ impl ProfilingSession {
             if is_over || interrupt.check().is_err() || !server.is_there() {
                 return;
             }
-            let next = until.min(Instant::now() + READING_EVERY);
+            let next = until.min(Instant::now() + reading_every(log));
             match &mut waits {
                 Some(waits) => {
                     let present = log.present().filter(|process| self.is_ours(process));
@@ -262,6 +268,12 @@ impl ProfilingSession {
             _ => Ok(None),
         }
     }
+}
+
+/// The time between two readings of the processes.
+fn reading_every(log: &CpuLog) -> Duration {
+    let of_all = READING_EVERY_OF_EACH * log.present().count() as u32;
+    READING_EVERY.max(of_all)
 }
 
 impl ProfiledProcesses {
@@ -369,7 +381,7 @@ fn limits(
         let effect = format!(
             "{} processes ended during profiling; up to {} ms of CPU time before each exit is missing",
             log.ended(),
-            READING_EVERY.as_millis()
+            reading_every(log).as_millis()
         );
         add("ended_processes", &log.ended().to_string(), effect);
     }
