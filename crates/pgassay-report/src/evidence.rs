@@ -51,6 +51,23 @@ pub(crate) fn gain(finding: &Finding) -> Option<String> {
     ))
 }
 
+/// The SQL of a finding's fix as psql takes it: with a semicolon, before a comment at its end.
+pub(crate) fn fix_sql(finding: &Finding) -> Option<String> {
+    let sql = finding.fix_sql.as_deref()?;
+    // A name in quotes may contain a dash, too.
+    let is_comment = |it: &(&str, &str)| !it.1.contains(['\'', '"']);
+    let (sql, comment) = sql
+        .rsplit_once(" -- ")
+        .filter(is_comment)
+        .unwrap_or((sql, ""));
+    let sql = sql.trim_end().trim_end_matches(';');
+    Some(if comment.is_empty() {
+        format!("{sql};")
+    } else {
+        format!("{sql}; -- {comment}")
+    })
+}
+
 /// The first two sentences of a suggested fix.
 pub(crate) fn first_sentences(text: &str) -> &str {
     let mut stops = text.match_indices(". ").map(|(at, _)| at);

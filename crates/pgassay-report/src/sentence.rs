@@ -11,7 +11,7 @@ use pgassay_record::finding::{Confidence, Finding};
 use pgassay_record::observation::{Observation, WaitRow};
 use pgassay_record::run::{RelayFacts, Run};
 
-pub(crate) use crate::evidence::{fact, facts, first_sentences, gain};
+pub(crate) use crate::evidence::{fact, facts, first_sentences, fix_sql, gain};
 use crate::ledger::group_name;
 use crate::outline::{EQUIVALENCE_MARGIN, baseline_name, condition_title, variant_name};
 use crate::{number, outlook, reliability};

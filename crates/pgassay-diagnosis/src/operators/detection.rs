@@ -231,8 +231,19 @@ impl Detection {
             object: Some(self.object.clone()),
             statement: self.statement.clone(),
             saved_sessions: self.saved,
-            fix_sql: self.sql.clone(),
+            fix_sql: self.sql.clone().map(|sql| where_to_run(view, sql)),
             risk: Some(self.risk.clone()).filter(|risk| !risk.is_empty()),
         }
+    }
+}
+
+/// What changes the database cannot run on a standby.
+fn where_to_run(view: &LiveView<'_>, sql: String) -> String {
+    const ANYWHERE: [&str; 3] = ["select", "alter system", "set "];
+    let is_change = !ANYWHERE.iter().any(|it| sql.starts_with(it));
+    if view.catalog.is_standby && is_change && !sql.contains(" -- ") {
+        format!("{sql} -- on the primary")
+    } else {
+        sql
     }
 }

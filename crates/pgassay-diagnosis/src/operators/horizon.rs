@@ -26,7 +26,7 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
     },
     OperatorSignature {
         id: "prepared-transaction",
-        title: "A prepared transaction was forgotten",
+        title: "A prepared transaction holds locks or an old snapshot",
         manual: "SQL Commands: PREPARE TRANSACTION",
         detect: prepared,
     },
@@ -90,7 +90,9 @@ fn holders(view: &LiveView<'_>, kinds: &[HorizonKind]) -> Vec<Detection> {
         let freeze_max_age = view.catalog.ages.iter().map(|it| it.freeze_max_age).min();
         let freeze = freeze_max_age.unwrap_or(u64::MAX) as f64 * FREEZE_SHARE;
         let prevents_freezing = holder.age as f64 >= freeze;
-        let harms = !tables.is_empty() && is_oldest(view, holder);
+        // A slot's catalog_xmin holds back system catalogs only.
+        let holds_rows = holder.kind != HorizonKind::SlotCatalog;
+        let harms = holds_rows && !tables.is_empty() && is_oldest(view, holder);
         (harms || prevents_freezing).then(|| detection(view, holder, &tables, prevents_freezing))
     })
     .collect()
@@ -190,15 +192,15 @@ fn prepared(view: &LiveView<'_>) -> Vec<Detection> {
         let Some(gid) = &episode.root.gid else {
             continue;
         };
-        if is_known(&found, gid) || episode.waited_us <= 0.0 {
+        if is_known(&found, gid) || episode.waited_us <= 0.0 || !episode.is_lasting {
             continue;
         }
         let waiting = episode.waited_us / view.activity.window_us.max(1.0);
         let blocked = Detection::of(ObjectKind::PreparedTransaction, gid)
             .saved(waiting)
-            .load("average sessions that wait for it", waiting)
+            .load("sessions waiting for it, on average", waiting)
             .figure(
-                "sessions that wait at most",
+                "most sessions waiting at once",
                 episode.blocked.len() as f64,
                 FactUnit::Count,
             )
@@ -216,17 +218,37 @@ fn prepared(view: &LiveView<'_>) -> Vec<Detection> {
             found.push(detection(view, holder, &[], false));
         }
     }
+    // One that is being committed now must not be rolled back: it is part of another server's transaction.
+    let is_forgotten = |gid: &str| {
+        let mut held = view.catalog.horizon.iter();
+        let old = |us: f64| us >= FORGOTTEN_US;
+        let of_horizon = held.any(|it| {
+            it.kind == HorizonKind::PreparedTransaction
+                && it.name == gid
+                && it.lasting_us.is_some_and(old)
+        });
+        let mut roots = view.activity.blocking.iter().map(|it| &it.root);
+        of_horizon || roots.any(|it| it.gid.as_deref() == Some(gid) && old(it.state_age_us))
+    };
     let with_fix = |it: Detection| {
+        let is_forgotten = is_forgotten(it.name());
         let gid = names::literal(it.name());
-        it.fix(format!(
-            "Ask its transaction manager whether to commit it (commit prepared {gid}) or to roll it \
-             back. It keeps its locks, also through a restart, and has no session that could end."
-        ))
-        .sql(format!("rollback prepared {gid}"))
-        .risk(
-            "What it did is lost, while other databases may have committed their part of the same \
-             transaction.",
-        )
+        let detection = it
+            .fix(format!(
+                "Ask its transaction manager whether to commit it (commit prepared {gid}) or to roll it \
+                 back. It keeps its locks, also through a restart, and has no session that could end."
+            ))
+            .risk(
+                "What it did is lost, while other databases may have committed their part of the same \
+                 transaction.",
+            );
+        if is_forgotten {
+            detection.sql(format!(
+                "rollback prepared {gid} -- in the database of the transaction"
+            ))
+        } else {
+            detection
+        }
     };
     found.into_iter().map(with_fix).collect()
 }
@@ -234,13 +256,20 @@ fn prepared(view: &LiveView<'_>) -> Vec<Detection> {
 fn slot(view: &LiveView<'_>) -> Vec<Detection> {
     let found = holders(view, &[HorizonKind::Slot, HorizonKind::SlotCatalog]);
     let with_fix = |it: Detection| {
+        let mut slots = view.catalog.slots.iter();
+        let is_active = slots.any(|slot| slot.name == it.name() && slot.is_active);
         let name = names::literal(it.name());
-        it.fix(
+        let detection = it.fix(
             "Start what reads from the slot. If nothing will, drop it. On a standby, a long query with \
              hot_standby_feedback has the same effect: end that query.",
-        )
-        .sql(format!("select pg_drop_replication_slot({name})"))
-        .risk("A standby or subscriber that still needs the slot must be built again.")
+        );
+        if is_active {
+            detection.risk("A standby or subscriber that still needs the slot must be built again.")
+        } else {
+            detection
+                .sql(format!("select pg_drop_replication_slot({name})"))
+                .risk("A standby or subscriber that still needs the slot must be built again.")
+        }
     };
     found.into_iter().map(with_fix).collect()
 }
@@ -252,7 +281,7 @@ fn standby(view: &LiveView<'_>) -> Vec<Detection> {
             "On the standby, end the long query, or turn hot_standby_feedback off there and reload: \
              it reports its oldest snapshot to this server.",
         )
-        .sql("alter system set hot_standby_feedback = off")
+        .sql("alter system set hot_standby_feedback = off -- on the standby, which must reload")
         .risk("Long queries on the standby are then canceled when they conflict with recovery.")
     };
     found.into_iter().map(with_fix).collect()

@@ -43,7 +43,7 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
     },
     OperatorSignature {
         id: "invalid-index",
-        title: "An index is invalid: it is maintained and cannot be used",
+        title: "An index is invalid: no query can use it",
         manual: "SQL Commands: CREATE INDEX, Building Indexes Concurrently",
         detect: invalid,
     },
@@ -111,6 +111,7 @@ fn unused(view: &LiveView<'_>) -> Vec<Detection> {
             && it.is_valid
             && !it.is_being_built
             && it.redundant_with.is_none()
+            && !serves_another(view, it)
             && it.size_bytes >= SIZE_MIN
             && index_writes(view, table_of(view, it)) >= WRITES_MIN
     });
@@ -139,6 +140,16 @@ fn unused(view: &LiveView<'_>) -> Vec<Detection> {
                 )
         })
         .collect()
+}
+
+/// Whether a redundant index, whose own finding is to drop it, depends on this one.
+fn serves_another(view: &LiveView<'_>, index: &IndexActivity) -> bool {
+    let mut all = view.catalog.indexes.iter();
+    all.any(|it| {
+        it.redundant_with
+            .as_ref()
+            .is_some_and(|by| by.oid == index.relation.oid)
+    })
 }
 
 fn redundant(view: &LiveView<'_>) -> Vec<Detection> {
@@ -175,7 +186,9 @@ fn redundant(view: &LiveView<'_>) -> Vec<Detection> {
 
 fn invalid(view: &LiveView<'_>) -> Vec<Detection> {
     let indexes = view.catalog.indexes.iter();
-    let broken = indexes.filter(|it| !it.is_valid && !it.is_being_built);
+    // A build on the primary is not visible on a standby.
+    let broken =
+        indexes.filter(|it| !it.is_valid && !it.is_being_built && !view.catalog.is_standby);
     broken
         .map(|index| {
             let name = &index.relation.name;

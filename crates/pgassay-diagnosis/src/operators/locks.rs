@@ -104,9 +104,9 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
     };
     let first = episode.blocked.first();
     detection
-        .load("average sessions that wait for it", waiting)
+        .load("sessions waiting for it, on average", waiting)
         .figure(
-            "sessions that wait at most",
+            "most sessions waiting at once",
             episode.blocked.len() as f64,
             FactUnit::Count,
         )
@@ -191,6 +191,10 @@ fn idle_blocker(view: &LiveView<'_>) -> Vec<Detection> {
                          limit such pauses.",
                     )
                     .sql(limit)
+                    .risk(
+                        "New sessions of this role that are idle in a transaction for over a minute are \
+                         disconnected, and their transactions rolled back.",
+                    )
             }
         })
         .collect()
@@ -243,17 +247,25 @@ fn wraparound_vacuum(view: &LiveView<'_>) -> Vec<Detection> {
     blocked
         .map(|episode| {
             let first = episode.blocked.first().map_or(0, |it| it.pid);
-            blocker(view, episode)
+            let detection = blocker(view, episode)
                 .fix(
                     "Let it finish: it does not yield to others, and begins again if it is canceled. \
                      Cancel the command that waits for the strong lock, and repeat it later with \
                      lock_timeout.",
                 )
-                .sql(format!("select pg_cancel_backend({first})"))
-                .risk("The canceled command has done nothing and must be repeated.")
+                .risk(CANCELED);
+            if episode.is_lasting {
+                detection.sql(format!("select pg_cancel_backend({first})"))
+            } else {
+                detection
+            }
         })
         .collect()
 }
+
+/// The risk of `pg_cancel_backend`.
+const CANCELED: &str = "The canceled command fails, its transaction is rolled back, and all of that transaction \
+                        must be repeated.";
 
 /// Table locks that DDL takes and that conflict with ordinary statements (manual, "Explicit Locking",
 /// table of conflicting lock modes).
@@ -325,7 +337,7 @@ fn queue_behind(
     let detection = detection
         .fingerprint(ddl.fingerprint.as_deref())
         .load("average sessions that wait behind it", waited)
-        .figure("sessions behind it at most", behind as f64, FactUnit::Count)
+        .figure("most sessions behind it at once", behind as f64, FactUnit::Count)
         .state(format!(
             "session {} waits for {}",
             ddl.pid, ddl.waits_for.mode
@@ -340,11 +352,13 @@ fn queue_behind(
              until it gets its lock. All that come after a waiting command queue behind it, even if \
              they only read.",
         )
-        .risk("The canceled command has done nothing and must be repeated.");
+        .risk(CANCELED);
     if episode.is_lasting {
         detection.sql(format!("select pg_cancel_backend({})", ddl.pid))
     } else {
-        detection.sql("set lock_timeout = '2s'")
+        detection
+            .sql("set lock_timeout = '2s' -- in the session that runs the command")
+            .risk("The command fails if it does not get its lock in time, and must be repeated.")
     }
 }
 

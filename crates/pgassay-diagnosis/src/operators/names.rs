@@ -64,6 +64,14 @@ pub(super) fn set_storage(table: &RelationName, parameters: &str) -> String {
     format!("alter table {} set ({parameters})", relation(table))
 }
 
+/// A setting for a role, by its quoted name; without one, for the session that runs the statement.
+pub(super) fn setting_of(role: Option<&str>, setting: &str) -> String {
+    match role {
+        Some(role) => format!("alter role {role} set {setting}"),
+        None => format!("set {setting} -- in the session that runs the statement"),
+    }
+}
+
 /// A list of columns, as in an index definition.
 pub(super) fn columns(names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| identifier(name)).collect();

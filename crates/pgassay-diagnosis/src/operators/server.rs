@@ -94,11 +94,11 @@ fn rollbacks(view: &LiveView<'_>) -> Vec<Detection> {
                     "an application may also end transactions that only read with ROLLBACK",
                 )
                 .fix(
-                    "Find the errors in the server's log, or in the application. For expected ones, such \
-                     as duplicate keys, use INSERT … ON CONFLICT instead of catching the error.",
+                    "Find the errors in the server's log (log_min_error_statement = error, the default, logs \
+                     their statements), or in the application. For expected ones, such as duplicate keys, \
+                     use INSERT … ON CONFLICT instead of catching the error.",
                 )
-                .sql("alter system set log_min_error_statement = 'error'")
-                .risk("It takes effect after pg_reload_conf(), and logs the statement of each error.")
+                .risk("It changes the application; nothing on the server.")
         })
         .collect()
 }
@@ -129,13 +129,11 @@ fn synchronous_standby(view: &LiveView<'_>) -> Vec<Detection> {
         .fix(
             "Check that the standby is connected and keeps up (pg_stat_replication): without it, commits \
              wait forever. Otherwise use a nearer standby, a weaker synchronous_commit for unimportant \
-             transactions, or fewer commits.",
+             transactions, or fewer commits. As a last resort, empty synchronous_standby_names and reload: a \
+             failover may then lose the latest commits.",
         )
-        .sql("alter system set synchronous_standby_names = ''")
-        .risk(
-            "It takes effect after pg_reload_conf(); commits no longer wait for the standby, so a failover \
-             may lose the latest ones.",
-        );
+        .sql("select application_name, state, sync_state from pg_stat_replication")
+        .risk("None; it only reads.");
     vec![detection]
 }
 
@@ -158,7 +156,7 @@ fn slow_wal_sync(view: &LiveView<'_>) -> Vec<Detection> {
     let user = statement
         .and_then(|index| view.statements.get(index)?.user())
         .map(names::identifier);
-    let whom = user.map_or_else(|| "set".to_owned(), |it| format!("alter role {it} set"));
+    let sql = names::setting_of(user.as_deref(), "synchronous_commit = off");
     let detection = Detection::of(ObjectKind::Server, "")
         .statement(statement.and_then(|index| view.activity.statements.get(index)))
         .saved(waiting.load)
@@ -169,10 +167,10 @@ fn slow_wal_sync(view: &LiveView<'_>) -> Vec<Detection> {
             "Commit more rows per transaction, put pg_wal on a faster disk (pg_test_fsync measures it), or \
              give up durability of the last moments where that is acceptable.",
         )
-        .sql(format!("{whom} synchronous_commit = off"))
+        .sql(sql)
         .risk(
-            "After a crash, transactions of the last moments (up to three times wal_writer_delay) may be \
-             lost, without inconsistency.",
+            "It applies to all statements of the role, in new sessions. After a crash, transactions of the \
+             last moments (up to three times wal_writer_delay) may be lost, without inconsistency.",
         );
     vec![detection]
 }
@@ -200,7 +198,7 @@ fn frequent(
     let now = view.setting("max_wal_size").and_then(names::bytes);
     let now = now.unwrap_or(1_073_741_824.0);
     // A window of seconds overrates a burst; more than this should be decided with a longer one.
-    let factor = (wanted_s / interval_s).clamp(2.0, 16.0);
+    let factor = (wanted_s / interval_s).clamp(2.0, 4.0);
     Detection::of(ObjectKind::Setting, "max_wal_size")
         .urgent(5)
         .counter("checkpoints by the amount of WAL or by request", done.requested as f64, FactUnit::Count)
@@ -254,14 +252,11 @@ fn written_by_backends(view: &LiveView<'_>) -> Vec<Detection> {
             "Increase shared_buffers, up to a quarter of the memory, and let the background writer clean \
              more: raise bgwriter_lru_maxpages and bgwriter_lru_multiplier.",
         )
-        .risk("It takes effect at a restart, and leaves less memory to sessions and the page cache.");
-    vec![match now {
-        Some(bytes) => detection.sql(format!(
-            "alter system set shared_buffers = '{}'",
-            names::memory(bytes * 4.0)
-        )),
-        None => detection,
-    }]
+        .risk(
+            "It takes effect at a restart, and leaves less memory to sessions and the page cache. With more \
+             than the machine has, the server does not start.",
+        );
+    vec![detection]
 }
 
 fn recovery_conflicts(view: &LiveView<'_>) -> Vec<Detection> {

@@ -190,7 +190,6 @@ fn connections_exhausted(view: &LiveView<'_>) -> Vec<Detection> {
         return Vec::new();
     }
     let idle = f64::from(connections.idle);
-    let more = (available * 1.5).ceil() as u64;
     let detection = Detection::of(ObjectKind::Server, "")
         .urgent(8)
         .extent(used / available)
@@ -200,13 +199,10 @@ fn connections_exhausted(view: &LiveView<'_>) -> Vec<Detection> {
         .figure("of them idle", idle, FactUnit::Count)
         .fix(
             "Let clients share connections: a smaller pool per application instance, or a pooler such \
-             as PgBouncer. New clients are refused when none is left. More connections are a stopgap.",
+             as PgBouncer. New clients are refused when none is left. As a stopgap, raise \
+             max_connections: at a restart, on standbys first.",
         )
-        .sql(format!("alter system set max_connections = {more}"))
-        .risk(
-            "It takes effect at a restart, on standbys first, and uses more memory; more active \
-             sessions than processors make all of them slower.",
-        );
+        .risk("More active sessions than processors make all of them slower.");
     vec![detection]
 }
 

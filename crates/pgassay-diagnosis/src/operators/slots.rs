@@ -11,6 +11,9 @@ use super::signature::OperatorSignature;
 /// The default of `max_wal_size`, if the setting is unknown.
 const MAX_WAL_SIZE: f64 = 1_073_741_824.0;
 
+/// A smaller limit on what a slot may keep is rarely wanted.
+const LIMIT_MIN_BYTES: f64 = 51_200.0 * 1_048_576.0;
+
 /// The signatures of this family.
 pub(super) const SIGNATURES: &[OperatorSignature] = &[OperatorSignature {
     id: "slot-wal",
@@ -56,6 +59,10 @@ fn detection(view: &LiveView<'_>, slot: &SlotState, own: f64) -> Detection {
             it.state(format!("wal_status {status}"))
         });
     let drop = format!("select pg_drop_replication_slot({name})");
+    // Below what a slot keeps already, it would be invalidated at once.
+    let slots = view.catalog.slots.iter();
+    let most = slots.filter_map(|it| it.retained_bytes).max().unwrap_or(0);
+    let limit = (2.0 * most as f64).max(LIMIT_MIN_BYTES);
     match (slot.is_active, status) {
         (_, "lost") => detection
             .fix(
@@ -69,10 +76,18 @@ fn detection(view: &LiveView<'_>, slot: &SlotState, own: f64) -> Detection {
                 "Find out why the receiver is slow: network, its disk, or a long transaction on a \
                  subscriber. Limit what a slot may keep, so that the disk does not fill up.",
             );
-            if view.major >= 13 {
+            let present = view.setting("max_slot_wal_keep_size");
+            if view.major >= 13 && present == Some("-1") {
                 detection
-                    .sql("alter system set max_slot_wal_keep_size = '50GB'")
-                    .risk("A receiver that falls behind further than this must be built again.")
+                    .sql(format!(
+                        "alter system set max_slot_wal_keep_size = '{}'",
+                        names::memory(limit)
+                    ))
+                    .risk(
+                        "It takes effect after pg_reload_conf(). A slot that keeps more WAL than this is \
+                         invalidated at the next checkpoint, and its standby or subscriber must be built \
+                         again.",
+                    )
             } else {
                 detection.risk("None; a full disk stops the server.")
             }

@@ -150,11 +150,9 @@ fn temp_spill(view: &LiveView<'_>) -> Vec<Detection> {
             detection.urgent(5)
         };
         let bytes = per_call.or_else(|| largest_file(view));
-        let whom = match load.user() {
-            Some(user) => format!("alter role {} set", names::identifier(user)),
-            None => "set".to_owned(),
-        };
-        found.push(with_work_mem(view, detection, bytes, &whom));
+        let user = load.user().map(names::identifier);
+        let set = |setting: &str| names::setting_of(user.as_deref(), setting);
+        found.push(with_work_mem(view, detection, bytes, set));
     }
     if found.is_empty() {
         found.extend(spilling_databases(view));
@@ -199,12 +197,9 @@ fn spilling_databases(view: &LiveView<'_>) -> Vec<Detection> {
                     "which statement writes them is unknown; pg_stat_statements and log_temp_files \
                      show it",
                 );
-            with_work_mem(
-                view,
-                detection,
-                Some(bytes),
-                &format!("alter database {name} set"),
-            )
+            with_work_mem(view, detection, Some(bytes), |setting| {
+                format!("alter database {name} set {setting}")
+            })
         })
         .collect()
 }
@@ -213,7 +208,7 @@ fn with_work_mem(
     view: &LiveView<'_>,
     detection: Detection,
     bytes: Option<f64>,
-    whom: &str,
+    set: impl Fn(&str) -> String,
 ) -> Detection {
     let now = view.setting("work_mem").and_then(names::bytes);
     let wanted = bytes.map(|it| it * MEMORY_PER_BYTE);
@@ -223,8 +218,9 @@ fn with_work_mem(
             it.context_figure("work_mem", bytes, FactUnit::Bytes)
         })
         .risk(
-            "Each sort and hash of each session and parallel worker may take this much memory; too much \
-             of it makes the system end the server.",
+            "It applies to all statements of the role, in new sessions. Each sort and hash of each session \
+             and parallel worker may take this much memory; if memory runs out, the kernel's OOM killer may \
+             end a backend, and all sessions are disconnected.",
         );
     if wanted > MEMORY_MAX {
         return detection.fix(
@@ -237,7 +233,7 @@ fn with_work_mem(
             "Increase work_mem for those who run it: a sort or hash does not fit. An index that gives \
              the order needs no sort.",
         )
-        .sql(format!("{whom} work_mem = '{}'", names::memory(wanted)))
+        .sql(set(&format!("work_mem = '{}'", names::memory(wanted))))
 }
 
 fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
@@ -269,7 +265,8 @@ fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
                  in transaction mode must support it. If it is prepared already, its custom plans look \
                  cheaper than the generic one: force the generic plan.",
             )
-            .risk("A generic plan does not know the values: with skewed data it may be much slower.");
+            .risk("It applies to all statements of the role, in new sessions. A generic plan does not know the values: \
+                 with skewed data it may be much slower.");
         let user = load.user().filter(|_| view.major >= 12);
         found.push(match user {
             Some(user) => detection.sql(format!(
@@ -298,7 +295,7 @@ fn empty_polling(view: &LiveView<'_>) -> Vec<Detection> {
                 .saved(load.active)
                 .counter("executions", rate, FactUnit::PerSecond)
                 .counter("rows returned or changed", 0.0, FactUnit::Count)
-                .counter("blocks read per execution", blocks, FactUnit::Count)
+                .counter("blocks accessed per execution (hit and read)", blocks, FactUnit::Count)
                 .fix(
                     "Ask less often, or wait for a notification (LISTEN and NOTIFY) instead of polling. \
                      If each execution reads many blocks to find nothing, a partial index on what is \

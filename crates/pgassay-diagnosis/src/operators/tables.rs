@@ -165,9 +165,9 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
                     "Let its vacuum work faster: it pauses whenever its cost reaches \
                      autovacuum_vacuum_cost_limit. Begin earlier with a lower scale factor.",
                 )
-                .sql(names::set_storage(
-                    &table.relation,
-                    "autovacuum_vacuum_cost_delay = 0",
+                .sql(format!(
+                    "{} -- after this vacuum has finished: it would cancel it",
+                    names::set_storage(&table.relation, "autovacuum_vacuum_cost_delay = 0")
                 ))
         } else {
             detection
@@ -181,8 +181,8 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
                     "whether all workers are busy elsewhere is only visible while they run",
                 )
                 .fix(
-                    "Vacuum it now, and more often: lower its scale factor, and raise \
-                     autovacuum_max_workers if all of them are busy.",
+                    "Vacuum it now with VACUUM, and more often with a lower scale factor, unless it has a \
+                     lower one already. Raise autovacuum_max_workers if all of them are busy.",
                 )
                 .sql(names::set_storage(
                     &table.relation,
@@ -337,8 +337,9 @@ fn close(view: &LiveView<'_>, age: &DatabaseAge, days: Option<f64>) -> Detection
             "vacuum (freeze) {}",
             names::relation(&table.relation)
         )),
-        None => detection
-            .fix(format!("{words} Connect to the database first."))
-            .sql("vacuum (freeze)"),
+        None => detection.fix(format!(
+            "{words} Connect to the database, and order pg_class by age(relfrozenxid) and \
+             mxid_age(relminmxid) to find them."
+        )),
     }
 }

@@ -33,7 +33,8 @@ impl WaitMeaning {
     }
 }
 
-const RESTART: &str = "It takes effect at a restart, and uses more shared memory.";
+const RESTART: &str = "It takes effect at a restart, on standbys first (a standby with a lower value of some settings \
+                       stops replaying), and uses more shared memory.";
 const APPLICATION: &str = "It changes the application or the schema; nothing on the server.";
 
 /// All groups. `WALWrite` is missing: waiting for another session's commit is a commit wait.
@@ -63,7 +64,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
         kind: "LWLock",
         names: &["BufferMapping", "buffer_mapping"],
         meaning: "sessions replace buffers faster than the buffer table can be changed",
-        fix: "Raise shared_buffers, or read less with indexes.",
+        fix: "Raise shared_buffers, or add indexes so that statements read fewer pages.",
         sql: None,
         risk: RESTART,
     },
@@ -129,8 +130,8 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
             "MultiXactGen",
         ],
         meaning: "many transactions share-lock the same rows, often parents of foreign keys",
-        fix: "Lock fewer rows with SELECT … FOR SHARE or through foreign keys with few parents, and \
-              shorten the transactions that do. From PostgreSQL 17 on, raise multixact_member_buffers \
+        fix: "Avoid SELECT … FOR SHARE on rows that many transactions lock, avoid foreign keys to very \
+              few parent rows, and shorten the transactions. From PostgreSQL 17 on, raise multixact_member_buffers \
               and multixact_offset_buffers.",
         sql: Some((17, "alter system set multixact_member_buffers = '2MB'")),
         risk: RESTART,

@@ -283,7 +283,7 @@ impl LiveWatch {
     /// Databases and users that were created meanwhile.
     fn read_missing_names(&mut self, sums: &LoadSums) {
         let oids = locked(&self.collector).oids(sums);
-        if oids.into_iter().all(|pair| self.names.has(pair)) {
+        if oids.iter().all(|&pair| self.names.has(pair)) {
             return;
         }
         let read = match &mut self.source {
@@ -295,6 +295,9 @@ impl LiveWatch {
         match read {
             Ok(names) => self.names = names,
             Err(error) => tracing::debug!(%error, "cannot read names of databases and users"),
+        }
+        for pair in oids {
+            self.names.give_up(pair);
         }
     }
 

@@ -41,6 +41,16 @@ impl ObjectNames {
         })
     }
 
+    /// Notes OIDs without a name, so that nobody asks for them again: of dropped users, for example.
+    pub fn give_up(&mut self, (database, user): (u32, u32)) {
+        self.databases
+            .entry(database)
+            .or_insert_with(|| format!("OID {database}"));
+        self.users
+            .entry(user)
+            .or_insert_with(|| format!("OID {user}"));
+    }
+
     /// Whether both names are known; 0 stands for none.
     pub fn has(&self, (database, user): (u32, u32)) -> bool {
         (database == 0 || self.databases.contains_key(&database))

@@ -18,6 +18,8 @@ const LOAD_MIN: f64 = 0.005;
 /// Below this many average sessions behind it, a blocker is not worth a headline: on a busy server, row
 /// locks always change hands.
 const WAITING_MIN: f64 = 0.2;
+/// Unless it has been in its state for this long.
+const LONG_US: f64 = 1e6;
 
 /// What loads the server, and who blocks it.
 pub fn headline(activity: &Activity) -> String {
@@ -103,7 +105,8 @@ fn worst(activity: &Activity) -> Option<&BlockingEpisode> {
     let seen = activity.blocking.iter().filter(|it| it.last_seen_us >= 0.0);
     let worst = seen.max_by(|a, b| a.waited_us.total_cmp(&b.waited_us))?;
     let waiting = worst.waited_us / activity.window_us.max(f64::MIN_POSITIVE);
-    (waiting >= WAITING_MIN).then_some(worst)
+    let is_long = worst.is_lasting && worst.root.state_age_us >= LONG_US;
+    (is_long || waiting >= WAITING_MIN).then_some(worst)
 }
 
 fn blocking(episode: &BlockingEpisode) -> String {

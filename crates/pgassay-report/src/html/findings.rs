@@ -93,7 +93,7 @@ fn of_object(findings: &[Finding], finding: &Finding, open: bool) -> Markup {
             }
             @if let Some(cause) = sentence::cause_of(findings, finding) { p { (cause) } }
             p { "Suggested fix: " (finding.suggested_fix) }
-            @if let Some(sql) = &finding.fix_sql { pre { (sql) } }
+            @if let Some(sql) = sentence::fix_sql(finding) { pre { (sql) } }
             @if let Some(risk) = &finding.risk { p { b { "Risk: " } (risk) } }
             p.faint { "PostgreSQL manual: " (finding.manual) "." }
         }

@@ -86,8 +86,8 @@ fn of_object(findings: &[Finding], finding: &Finding, is_known: bool, style: Sty
     if !is_known {
         out.push_str(&wrap(&format!("→ {fix}"), columns, INDENT, &next));
     }
-    if let Some(sql) = &finding.fix_sql {
-        let sql = wrap(sql, columns, &next, &next);
+    if let Some(sql) = sentence::fix_sql(finding) {
+        let sql = wrap(&sql, columns, &next, &next);
         out.push_str(&(paint(sql.trim_end(), TextStyle::Strong, style.color) + "\n"));
     }
     if let Some(risk) = finding.risk.as_ref().filter(|_| !is_known) {

@@ -14,8 +14,6 @@ use pgassay_wire::{Exchange, Login};
 
 use crate::live_loads::{Clients, assert_found, pid, profiled, session, start, wait_for_waiters};
 
-const VERSIONS: [&str; 2] = ["12", "18"];
-
 /// A server with `pg_stat_statements` where planning is counted.
 fn server(version: &str, more: &[(&str, &str)]) -> Option<Server> {
     let mut settings = vec![
@@ -47,14 +45,12 @@ fn expected(list: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
         .collect()
 }
 
-pub fn sessions_that_block_others_are_named() {
-    for version in VERSIONS {
-        let Some(server) = server(version, &[]) else {
-            continue;
-        };
-        check_blocking(&server, version);
-        server.stop().expect("the server stops");
-    }
+pub fn sessions_that_block_others_are_named(version: &str) {
+    let Some(server) = server(version, &[]) else {
+        return;
+    };
+    check_blocking(&server, version);
+    server.stop().expect("the server stops");
 }
 
 fn check_blocking(server: &Server, version: &str) {
@@ -118,14 +114,12 @@ fn check_blocking(server: &Server, version: &str) {
     assert!(finding.saved_sessions.expect("a load") > 0.4, "{finding:?}");
 }
 
-pub fn tables_and_indexes_that_cost_are_named() {
-    for version in VERSIONS {
-        let Some(server) = server(version, &[]) else {
-            continue;
-        };
-        check_tables(&server, version);
-        server.stop().expect("the server stops");
-    }
+pub fn tables_and_indexes_that_cost_are_named(version: &str) {
+    let Some(server) = server(version, &[]) else {
+        return;
+    };
+    check_tables(&server, version);
+    server.stop().expect("the server stops");
 }
 
 const TABLES: [&str; 11] = [
@@ -204,14 +198,12 @@ fn check_tables(server: &Server, version: &str) {
     assert_eq!(sql.as_deref(), Some(index));
 }
 
-pub fn statements_that_cost_more_than_they_must_are_named() {
-    for version in VERSIONS {
-        let Some(server) = server(version, &[]) else {
-            continue;
-        };
-        check_statements(&server, version);
-        server.stop().expect("the server stops");
-    }
+pub fn statements_that_cost_more_than_they_must_are_named(version: &str) {
+    let Some(server) = server(version, &[]) else {
+        return;
+    };
+    check_statements(&server, version);
+    server.stop().expect("the server stops");
 }
 
 fn check_statements(server: &Server, version: &str) {
@@ -280,14 +272,12 @@ fn check_statements(server: &Server, version: &str) {
     );
 }
 
-pub fn what_sessions_wait_for_together_is_named() {
-    for version in VERSIONS {
-        let Some(server) = server(version, &[]) else {
-            continue;
-        };
-        check_waits(&server, version);
-        server.stop().expect("the server stops");
-    }
+pub fn what_sessions_wait_for_together_is_named(version: &str) {
+    let Some(server) = server(version, &[]) else {
+        return;
+    };
+    check_waits(&server, version);
+    server.stop().expect("the server stops");
 }
 
 fn check_waits(server: &Server, version: &str) {
@@ -376,22 +366,20 @@ fn unread(server: &Server, sql: &str) -> UnixStream {
     stream
 }
 
-pub fn what_the_server_suffers_from_is_named() {
+pub fn what_the_server_suffers_from_is_named(version: &str) {
     let settings = [
         ("max_wal_size", "32MB"),
         ("min_wal_size", "32MB"),
         ("max_connections", "40"),
     ];
-    for version in VERSIONS {
-        let Some(server) = server(version, &settings) else {
-            continue;
-        };
-        check_checkpoints_and_slots(&server, version);
-        check_connections(&server, version);
-        check_held_back(&server, version);
-        check_standby(&server, version);
-        server.stop().expect("the server stops");
-    }
+    let Some(server) = server(version, &settings) else {
+        return;
+    };
+    check_checkpoints_and_slots(&server, version);
+    check_connections(&server, version);
+    check_held_back(&server, version);
+    check_standby(&server, version);
+    server.stop().expect("the server stops");
 }
 
 fn check_checkpoints_and_slots(server: &Server, version: &str) {
@@ -524,42 +512,38 @@ fn check_standby(server: &Server, version: &str) {
     assert_found(&found, &expected(&list), version);
 }
 
-pub fn wraparound_ahead_and_what_prevents_freezing_are_named() {
+pub fn wraparound_ahead_and_what_prevents_freezing_are_named(version: &str) {
     let settings = [("autovacuum_freeze_max_age", "100000")];
-    for version in VERSIONS {
-        let Some(server) = server(version, &settings) else {
-            continue;
-        };
-        session(
-            &server,
-            &[
-                "create table x (i int)",
-                "begin",
-                "insert into x values (0)",
-                "prepare transaction 'lost'",
-                "do $$ begin for i in 1 .. 150000 loop begin insert into x values (i); \
-                 exception when others then null; end; end loop; end $$",
-            ],
-        );
-        let found = profiled(&server, "1s");
-        let list = [
-            ("wraparound", "database postgres"),
-            ("prepared-transaction", "prepared transaction lost"),
-        ];
-        assert_found(&found, &expected(&list), version);
-        session(&server, &["rollback prepared 'lost'"]);
-        server.stop().expect("the server stops");
-    }
+    let Some(server) = server(version, &settings) else {
+        return;
+    };
+    session(
+        &server,
+        &[
+            "create table x (i int)",
+            "begin",
+            "insert into x values (0)",
+            "prepare transaction 'lost'",
+            "do $$ begin for i in 1 .. 150000 loop begin insert into x values (i); \
+             exception when others then null; end; end loop; end $$",
+        ],
+    );
+    let found = profiled(&server, "1s");
+    let list = [
+        ("wraparound", "database postgres"),
+        ("prepared-transaction", "prepared transaction lost"),
+    ];
+    assert_found(&found, &expected(&list), version);
+    session(&server, &["rollback prepared 'lost'"]);
+    server.stop().expect("the server stops");
 }
 
-pub fn healthy_loads_have_no_findings_for_operators() {
-    for version in VERSIONS {
-        let Some(server) = server(version, &[]) else {
-            continue;
-        };
-        check_healthy(&server, version);
-        server.stop().expect("the server stops");
-    }
+pub fn healthy_loads_have_no_findings_for_operators(version: &str) {
+    let Some(server) = server(version, &[]) else {
+        return;
+    };
+    check_healthy(&server, version);
+    server.stop().expect("the server stops");
 }
 
 const TPC_B: [&str; 8] = [

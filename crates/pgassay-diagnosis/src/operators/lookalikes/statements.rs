@@ -279,7 +279,7 @@ fn max_wal_size_grows_with_the_rate_of_checkpoints() {
         let found = super::of_id("checkpoints-requested", &server.activity);
         found[0].fix_sql.clone().expect("a statement")
     };
-    assert_eq!(sql(2), "alter system set max_wal_size = '16GB'");
+    assert_eq!(sql(2), "alter system set max_wal_size = '4GB'");
     let slow = |window_us: f64| {
         let mut server = checkpointed(2, 0);
         server.activity.window_us = window_us;

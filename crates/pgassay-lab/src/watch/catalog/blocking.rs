@@ -123,9 +123,10 @@ impl BlockingWatch {
             .held
             .keys()
             .filter(|owner| !blocking.contains(owner))
-            .map(|&owner| IdleLockHolder {
-                ended_by: ended_by(reader, &reading, owner),
-                holder: self.root(&reading, owner, &nothing),
+            .map(|&owner| {
+                let holder = self.root(&reading, owner, &nothing);
+                let ended_by = ended_by(reader, &reading, owner, &holder);
+                IdleLockHolder { holder, ended_by }
             })
             .filter(|it| {
                 let hold = it.holder.holds.as_ref();
@@ -179,7 +180,7 @@ impl BlockingWatch {
         let root = self.root(reading, tree.root, &awaited);
         let session = reading.sessions.get(&tree.root.pid());
         let key = (tree.root, session.and_then(|it| it.transaction_started_us));
-        let ended_by = ended_by(reader, reading, tree.root);
+        let ended_by = ended_by(reader, reading, tree.root, &root);
         let open = self.episodes.entry(key).or_insert_with(|| OpenEpisode {
             episode: BlockingEpisode {
                 root: RootBlocker::default(),
@@ -188,7 +189,7 @@ impl BlockingWatch {
                 last_seen_us: at_us,
                 is_lasting: true,
                 waited_us: 0.0,
-                ended_by,
+                ended_by: String::new(),
             },
             summed_until_us: BTreeMap::new(),
         });
@@ -199,6 +200,7 @@ impl BlockingWatch {
         }
         let episode = &mut open.episode;
         episode.root = root;
+        episode.ended_by = ended_by;
         episode.last_seen_us = at_us;
         if blocked.len() >= episode.blocked.len() {
             episode.blocked = blocked;
@@ -293,10 +295,23 @@ impl BlockingWatch {
     }
 }
 
-/// The statement that would end a root.
-fn ended_by(reader: &CatalogReader, reading: &LockReading, owner: LockOwner) -> String {
+/// The statement that would end a root. A statement that runs is canceled; only a session that is idle has
+/// nothing to cancel.
+fn ended_by(
+    reader: &CatalogReader,
+    reading: &LockReading,
+    owner: LockOwner,
+    root: &RootBlocker,
+) -> String {
     let xid = match owner {
-        LockOwner::Session(pid) => return format!("select pg_terminate_backend({pid});"),
+        LockOwner::Session(_) if root.prevents_wraparound => {
+            return "-- let it finish: it prevents wraparound, and begins again if it is canceled"
+                .to_owned();
+        }
+        LockOwner::Session(pid) if root.state.starts_with("idle") => {
+            return format!("select pg_terminate_backend({pid});");
+        }
+        LockOwner::Session(pid) => return format!("select pg_cancel_backend({pid});"),
         LockOwner::Prepared(xid) => xid,
     };
     let prepared = reading.prepared.get(&xid).cloned().unwrap_or_default();

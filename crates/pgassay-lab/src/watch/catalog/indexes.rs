@@ -163,7 +163,7 @@ fn sql(version: u32, of_tables: &BTreeSet<u32>) -> String {
            join pg_class x on x.oid = i.indexrelid join pg_namespace xn on xn.oid = x.relnamespace \
            join pg_class t on t.oid = i.indrelid join pg_namespace tn on tn.oid = t.relnamespace \
            join pg_am m on m.oid = x.relam \
-         where x.relkind = 'i' and t.relkind in ('r', 'm') \
+         where x.relkind = 'i' and t.relkind in ('r', 'm') and t.relpersistence <> 't' \
          order by x.relpages desc, i.indexrelid limit {READ_MAX}",
         array(of_tables.iter().copied())
     )

@@ -330,7 +330,7 @@ fn locks_sql(reader: &CatalogReader, pids: &BTreeSet<u32>) -> String {
              row_number() over (partition by l.pid, l.virtualtransaction, l.granted, \
                l.locktype = 'relation' \
                order by (l.database, l.relation) in (select a.database, a.relation from awaited a) \
-                 desc nulls last, array_position('{{{modes}}}', l.mode) desc) as place \
+                 desc nulls last, array_position('{{{modes}}}', l.mode) desc nulls last) as place \
            from l left join pg_class c on c.oid = l.relation and l.database in (0, {database}) \
            left join pg_namespace n on n.oid = c.relnamespace \
            where (l.pid = any ('{pids}'::int[]) or l.pid is null) \

@@ -57,7 +57,7 @@ impl TableReading {
                  + coalesce(i.hits, 0) + coalesce(t.hits, 0) as hits \
              from pg_class c left join i on i.indrelid = c.oid \
                left join i t on t.indrelid = c.reltoastrelid \
-             where c.relkind in ('r', 'm') and c.oid >= {FIRST_USER_OID} offset 0) \
+             where c.relkind in ('r', 'm') and c.relpersistence <> 't' and c.oid >= {FIRST_USER_OID} offset 0) \
              select oid, s, r, x, n, u, h, d, reads, hits from t where s + r + x + n + u + d > 0 \
              order by r + x + n + u + d desc limit {}",
             reads("indexrelid"),
@@ -118,7 +118,7 @@ pub(super) fn chosen(
     let mut chosen: BTreeSet<u32> = active.into_iter().take(ACTIVE_MAX).map(|it| it.1).collect();
     let sql = format!(
         "with t as (select c.oid, c.relpages, c.relfrozenxid from pg_class c \
-           where c.relkind in ('r', 'm') and c.oid >= {FIRST_USER_OID}) \
+           where c.relkind in ('r', 'm') and c.relpersistence <> 't' and c.oid >= {FIRST_USER_OID}) \
          (select oid from t where pg_stat_get_dead_tuples(oid) > 0 \
             order by pg_stat_get_dead_tuples(oid) desc limit 50) union \
          (select oid from t where pg_stat_get_mod_since_analyze(oid) > 0 \

@@ -4,6 +4,8 @@ use pgassay_record::activity::{LoadInterval, LoadMark, LoadMarkKind};
 
 use super::reader::CatalogReader;
 
+/// Time between two readings before 15.
+const EVERY_WITH_FILES_US: f64 = 10e6;
 /// A stall has at least this many active sessions,
 const STALLED_SESSIONS_MIN: f64 = 1.0;
 /// most of which wait; sessions that compute for seconds are no stall.
@@ -31,6 +33,11 @@ struct TransactionReading {
 impl TransactionRates {
     /// Reads the count. Within a reading of `reader`.
     pub(super) fn read(&mut self, reader: &mut CatalogReader, at_us: f64) {
+        // Before 15, each reading makes the server write all statistics to a file.
+        let last = self.readings.last().map(|it| it.at_us);
+        if reader.version < 150_000 && last.is_some_and(|last| at_us - last < EVERY_WITH_FILES_US) {
+            return;
+        }
         let sql = "select sum(xact_commit + xact_rollback)::float8 from pg_stat_database";
         let rows = reader.rows("transactions", sql).unwrap_or_default();
         if let Some(ended) = rows.first().and_then(|row| row.real(0)) {

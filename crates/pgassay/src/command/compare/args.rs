@@ -13,13 +13,13 @@ const EXAMPLES: &str = "\
 Examples:
   an index            pgassay compare --setup s.sql --vs-setup 'create index on t (a)' \\
                         'select * from t where a = 42'
-  a setting           pgassay compare -f q.sql --vs work_mem=64MB
+  a setting           pgassay compare --setup s.sql -f q.sql --vs work_mem=64MB
   two statements      pgassay compare --setup s.sql 'select …' 'select …'
   prepared statements pgassay compare -S -M simple,extended,prepared
   durability          pgassay compare -N -c 16 --vs synchronous_commit=off
   releases            pgassay compare -S --servers 15,16,17,18 --stepwise
   your builds         pgassay compare -S --binaries /opt/pg-base,/opt/pg-patched
-  two servers         pgassay compare -S --dsn 'host=a' --vs-dsn 'host=b'
+  two servers         pgassay compare -S --allow-writes --dsn 'host=a' --vs-dsn 'host=b'
 
 The first statement, script, mode, server or setup is the baseline. Every other choice is one variant, compared
 with it, or with --stepwise with the one before.";

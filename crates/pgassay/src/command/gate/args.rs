@@ -14,8 +14,8 @@ use crate::command::compare::CompareArgs;
 const EXAMPLES: &str = "\
 Examples:
   a patched build     pgassay gate -S -c 8 --binaries /opt/pg-base,/opt/pg-patched
-  a new release       pgassay gate -f q.sql --servers 17,18 --fail-if 'slower > 3%'
-  a commit            git bisect run sh -c 'make install && pgassay gate --bisect -S --binaries BASE,NEW'
+  a new release       pgassay gate --setup s.sql -f q.sql --servers 17,18 --fail-if 'slower > 3%'
+  a commit            git bisect run sh -c 'make install || exit 125; pgassay gate --bisect -S --binaries BASE,NEW'
 
 Both sides run side by side, because times measured elsewhere or earlier are not comparable. An interim analysis
 follows each server start, and the gate ends as soon as every variant has an answer. A variant that is surely
@@ -51,8 +51,7 @@ const QUESTION: [&str; 19] = [
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct GateArgs {
-    /// Fail if a variant is slower than the baseline by more than this: its transactions take more than
-    /// 1 + N% of the baseline's time.
+    /// Fail if a variant's mean transaction time exceeds the baseline's by more than N%.
     #[arg(long, value_name = "CONDITION", default_value = "slower > 5%")]
     pub fail_if: FailIf,
 

@@ -1,5 +1,6 @@
 //! What watches the server for `pgassay top`.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -64,6 +65,7 @@ pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
     let started = Instant::now();
     let mut before = WatchCost::default();
     let mut tables: Option<(Instant, CatalogActivity)> = None;
+    let mut waited = WaitsBefore::new();
     let feed = move |request: FeedRequest<'_>| {
         watch.run_until(Instant::now() + request.length, request.interrupt)?;
         let mut activity = watch.take();
@@ -73,7 +75,9 @@ pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
         }
         let end_us = started.elapsed().as_secs_f64() * 1e6;
         let start_us = end_us - activity.window_us;
-        activity.blocking = recent(activity.blocking, start_us);
+        let episodes = std::mem::take(&mut activity.blocking);
+        let episodes = waits_since(&mut waited, episodes, activity.window_us);
+        activity.blocking = recent(episodes, start_us);
         activity.catalog = tables.as_ref().map(|it| it.1.clone());
         let now = activity.cost;
         activity.cost = since(&now, &before);
@@ -81,6 +85,33 @@ pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
         Ok(activity)
     };
     Ok((server, Box::new(feed)))
+}
+
+/// The waits behind each blocker up to the last interval, by its PID and first sighting.
+type WaitsBefore = BTreeMap<(Option<u32>, u64), f64>;
+
+/// Episodes with the waits of the last interval only: a watch counts from its start. Intervals may be shorter
+/// than the time between two readings of locks, so of an episode that lasts all sessions still wait.
+fn waits_since(
+    before: &mut WaitsBefore,
+    episodes: Vec<BlockingEpisode>,
+    window_us: f64,
+) -> Vec<BlockingEpisode> {
+    let key = |it: &BlockingEpisode| (it.root.pid, it.first_seen_us.to_bits());
+    let now: WaitsBefore = episodes.iter().map(|it| (key(it), it.waited_us)).collect();
+    let since = episodes.into_iter().map(|it| {
+        let known = before.get(&key(&it)).copied().unwrap_or(0.0);
+        let blocked = it.blocked.iter();
+        let waited_us = if it.is_lasting {
+            blocked.map(|it| it.waited_us.min(window_us)).sum()
+        } else {
+            (it.waited_us - known).max(0.0)
+        };
+        BlockingEpisode { waited_us, ..it }
+    });
+    let since = since.collect();
+    *before = now;
+    since
 }
 
 /// Episodes that last or ended a moment ago, on the interval's time axis. A watch has all of them, on
