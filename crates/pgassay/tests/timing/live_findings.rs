@@ -248,20 +248,6 @@ fn check_statements(server: &Server, version: &str) {
     );
     // Counters by query ID are joined from version 14 on.
     if version == "18" {
-        // Planning a join takes several times as long as finding one row with it.
-        let joins: Vec<String> = (1..1000)
-            .map(|id| {
-                format!(
-                    "select 1 from item a natural join item b natural join item c where a.id = {id}"
-                )
-            })
-            .collect();
-        let joins: Vec<&str> = joins.iter().map(String::as_str).collect();
-        let clients = Clients::none().repeat(server, 1, &joins);
-        let found = profiled(server, "2s");
-        clients.stop();
-        let join = "statement select $1 from item a natural join item b natural join item c where a.id = $2";
-        assert_found(&found, &expected(&[("planning-time", join)]), version);
         let clients =
             Clients::none().repeat(server, 1, &["select id from job where state = 'new'"]);
         let found = profiled(server, "2s");
