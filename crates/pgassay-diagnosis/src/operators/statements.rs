@@ -16,9 +16,9 @@ const REPEATS_SEEN_MIN: u64 = 4;
 /// Time in transactions that repeating statements must take.
 const REPEATS_SHARE_MIN: f64 = 0.1;
 /// Planning time over execution time.
-const PLANNING_MIN: f64 = 1.0;
+const PLANNING_MIN: f64 = 3.0;
 /// Planning time of the statement as a share of the load: statements that are sent as text cost some.
-const PLANNING_SHARE_MIN: f64 = 0.1;
+const PLANNING_SHARE_MIN: f64 = 0.25;
 /// Fewer executions are planned few times, whatever it costs.
 const CALLS_MIN: u64 = 100;
 /// Executions per second from which on finding nothing is polling.
@@ -50,7 +50,7 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
     },
     OperatorSignature {
         id: "planning-time",
-        title: "Planning a statement takes as long as executing it",
+        title: "Planning a statement takes longer than executing it",
         manual: "SQL Commands: PREPARE",
         detect: planning_time,
     },

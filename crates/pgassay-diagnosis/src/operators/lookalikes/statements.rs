@@ -70,9 +70,9 @@ fn of_statements() -> Vec<LiveCase> {
         case(
             "planning-time",
             "statement select balance from account where id = $1",
-            "a lookup whose plan is kept: planning is a few percent of execution",
-            planned(200.0),
-            planned(5.0),
+            "a lookup of one row that is sent as text: planning takes as long as execution",
+            planned(400.0),
+            planned(100.0),
         ),
         case(
             "empty-polling",
@@ -184,13 +184,13 @@ pub(super) fn edges() -> Vec<Edge> {
         edge("temp-spill", |it| sorted(1.0, it as u64), 1.0, 0.0),
         edge("temp-spill", spilling, 0.06, 0.05),
         edge("temp-spill", database, 1e7, 9.9e6),
-        edge("planning-time", planned, 100.0, 99.0),
-        // Two thirds of a session, of this many.
+        edge("planning-time", planned, 300.0, 299.0),
+        // Three quarters of a session, of this many.
         edge(
             "planning-time",
-            |all| planned(200.0).load("select work($1)", "", all - 1.0),
-            6.6,
-            6.7,
+            |all| planned(300.0).load("select work($1)", "", all - 1.0),
+            2.9,
+            3.1,
         ),
         edge("empty-polling", |it| polled(it, 0.0), 100.0, 99.0),
         edge("empty-polling", |rows| polled(9000.0, rows), 0.0, 0.001),
