@@ -195,7 +195,7 @@ fn invalid(view: &LiveView<'_>) -> Vec<Detection> {
             let is_leftover = name.contains("_ccnew") || name.contains("_ccold");
             let detection = of_index(view, index)
                 .urgent(3)
-                .state("pg_index.indisvalid is false, and nobody builds it now");
+                .state("pg_index.indisvalid is false, and no session builds it now");
             if is_leftover || view.major < 12 {
                 let words = if is_leftover {
                     "Drop it: a REINDEX CONCURRENTLY that failed left it."
@@ -209,7 +209,7 @@ fn invalid(view: &LiveView<'_>) -> Vec<Detection> {
             } else {
                 detection
                     .fix(
-                        "Build it again, or drop it if nobody misses it: a concurrent build failed, for \
+                        "Build it again, or drop it if it is not needed: a concurrent build failed, for \
                          example by a duplicate key, a timeout, or a canceled session.",
                     )
                     .sql(format!(

@@ -87,7 +87,7 @@ fn idle_holder(holder: &RootBlocker) -> Detection {
             let relation = names::relation(&hold.relation);
             it.state(format!("holds {} on {relation}", hold.mode))
         })
-        .state("nobody waits for it yet")
+        .state("no session waits for it yet")
         .context(locks::origin(holder))
         .with(holder.statement.as_ref(), |it, statement| {
             it.context(format!("its last statement: {statement}"))

@@ -108,7 +108,7 @@ impl Collector {
         let statement = self
             .statements
             .index(&reading.text, reading.is_cut, reading.query_id);
-        // An idle session waits for its client; that is its state, not a wait of its own.
+        // An idle session waits for its client; that is its state, not another wait.
         let (wait, wait_kind) = match state {
             SessionStatus::Active => (wait, wait_kind),
             _ => (0, 0),

@@ -324,7 +324,10 @@ impl LiveWatch {
             )
         });
         self.note("sessions", others == 0 && hidden == 0, || {
-            ("nobody else is connected to the server".to_owned(), None)
+            (
+                "no other client is connected to the server".to_owned(),
+                None,
+            )
         });
         self.note("statements", is_full, || {
             let limitation = "there are too many distinct statements; the time of those seen last has \

@@ -41,7 +41,7 @@ impl ObjectNames {
         })
     }
 
-    /// Notes OIDs without a name, so that nobody asks for them again: of dropped users, for example.
+    /// Notes OIDs without a name, so that they are not asked for again: of dropped users, for example.
     pub fn give_up(&mut self, (database, user): (u32, u32)) {
         self.databases
             .entry(database)

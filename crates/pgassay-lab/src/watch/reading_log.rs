@@ -47,7 +47,7 @@ pub struct StackColumns {
 }
 
 impl StackColumns {
-    /// The number of columns; the last one is for everything without a column of its own.
+    /// The number of columns; the last one is for all others.
     pub fn len(&self) -> usize {
         self.statements.len() + 1
     }

@@ -4,7 +4,9 @@ use pgassay_lab::watch::catalog::{CatalogOptions, CatalogWatch};
 use pgassay_record::activity::{BlockingEpisode, LoadMarkKind};
 use pgassay_server::Server;
 
-use crate::catalog_common::{VERSIONS, Waiter, exchange, execute, lock_waiters, open, pid, start};
+use crate::catalog_common::{
+    VERSIONS, Waiter, exchange, execute, lock_waiters, on_each, open, pid, start,
+};
 
 const TABLES: &str = "create extension pg_stat_statements; create schema shop; \
      create table shop.orders (id int primary key, n int); insert into shop.orders values (1, 0); \
@@ -36,13 +38,9 @@ fn held(episode: &BlockingEpisode) -> String {
 /// A transaction that is idle blocks a second one, which blocks a third.
 #[test]
 fn a_tree_of_three_levels_names_its_idle_root() {
-    for version in VERSIONS {
-        let Some(server) = prepared_server(version) else {
-            continue;
-        };
-        check_three_levels(&server, version);
-        server.stop().expect("the server stops");
-    }
+    on_each(&VERSIONS, prepared_server, |version, server| {
+        check_three_levels(server, version);
+    });
 }
 
 fn check_three_levels(server: &Server, version: &str) {
@@ -130,16 +128,13 @@ fn check_three_levels(server: &Server, version: &str) {
 /// Readers would not wait for the reader in front, but for the ALTER TABLE between them.
 #[test]
 fn readers_queue_behind_an_alter_table_that_queues_behind_a_reader() {
-    for version in VERSIONS {
-        let Some(server) = prepared_server(version) else {
-            continue;
-        };
+    on_each(&VERSIONS, prepared_server, |version, server| {
         let mut root = server.connect().expect("a connection");
         execute(&mut root, "begin; select * from shop.orders");
-        let mut watch = open(&server);
+        let mut watch = open(server);
         let alter = "alter table shop.orders add column more int";
-        let alter = Waiter::start(&server, "", alter);
-        let reads = [0; 2].map(|_| Waiter::start(&server, "", "select n from shop.orders"));
+        let alter = Waiter::start(server, "", alter);
+        let reads = [0; 2].map(|_| Waiter::start(server, "", "select n from shop.orders"));
         let waiters = lock_waiters(&mut server.connect().expect("a connection"));
         watch.tick(0.0, &waiters).expect("a tick");
         let episodes = watch.blocking();
@@ -164,22 +159,18 @@ fn readers_queue_behind_an_alter_table_that_queues_behind_a_reader() {
         for read in reads {
             read.finish().expect("it goes on");
         }
-        server.stop().expect("the server stops");
-    }
+    });
 }
 
 /// A prepared transaction has no process; its identifier can contain anything.
 #[test]
 fn a_prepared_transaction_is_a_root_with_the_statement_that_ends_it() {
-    for version in VERSIONS {
-        let Some(server) = prepared_server(version) else {
-            continue;
-        };
+    on_each(&VERSIONS, prepared_server, |version, server| {
         let mut root = server.connect().expect("a connection");
         execute(&mut root, "begin; update shop.orders set n = 1");
         execute(&mut root, "prepare transaction 'it''s \"x\"\n%\\'");
-        let mut watch = open(&server);
-        let waiters = [0; 2].map(|_| Waiter::start(&server, "", UPDATE));
+        let mut watch = open(server);
+        let waiters = [0; 2].map(|_| Waiter::start(server, "", UPDATE));
         watch
             .tick(0.0, &waiters.each_ref().map(|it| it.pid))
             .expect("a tick");
@@ -200,28 +191,24 @@ fn a_prepared_transaction_is_a_root_with_the_statement_that_ends_it() {
         for waiter in waiters {
             waiter.finish().expect("it goes on");
         }
-        server.stop().expect("the server stops");
-    }
+    });
 }
 
 /// Two sessions wait for each other, and a third for one of them.
 #[test]
 fn a_cycle_is_cut_where_the_wait_is_longest() {
-    for version in ["12", "18"] {
-        let Some(server) = prepared_server(version) else {
-            continue;
-        };
-        let mut watch = open(&server);
+    on_each(&["12", "18"], prepared_server, |version, server| {
+        let mut watch = open(server);
         let mut asker = server.connect().expect("a connection");
         execute(&mut asker, "select pg_advisory_lock(9)");
         let mut one = server.connect().expect("a connection");
         let mut two = server.connect().expect("a connection");
         execute(&mut one, "select pg_advisory_lock(1)");
         execute(&mut two, "select pg_advisory_lock(2)");
-        let one = Waiter::start_on(&server, one, "select pg_advisory_lock(2)");
+        let one = Waiter::start_on(server, one, "select pg_advisory_lock(2)");
         watch.tick(0.0, &lock_waiters(&mut asker)).expect("a tick");
-        let two = Waiter::start_on(&server, two, "select pg_advisory_lock(1)");
-        let third = Waiter::start(&server, "", "select pg_advisory_lock(1)");
+        let two = Waiter::start_on(server, two, "select pg_advisory_lock(1)");
+        let third = Waiter::start(server, "", "select pg_advisory_lock(1)");
         watch.tick(1e6, &lock_waiters(&mut asker)).expect("a tick");
         let lasting: Vec<_> = watch
             .blocking()
@@ -241,17 +228,13 @@ fn a_cycle_is_cut_where_the_wait_is_longest() {
         one.finish().expect_err("it was terminated");
         two.finish().expect("it goes on");
         third.finish().expect("it goes on");
-        server.stop().expect("the server stops");
-    }
+    });
 }
 
 /// Before anyone waits: who is idle with locks, and who only reads.
 #[test]
 fn an_idle_transaction_with_row_locks_is_listed_before_it_blocks() {
-    for version in VERSIONS {
-        let Some(server) = prepared_server(version) else {
-            continue;
-        };
+    on_each(&VERSIONS, prepared_server, |version, server| {
         let mut writer = server.connect().expect("a connection");
         execute(&mut writer, "begin; update shop.orders set n = 1");
         let mut reader = server.connect().expect("a connection");
@@ -261,7 +244,7 @@ fn an_idle_transaction_with_row_locks_is_listed_before_it_blocks() {
             &mut prepared,
             "begin; lock shop.other; prepare transaction 'gone'",
         );
-        let watch = open(&server);
+        let watch = open(server);
         let mut asker = server.connect().expect("a connection");
         let idle = "select count(*) from pg_stat_activity where state = 'idle in transaction' \
                     and clock_timestamp() - state_change > '1100 ms'";
@@ -291,8 +274,7 @@ fn an_idle_transaction_with_row_locks_is_listed_before_it_blocks() {
         assert_eq!(found, expected, "{version}");
         assert!(result.unavailable.is_empty(), "{:?}", result.unavailable);
         execute(&mut asker, "rollback prepared 'gone'");
-        server.stop().expect("the server stops");
-    }
+    });
 }
 
 /// Texts of 100 kB, in a database with another encoding, and without texts.
@@ -338,10 +320,7 @@ fn a_statement_of_100_kb_is_named_whole() {
 /// others, and fails if it cannot.
 #[test]
 fn a_text_of_a_database_with_another_encoding_is_no_error() {
-    for version in ["9.6", "18"] {
-        let Some(server) = prepared_server(version) else {
-            continue;
-        };
+    on_each(&["9.6", "18"], prepared_server, |version, server| {
         let mut root = server.connect().expect("a connection");
         execute(
             &mut root,
@@ -350,9 +329,9 @@ fn a_text_of_a_database_with_another_encoding_is_no_error() {
         );
         execute(&mut root, "begin");
         execute(&mut root, "update shop.orders as \"\u{c0}t\" set n = 1");
-        let waiter = Waiter::start(&server, "", UPDATE);
+        let waiter = Waiter::start(server, "", UPDATE);
         let options = CatalogOptions { keeps_text: true };
-        let exchange = exchange(&server, "dbname=japanese");
+        let exchange = exchange(server, "dbname=japanese");
         let mut watch = CatalogWatch::open(exchange, &options).expect("the watch opens");
         watch.tick(0.0, &[waiter.pid]).expect("a tick");
         let result = watch.finish();
@@ -381,6 +360,5 @@ fn a_text_of_a_database_with_another_encoding_is_no_error() {
         assert_eq!(episode.root.database, server.database());
         execute(&mut root, "rollback");
         waiter.finish().expect("it goes on");
-        server.stop().expect("the server stops");
-    }
+    });
 }

@@ -18,6 +18,20 @@ pub fn start(version: &str) -> Option<Server> {
     servers::start_with(version, &config())
 }
 
+/// Runs a test on a new server of each version, unless it is not available here.
+pub fn on_each(
+    versions: &[&str],
+    start: impl Fn(&str) -> Option<Server>,
+    test: impl Fn(&str, &Server),
+) {
+    for version in versions {
+        if let Some(server) = start(version) {
+            test(version, &server);
+            server.stop().expect("the server stops");
+        }
+    }
+}
+
 pub fn config() -> ServerConfig {
     let mut config = servers::config();
     let settings = [
@@ -60,7 +74,7 @@ pub fn pid(connection: &Connection) -> u32 {
     u32::try_from(pid).expect("positive")
 }
 
-/// A statement that waits for a lock on a connection of its own.
+/// A statement that waits for a lock on a separate connection.
 pub struct Waiter {
     pub pid: u32,
     running: JoinHandle<Result<(), ConnectionError>>,

@@ -5,7 +5,7 @@ use pgassay_record::activity::{StatementCounters, TableActivity};
 use pgassay_server::{Connection, Server};
 use pgassay_test_support::wait_until;
 
-use crate::catalog_common::{VERSIONS, execute, open, start};
+use crate::catalog_common::{VERSIONS, execute, on_each, open, start};
 
 const SETUP: &str = "create extension pg_stat_statements; create schema shop; \
      create table shop.items (id int primary key, n int) with (fillfactor = 50, \
@@ -14,7 +14,7 @@ const SETUP: &str = "create extension pg_stat_statements; create schema shop; \
      insert into shop.items select g, g from generate_series(1, 1000) g; \
      create table shop.idle (id int)";
 
-/// Executes statements on a connection of its own, and waits until the counters show its end.
+/// Executes statements on a separate connection, and waits until the counters show its end.
 fn work(server: &Server, statements: &[&str], is_counted: &str) {
     let mut connection = server.connect().expect("a connection");
     for sql in statements {
@@ -68,14 +68,11 @@ fn items(result: &CatalogResult) -> TableActivity {
 
 #[test]
 fn counters_equal_known_work() {
-    for version in VERSIONS {
-        let Some(server) = start(version) else {
-            continue;
-        };
-        set_up(&server);
-        let mut watch = open(&server);
+    on_each(&VERSIONS, start, |version, server| {
+        set_up(server);
+        let mut watch = open(server);
         watch.tick(0.0, &[]).expect("a tick");
-        do_known_work(&server);
+        do_known_work(server);
         let mut asker = server.connect().expect("a connection");
         let result = watch.finish();
         assert!(
@@ -85,12 +82,11 @@ fn counters_equal_known_work() {
         );
         check_table(&items(&result), version);
         check_statement(&mut asker, &result, version);
-        check_server(&server, &result, version);
+        check_server(server, &result, version);
         // Nothing has happened since.
-        let later = items(&open(&server).finish());
+        let later = items(&open(server).finish());
         assert_eq!((later.sequential_scans, later.inserted), (0, 0));
-        server.stop().expect("the server stops");
-    }
+    });
 }
 
 fn check_table(items: &TableActivity, version: &str) {

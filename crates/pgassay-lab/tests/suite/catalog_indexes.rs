@@ -6,7 +6,7 @@ use pgassay_record::activity::{CatalogActivity, IndexActivity};
 use pgassay_server::Server;
 use pgassay_test_support::wait_until;
 
-use crate::catalog_common::{VERSIONS, Waiter, execute, open, start};
+use crate::catalog_common::{VERSIONS, Waiter, execute, on_each, open, start};
 
 const SETUP: &str = r#"
 create schema "we,ird ""s";
@@ -45,13 +45,9 @@ fn by_name(catalog: &CatalogActivity) -> BTreeMap<&str, &IndexActivity> {
 
 #[test]
 fn redundant_unused_and_invalid_indexes_and_uncovered_keys_are_named() {
-    for version in VERSIONS {
-        let Some(server) = start(version) else {
-            continue;
-        };
-        check(&server, version);
-        server.stop().expect("the server stops");
-    }
+    on_each(&VERSIONS, start, |version, server| {
+        check(server, version);
+    });
 }
 
 fn check(server: &Server, version: &str) {

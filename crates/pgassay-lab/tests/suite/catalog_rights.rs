@@ -7,7 +7,7 @@ use pgassay_lab::watch::catalog::{CatalogOptions, CatalogResult, CatalogWatch};
 use pgassay_test_support::BareServer;
 use pgassay_wire::conninfo::{EmptyEnvironment, Request};
 
-use crate::catalog_common::{VERSIONS, Waiter, exchange, execute, open, pid, start};
+use crate::catalog_common::{VERSIONS, Waiter, exchange, execute, on_each, open, pid, start};
 
 /// The beginnings of all statements that may be sent.
 const READS: [&str; 7] = [
@@ -22,10 +22,7 @@ const READS: [&str; 7] = [
 
 #[test]
 fn everything_that_is_sent_is_a_read() {
-    for version in VERSIONS {
-        let Some(server) = start(version) else {
-            continue;
-        };
+    on_each(&VERSIONS, start, |version, server| {
         let mut connection = server.connect().expect("a connection");
         execute(
             &mut connection,
@@ -35,7 +32,7 @@ fn everything_that_is_sent_is_a_read() {
         execute(&mut connection, "set application_name = 'test'");
         execute(&mut connection, "begin; update t set n = 2");
         let waiter = Waiter::start(
-            &server,
+            server,
             "set application_name = 'test'",
             "update t set n = 3",
         );
@@ -48,7 +45,7 @@ fn everything_that_is_sent_is_a_read() {
         };
         let offset = fs::read(server.log_path()).expect("a log").len();
         let before = changed();
-        let mut watch = open(&server);
+        let mut watch = open(server);
         watch.tick(0.0, &[waiter.pid]).expect("a tick");
         watch.tick(1e6, &[waiter.pid]).expect("a tick");
         let result = watch.finish();
@@ -76,8 +73,7 @@ fn everything_that_is_sent_is_a_read() {
         }
         execute(&mut connection, "rollback");
         waiter.finish().expect("it goes on");
-        server.stop().expect("the server stops");
-    }
+    });
 }
 
 /// Watches as a role. Somebody else's transaction blocks somebody else.
@@ -91,15 +87,12 @@ fn watch_as(server: &pgassay_server::Server, role: &str, waiter: u32) -> Catalog
 
 #[test]
 fn with_few_rights_it_says_what_is_hidden() {
-    for version in VERSIONS {
-        let Some(server) = start(version) else {
-            continue;
-        };
+    on_each(&VERSIONS, start, |version, server| {
         let mut root = server.connect().expect("a connection");
         execute(
             &mut root,
             "create extension pg_stat_statements; create table t (id int primary key, n int); \
-             insert into t values (1, 1); create role nobody login password 'secret'; \
+             insert into t values (1, 1); create role unprivileged login password 'secret'; \
              create role monitor login password 'secret'",
         );
         if version != "9.6" {
@@ -107,8 +100,8 @@ fn with_few_rights_it_says_what_is_hidden() {
         }
         execute(&mut root, "begin");
         execute(&mut root, "update t set n = 2");
-        let waiter = Waiter::start(&server, "", "update t set n = 3");
-        let poor = watch_as(&server, "nobody", waiter.pid);
+        let waiter = Waiter::start(server, "", "update t set n = 3");
+        let poor = watch_as(server, "unprivileged", waiter.pid);
         let [check] = &poor.unavailable[..] else {
             panic!("{version}: {:?}", poor.unavailable);
         };
@@ -117,8 +110,8 @@ fn with_few_rights_it_says_what_is_hidden() {
         if version == "9.6" {
             assert!(fix.starts_with("connect as a superuser"), "{fix}");
         } else {
-            assert_eq!(fix, "grant pg_monitor to \"nobody\";");
-            let rich = watch_as(&server, "monitor", waiter.pid);
+            assert_eq!(fix, "grant pg_monitor to \"unprivileged\";");
+            let rich = watch_as(server, "monitor", waiter.pid);
             assert!(
                 rich.unavailable.is_empty(),
                 "{version}: {:?}",
@@ -142,8 +135,7 @@ fn with_few_rights_it_says_what_is_hidden() {
         assert!(poor.catalog.is_some_and(|it| it.ages.len() == 3));
         execute(&mut root, "rollback");
         waiter.finish().expect("it goes on");
-        server.stop().expect("the server stops");
-    }
+    });
 }
 
 #[test]

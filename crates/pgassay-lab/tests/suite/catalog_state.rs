@@ -3,14 +3,11 @@
 use pgassay_record::activity::{HorizonKind, LoadMarkKind};
 use pgassay_test_support::wait_until;
 
-use crate::catalog_common::{VERSIONS, execute, open, pid, start};
+use crate::catalog_common::{VERSIONS, execute, on_each, open, pid, start};
 
 #[test]
 fn whoever_holds_back_the_horizon_is_listed_oldest_first() {
-    for version in VERSIONS {
-        let Some(server) = start(version) else {
-            continue;
-        };
+    on_each(&VERSIONS, start, |version, server| {
         let mut connection = server.connect().expect("a connection");
         execute(&mut connection, "create table t (n int)");
         execute(
@@ -28,7 +25,7 @@ fn whoever_holds_back_the_horizon_is_listed_oldest_first() {
         for _ in 0..5 {
             execute(&mut connection, "insert into t values (2)");
         }
-        let catalog = open(&server).finish().catalog.expect("a catalog");
+        let catalog = open(server).finish().catalog.expect("a catalog");
         let found: Vec<_> = catalog
             .horizon
             .iter()
@@ -56,16 +53,12 @@ fn whoever_holds_back_the_horizon_is_listed_oldest_first() {
         assert_eq!(ages, [7, 6], "{version}");
         assert!(catalog.horizon.iter().all(|it| it.lasting_us > Some(0.0)));
         execute(&mut connection, "rollback prepared 'it''s'");
-        server.stop().expect("the server stops");
-    }
+    });
 }
 
 #[test]
 fn a_slot_holds_the_catalog_horizon_and_wal() {
-    for version in ["10", "12", "15", "18"] {
-        let Some(server) = start(version) else {
-            continue;
-        };
+    on_each(&["10", "12", "15", "18"], start, |version, server| {
         let mut connection = server.connect().expect("a connection");
         execute(&mut connection, "create table t (n int)");
         execute(
@@ -80,7 +73,7 @@ fn a_slot_holds_the_catalog_horizon_and_wal() {
             &mut connection,
             "insert into t select generate_series(1, 10000)",
         );
-        let catalog = open(&server).finish().catalog.expect("a catalog");
+        let catalog = open(server).finish().catalog.expect("a catalog");
         let holder = catalog
             .horizon
             .iter()
@@ -107,23 +100,19 @@ fn a_slot_holds_the_catalog_horizon_and_wal() {
         let number: u32 = version.parse().expect("a number");
         assert_eq!(logical.wal_status.is_some(), number >= 13, "{version}");
         assert_eq!(logical.inactive_us.is_some(), number >= 17, "{version}");
-        server.stop().expect("the server stops");
-    }
+    });
 }
 
 #[test]
 fn checkpoints_and_vacuums_are_marked() {
-    for version in VERSIONS {
-        let Some(server) = start(version) else {
-            continue;
-        };
+    on_each(&VERSIONS, start, |version, server| {
         let mut connection = server.connect().expect("a connection");
         execute(
             &mut connection,
             "create table t (n int); insert into t select generate_series(1, 100000); \
              delete from t",
         );
-        let mut watch = open(&server);
+        let mut watch = open(server);
         watch.tick(0.0, &[]).expect("a tick");
         // The control file has seconds.
         execute(&mut connection, "select pg_sleep(1.1); checkpoint");
@@ -165,8 +154,7 @@ fn checkpoints_and_vacuums_are_marked() {
             (0, 1),
             "{version}"
         );
-        server.stop().expect("the server stops");
-    }
+    });
 }
 
 /// The watch goes on without its connection, and says so.

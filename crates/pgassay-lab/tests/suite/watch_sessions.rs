@@ -224,7 +224,7 @@ fn a_server_that_stops_ends_the_watch_and_leaves_what_was_seen() {
     assert!(activity.window_us > 0.0 && activity.sessions.is_empty());
     let alone = activity.unavailable.iter().any(|it| {
         let limitation = it.limitation.as_deref().unwrap_or_default();
-        limitation.contains("nobody else is connected")
+        limitation.contains("no other client is connected")
     });
     assert!(alone, "{:?}", activity.unavailable);
 }

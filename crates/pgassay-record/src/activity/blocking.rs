@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RelationName;
 
-/// A session (or a prepared transaction) that blocks others and waits for nobody, with everyone behind it.
+/// A session (or a prepared transaction) that blocks others and does not wait, with all that wait behind it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BlockingEpisode {
     /// The root.
@@ -63,8 +63,8 @@ pub struct RootBlocker {
     pub prevents_wraparound: bool,
 }
 
-/// A transaction that is idle, or prepared, and holds locks on rows or stronger ones, but blocks nobody
-/// yet.
+/// A transaction that is idle, or prepared, and holds locks on rows or stronger ones, but does not block
+/// others yet.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct IdleLockHolder {
     /// The session or prepared transaction, with its strongest lock.

@@ -59,7 +59,7 @@ pub struct Activity {
     /// Sessions that blocked others, longest total wait first; those that are over too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocking: Vec<BlockingEpisode>,
-    /// Idle transactions that hold locks and block nobody yet, at the last reading; oldest first.
+    /// Idle transactions that hold locks and do not block others yet, at the last reading; oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub idle_lock_holders: Vec<IdleLockHolder>,
     /// Tables, indexes and the server's state, from its views; `None` without a connection.

@@ -489,7 +489,7 @@ fn check_standby(server: &Server, version: &str) {
     session(
         server,
         &[
-            "alter system set synchronous_standby_names = 'nobody'",
+            "alter system set synchronous_standby_names = 'missing'",
             "select pg_reload_conf()",
         ],
     );

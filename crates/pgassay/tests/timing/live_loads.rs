@@ -1,4 +1,4 @@
-//! Clients that keep a server busy, each on a thread of its own, for the findings about live servers.
+//! Clients that keep a server busy, each on a separate thread, for the findings about live servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -93,7 +93,7 @@ pub fn session(server: &Server, statements: &[&str]) -> Connection {
     connection
 }
 
-/// A statement on a thread of its own, and the PID of its session.
+/// A statement on a separate thread, and the PID of its session.
 pub fn start(server: &Server, before: &[&str], sql: &'static str) -> (u32, JoinHandle<()>) {
     let mut connection = session(server, before);
     let pid = pid(&connection);

@@ -327,7 +327,7 @@ fn a_missing_index_has_the_columns_of_the_filter() {
         pgassay_record::finding::Confidence::Likely
     );
     assert!((found.saved_sessions.expect("a load") - 2.0).abs() < 1e-3);
-    // Without pg_stat_statements, nobody knows how many rows it keeps.
+    // Without pg_stat_statements, the number of rows that it keeps is unknown.
     let found = first("missing-index", &scanned(BY_CUSTOMER, 20, None));
     assert_eq!(found.confidence, pgassay_record::finding::Confidence::Hint);
     assert_eq!(found.evidence_against.len(), 1);

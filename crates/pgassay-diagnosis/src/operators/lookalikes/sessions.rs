@@ -62,7 +62,7 @@ fn of_blocking() -> Vec<LiveCase> {
         case(
             "ddl-queue",
             "table public.orders",
-            "a command that waits for a strong lock while nobody waits behind it",
+            "a command that waits for a strong lock, with no session behind it",
             blocking(episode(
                 root("active", 30e6),
                 [ddl()].into_iter().chain(readers(20)).collect(),
@@ -114,7 +114,7 @@ fn of_waits() -> Vec<LiveCase> {
         case(
             "row-lock-queue",
             "table branch",
-            "updates of many rows that meet in pairs now and then: nobody waits behind another that waits",
+            "updates of many rows that meet in pairs now and then: no session waits behind another that waits",
             row_waits(1.0, 5.0),
             row_waits(1.0, 0.0),
         ),

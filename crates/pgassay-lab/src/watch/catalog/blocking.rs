@@ -102,8 +102,8 @@ impl BlockingWatch {
         all
     }
 
-    /// Transactions that are idle, or prepared, hold locks on rows or stronger ones, and block nobody
-    /// yet. Within a reading of `reader`.
+    /// Transactions that are idle, or prepared, hold locks on rows or stronger ones, and do not block
+    /// others yet. Within a reading of `reader`.
     pub fn idle_holders(&mut self, reader: &mut CatalogReader) -> Vec<IdleLockHolder> {
         let sql = "select pid from pg_stat_activity where state like 'idle in transaction%' \
                    and pid <> pg_backend_pid() and clock_timestamp() - state_change > '1 s' \

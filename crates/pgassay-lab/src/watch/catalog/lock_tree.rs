@@ -24,7 +24,7 @@ impl LockOwner {
 /// Waiters and whom each waits for. Those it names are not all waiters.
 pub(super) type WaitGraph = BTreeMap<LockOwner, BTreeSet<LockOwner>>;
 
-/// Someone who waits for nobody, with everyone behind.
+/// A lock owner that does not wait, with all that wait behind it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LockTree {
     pub root: LockOwner,

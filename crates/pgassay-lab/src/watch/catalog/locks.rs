@@ -84,7 +84,7 @@ pub(super) struct LockReading {
 }
 
 impl LockReading {
-    /// Reads who blocks these sessions. `None` if that could not be read, or nobody does any longer.
+    /// Reads who blocks these sessions. `None` if that could not be read, or they are no longer blocked.
     pub fn of_waiters(reader: &mut CatalogReader, waiters: &[u32]) -> Option<Self> {
         let blockers = blockers(reader, waiters)?;
         if blockers.is_empty() {

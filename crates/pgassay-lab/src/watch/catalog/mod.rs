@@ -87,7 +87,7 @@ pub struct CatalogResult {
     pub catalog: Option<CatalogActivity>,
     /// Who blocked whom, longest total wait first.
     pub blocking: Vec<BlockingEpisode>,
-    /// Idle transactions with locks that block nobody yet, at the last reading.
+    /// Idle transactions with locks that do not block others yet, at the last reading.
     pub idle_lock_holders: Vec<IdleLockHolder>,
     /// Differences of `pg_stat_statements` by query ID.
     pub counters: BTreeMap<i64, StatementCounters>,

@@ -197,7 +197,7 @@ impl CatalogReader {
         if self.version >= 100_000 {
             format!("grant pg_monitor to {};", quoted_identifier(&self.user))
         } else {
-            "connect as a superuser: before version 10 nobody else sees other users' sessions"
+            "connect as a superuser: before version 10 only they see other users' sessions"
                 .to_owned()
         }
     }

@@ -38,7 +38,7 @@ pub(super) fn slots(reader: &mut CatalogReader) -> Vec<SlotState> {
          from pg_replication_slots order by 4 desc nulls last limit {SLOTS_MAX}",
         // 13: whether the WAL is still there.
         since(130_000, "wal_status"),
-        // 17: since when nobody is connected.
+        // 17: since when no receiver is connected.
         since(
             170_000,
             "extract(epoch from clock_timestamp() - inactive_since) * 1e6"

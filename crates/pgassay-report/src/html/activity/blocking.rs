@@ -16,7 +16,7 @@ pub(super) fn section(activity: &Activity) -> Markup {
             section #blocking {
                 h2 { "Blocking" }
                 p.lead {
-                    "Sessions that blocked others and waited for nobody, longest total wait first. "
+                    "Sessions that blocked others and did not wait, longest total wait first. "
                     "pgassay does not run the statements that would end them."
                 }
                 @for (at, episode) in activity.blocking.iter().enumerate() {
@@ -34,7 +34,7 @@ pub(super) fn idle_holders(activity: &Activity) -> Markup {
             section #idle-lock-holders {
                 h2 { "Idle lock holders" }
                 p.lead {
-                    "Sessions that hold locks while they are idle in a transaction. Nobody waits for "
+                    "Sessions that hold locks while they are idle in a transaction. No session waits for "
                     "them yet."
                 }
                 ul {

@@ -51,7 +51,7 @@ impl TopState {
             KeyCode::Char('-') => self.change_interval(false),
             KeyCode::Char('/') => self.mode = KeyMode::Filter,
             KeyCode::Char('s') if self.view == TopView::Blocking => {
-                self.message = Some("a tree has an order of its own".to_owned());
+                self.message = Some("a tree cannot be sorted".to_owned());
             }
             KeyCode::Char('s') => self.mode = KeyMode::Sort,
             KeyCode::Char('h' | '?') => self.mode = KeyMode::Help,
