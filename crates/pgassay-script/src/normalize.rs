@@ -84,7 +84,8 @@ pub fn normalize(sql: &str) -> NormalizedStatement {
 fn parts(sql: &str) -> Vec<StatementPart> {
     let mut parts: Vec<StatementPart> = Vec::new();
     let mut is_spaced = false;
-    for (lexeme, text) in lexemes(sql) {
+    for (lexeme, lexed) in lexemes(sql) {
+        let text = lexed;
         let (text, canonical, kind) = match lexeme {
             SqlLexeme::Blank => {
                 is_spaced = true;
@@ -113,15 +114,31 @@ fn parts(sql: &str) -> Vec<StatementPart> {
                 && kind != StatementPartKind::Other
         };
         is_spaced |= parts.last().is_some_and(touches);
+        let is_ambiguous = lexeme == SqlLexeme::Constant && ends_in_backslash(lexed);
         parts.push(StatementPart {
             text,
             canonical,
             is_spaced,
             kind,
         });
+        if is_ambiguous {
+            parts.push(StatementPart {
+                text: CUT.to_owned(),
+                canonical: String::new(),
+                is_spaced: true,
+                kind: StatementPartKind::Other,
+            });
+            break;
+        }
         is_spaced = false;
     }
     parts
+}
+
+/// Whether a plain string ends with a backslash. With `standard_conforming_strings` off, which the text does not
+/// show, the quote after it does not end the string, and what follows may be a secret.
+fn ends_in_backslash(constant: &str) -> bool {
+    constant.starts_with('\'') && constant.ends_with("\\'")
 }
 
 /// Removes a sign that belongs to the following constant: one that follows no operand. Returns whether
@@ -400,6 +417,9 @@ mod tests {
             assert!(text.ends_with('…') && !text.contains("sec"), "{text}");
         }
         assert_eq!(text("select \"secr"), "select …");
+        // Without standard_conforming_strings, the string goes on after its second quote.
+        assert_eq!(text(r"select 'it\'s secret', 1"), "select $1 …");
+        assert_eq!(text(r"select 'C:\dir', 1"), "select $1, $2");
     }
 
     proptest! {

@@ -30,7 +30,7 @@ pub(crate) struct LiveView<'a> {
     pub catalog: &'a CatalogActivity,
     /// Major version: 9 (for 9.6), 10, … 18; 0 if unknown.
     pub major: u32,
-    /// Length of the window, in seconds.
+    /// Time between the two readings of counters, in seconds; the length of the window without them.
     pub window_s: f64,
     /// Average active sessions.
     pub active: f64,
@@ -84,11 +84,13 @@ impl<'a> LiveView<'a> {
         evidence: Option<&'a Evidence>,
     ) -> Self {
         let major = major.and_then(|it| it.split('.').next()?.parse().ok());
+        let catalog = activity.catalog.as_ref();
+        let counted_us = catalog.map(|it| it.window_us).filter(|us| *us > 0.0);
         let mut view = Self {
             activity,
-            catalog: activity.catalog.as_ref().unwrap_or(&NO_CATALOG),
+            catalog: catalog.unwrap_or(&NO_CATALOG),
             major: major.unwrap_or(0),
-            window_s: (activity.window_us / 1e6).max(f64::MIN_POSITIVE),
+            window_s: (counted_us.unwrap_or(activity.window_us) / 1e6).max(f64::MIN_POSITIVE),
             active: activity.active_sessions(),
             statements: Vec::new(),
             evidence,

@@ -30,29 +30,8 @@ impl TableFilter {
     }
 }
 
-/// Words that end a list of relations.
-const CLAUSES: [&str; 20] = [
-    "where",
-    "group",
-    "order",
-    "limit",
-    "offset",
-    "fetch",
-    "for",
-    "union",
-    "intersect",
-    "except",
-    "returning",
-    "having",
-    "window",
-    "set",
-    "on",
-    "values",
-    "select",
-    "default",
-    "using",
-    ";",
-];
+/// Words that end a list of relations, besides those that end a WHERE clause.
+const CLAUSES: [&str; 7] = ["where", "set", "on", "values", "select", "default", "using"];
 /// Words after which a relation is named.
 const BEFORE_RELATION: [&str; 6] = ["from", "join", "update", "into", "only", "table"];
 /// Commands that name a relation at once.
@@ -134,7 +113,7 @@ pub(super) fn relations(tokens: &[StatementToken]) -> Vec<RelationMention> {
         if token.is_any(&BEFORE_RELATION) {
             expected = begins_relation(tokens, at - 1);
             in_list = expected && token.is_any(&["from", "only"]);
-        } else if token.is_any(&CLAUSES) {
+        } else if token.is_any(&CLAUSES) || token.is_any(&AFTER_WHERE) {
             (expected, in_list) = (false, false);
         } else if token.is(",") {
             expected = in_list;

@@ -238,15 +238,15 @@ fn with_work_mem(
 
 fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
     let mut found = Vec::new();
-    for (statement, load) in view.heavy_statements() {
+    for (statement, load) in view.activity.statements.iter().zip(&view.statements) {
         let Some(counters) = statement.counters.filter(|it| it.calls >= CALLS_MIN) else {
             continue;
         };
         let Some(planning_us) = counters.planning_us else {
             continue;
         };
-        let whole_us = (planning_us + counters.execution_us).max(f64::MIN_POSITIVE);
-        let saved = load.active * planning_us / whole_us;
+        // Counted, so it needs no samples.
+        let saved = planning_us / 1e6 / view.window_s;
         let enough = saved >= PLANNING_SHARE_MIN * view.active;
         if planning_us < PLANNING_MIN * counters.execution_us || !enough {
             continue;

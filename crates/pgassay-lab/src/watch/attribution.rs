@@ -19,6 +19,7 @@ const INTERVAL_US: f64 = 1e6;
 pub(super) struct Sighting {
     /// Index of the session.
     pub session: u32,
+    pub pid: u32,
     pub activity: SessionActivity,
     /// Start of its current or last statement.
     pub activity_started_us: i64,
@@ -242,6 +243,7 @@ mod tests {
     fn sighting(session: u32, statement: u32, started_us: i64) -> Sighting {
         Sighting {
             session,
+            pid: session,
             activity: SessionActivity {
                 statement: Some(statement),
                 state: SessionStatus::Active,

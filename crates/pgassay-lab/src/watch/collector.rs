@@ -115,6 +115,7 @@ impl Collector {
         };
         Some(Sighting {
             session: self.session(&reading.identity),
+            pid: reading.identity.pid,
             activity: SessionActivity {
                 statement,
                 state,
@@ -156,9 +157,7 @@ impl Collector {
             self.waits.kinds[it.activity.wait_kind as usize] == "Lock"
                 && it.activity.state == SessionStatus::Active
         });
-        waiting
-            .map(|it| self.sessions[it.session as usize].pid)
-            .collect()
+        waiting.map(|it| it.pid).collect()
     }
 
     /// The first reading, in microseconds; `None` before it.
@@ -449,7 +448,21 @@ mod tests {
         };
         collector.add(0.0, sweep.clone());
         collector.add(1e6, sweep);
+        let waiter = SessionSweep {
+            sessions: vec![reading(
+                77_777,
+                SessionState::Active,
+                SessionWait::Number(0x0300_0005),
+            )],
+            ..SessionSweep::default()
+        };
         let sums = collector.take();
+        collector.add(2e6, waiter);
+        assert_eq!(
+            collector.lock_waiters(),
+            [77_777],
+            "also of a session without an entry"
+        );
         let names = ObjectNames::default();
         let (activity, _) = collector.describe(&sums, true, &names, &BTreeMap::new());
         assert_eq!(activity.sessions.len(), Activity::SESSIONS_MAX);

@@ -111,6 +111,11 @@ impl LiveWatch {
         pids
     }
 
+    /// Leaves out another backend that serves the caller.
+    pub fn leave_out(&self, pid: u32) {
+        locked(&self.collector).own_pids.insert(pid);
+    }
+
     /// Transactions of pgassay's own since the start, which the server counts too.
     pub fn own_transactions(&self) -> u64 {
         let of_catalog = self

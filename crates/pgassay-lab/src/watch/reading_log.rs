@@ -184,6 +184,7 @@ mod tests {
     fn sighting(statement: u32, started_us: i64) -> Sighting {
         Sighting {
             session: 3,
+            pid: 3,
             activity: SessionActivity {
                 statement: Some(statement),
                 state: SessionStatus::Active,

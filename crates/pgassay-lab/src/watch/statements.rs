@@ -7,8 +7,11 @@ use pgassay_script::normalize;
 
 /// Distinct statements that are kept; the time of any others has no statement.
 const STATEMENTS_MAX: usize = 10_000;
-/// Texts whose statements are remembered, so that they are not normalized again.
+/// Texts whose statements are remembered, so that they are not normalized again: their number and bytes.
 const TEXTS_MAX: usize = 20_000;
+const TEXTS_BYTES_MAX: usize = 16 << 20;
+/// Of a text, this much is kept; what is read from memory is not longer.
+const TEXT_BYTES_MAX: usize = 16 << 10;
 
 /// All statements so far. An index is valid as long as the book exists.
 #[derive(Debug, Default)]
@@ -16,6 +19,7 @@ pub(super) struct StatementBook {
     statements: Vec<KnownStatement>,
     by_fingerprint: HashMap<String, u32>,
     by_text: HashMap<Vec<u8>, Option<u32>>,
+    text_bytes: usize,
     by_query_id: HashMap<i64, u32>,
     /// Statements beyond the limit were seen.
     pub is_full: bool,
@@ -37,6 +41,10 @@ impl StatementBook {
         if text.is_empty() {
             return None;
         }
+        let is_cut = is_cut || text.len() > TEXT_BYTES_MAX;
+        let text = &text[..text.len().min(TEXT_BYTES_MAX)];
+        // In a message with several statements, the ID is that of one of them, and the text that of all.
+        let query_id = if has_several(text) { 0 } else { query_id };
         if let Some(&known) = self.by_query_id.get(&query_id) {
             return Some(known);
         }
@@ -74,9 +82,11 @@ impl StatementBook {
                 index
             })
         });
-        if self.by_text.len() >= TEXTS_MAX {
+        if self.by_text.len() >= TEXTS_MAX || self.text_bytes > TEXTS_BYTES_MAX {
             self.by_text.clear();
+            self.text_bytes = 0;
         }
+        self.text_bytes += text.len();
         self.by_text.insert(text.to_owned(), index);
         index
     }
@@ -99,6 +109,15 @@ impl StatementBook {
             ..ActivityStatement::default()
         }
     }
+}
+
+/// Whether there may be a statement after a semicolon. One within a string costs only time.
+fn has_several(text: &[u8]) -> bool {
+    let first = text.iter().position(|byte| *byte == b';');
+    let rest = first.map_or(&[][..], |at| &text[at + 1..]);
+    !rest
+        .iter()
+        .all(|byte| byte.is_ascii_whitespace() || *byte == b';')
 }
 
 fn sum(a: StatementCounters, b: StatementCounters) -> StatementCounters {
@@ -143,6 +162,38 @@ mod tests {
         assert_eq!(book.describe(1, true, &counters).counters, None);
         let text = book.describe(1, true, &counters).text;
         assert_eq!(text.as_deref(), Some("select * from u"));
+    }
+
+    /// `update …; commit` is seen with the ID of the commit, too.
+    #[test]
+    fn a_message_of_several_statements_does_not_take_the_id_of_one_of_them() {
+        let mut book = StatementBook::default();
+        let several = book.index(b"update t set n = 1; commit", false, 7);
+        let commit = book.index(b"commit;", false, 7);
+        assert_ne!(several, commit);
+        assert_eq!(book.index(b"update t set n = 2; commit", false, 7), several);
+        let counters = BTreeMap::from([(7, StatementCounters::default())]);
+        assert_eq!(
+            book.describe(several.unwrap(), true, &counters).counters,
+            None
+        );
+        assert!(
+            book.describe(commit.unwrap(), true, &counters)
+                .counters
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn long_texts_do_not_fill_memory() {
+        let mut book = StatementBook::default();
+        for number in 0..2000 {
+            let text = format!("select {number}, '{}'", "x".repeat(100_000));
+            book.index(text.as_bytes(), false, 0);
+            assert!(book.text_bytes <= TEXTS_BYTES_MAX + TEXT_BYTES_MAX);
+        }
+        assert!(book.by_text.keys().all(|it| it.len() <= TEXT_BYTES_MAX));
+        assert!(book.describe(0, true, &BTreeMap::new()).is_cut);
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use pgassay_test_support::timing;
 
-use crate::live_findings;
+use crate::{live_findings, live_statements};
 
 /// What is slow to provoke twice: `cargo test --test timing -- --ignored` does it on 12, too.
 mod on_12 {
-    use super::{live_findings, timing};
+    use super::{live_findings, live_statements, timing};
 
     #[test]
     #[ignore = "the same as on 18"]
@@ -23,7 +23,7 @@ mod on_12 {
     #[test]
     #[ignore = "the same as on 18"]
     fn statements_that_cost_more_than_they_must_are_named() {
-        timing(|| live_findings::statements_that_cost_more_than_they_must_are_named("12"));
+        timing(|| live_statements::statements_that_cost_more_than_they_must_are_named("12"));
     }
 
     #[test]
@@ -63,7 +63,7 @@ fn tables_and_indexes_that_cost_are_named() {
 
 #[test]
 fn statements_that_cost_more_than_they_must_are_named() {
-    timing(|| live_findings::statements_that_cost_more_than_they_must_are_named("18"));
+    timing(|| live_statements::statements_that_cost_more_than_they_must_are_named("18"));
 }
 
 #[test]

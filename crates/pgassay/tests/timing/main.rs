@@ -9,6 +9,7 @@ mod ledgers;
 mod live;
 mod live_findings;
 mod live_loads;
+mod live_statements;
 mod pipelines;
 mod tail;
 mod top;

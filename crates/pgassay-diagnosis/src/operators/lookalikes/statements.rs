@@ -38,9 +38,9 @@ fn sorted(load: f64, blocks: u64) -> ExampleServer {
 /// A lookup planned in this time and executed in 100 µs.
 fn planned(planning_us: f64) -> ExampleServer {
     let counters = StatementCounters {
-        execution_us: 100.0 * 5000.0,
-        planning_us: Some(planning_us * 5000.0),
-        ..calls(5000, 1.0)
+        execution_us: 100.0 * 20_000.0,
+        planning_us: Some(planning_us * 20_000.0),
+        ..calls(20_000, 1.0)
     };
     ExampleServer::new().counted(PLAIN, counters)
 }
@@ -185,12 +185,12 @@ pub(super) fn edges() -> Vec<Edge> {
         edge("temp-spill", spilling, 0.06, 0.05),
         edge("temp-spill", database, 1e7, 9.9e6),
         edge("planning-time", planned, 300.0, 299.0),
-        // Three quarters of a session, of this many.
+        // 0.6 of a session, of this many.
         edge(
             "planning-time",
             |all| planned(300.0).load("select work($1)", "", all - 1.0),
-            2.9,
-            3.1,
+            2.3,
+            2.5,
         ),
         edge("empty-polling", |it| polled(it, 0.0), 100.0, 99.0),
         edge("empty-polling", |rows| polled(9000.0, rows), 0.0, 0.001),
@@ -282,7 +282,12 @@ fn max_wal_size_grows_with_the_rate_of_checkpoints() {
     assert_eq!(sql(2), "alter system set max_wal_size = '4GB'");
     let slow = |window_us: f64| {
         let mut server = checkpointed(2, 0);
-        server.activity.window_us = window_us;
+        server
+            .activity
+            .catalog
+            .as_mut()
+            .expect("a catalog")
+            .window_us = window_us;
         super::of_id("checkpoints-requested", &server.activity)
     };
     // One in 140 s is too often for a checkpoint_timeout of 300 s, one in 160 s is not.

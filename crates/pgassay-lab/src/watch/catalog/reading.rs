@@ -82,13 +82,23 @@ impl CatalogReading {
         reader: &mut CatalogReader,
         keeps_text: bool,
     ) -> CatalogActivity {
-        let window_us = self.clock_us - then.clock_us;
+        // Either reading of the clock may have failed.
+        let has_clocks = self.clock_us > 0.0 && then.clock_us > 0.0;
+        let window_us = if has_clocks {
+            self.clock_us - then.clock_us
+        } else {
+            0.0
+        };
         let settings = ServerSettings::read(reader);
         let differences = self.tables.since(&then.tables);
         self.tables.note_limits(reader);
         let chosen = chosen(reader, &differences);
         let consumed = self.next_xid.saturating_sub(then.next_xid);
-        let consumed_per_s = consumed as f64 / (window_us / 1e6).max(f64::MIN_POSITIVE);
+        let consumed_per_s = if window_us > 0.0 {
+            consumed as f64 / (window_us / 1e6)
+        } else {
+            0.0
+        };
         let databases = match (&self.databases, &then.databases) {
             (Some(now), Some(then)) => now.since(then, reader.version),
             _ => Vec::new(),

@@ -62,7 +62,8 @@ impl TransactionRates {
         for pair in self.readings.windows(2) {
             let (before, after) = (pair[0], pair[1]);
             let overlap_us = after.at_us.min(end_us) - before.at_us.max(start_us);
-            if overlap_us > 0.0 {
+            // The count falls when the statistics are reset.
+            if overlap_us > 0.0 && after.ended >= before.ended {
                 let own = after.own.saturating_sub(before.own) as f64;
                 let others = (after.ended - before.ended - own).max(0.0);
                 transactions += others * overlap_us / (after.at_us - before.at_us);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use pgassay_diagnosis::diagnose_observation;
+use pgassay_lab::local_server::number;
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::waits::{ACTIVITY_HZ, waits_of};
 use pgassay_lab::watch::LiveWatch;
@@ -44,7 +45,12 @@ pub fn observe(
     let (mut watch, no_sessions) = sessions.open(None);
     let own_pids = watch.as_ref().map(LiveWatch::own_pids).unwrap_or_default();
     let own = watch.as_ref().map_or(0, LiveWatch::own_transactions);
-    activity.exchange().query("begin")?;
+    activity.exchange().run(BEGIN)?;
+    // Behind a pooler, the backend is known only within a transaction.
+    let own_pid = number(activity.exchange(), "select pg_backend_pid()")? as u32;
+    if let Some(watch) = &watch {
+        watch.leave_out(own_pid);
+    }
     let until = Instant::now() + duration;
     let (asked, incomplete) = thread::scope(|scope| {
         let watching = watch
@@ -88,6 +94,10 @@ pub fn observe(
     observation.findings = diagnose_observation(&observation);
     Ok(observation)
 }
+
+/// Begins the transaction of all samples.
+const BEGIN: &str = "begin transaction read only; set local statement_timeout = '10s'; \
+                     set local lock_timeout = '100ms'; set local application_name = 'pgassay'";
 
 /// The samples collected.
 #[derive(Default)]

@@ -21,7 +21,7 @@ pub struct TopArgs {
     #[arg(long, value_name = "HZ", default_value_t = 40)]
     pub frequency: u32,
 
-    /// Do not read the texts of statements: show fingerprints.
+    /// Show fingerprints instead of the texts of statements.
     #[arg(long)]
     pub no_text: bool,
 }

@@ -30,6 +30,8 @@ pub struct FeedRequest<'a> {
 const SHOWN_AFTER_END_US: f64 = 60e6;
 /// Reading tables and indexes costs more than reading sessions.
 const TABLES_EVERY: Duration = Duration::from_secs(5);
+/// Likewise, as a multiple of what a reading takes.
+const TABLES_PAUSE: u32 = 50;
 
 /// Connects, and says what is watched.
 pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
@@ -65,13 +67,18 @@ pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
     let started = Instant::now();
     let mut before = WatchCost::default();
     let mut tables: Option<(Instant, CatalogActivity)> = None;
+    let mut tables_cost = Duration::ZERO;
     let mut waited = WaitsBefore::new();
     let feed = move |request: FeedRequest<'_>| {
         watch.run_until(Instant::now() + request.length, request.interrupt)?;
         let mut activity = watch.take();
-        let is_old = |it: &(Instant, CatalogActivity)| it.0.elapsed() >= TABLES_EVERY;
+        // With many tables, reading them takes seconds of the server's time.
+        let pause = TABLES_EVERY.max(tables_cost * TABLES_PAUSE);
+        let is_old = |it: &(Instant, CatalogActivity)| it.0.elapsed() >= pause;
         if request.wants_tables && tables.as_ref().is_none_or(is_old) {
+            let began = Instant::now();
             tables = watch.read_catalog().map(|it| (Instant::now(), it));
+            tables_cost = began.elapsed();
         }
         let end_us = started.elapsed().as_secs_f64() * 1e6;
         let start_us = end_us - activity.window_us;
