@@ -82,5 +82,6 @@ pub use reach::{RoleName, ServerChange, SettingChange, SettingScope, SqlReach};
 pub use rng::Rng;
 pub use script::{Compat, Note, ParseOptions, ParsedScript};
 pub use seed::{Seeding, ThreadRngs, parse_seed};
+pub use sql_scanner::{SqlLexeme, lexemes};
 pub use value::{ScriptValue, debug_line};
 pub use variables::Variables;

@@ -224,7 +224,7 @@ pub(crate) fn tokens(sql: &[u8]) -> Vec<Vec<u8>> {
 
 /// A lexical element of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SqlLexeme {
+pub enum SqlLexeme {
     /// White space or a comment.
     Blank,
     /// A number or a string.
@@ -240,7 +240,7 @@ pub(crate) enum SqlLexeme {
 }
 
 /// The lexical elements of a text, in order: together they are the text.
-pub(crate) fn lexemes(sql: &str) -> impl Iterator<Item = (SqlLexeme, &str)> {
+pub fn lexemes(sql: &str) -> impl Iterator<Item = (SqlLexeme, &str)> {
     let mut scanner = SqlScanner::plain();
     let mut cursor = SqlCursor {
         input: sql.as_bytes(),

@@ -33,6 +33,7 @@ const MAY_KNOW: [(&str, &[&str]); 18] = [
             "pgassay-knowledge",
             "pgassay-account",
             "pgassay-record",
+            "pgassay-script",
         ],
     ),
     ("pgassay-count", &["pgassay-knowledge", "pgassay-account"]),
