@@ -66,7 +66,7 @@ pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
             HorizonKind::Standby => "standby",
         };
         let text = format!(
-            "dead rows are kept for {kind} {}, {} transactions old",
+            "{kind} {} holds back the removal of dead rows, at an age of {} transactions",
             oldest.name,
             number::whole(oldest.age as f64)
         );

@@ -61,12 +61,20 @@ pub fn blocked_waits(blocked: &BlockedSession) -> String {
     let relation = target.relation.as_ref().map_or_else(String::new, |it| {
         format!(" on {}", relation_name(&it.schema, &it.name))
     });
-    format!(
-        "waits {} for {} {}{relation}",
-        age(blocked.waited_us),
-        target.kind,
-        target.mode
-    )
+    let waited = age(blocked.waited_us);
+    // A row lock is waited for as the lock of a transaction, which is on no relation.
+    match (target.kind.as_str(), &target.relation) {
+        ("transactionid" | "tuple", Some(it)) => format!(
+            "waits {waited} for a row of {} ({}, {})",
+            relation_name(&it.schema, &it.name),
+            target.kind,
+            target.mode
+        ),
+        _ => format!(
+            "waits {waited} for {} {}{relation}",
+            target.kind, target.mode
+        ),
+    }
 }
 
 /// `blocks` or, if it is over, `blocked`.

@@ -59,7 +59,7 @@ pub(super) fn observed(findings: &[Finding], style: Style) -> String {
     let why = if out.is_empty() {
         "known causes of lost time, by confidence and cost"
     } else {
-        "in the server's mechanisms, by confidence and cost"
+        "in the server's internals (locks, WAL, buffers), by confidence and cost"
     };
     if !out.is_empty() && !others.is_empty() {
         out.push('\n');

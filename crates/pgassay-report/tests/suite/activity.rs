@@ -51,7 +51,7 @@ fn mechanisms_follow_the_activity() {
         "LOAD ",
         "LOAD OVER TIME",
         "TABLES",
-        "COST",
+        "OVERHEAD",
         "LEDGER",
         "FUNCTIONS",
     ];

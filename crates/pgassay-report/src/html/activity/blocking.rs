@@ -56,7 +56,10 @@ pub(super) fn idle_holders(activity: &Activity) -> Markup {
 fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
     let root = &episode.root;
     let when = if episode.is_lasting {
-        format!("since {}, still blocking", age(episode.first_seen_us))
+        format!(
+            "from {} into the window on, still blocking",
+            age(episode.first_seen_us)
+        )
     } else {
         format!(
             "{} to {}",

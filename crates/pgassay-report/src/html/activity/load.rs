@@ -42,7 +42,7 @@ pub(super) fn statements(observation: &Observation, activity: &Activity) -> Mark
                 (legend(&loads))
                 div.scroll { table {
                     thead { tr {
-                        @for title in ["sessions", "load"] { th.n scope="col" { (title) } }
+                        @for title in ["load", "%"] { th.n scope="col" { (title) } }
                         th scope="col" { "by wait" }
                         th scope="col" { "statement" }
                         @for title in ["calls", "mean", "rows/call", "hit", "read", "temp", "WAL"] {

@@ -45,7 +45,7 @@ fn watching(activity: &Activity) -> Markup {
         .collect();
     html! {
         section #watching {
-            h2 { "Cost of watching" }
+            h2 { "Overhead of watching" }
             p { (cost(activity)) "." }
             @if !missing.is_empty() {
                 ul {

@@ -57,7 +57,7 @@ pub(super) fn section(activity: &Activity, style: Style) -> String {
     }
     let rest = activity.blocking.len() - shown.len();
     if rest > 0 {
-        let text = format!("  … and {}", number::count(rest as u64, "other"));
+        let text = format!("  … and {}", number::count(rest as u64, "other blocker"));
         out.push_str(&(paint(&visible(&text), TextStyle::Faint, style.color) + "\n"));
     }
     out
@@ -109,7 +109,7 @@ fn when(episode: &BlockingEpisode, window_us: f64) -> String {
     let (first, last) = (age(episode.first_seen_us), age(episode.last_seen_us));
     match (episode.is_lasting, from_start) {
         (true, true) => "still blocking".to_owned(),
-        (true, false) => format!("since {first}, still blocking"),
+        (true, false) => format!("from {first} into the window on, still blocking"),
         (false, _) => format!("{first} to {last}"),
     }
 }

@@ -88,11 +88,11 @@ pub(super) fn indexes(catalog: &CatalogActivity, style: Style) -> String {
         table.across(inked(format!("  … and {rest} more"), TextStyle::Faint));
     }
     let since = catalog.statistics_age_us.map_or_else(
-        || "since the server was set up".to_owned(),
-        |us| format!("for {}", age(us)),
+        || "everything since the server was set up".to_owned(),
+        |us| format!("the last {}", age(us)),
     );
     let why =
-        format!("unused, redundant or invalid; scans are counted {since}, on this server only");
+        format!("unused, redundant or invalid; statistics cover {since}, on this server only");
     heading("INDEXES", &why, style) + &table.render(style.color)
 }
 

@@ -49,7 +49,7 @@ pub(super) fn statements(activity: &Activity, style: Style) -> String {
         Alignment::Right,
         Alignment::Left,
     ]);
-    let headings = ["sessions", "load", "calls", "mean", ""];
+    let headings = ["load", "%", "calls", "mean", ""];
     table.row(headings.map(|it| inked(it, TextStyle::Faint)).into());
     for (row, loads) in shown.iter().zip(&loads) {
         let (calls, mean) = calls(activity, row);

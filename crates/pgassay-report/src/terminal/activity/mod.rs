@@ -41,7 +41,7 @@ pub(super) fn sections(activity: &Activity, style: Style) -> Vec<String> {
 
 /// What watching cost, and what is missing.
 fn watching(activity: &Activity, style: Style) -> String {
-    let mut out = heading("COST", "of watching", style);
+    let mut out = heading("OVERHEAD", "of watching, on the server's machine", style);
     out.push_str(&wrap(&cost(activity), style.columns(), "  ", "  "));
     for check in &activity.unavailable {
         let Some(limit) = sentence::limit(check) else {

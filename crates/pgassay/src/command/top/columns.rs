@@ -54,7 +54,7 @@ const STATEMENTS: [TopColumn; 6] = [
 
 const WAITING: [TopColumn; 7] = [
     column("PID", ('p', "PID"), (7, true, 0)),
-    column("TIME", ('t', "time waited"), (5, true, 0)),
+    column("WAIT%", ('t', "time waited"), (5, true, 0)),
     column("WAIT", ('w', "wait event"), (20, false, 0)),
     column("BLOCKER", ('b', "blocker"), (7, true, 60)),
     column("USER", ('u', "user"), (8, false, 70)),
@@ -75,9 +75,9 @@ const TABLES: [TopColumn; 8] = [
     column("SCANS/s", ('s', "sequential scans"), (7, true, 0)),
     column("ROWS/SCAN", ('p', "rows per scan"), (10, true, 0)),
     column("ROWS/s", ('r', "rows read by scans"), (10, true, 70)),
-    column("INDEX/s", ('i', "index scans"), (8, true, 80)),
+    column("IDX SCANS/s", ('i', "index scans"), (11, true, 80)),
     column("WRITES/s", ('w', "writes"), (9, true, 0)),
-    column("DEAD", ('d', "dead rows"), (5, true, 60)),
+    column("DEAD%", ('d', "dead rows"), (5, true, 60)),
     column("SIZE", ('z', "size"), (9, true, 60)),
 ];
 

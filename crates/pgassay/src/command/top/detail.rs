@@ -1,4 +1,4 @@
-//! The details of the selected row: the whole statement with its waits, sessions and counters, a
+//! The details of the selected row: the whole statement with its waits and sessions, a
 //! blocker, or a table.
 
 use std::collections::BTreeMap;
@@ -108,20 +108,6 @@ fn statement(activity: &Activity, index: Option<u32>) -> Vec<String> {
     if by_session.len() > SESSIONS_MAX {
         lines.push(format!("  … and {} more", by_session.len() - SESSIONS_MAX));
     }
-    lines.extend(found.and_then(|it| it.counters).map(|it| {
-        format!(
-            "pg_stat_statements: {} calls, {} in all, {} rows, {} blocks hit, {} read, {} dirtied, \
-             {} temporary blocks written, {} of WAL",
-            it.calls,
-            age(it.execution_us),
-            it.rows,
-            it.shared_hit,
-            it.shared_read,
-            it.shared_dirtied,
-            it.temp_written,
-            size(it.wal_bytes.unwrap_or(0))
-        )
-    }));
     lines.push(String::new());
     lines.push("Functions: pgassay profile --html FILE samples them by statement.".to_owned());
     lines

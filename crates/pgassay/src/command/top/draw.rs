@@ -313,7 +313,7 @@ fn bottom(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Li
 /// What pgassay itself uses.
 fn own_cost(activity: &Activity) -> String {
     format!(
-        "own {} {}",
+        "pgassay {} CPU {}",
         share(activity.cost.own_cpu_us, activity.window_us),
         size(activity.cost.peak_memory_bytes)
     )
@@ -340,7 +340,8 @@ fn hint(state: &TopState, paint: Paint) -> (String, Style) {
         activity.blocking.get(at)
     });
     if let Some(episode) = episode.filter(|it| it.is_lasting) {
-        let text = format!("to end it (pgassay does not run it): {}", episode.ended_by);
+        let blocker = pgassay_report::activity::root_name(&episode.root);
+        let text = format!("{blocker}: {} (pgassay does not run it)", episode.ended_by);
         return (text, paint.urgency(Urgency::of(episode.root.state_age_us)));
     }
     if !state.filter.is_empty() {
