@@ -1,8 +1,8 @@
 //! Watches what the sessions of a live server do, without a study.
 //!
 //! [`LiveWatch`] reads all sessions at random moments from the server's shared memory, or from
-//! `pg_stat_activity`, and divides their time among statements, states and waits (`attribution`). Beside
-//! that, once a second, [`catalog`] asks the server who blocks whom.
+//! `pg_stat_activity`, and divides their time among statements, states and waits (`attribution`). Once a
+//! second, [`catalog`] asks the server who blocks whom.
 //!
 //! Invariants: nothing is written on the server, and nothing is done to its processes. Every connection
 //! is read only, with limits on statements and on waiting for locks. What cannot be read is an entry of
