@@ -21,8 +21,8 @@ Examples:
   your builds         pgassay compare -S --binaries /opt/pg-base,/opt/pg-patched
   two servers         pgassay compare -S --allow-writes --dsn 'host=a' --vs-dsn 'host=b'
 
-The first statement, script, mode, server or setup is the baseline. Every other choice is one variant, compared
-with it, or with --stepwise with the one before.";
+The first statement, script, mode, server or setup is the baseline. Each further choice is one
+variant, which is compared with the baseline or, with --stepwise, with the variant before.";
 
 /// Flags of `pgassay compare`.
 #[derive(Debug, Args)]
