@@ -493,7 +493,7 @@ mod tests {
         let mut pool = RedisClientPool::connect(&address, 1, script, &stop).unwrap();
         let window = RunLength::Timed {
             settle: Duration::from_millis(5),
-            measure: Duration::from_millis(50),
+            measure: Duration::from_millis(500),
         };
         pool.spread_starts(Duration::from_millis(2), 1);
         let measured = pool.run(&window).unwrap();

@@ -44,7 +44,7 @@ mod waiting;
 pub use bare_server::{BareServer, bin_directory};
 #[cfg(feature = "servers")]
 pub use certificates::{CERTIFIED_HOST, Certificates};
-pub use program::{Finished, SMALL_STUDY, Scratch, collapse_whitespace};
+pub use program::{Finished, SMALL_STUDY, Scratch, collapse_whitespace, copy_program};
 #[cfg(feature = "terminals")]
 pub use pseudo_terminal::PseudoTerminal;
 pub use quiet::timing;

@@ -35,6 +35,18 @@ full = "2s"
 pairs = 2
 "#;
 
+/// Copies a program, by another process: a process that one of our other threads starts meanwhile has,
+/// until it runs its program, our open files, and a file that is open for writing cannot be executed.
+pub fn copy_program(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg(from).arg(to).status().unwrap();
+    assert!(
+        status.success(),
+        "cp {} {}: {status}",
+        from.display(),
+        to.display()
+    );
+}
+
 /// A scratch directory, writable by the user that servers run as.
 pub struct Scratch {
     directory: tempfile::TempDir,

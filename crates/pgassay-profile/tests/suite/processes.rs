@@ -4,7 +4,7 @@
 //! is killed or for half a minute.
 
 use pgassay_profile::{Access, ProcessTotals, Sampler, SamplerConfig, SamplerError, Samples};
-use pgassay_test_support::{not_applicable, os::is_root, skip};
+use pgassay_test_support::{copy_program, not_applicable, os::is_root, skip};
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -302,7 +302,7 @@ fn a_program_whose_file_is_deleted_keeps_its_names() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("gone");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    copy_program(&std::env::current_exe().unwrap(), &program);
     let fixture = Fixture::start(&program, "spin");
     std::fs::remove_file(&program).unwrap();
     let Some(sampler) = sampler(&[fixture.pid()], 24 * 1024) else {
@@ -481,7 +481,7 @@ fn program_for_anybody() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = dir.path().join("copy");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    copy_program(&std::env::current_exe().unwrap(), &program);
     (dir, program)
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use pgassay_test_support::os::{is_root, kill};
 use pgassay_test_support::{
-    Finished, SMALL_STUDY, Scratch, SmallDisk, not_applicable, servers, skip, wait_for_exit,
-    wait_within,
+    Finished, SMALL_STUDY, Scratch, SmallDisk, copy_program, not_applicable, servers, skip,
+    wait_for_exit, wait_within,
 };
 
 use crate::PROGRAM;
@@ -271,7 +271,7 @@ fn without_permission_to_sample_the_study_runs_and_names_the_fix() {
     }
     let scratch = Scratch::new(PROGRAM);
     let program = scratch.path().join("pgassay");
-    fs::copy(PROGRAM, &program).expect("a copy of the program");
+    copy_program(PROGRAM.as_ref(), &program);
     let study = scratch.study(SMALL_STUDY);
     let mut command = scratch.command_of("setpriv".as_ref());
     command

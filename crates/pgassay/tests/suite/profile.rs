@@ -9,8 +9,8 @@ use pgassay_model::waits::WaitSource;
 use pgassay_record::activity::{ActivitySource, LoadBy};
 use pgassay_server::ServerConfig;
 use pgassay_test_support::{
-    Finished, Scratch, collapse_whitespace, not_applicable, os::is_root, sampling_is_permitted,
-    servers, skip,
+    Finished, Scratch, collapse_whitespace, copy_program, not_applicable, os::is_root,
+    sampling_is_permitted, servers, skip,
 };
 
 #[test]
@@ -314,7 +314,7 @@ fn run_unprivileged(scratch: &Scratch, arguments: &[&str]) -> Finished {
     // A copy that any user can run; the build directory may not be accessible.
     let program = scratch.path().join("pgassay");
     if !program.exists() {
-        std::fs::copy(PROGRAM, &program).expect("a copy");
+        copy_program(PROGRAM.as_ref(), &program);
     }
     let mut command = scratch.command_of(&program);
     run(command.args(arguments).uid(12_345).gid(12_345))
