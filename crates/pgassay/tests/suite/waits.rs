@@ -4,7 +4,7 @@
 //! other waits, the event read from memory must be the same, and so must the one sampled from
 //! `pg_stat_activity`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -20,6 +20,9 @@ use pgassay_wire::Exchange;
 use pgassay_wire::conninfo::{EmptyEnvironment, Request};
 
 type Connection = Exchange<UnixStream>;
+
+/// The part of a wait event's number that is its class.
+const CLASS: u32 = 0xff00_0000;
 
 fn connect(server: &Server) -> Connection {
     connect_as(server, "")
@@ -407,6 +410,64 @@ fn memory_says_what_the_server_says_on_16() {
 #[test]
 fn memory_says_what_the_server_says_on_18() {
     memory_says_what_the_server_says("18");
+}
+
+/// The server lists its wait events since 17. Those of most classes are in the order of their numbers.
+#[test]
+fn the_wait_events_are_those_that_the_server_lists() {
+    for major in ["17", "18"] {
+        let Some(server) = servers::start(major) else {
+            return;
+        };
+        let sql = "select type, name from pg_wait_events \
+                   where type not in ('Extension', 'InjectionPoint')";
+        let results = connect(&server).query(sql).expect("the view");
+        let mut next: BTreeMap<String, u32> = BTreeMap::new();
+        for row in &results[0].rows {
+            let [Some(kind), Some(name)] = &row[..] else {
+                panic!("{row:?}")
+            };
+            let number = wait_number(major, kind, name);
+            let number = number.unwrap_or_else(|| panic!("{major}: {kind} {name} is unknown"));
+            let expected = next.get(kind).copied().unwrap_or(number & CLASS);
+            if !kind.ends_with("Lock") {
+                assert_eq!(number, expected, "{major}: {kind} {name}");
+            }
+            next.insert(kind.clone(), number + 1);
+        }
+        for (kind, end) in next.iter().filter(|(kind, _)| !kind.ends_with("Lock")) {
+            assert_eq!(wait_event(major, *end), None, "{major}: {kind} has more");
+        }
+        server.stop().expect("the server stops");
+    }
+}
+
+/// A misspelled name would hide its waits from the findings that ask for them.
+#[test]
+fn each_wait_event_is_a_text_in_the_server_program() {
+    for major in ["9.6", "10", "11", "12", "13", "14", "15", "16", "17", "18"] {
+        let Some(installation) = servers::installation(major) else {
+            return;
+        };
+        let program = std::fs::read(installation.program("postgres")).expect("the program");
+        let texts: Vec<&[u8]> = program
+            .split(|byte| *byte == 0)
+            .filter(|text| (3..64).contains(&text.len()))
+            .collect();
+        let numbers = (0..=0x0b_u32).flat_map(|class| (0..0x80).map(move |it| class << 24 | it));
+        let known: BTreeSet<&str> = numbers
+            .filter_map(|number| wait_event(major, number))
+            .filter(|it| !it.name.eq_ignore_ascii_case("extension"))
+            .map(|it| it.name)
+            .collect();
+        assert!(known.len() > 60, "{major}: {known:?}");
+        // The linker merges texts with others that end in them.
+        let missing = known.iter().filter(|name| {
+            let is_in = |text: &&[u8]| text.ends_with(name.as_bytes());
+            !texts.iter().any(is_in)
+        });
+        assert_eq!(missing.collect::<Vec<_>>(), Vec::<&&str>::new(), "{major}");
+    }
 }
 
 /// A CPU-bound session has no wait event; one that has ended or is hidden cannot be read.
