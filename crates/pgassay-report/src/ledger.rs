@@ -48,7 +48,7 @@ pub(crate) fn ledger(run: &Run, condition: usize, variant: usize) -> Option<&Led
     ledgers.find(|it| it.condition == condition && it.variant == variant)
 }
 
-/// `Tier T2: CPU by stacks, blocked time by wait events; 93.2% of the time is explained`, and what the next
+/// `Tier T2: CPU by stacks, blocked time by wait events; 93.2% of the time has a known cause`, and what the next
 /// tier requires. `shares` are the explained shares of the ledgers shown.
 pub(crate) fn tier(
     (cpu_by_stacks, blocked_by): (bool, Divider),
@@ -60,13 +60,13 @@ pub(crate) fn tier(
         let share = number::percent(shares.iter().copied().fold(f64::INFINITY, f64::min));
         return format!(
             "Tier T0: all time by samples of pg_stat_activity, which undercount running backends on a \
-             saturated machine; {share} of the time is explained; T1 needs pgassay on the server's host"
+             saturated machine; {share} of the time has a known cause; T1 needs pgassay on the server's host"
         );
     }
     let cpu = if cpu_by_stacks {
         "by stacks"
     } else {
-        "in one row"
+        "in one row (not broken down)"
     };
     let low = shares.iter().copied().fold(f64::INFINITY, f64::min);
     let high = shares.iter().copied().fold(0.0, f64::max);
@@ -82,7 +82,7 @@ pub(crate) fn tier(
         format!("; T{next} needs {fix}")
     });
     format!(
-        "Tier T{tier}: CPU {cpu}, blocked time {}; {share} of the time is explained{}",
+        "Tier T{tier}: CPU {cpu}, blocked time {}; {share} of the time has a known cause{}",
         basis_of_blocked_time(blocked_by),
         next.unwrap_or_default()
     )

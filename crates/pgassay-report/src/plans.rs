@@ -20,7 +20,7 @@ pub(crate) fn differing(plans: &RunPlans) -> impl Iterator<Item = &VariantPlanDi
         .filter(|it| !it.statements.is_empty())
 }
 
-/// `Plan of indexed differs from that of plain`, with the conditions if it does so under some only.
+/// `Plan of “indexed” differs from that of “plain”`, with the conditions if it does so under some only.
 pub(crate) fn title(run: &Run, it: &VariantPlanDifference) -> String {
     let plan = match it.statements.len() {
         1 => "Plan of",
@@ -31,7 +31,7 @@ pub(crate) fn title(run: &Run, it: &VariantPlanDifference) -> String {
         _ => "differ from those",
     };
     format!(
-        "{plan} {} {differ} of {}{}",
+        "{plan} “{}” {differ} of “{}”{}",
         variant_name(run, it.variant),
         baseline_name(run, it.variant),
         conditions(run, &it.conditions)

@@ -128,7 +128,7 @@ pub(crate) fn basis(run: &Run) -> Option<String> {
     let mut parts = Vec::new();
     if first.comparisons > 1 {
         parts.push(format!(
-            "Corrected for multiple comparisons (Holm): over all {}, the probability of any false “faster” \
+            "Corrected for multiple comparisons (Holm): over all {} comparisons, the probability of any false “faster” \
              or “slower” is at most 5%, and that of any false “equivalent” is also at most 5%.",
             first.comparisons
         ));

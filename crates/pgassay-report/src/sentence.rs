@@ -304,7 +304,7 @@ fn time_measured(run: &Run) -> String {
         return String::new();
     }
     format!(
-        ", {} of {} inside their windows",
+        ", which measured for {} of {}",
         number::percent(measured_us / elapsed_us),
         number::duration(elapsed_us)
     )

@@ -18,9 +18,9 @@ pub(crate) fn row_name(row: &TailRow) -> String {
     }
 }
 
-/// `simple, 16 clients, profiled, beyond p99 (8684 µs): 88 970 µs (all: 1480): Lock transactionid
-/// 68 204 (671), …; of 141 transactions, 100 observed`; or why there is no such account. `None` if no
-/// trial was profiled.
+/// `simple, 16 clients: transactions slower than p99 (8684 µs) take 88971 µs on average, all transactions
+/// 1480 µs. Where their time goes, …: Lock transactionid 68204 (671.2), …`; or why there is no such
+/// account. `None` if no trial was profiled.
 pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
     let point = format!(
         "{}, {}",
@@ -30,7 +30,7 @@ pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
     let Some(tail) = &ledger.tail else {
         ledger.checks.profiled_tps_ratio?;
         return Some(format!(
-            "{point}, beyond p99: {}",
+            "{point}: transactions slower than p99: {}",
             reason_for_no_tail(ledger)
         ));
     };
@@ -44,13 +44,15 @@ pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
         parts.push(part("rest", sum(|it| it.tail_us), sum(|it| it.all_us)));
     }
     Some(format!(
-        "{point}, profiled, beyond p99 ({}): {} µs (all: {}): {}; of {} transactions, {} observed",
+        "{point}: transactions slower than p99 ({}) take {} µs on average, all transactions {} µs. Where their \
+         time goes, in µs (in parentheses: of all transactions): {}. Observed in profiled trials: {} of {} such \
+         transactions",
         p99(tail),
         number::micros(tail.tail_us),
         number::micros(tail.all_us),
         parts.join(", "),
-        number::whole(tail.transactions as f64),
         number::whole(tail.covered as f64),
+        number::whole(tail.transactions as f64),
     ))
 }
 

@@ -126,9 +126,9 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
 
-    /// Same as DBNAME. The connection is used to find the server's processes, and to read what it knows
-    /// of its sessions, statements and tables. On a remote server, pgassay can only sample
-    /// `pg_stat_activity`.
+    /// Same as DBNAME. The connection is used to find the server's processes and to read its sessions,
+    /// locks, statements and tables. For a server on another machine, sessions come from
+    /// `pg_stat_activity`, and there is no CPU profile.
     #[arg(long, value_name = "CONNINFO")]
     pub dsn: Option<String>,
 
@@ -207,11 +207,13 @@ impl FromStr for ExportTo {
 /// Flags that override the study file, shared by `run` and `study plan`.
 #[derive(Debug, Clone, Args, Default)]
 pub struct ChoiceArgs {
-    /// Use the study's quick length: a shorter run with wider confidence intervals.
+    /// Run the study's quick version: a shorter run, with fewer variants and conditions if the study has
+    /// a [quick] section, and wider confidence intervals.
     #[arg(long, conflicts_with = "length")]
     pub quick: bool,
 
-    /// Total measuring time (10s, 2min), not including warm-up.
+    /// Measuring time of all trials together, such as 10s or 2min, without warm-up and setup; a maximum
+    /// unless the number of pairs is fixed [default: the study's].
     #[arg(long, value_name = "TIME")]
     pub length: Option<HumanDuration>,
 
@@ -220,7 +222,8 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "N")]
     pub pairs: Option<u32>,
 
-    /// End after this time (2min) with the verdicts so far, not including setup. Their intervals remain valid.
+    /// Stop this long after the first trial begins (such as 2min), and report the verdicts reached so far.
+    /// Their intervals remain valid.
     #[arg(long, value_name = "TIME", conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
@@ -260,11 +263,12 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Disable CPU profiling: a third fewer trials, but no account of where time goes.
+    /// Do not profile: a fifth to a third fewer trials, but no breakdown of CPU time by phase and function.
     #[arg(long)]
     pub no_profile: bool,
 
-    /// Do not explain the scripts' statements after the trials: no differences of their plans.
+    /// Do not run EXPLAIN on the scripts' statements after the trials; the report then does not compare
+    /// query plans.
     #[arg(long)]
     pub no_plans: bool,
 }
@@ -281,7 +285,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "URL", env = "PGASSAY_MIRROR")]
     pub mirror: Option<String>,
 
-    /// Directory for downloaded PostgreSQL versions.
+    /// Directory for downloaded PostgreSQL versions [default: ~/.cache/pgassay; as root
+    /// /var/cache/pgassay].
     #[arg(long, value_name = "DIR", env = "PGASSAY_CACHE")]
     pub cache: Option<PathBuf>,
 
@@ -313,8 +318,8 @@ impl ServerArgs {
 /// What a study may do on external servers.
 #[derive(Debug, Clone, Copy, Args, Default)]
 pub struct ExternalArgs {
-    /// Allow the study to change external servers (`--dsn` or `dsn` in the study): create databases
-    /// for the run, which are dropped after it, and execute statements that change more than these.
+    /// Allow the study to change external servers (`--dsn`, or `dsn` in the study): create databases,
+    /// which are dropped after the run, and execute statements that change anything outside them.
     /// `pgassay study plan` lists all changes.
     #[arg(long)]
     pub allow_writes: bool,

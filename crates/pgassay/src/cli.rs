@@ -34,16 +34,17 @@ pub struct Cli {
 pub enum CliCommand {
     /// Run a study and print the result.
     Run(Box<RunArgs>),
-    /// Continue a run that was killed, stopped or failed: it keeps its trials and runs the others.
+    /// Continue a run that was killed, stopped or failed: keep its completed trials and run the missing ones.
     Resume(Box<ResumeArgs>),
     /// Compare statements, settings, releases, builds or indexes, without a study file.
     Compare(Box<crate::command::compare::CompareArgs>),
     /// Fail if a variant is slower than the baseline by more than a limit: a gate for builds.
     Gate(Box<crate::command::gate::GateArgs>),
     /// Measure throughput and latency against the number of clients, or latency against the rate:
-    /// where they stop to scale, and what the limit is.
+    /// where throughput stops scaling, and what limits it.
     Curve(Box<crate::command::curve::CurveArgs>),
-    /// Profile a running server: show where its CPU time goes.
+    /// Profile a running server: its statements, waits, blockers, tables and indexes, and the functions
+    /// that use its CPU time.
     Profile(Box<ProfileArgs>),
     /// Watch a running server in the terminal: its statements, waits, blockers and tables.
     Top(crate::command::top::TopArgs),

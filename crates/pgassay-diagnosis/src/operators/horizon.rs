@@ -120,18 +120,22 @@ fn detection(
             FactUnit::Count,
         )
         .with(holder.lasting_us, |it, us| {
-            it.figure("it lasts for", us, FactUnit::Micros)
+            it.figure("held for", us, FactUnit::Micros)
         });
     if let Some(worst) = tables.first() {
         detection = detection
-            .counter("dead rows that VACUUM left", dead as f64, FactUnit::Count)
+            .counter(
+                "dead rows that VACUUM could not remove",
+                dead as f64,
+                FactUnit::Count,
+            )
             .state(format!(
                 "most of them in {}, at {:.1} times its threshold",
                 names::relation(&worst.relation),
                 worst.dead_rows as f64 / worst.vacuum_threshold.max(1.0)
             ))
             .with(worst.vacuumed_ago_us, |it, us| {
-                it.counter("time since VACUUM of it", us, FactUnit::Micros)
+                it.counter("time since its last VACUUM", us, FactUnit::Micros)
             });
     }
     if prevents_freezing {
@@ -149,7 +153,7 @@ fn detection(
     detection
         .against(
             is_estimated,
-            "since when it has held the snapshot is estimated from its age",
+            "how long it has held the horizon is estimated from its age",
         )
         .context(holder.detail.as_str())
 }
@@ -168,7 +172,7 @@ fn session(view: &LiveView<'_>) -> Vec<Detection> {
             let pid = it.name().to_owned();
             if is_idle {
                 it.fix(
-                    "End the session: it is idle in a transaction whose snapshot sees old rows. \
+                    "End the session: it is idle in a transaction that holds back the xmin horizon. \
                      Commit before pauses, and set idle_in_transaction_session_timeout.",
                 )
                 .sql(format!("select pg_terminate_backend({pid})"))

@@ -322,7 +322,11 @@ fn gin_pending_list(view: &LiveView<'_>) -> Vec<Detection> {
                     "alter index {} set (gin_pending_list_limit = 1024)",
                     names::relation(&index.relation)
                 ))
-                .risk("Inserts empty the list more often, and become slower on average.")
+                .risk(
+                    "ALTER INDEX takes an ACCESS EXCLUSIVE lock on the index, so that queries which use it queue \
+                     behind it: set lock_timeout first. Inserts then empty the list more often, and become \
+                     slower on average.",
+                )
         })
         .collect()
 }

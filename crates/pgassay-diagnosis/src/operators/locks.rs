@@ -44,7 +44,7 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
     },
     OperatorSignature {
         id: "wraparound-vacuum-blocks",
-        title: "A vacuum that prevents wraparound blocks others",
+        title: "An anti-wraparound autovacuum blocks others",
         manual: "Routine Vacuuming: Preventing Transaction ID Wraparound Failures",
         detect: wraparound_vacuum,
     },
@@ -416,7 +416,7 @@ fn row_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
                      COMMIT, and send both in one round trip. Or spread it over several rows and add \
                      them up when reading; take work from a queue with FOR UPDATE SKIP LOCKED.",
                 )
-                .risk("It changes the application; nothing on the server."),
+                .risk("No change on the server, only in the application."),
         );
     }
     found

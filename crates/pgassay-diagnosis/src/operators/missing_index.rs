@@ -103,8 +103,8 @@ fn of_statement(
         })
         .against(
             kept.is_none(),
-            "how many rows it keeps is unknown: pg_stat_statements does not count it, or the \
-             statement adds rows up",
+            "how many rows it keeps is unknown: pg_stat_statements has no row count for it, or the \
+             statement aggregates",
         );
     Some(with_fix(detection, table, filter.as_ref()))
 }

@@ -72,6 +72,17 @@ pub(super) fn setting_of(role: Option<&str>, setting: &str) -> String {
     }
 }
 
+/// What a statement of [`setting_of`], or one for a database, applies to.
+pub(super) fn reach_of(sql: &str) -> &'static str {
+    if sql.starts_with("alter role") {
+        "It applies to all statements of the role, in new sessions."
+    } else if sql.starts_with("alter database") {
+        "It applies to all new sessions in this database."
+    } else {
+        "It applies only to the session that runs it."
+    }
+}
+
 /// A list of columns, as in an index definition.
 pub(super) fn columns(names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| identifier(name)).collect();

@@ -98,7 +98,7 @@ fn rollbacks(view: &LiveView<'_>) -> Vec<Detection> {
                      their statements), or in the application. For expected ones, such as duplicate keys, \
                      use INSERT … ON CONFLICT instead of catching the error.",
                 )
-                .risk("It changes the application; nothing on the server.")
+                .risk("No change on the server, only in the application.")
         })
         .collect()
 }
@@ -167,11 +167,12 @@ fn slow_wal_sync(view: &LiveView<'_>) -> Vec<Detection> {
             "Commit more rows per transaction, put pg_wal on a faster disk (pg_test_fsync measures it), or \
              give up durability of the last moments where that is acceptable.",
         )
-        .sql(sql)
-        .risk(
-            "It applies to all statements of the role, in new sessions. After a crash, transactions of the \
-             last moments (up to three times wal_writer_delay) may be lost, without inconsistency.",
-        );
+        .risk(format!(
+            "{} After a crash, transactions of the last moments (up to three times wal_writer_delay) may be \
+             lost, without inconsistency.",
+            names::reach_of(&sql)
+        ))
+        .sql(sql);
     vec![detection]
 }
 

@@ -33,7 +33,7 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
     },
     OperatorSignature {
         id: "connection-storm",
-        title: "Sessions are established for a few statements each",
+        title: "Clients connect anew for only a few statements",
         manual: "Server Configuration: Connections and Authentication",
         detect: connection_storm,
     },
@@ -243,7 +243,7 @@ fn slow_client(view: &LiveView<'_>) -> Vec<Detection> {
                      a cursor. Otherwise read the result before working on it. The statement keeps its \
                      snapshot and locks until the client has read all.",
                 )
-                .risk("It changes the application; nothing on the server.")
+                .risk("No change on the server, only in the application.")
         })
         .collect()
 }

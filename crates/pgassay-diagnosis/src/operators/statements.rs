@@ -115,7 +115,7 @@ fn n_plus_one(view: &LiveView<'_>) -> Vec<Detection> {
                 "readings saw only a few executions in one transaction; there may be many more",
             )
             .fix(words)
-            .risk("It changes the application; nothing on the server.");
+            .risk("No change on the server, only in the application.");
         found.push(if load.active >= view.noticeable() {
             detection.saved(load.active)
         } else {
@@ -127,7 +127,8 @@ fn n_plus_one(view: &LiveView<'_>) -> Vec<Detection> {
 }
 
 fn is_temporary_file(kind: &str, name: &str) -> bool {
-    kind == "IO" && name.starts_with("BufFile")
+    // `BufFileWrite` up to 16, `BuffileWrite` from 17 on.
+    kind == "IO" && name.to_ascii_lowercase().starts_with("buffile")
 }
 
 fn temp_spill(view: &LiveView<'_>) -> Vec<Detection> {
@@ -213,27 +214,28 @@ fn with_work_mem(
     let now = view.setting("work_mem").and_then(names::bytes);
     let wanted = bytes.map(|it| it * MEMORY_PER_BYTE);
     let wanted = wanted.unwrap_or(0.0).max(2.0 * now.unwrap_or(4_194_304.0));
-    let detection = detection
-        .with(now, |it, bytes| {
-            it.context_figure("work_mem", bytes, FactUnit::Bytes)
-        })
-        .risk(
-            "It applies to all statements of the role, in new sessions. Each sort and hash of each session \
-             and parallel worker may take this much memory; if memory runs out, the kernel's OOM killer may \
-             end a backend, and all sessions are disconnected.",
-        );
+    let detection = detection.with(now, |it, bytes| {
+        it.context_figure("work_mem", bytes, FactUnit::Bytes)
+    });
     if wanted > MEMORY_MAX {
         return detection.fix(
             "Sort or hash less: an index that gives the order, fewer columns, an earlier filter or \
              LIMIT. It would take more memory than is advisable for one statement.",
         );
     }
+    let sql = set(&format!("work_mem = '{}'", names::memory(wanted)));
+    let risk = format!(
+        "{} Each sort and hash of each session and parallel worker may take this much memory; if memory runs \
+         out, the kernel's OOM killer may end a backend, and all sessions are disconnected.",
+        names::reach_of(&sql)
+    );
     detection
         .fix(
             "Increase work_mem for those who run it: a sort or hash does not fit. An index that gives \
              the order needs no sort.",
         )
-        .sql(set(&format!("work_mem = '{}'", names::memory(wanted))))
+        .sql(sql)
+        .risk(risk)
 }
 
 fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
@@ -264,16 +266,18 @@ fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
                 "Prepare the statement, so that its plan is kept: in the driver, or with PREPARE; a pooler \
                  in transaction mode must support it. If it is prepared already, its custom plans look \
                  cheaper than the generic one: force the generic plan.",
-            )
-            .risk("It applies to all statements of the role, in new sessions. A generic plan does not know the values: \
-                 with skewed data it may be much slower.");
+            );
+        let skewed =
+            "A generic plan does not know the values: with skewed data it may be much slower.";
         let user = load.user().filter(|_| view.major >= 12);
         found.push(match user {
-            Some(user) => detection.sql(format!(
-                "alter role {} set plan_cache_mode = force_generic_plan",
-                names::identifier(user)
-            )),
-            None => detection,
+            Some(user) => {
+                let setting = "plan_cache_mode = force_generic_plan";
+                let sql = names::setting_of(Some(&names::identifier(user)), setting);
+                let risk = format!("{} {skewed}", names::reach_of(&sql));
+                detection.sql(sql).risk(risk)
+            }
+            None => detection.risk(skewed),
         });
     }
     found
@@ -301,7 +305,7 @@ fn empty_polling(view: &LiveView<'_>) -> Vec<Detection> {
                      If each execution reads many blocks to find nothing, a partial index on what is \
                      still to do makes it cheap.",
                 )
-                .risk("It changes the application; nothing on the server.");
+                .risk("No change on the server, only in the application.");
             Some(detection)
         })
         .collect()

@@ -44,7 +44,7 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
     },
     OperatorSignature {
         id: "wraparound",
-        title: "Freezing does not keep up: transaction IDs run out",
+        title: "Freezing does not keep up: transaction IDs are running out",
         manual: "Routine Vacuuming: Preventing Transaction ID Wraparound Failures",
         detect: wraparound,
     },
@@ -166,7 +166,7 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
                      autovacuum_vacuum_cost_limit. Begin earlier with a lower scale factor.",
                 )
                 .sql(format!(
-                    "{} -- after this vacuum has finished: it would cancel it",
+                    "{} -- after this vacuum has finished: ALTER TABLE cancels an autovacuum",
                     names::set_storage(&table.relation, "autovacuum_vacuum_cost_delay = 0")
                 ))
         } else {
@@ -329,14 +329,14 @@ fn close(view: &LiveView<'_>, age: &DatabaseAge, days: Option<f64>) -> Detection
             it.state(format!("{} prevents freezing, see its finding", holder.name))
         })
         .risk("It reads the table, and all its indexes unless they are skipped; it does not block reads or writes.");
-    let words = "Freeze the oldest tables, and end what holds back the horizon: at the limit, the \
-                 server refuses all new transaction IDs. Then find out why autovacuum did not: it was \
-                 canceled, throttled, or had no free worker.";
+    let words = "Vacuum the tables with the oldest transaction IDs, without FREEZE, which does more work than \
+                 is needed now, and end what holds back the xmin horizon: near the limit, the server assigns \
+                 no more transaction IDs, so that all writes fail. Then find out why autovacuum did not do \
+                 it: it was canceled, throttled, or had no free worker.";
     match oldest {
-        Some(table) => detection.fix(words).sql(format!(
-            "vacuum (freeze) {}",
-            names::relation(&table.relation)
-        )),
+        Some(table) => detection
+            .fix(words)
+            .sql(format!("vacuum {}", names::relation(&table.relation))),
         None => detection.fix(format!(
             "{words} Connect to the database, and order pg_class by age(relfrozenxid) and \
              mxid_age(relminmxid) to find them."

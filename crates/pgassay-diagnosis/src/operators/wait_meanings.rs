@@ -35,7 +35,7 @@ impl WaitMeaning {
 
 const RESTART: &str = "It takes effect at a restart, on standbys first (a standby with a lower value of some settings \
                        stops replaying), and uses more shared memory.";
-const APPLICATION: &str = "It changes the application or the schema; nothing on the server.";
+const APPLICATION: &str = "It requires a change of the application or the schema.";
 
 /// All groups. `WALWrite` is missing: waiting for another session's commit is a commit wait.
 pub(super) const MEANINGS: &[WaitMeaning] = &[

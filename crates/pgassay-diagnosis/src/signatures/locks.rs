@@ -286,11 +286,11 @@ fn snapshots(e: &Evidence) -> Evaluation {
     let enough = if e.until(13) { 0.06 } else { 0.12 };
     let fix = if e.until(13) {
         "Use a connection pooler to have fewer connections, or upgrade to PostgreSQL 14 or later. Up to 13, \
-         each snapshot costs time for every connection, idle or not; from 14 on, only for transactions that \
-         write."
+         each snapshot reads the state of every connection, idle or not; from 14 on, an idle connection costs \
+         almost nothing, and most of the cost is for transactions that have a transaction ID."
     } else {
-        "Use a connection pooler, so that fewer transactions run at the same time: each snapshot costs time \
-         for every transaction that writes."
+        "Use a connection pooler, so that fewer transactions run at the same time: each snapshot \
+         lists every transaction that has a transaction ID."
     };
     Evaluation::of(us + waited)
         .queueing(waited)
@@ -373,8 +373,8 @@ fn multixacts(e: &Evidence) -> Evaluation {
         .counter("MultiXact member page accesses", Some(made))
         .waits("LWLock MultiXact", waited)
         .remedy(
-            "Lock fewer rows with SELECT … FOR SHARE or through foreign keys that reference few \
-             parents, and shorten the transactions that do. From PostgreSQL 17 on, raise \
+            "Avoid locking the same rows from many transactions, whether with SELECT … FOR SHARE or through \
+             foreign keys to a few parent rows, and shorten the transactions that do. From PostgreSQL 17 on, raise \
              multixact_member_buffers and multixact_offset_buffers.",
         )
 }

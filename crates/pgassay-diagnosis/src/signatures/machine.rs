@@ -244,8 +244,8 @@ fn page_faults(e: &Evidence) -> Evaluation {
         )
         .remedy(
             "Keep connections open: each new process maps the shared buffers page by page as it \
-             first touches them. Set huge_pages=try with reserved pages (vm.nr_hugepages), and \
-             warm up longer.",
+             first touches them. Reserve huge pages (vm.nr_hugepages), which huge_pages=try, \
+             the default, then uses, and warm up longer.",
         )
 }
 

@@ -139,8 +139,9 @@ fn sql_function(e: &Evidence) -> Evaluation {
         .stacks("parsing and planning inside an SQL function", us)
         .condition(e.until(17), "before PostgreSQL 18, SQL functions do not cache plans")
         .remedy(
-            "Declare the function STABLE or IMMUTABLE and call it in FROM, so that it is inlined; \
-             or write it in PL/pgSQL, which caches plans; or upgrade to PostgreSQL 18. Before 18, every query \
+            "So that the planner can inline it, declare the function RETURNS SETOF or TABLE, STABLE or IMMUTABLE, \
+             and not STRICT, SECURITY DEFINER or with SET, and call it in FROM; or write it in PL/pgSQL, which \
+             caches plans; or upgrade to PostgreSQL 18. Before 18, every query \
              that calls an SQL function that is not inlined parses and plans it again.",
         )
         .variant(Some(RemedyVariant::version("18")))

@@ -294,8 +294,8 @@ fn autovacuum(e: &Evidence) -> Evaluation {
         .condition(e.is_on("autovacuum") != Some(false), "autovacuum is on")
         .remedy(
             "In a benchmark, run VACUUM between trials and set autovacuum=off. In production, keep \
-             autovacuum on and slow it down with autovacuum_vacuum_cost_limit and \
-             autovacuum_vacuum_cost_delay rather than let it run late.",
+             autovacuum on. Let it run more often on less work (a lower autovacuum_vacuum_scale_factor), and \
+             throttle it (a lower autovacuum_vacuum_cost_limit) only as long as it keeps up.",
         )
         .variant(Some(RemedyVariant::settings(&[("autovacuum", "off")])))
 }

@@ -1,8 +1,8 @@
 //! Reads server and kernel statistics around each trial, after making the backends report theirs.
 //!
 //! Since version 15, backends report their statistics on request, which takes a few milliseconds per
-//! trial, outside its window. Up to version 14 they do so only after half a second of idleness,
-//! which would make a run of short trials many times longer. For these versions, statistics are read
+//! trial, outside its window. Up to version 14 they do so at the end of a command, at most every half
+//! second, so that a run of short trials would take many times longer. For these versions, statistics are read
 //! only for the last trial of each variant in the first blocks.
 
 use std::cell::RefCell;

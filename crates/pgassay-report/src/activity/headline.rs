@@ -35,7 +35,7 @@ pub fn headline(activity: &Activity) -> String {
             format!(", on {}", number::count(count.into(), "processor"))
         });
         sentences.push(format!(
-            "{} sessions were active on average{processors}.",
+            "{} active sessions on average{processors}.",
             load(active)
         ));
         sentences.extend(largest(activity, active));
@@ -54,17 +54,17 @@ pub fn headline(activity: &Activity) -> String {
 /// What a wait is, after "of the load". Row locks are waited for as `transactionid` and `tuple`.
 fn predicate(wait: &ActivityWait) -> String {
     match (WaitClass::of(&wait.kind), &*wait.name) {
-        (WaitClass::Cpu, _) => "runs on a CPU or waits for one".to_owned(),
-        (WaitClass::Lock, "transactionid" | "tuple") => "waits for row locks".to_owned(),
-        (WaitClass::Lock, "relation") => "waits for table locks".to_owned(),
-        (WaitClass::Lock, "advisory") => "waits for advisory locks".to_owned(),
-        (WaitClass::Lock, "extend") => "waits for locks to extend tables".to_owned(),
-        (WaitClass::Lock, name) => format!("waits for locks of type {name}"),
-        (WaitClass::LightweightLock, name) => format!("waits for the lightweight lock {name}"),
-        (WaitClass::Io, name) => format!("waits for I/O ({name})"),
-        (WaitClass::Client, name) => format!("waits for clients ({name})"),
-        (WaitClass::Ipc, name) => format!("waits for other processes ({name})"),
-        (WaitClass::Other, name) => format!("waits for {}: {name}", wait.kind),
+        (WaitClass::Cpu, _) => "is running on a CPU or waiting for one".to_owned(),
+        (WaitClass::Lock, "transactionid" | "tuple") => "is waiting for row locks".to_owned(),
+        (WaitClass::Lock, "relation") => "is waiting for table locks".to_owned(),
+        (WaitClass::Lock, "advisory") => "is waiting for advisory locks".to_owned(),
+        (WaitClass::Lock, "extend") => "is waiting for locks to extend tables".to_owned(),
+        (WaitClass::Lock, name) => format!("is waiting for locks of type {name}"),
+        (WaitClass::LightweightLock, name) => format!("is waiting for the lightweight lock {name}"),
+        (WaitClass::Io, name) => format!("is waiting for I/O ({name})"),
+        (WaitClass::Client, name) => format!("is waiting for clients ({name})"),
+        (WaitClass::Ipc, name) => format!("is waiting for other processes ({name})"),
+        (WaitClass::Other, name) => format!("is waiting for {}: {name}", wait.kind),
     }
 }
 

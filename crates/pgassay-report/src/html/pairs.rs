@@ -26,8 +26,8 @@ pub(super) fn section(run: &Run) -> Markup {
             section #pairs {
                 h2 { "The pairs, in the order they ran" }
                 p.lead {
-                    "Each dot is one pair: the throughput of the variant’s two trials divided by that "
-                    "of the baseline’s two, all four run in mirrored order within one block. The "
+                    "Each dot is one pair: the geometric mean of the throughput of the variant’s timed "
+                    "trials in one block, divided by the baseline’s, all run in mirrored order. The "
                     "line is the mean, the shaded area its confidence interval. A slope means drift "
                     "that the order did not cancel; an isolated dot is an outlier. MDE: minimum "
                     "detectable effect, with 80% power."

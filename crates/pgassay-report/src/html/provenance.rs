@@ -40,20 +40,20 @@ fn plan(run: &Run) -> Markup {
                 (sentence::blocks_run(run)) " randomized rounds over " (run.plan.points.len())
                 " points (a point is a variant under a condition); within a block every condition "
                 "opens new connections and runs its variants in random order, then in reverse; each "
-                "block gives one pair per comparison, the mean of its timed trials"
+                "block gives one pair per comparison, from the geometric means of its timed trials"
             }
             dt { "trials" }
             dd {
                 (schedule.timed()) " timed and " (schedule.profiled) " profiled per point and block "
-                "(and, every other block, one for hardware counters, if available), "
+                "(and, in each of the first two blocks, one for hardware counters, if available), "
                 (number::duration(schedule.trial_us as f64)) " each after a settling time of "
                 (number::duration(schedule.settle_us as f64)) "; "
                 (number::whole(run.trials.len() as f64)) " trials were kept"
             }
             dt { "warm-up" }
             dd {
-                "until throughput in three windows of " (number::duration(schedule.warm_up_window_us as f64))
-                " agree, at most " (number::duration(schedule.warm_up_cap_us as f64))
+                "until throughput agrees in three windows of " (number::duration(schedule.warm_up_window_us as f64))
+                ", at most " (number::duration(schedule.warm_up_cap_us as f64))
             }
             dt { "load" }
             dd { (number::count(u64::from(schedule.threads), "thread")) " per point, using epoll" }

@@ -79,7 +79,7 @@ fn a_page_has_both_plans_their_difference_and_all_others() {
     let (_, section) = page.split_once("<section id=\"plans\">").unwrap();
     let (section, _) = section.split_once("</section>").unwrap();
     for shown in [
-        "Plan of prepared differs from that of simple",
+        "Plan of “prepared” differs from that of “simple”",
         "<li>Method: Seq Scan on test → Index Scan using test_k on test</li>",
         "<li>Total blocks: 935 → 103</li>",
         "~ Seq Scan on test → Index Scan using test_k on test",

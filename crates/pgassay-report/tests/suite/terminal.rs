@@ -103,11 +103,15 @@ fn a_ledger_without_its_tail_says_why() {
         let text = terminal(run, &PLAIN);
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    assert!(flat(&run).contains("beyond p99: fewer than 20 transactions while context switches"));
+    assert!(
+        flat(&run).contains("slower than p99: fewer than 20 transactions while context switches")
+    );
     for ledger in &mut run.ledgers {
         ledger.blocked_by = Divider::MemoryWaitEvents;
     }
-    assert!(flat(&run).contains("beyond p99: not available: context switches were not recorded"));
+    assert!(
+        flat(&run).contains("slower than p99: not available: context switches were not recorded")
+    );
 }
 
 #[test]

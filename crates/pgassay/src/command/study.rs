@@ -243,7 +243,7 @@ fn print_order(plan: &Plan, out: &mut impl Write) -> Result<()> {
                     .iter()
                     .map(|variant| plan.variants[*variant].as_str())
                     .collect::<Vec<_>>()
-                    .join(" ")
+                    .join(", ")
             };
             let also = |what: &str, order: &[usize]| match order {
                 [] => String::new(),

@@ -149,9 +149,9 @@ fn memory_and_index(version: &str) {
     every_statement_is_recorded(plans);
     let text = collapse_whitespace(&finished.stdout);
     for shown in [
-        "Plans of memory differ from those of little memory:",
+        "Plans of “memory” differ from those of “little memory”:",
         "Memory of Sort (t): external merge, ",
-        "Plan of index differs from that of little memory:",
+        "Plan of “index” differs from that of “little memory”:",
         "Method: Seq Scan on t → ",
         "Total blocks: ",
     ] {

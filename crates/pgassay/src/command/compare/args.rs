@@ -122,7 +122,7 @@ pub struct CompareArgs {
     #[arg(short = 'j', long, value_name = "N", default_value_t = 1)]
     pub jobs: u32,
 
-    /// Total measuring time (10s, 2min) at most, not including warm-up.
+    /// Maximum measuring time of all trials together, such as 10s or 2min, without warm-up and setup.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub length: HumanDuration,
 
@@ -131,7 +131,8 @@ pub struct CompareArgs {
     #[arg(long, value_name = "N")]
     pub pairs: Option<u32>,
 
-    /// End after this time (2min) with the verdicts so far, not including setup. Their intervals remain valid.
+    /// Stop this long after the first trial begins (such as 2min), and report the verdicts reached so far.
+    /// Their intervals remain valid.
     #[arg(long, value_name = "TIME", conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
@@ -139,11 +140,12 @@ pub struct CompareArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Disable CPU profiling: a third fewer trials, but no account of where time goes.
+    /// Do not profile: a fifth to a third fewer trials, but no breakdown of CPU time by phase and function.
     #[arg(long)]
     pub no_profile: bool,
 
-    /// Do not explain the scripts' statements after the trials: no differences of their plans.
+    /// Do not run EXPLAIN on the scripts' statements after the trials; the report then does not compare
+    /// query plans.
     #[arg(long)]
     pub no_plans: bool,
 

@@ -64,8 +64,8 @@ pub struct CountArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
 
-    /// Transactions in the first of the three segments that each round counts; the others have
-    /// two and four times as many [default: 20 to 500, depending on their cost].
+    /// Number of transactions N: each round counts three segments, of N, 2N and 4N transactions
+    /// [default: 20 to 500, depending on their cost].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(10..))]
     pub transactions: Option<u64>,
 

@@ -32,7 +32,8 @@ The curve is stored as a run: pgassay show prints its figures and ledgers.";
 #[command(after_help = EXAMPLES)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct CurveArgs {
-    /// SQL statements; each is run as one transaction. Several are chosen at random.
+    /// SQL statements; each is one transaction. If there are several, each transaction runs one of them,
+    /// chosen at random.
     #[arg(value_name = "SQL")]
     pub sql: Vec<String>,
 
@@ -52,8 +53,9 @@ pub struct CurveArgs {
     #[arg(short = 'N', long)]
     pub skip_some_updates: bool,
 
-    /// Numbers of concurrent clients: a range, of which pgassay measures what determines the knee, or
-    /// a list. With --rate, one number [default: 1..64, with --rate 16].
+    /// Numbers of concurrent clients: a list, or a range from which pgassay picks the numbers that best
+    /// locate the knee, the point beyond which latency grows faster than throughput. With --rate, a
+    /// single number [default: 1..64; with --rate, 16].
     #[arg(short, long, value_name = "MIN..MAX|N,…")]
     pub clients: Option<Levels>,
 
@@ -113,7 +115,7 @@ pub struct CurveArgs {
     #[arg(long)]
     pub no_profile: bool,
 
-    /// Write an HTML page with the picture.
+    /// Write an HTML page with the chart.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 

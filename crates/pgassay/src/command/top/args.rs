@@ -13,11 +13,12 @@ pub struct TopArgs {
     #[arg(value_name = "DBNAME")]
     pub database: Option<String>,
 
-    /// How often the screen changes; `+` and `-` change it later.
+    /// Time between screen updates; `+` and `-` change it while running.
     #[arg(long, value_name = "TIME", default_value = "2s")]
     pub interval: HumanDuration,
 
-    /// How often all sessions are read, per second.
+    /// Readings of all sessions per second, at most; fewer with many sessions, and at most 10 if they
+    /// come from `pg_stat_activity`.
     #[arg(long, value_name = "HZ", default_value_t = 40)]
     pub frequency: u32,
 
