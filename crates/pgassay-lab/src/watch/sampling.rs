@@ -17,8 +17,10 @@ use crate::system_env::monotonic_ns;
 /// Queries of `pg_stat_activity` per second, at most.
 const QUERIES_HZ: u32 = 10;
 /// A reading may take this share of the time until the next one; with thousands of sessions there are
-/// fewer readings.
+/// fewer readings,
 const COST_MAX: f64 = 0.005;
+/// but, up to ten times that share, at least four per second.
+const RARE: Duration = Duration::from_millis(250);
 /// Likewise a query, which also waits for the network.
 const QUERY_MAX: f64 = 0.1;
 
@@ -52,10 +54,13 @@ impl SessionSource {
 
     /// The pause after a reading that took this long, at least.
     fn pause_after(&self, cost: Duration) -> Duration {
-        cost.div_f64(match self {
-            Self::Memory(_) => COST_MAX,
-            Self::Query(_) => QUERY_MAX,
-        })
+        match self {
+            Self::Memory(_) => {
+                let rare = RARE.max(cost.div_f64(10.0 * COST_MAX));
+                cost.div_f64(COST_MAX).min(rare)
+            }
+            Self::Query(_) => cost.div_f64(QUERY_MAX),
+        }
     }
 
     /// The mean time between two readings.

@@ -5,6 +5,12 @@
 //! odd or has changed, the slot is read again at once (`pgstat_read_current_status`). Each slot is read
 //! on a schedule that does not depend on what its session does; else short statements would be seen too
 //! rarely.
+//!
+//! With hundreds of sessions, most are idle. Then the entries of some slots are read at once, and the rest
+//! only of those that are not idle. A session whose entry has changed meanwhile counts with its first
+//! entry, so short statements are still seen as often as they run; an entry that becomes idle keeps the
+//! text of its last statement (`pgstat_report_activity`). Its wait event may be that of a later state,
+//! so it has none.
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -28,6 +34,11 @@ const SLOTS_PER_CALL: usize = 1024 / PARTS;
 const PARTS: usize = 5;
 /// How often a slot that changes meanwhile is read again. A change takes well below a microsecond.
 const ATTEMPTS: usize = 10;
+/// With more used slots than this, those of idle sessions are recognized by their entries, which are read
+/// first, for some slots at once: a tenth of the cost.
+const MANY: usize = 256;
+/// Slots whose entries are read at once. Their texts follow some microseconds later.
+const ENTRIES_AT_ONCE: usize = 64;
 /// Slots that were used this many sweeps ago are read without knowing whether they are used, so that
 /// short sessions are not missed.
 const REMEMBERED_SWEEPS: u64 = 100;
@@ -98,7 +109,7 @@ impl SessionReader {
         self.array.layout.query_id.is_some()
     }
 
-    /// Reads all sessions. About 2 µs per session.
+    /// Reads all sessions. About 2 µs per session; if there are hundreds, a fifth of that per idle one.
     ///
     /// # Errors
     /// The server has stopped, or its memory is no longer readable.
@@ -116,16 +127,93 @@ impl SessionReader {
             .filter(|&slot| self.slots[slot].used >= since)
             .collect();
         let mut sweep = SessionSweep::default();
-        for slots in used.chunks(SLOTS_PER_CALL) {
-            let mut bytes = std::mem::take(&mut self.bytes);
-            self.read_slots(slots, &mut bytes)?;
-            let length = self.slot_bytes();
-            for (&slot, bytes) in slots.iter().zip(bytes.chunks_exact_mut(length)) {
-                self.add(slot, bytes, &mut sweep)?;
+        let mut bytes = std::mem::take(&mut self.bytes);
+        let length = self.slot_bytes();
+        if used.len() > MANY {
+            for slots in used.chunks(ENTRIES_AT_ONCE) {
+                let busy = self.skip_idle(slots, &mut sweep)?;
+                self.read_slots(&busy, &mut bytes)?;
+                for (&slot, bytes) in busy.iter().zip(bytes.chunks_exact_mut(length)) {
+                    self.restore_entry(slot, slots[0], bytes)?;
+                    self.add(slot, bytes, &mut sweep)?;
+                }
             }
-            self.bytes = bytes;
+        } else {
+            for slots in used.chunks(SLOTS_PER_CALL) {
+                self.read_slots(slots, &mut bytes)?;
+                for (&slot, bytes) in slots.iter().zip(bytes.chunks_exact_mut(length)) {
+                    self.add(slot, bytes, &mut sweep)?;
+                }
+            }
         }
+        self.bytes = bytes;
         Ok(sweep)
+    }
+
+    /// Reads the entries of these slots, in ascending order, into `entries`. Adds those that are surely of
+    /// known idle sessions, and returns the others.
+    fn skip_idle(&mut self, slots: &[usize], sweep: &mut SessionSweep) -> io::Result<Vec<usize>> {
+        let (Some(&first), Some(&last)) = (slots.first(), slots.last()) else {
+            return Ok(Vec::new());
+        };
+        let layout = &self.array.layout;
+        self.entries.resize((last + 1 - first) * layout.stride, 0);
+        memory::read(
+            self.array.postmaster_pid,
+            self.array.entry_address(first),
+            &mut self.entries,
+        )?;
+        let mut busy = Vec::new();
+        for &slot in slots {
+            let bytes = &self.entries[(slot - first) * layout.stride..][..layout.stride];
+            let entry = Entry { bytes, layout };
+            let is_consistent = u32_at(bytes, 0).is_multiple_of(2);
+            if is_consistent && self.is_known(slot, &entry) && entry.state() == SessionState::Idle {
+                sweep.idle.push(entry.pid());
+            } else if !(is_consistent && entry.pid() == 0) {
+                busy.push(slot);
+            }
+        }
+        Ok(busy)
+    }
+
+    /// If the slot's session has become idle since its entry was read with those from `first` on,
+    /// replaces its entry by that one.
+    fn restore_entry(&self, slot: usize, first: usize, bytes: &mut [u8]) -> io::Result<()> {
+        for _ in 0..ATTEMPTS {
+            if consistent_count(bytes).is_some() {
+                break;
+            }
+            self.read_into(&[slot], bytes)?;
+        }
+        let layout = &self.array.layout;
+        let at = (slot - first) * layout.stride;
+        let (Some(count), Some(earlier)) = (
+            consistent_count(bytes),
+            self.entries.get(at..at + layout.stride),
+        ) else {
+            return Ok(());
+        };
+        let now = Entry { bytes, layout };
+        let is_idle_now = now.state() == SessionState::Idle && self.is_known(slot, &now);
+        let entry = Entry {
+            bytes: earlier,
+            layout,
+        };
+        let was_consistent = u32_at(earlier, 0).is_multiple_of(2);
+        if is_idle_now && was_consistent && self.is_known(slot, &entry) {
+            bytes[..layout.stride].copy_from_slice(earlier);
+            bytes[..4].copy_from_slice(&count.to_ne_bytes());
+            let end = bytes.len();
+            bytes[end - 8..end - 4].fill(0);
+        }
+        Ok(())
+    }
+
+    /// The slot's session is the one that was last seen there.
+    fn is_known(&self, slot: usize, entry: &Entry<'_>) -> bool {
+        let known = self.slots[slot].identity.as_ref();
+        known.is_some_and(|it| it.pid == entry.pid() && it.started_us == entry.started_us())
     }
 
     /// Bytes that are read of each slot.
@@ -159,9 +247,7 @@ impl SessionReader {
     /// Adds one slot's session, after reading it again if it changed meanwhile or is new.
     fn add(&mut self, slot: usize, bytes: &mut [u8], sweep: &mut SessionSweep) -> io::Result<()> {
         for _ in 0..ATTEMPTS {
-            let before = u32_at(bytes, 0);
-            let after = u32_at(bytes, bytes.len() - 4);
-            if before == after && before.is_multiple_of(2) {
+            if consistent_count(bytes).is_some() {
                 let entry = Entry {
                     bytes,
                     layout: &self.array.layout,
@@ -170,10 +256,7 @@ impl SessionReader {
                 if pid == 0 {
                     return Ok(());
                 }
-                let started_us = entry.started_us();
-                let known = self.slots[slot].identity.as_ref();
-                let is_known = known.is_some_and(|it| it.pid == pid && it.started_us == started_us);
-                if is_known {
+                if self.is_known(slot, &entry) {
                     self.add_consistent(slot, bytes, sweep);
                     return Ok(());
                 }
@@ -258,4 +341,11 @@ impl SessionReader {
         let address = self.waits.address(pid).ok();
         address.filter(|address| self.mapping.contains(address))
     }
+}
+
+/// The change count of a slot that did not change while it was read.
+fn consistent_count(slot: &[u8]) -> Option<u32> {
+    let before = u32_at(slot, 0);
+    let after = u32_at(slot, slot.len() - 4);
+    (before == after && before.is_multiple_of(2)).then_some(before)
 }

@@ -175,6 +175,58 @@ fn memory_shows_what_pg_stat_activity_shows() {
     });
 }
 
+/// Among hundreds of idle sessions, those that work are seen as in `pg_stat_activity`, and one that runs
+/// short statements is seen as often as it runs them.
+#[test]
+fn a_few_active_sessions_among_hundreds_of_idle_ones_are_seen() {
+    if !is_root() {
+        return skip("sessions in memory", "reading memory needs root");
+    }
+    let mut config = servers::config();
+    let many = ("max_connections".to_owned(), "420".to_owned());
+    config.settings.extend([many]);
+    let Some(server) = servers::start_with("15", &config) else {
+        return;
+    };
+    let (kept, waiting) = sessions(&server);
+    let mut reader = learn(&server, "15").unwrap();
+    let idle: Vec<Connection> = (0..300).map(|_| connect(&server, "")).collect();
+    let mut query = SessionQuery::open(connect(&server, "")).unwrap();
+    let mut seen = (SessionSweep::default(), SessionSweep::default());
+    wait_until("memory and the view agree", || {
+        seen = (reader.sweep().unwrap(), query.sweep().unwrap());
+        with_user(&seen.0) == with_user(&seen.1) && with_user(&seen.1).len() == 4
+    });
+    let pids: BTreeSet<u32> = seen.0.idle.iter().copied().collect();
+    assert!(pids.len() == seen.0.idle.len() && pids.len() >= 300);
+
+    let mut busy = connect(&server, "application_name=busy");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                busy.query("select 'short'").unwrap();
+            }
+        });
+        let mut active = 0;
+        wait_until("it is seen working", || {
+            for reading in reader.sweep().unwrap().sessions {
+                if reading.identity.application == "busy" && reading.state == SessionState::Active {
+                    assert_eq!(String::from_utf8_lossy(&reading.text), "select 'short'");
+                    active += 1;
+                }
+            }
+            active >= 10
+        });
+        is_over.store(true, Ordering::Relaxed);
+    });
+    drop((kept, idle));
+    server.stop().unwrap();
+    for thread in waiting {
+        thread.join().unwrap();
+    }
+}
+
 /// Two statements of different lengths, each with its own transaction state and query ID: a torn
 /// reading would mix them.
 #[test]

@@ -29,7 +29,10 @@ pub fn headline(activity: &Activity) -> String {
     if active < LOAD_MIN {
         let seconds = activity.window_us / 1e6;
         let seconds = number::decimals(seconds, 1);
-        sentences.push(format!("No session was active in these {seconds}\u{a0}s."));
+        sentences.push(format!(
+            "No session was active at {} in {seconds}\u{a0}s.",
+            number::count(activity.sweeps, "reading")
+        ));
     } else {
         let processors = activity.processors.map_or_else(String::new, |count| {
             format!(", on {}", number::count(count.into(), "processor"))
