@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use pgassay_load::endpoints;
 use pgassay_server::SocketCloser;
 use pgassay_wire::BackendKey;
@@ -72,14 +72,17 @@ pub struct CancelWatch {
 
 impl CancelWatch {
     /// Starts to watch for a stop.
-    pub fn start(interrupt: &Interrupt, what: Cancelable) -> Self {
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(interrupt: &Interrupt, what: Cancelable) -> Result<Self> {
         let (end, ended) = mpsc::channel();
         let interrupt = interrupt.clone();
-        let thread = std::thread::spawn(move || watch(&interrupt, &what, &ended));
-        Self {
+        let thread = thread::Builder::new().spawn(move || watch(&interrupt, &what, &ended));
+        Ok(Self {
             end: Some(end),
-            thread: Some(thread),
-        }
+            thread: Some(thread.context("cannot start a thread that waits for Ctrl-C")?),
+        })
     }
 }
 

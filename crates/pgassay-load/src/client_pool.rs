@@ -4,7 +4,7 @@ mod results;
 mod threads;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::time::Duration;
 
 use pgassay_script::{
@@ -27,7 +27,7 @@ use crate::recorder::latency_histogram;
 use crate::socket;
 use crate::timing;
 use crate::worker::{Worker, WorkerShared};
-use threads::{Start, run_all};
+use threads::{Start, no_thread, run_all};
 
 /// Open files in addition to the clients' connections, with a margin.
 const OTHER_FILES: u64 = 64;
@@ -234,6 +234,7 @@ impl ClientPool {
             settle_ns: nanoseconds(settle),
             measure_ns: measure.map(nanoseconds),
             barrier: Barrier::new(self.workers.len()),
+            all_exist: OnceLock::new(),
             wants_uring: self.io.is_uring,
             keeps_account: self.keeps_account,
             refusal: Mutex::default(),
@@ -380,18 +381,20 @@ fn open_all(
         })
         .collect();
     std::thread::scope(|scope| {
-        let opened: Vec<_> = hands
+        let opened = hands
             .into_iter()
             .map(|hand| {
-                scope.spawn(move || {
+                let open = move || {
                     if config.options.reconnects {
                         opening::create_unconnected(opening.connector, hand)
                     } else {
                         opening::open(opening, hand)
                     }
-                })
+                };
+                let thread = std::thread::Builder::new().spawn_scoped(scope, open);
+                thread.map_err(no_thread)
             })
-            .collect();
+            .collect::<Result<Vec<_>, LoadError>>()?;
         let joined = opened.into_iter().map(|thread| match thread.join() {
             Ok(opened) => opened,
             Err(panic) => std::panic::resume_unwind(panic),

@@ -50,11 +50,10 @@ impl Io {
         let Self::Uring(uring) = self else {
             return Ok(());
         };
-        let connections = uring.take_connections()?;
         let mut epoll = EpollDriver::new()?;
-        epoll.adopt(connections)?;
+        let adopted = epoll.adopt(uring.take_connections()?);
         *self = Self::Epoll(epoll);
-        Ok(())
+        adopted
     }
 
     /// Whether a client has a connection.

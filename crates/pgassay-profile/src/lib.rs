@@ -41,6 +41,7 @@ mod machine;
 mod off_cpu;
 mod perf;
 mod proc;
+mod regular_file;
 mod sampling;
 mod servers;
 mod sessions;

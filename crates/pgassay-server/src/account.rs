@@ -206,8 +206,8 @@ fn run(mut command: Command, input: &[u8], timeout: Duration) -> io::Result<Outp
         .take()
         .map_or(Ok(()), |mut stdin| stdin.write_all(input));
     let outputs = [
-        child.stdout.take().map(read_in_thread),
-        child.stderr.take().map(read_in_thread),
+        child.stdout.take().map(read_in_thread).transpose(),
+        child.stderr.take().map(read_in_thread).transpose(),
     ];
     let output = match collect(&mut child, outputs, deadline) {
         Ok(output) => output,
@@ -238,12 +238,12 @@ fn run(mut command: Command, input: &[u8], timeout: Duration) -> io::Result<Outp
 /// Waits for the end of both outputs and of the command.
 fn collect(
     child: &mut Child,
-    outputs: [Option<Receiver<Vec<u8>>>; 2],
+    outputs: [io::Result<Option<Receiver<Vec<u8>>>>; 2],
     deadline: Instant,
 ) -> io::Result<Output> {
     let late = || io::Error::from(io::ErrorKind::TimedOut);
     let left = || deadline.saturating_duration_since(Instant::now());
-    let [stdout, stderr] = outputs.map(|output| match output {
+    let [stdout, stderr] = outputs.map(|output| match output? {
         Some(output) => output.recv_timeout(left()).map_err(|_| late()),
         None => Ok(Vec::new()),
     });
@@ -262,17 +262,17 @@ fn collect(
 
 /// Reads a pipe to its end, so that its writer never waits, and returns its beginning. The thread
 /// ends with the pipe's last writer.
-fn read_in_thread(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+fn read_in_thread(mut pipe: impl Read + Send + 'static) -> io::Result<Receiver<Vec<u8>>> {
     let (sender, receiver) = channel();
-    thread::spawn(move || {
+    thread::Builder::new().spawn(move || {
         let mut kept = Vec::new();
         // An error ends the output, as the end of the pipe does.
         let _ = pipe.by_ref().take(OUTPUT_BYTES_MAX).read_to_end(&mut kept);
         let _ = io::copy(&mut pipe, &mut io::sink());
         // After the time limit there is no receiver.
         let _ = sender.send(kept);
-    });
-    receiver
+    })?;
+    Ok(receiver)
 }
 
 #[cfg(test)]

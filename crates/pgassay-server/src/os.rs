@@ -211,12 +211,17 @@ pub(crate) fn shared_memory<const N: usize>(segment: &Segment, owner: u32) -> Op
 }
 
 /// Removes a System V segment, if it is still the described one, belongs to `owner`, and no process
-/// uses it.
-pub(crate) fn remove_shared_memory(segment: &Segment, owner: u32) {
-    if segment_state(segment, owner).is_some_and(|state| state.shm_nattch == 0) {
-        // SAFETY: IPC_RMID takes an id and accesses no memory of ours.
-        unsafe { libc::shmctl(segment.id, libc::IPC_RMID, std::ptr::null_mut()) };
+/// uses it. False if a process uses it.
+pub(crate) fn remove_shared_memory(segment: &Segment, owner: u32) -> bool {
+    let Some(state) = segment_state(segment, owner) else {
+        return true;
+    };
+    if state.shm_nattch > 0 {
+        return false;
     }
+    // SAFETY: IPC_RMID takes an id and accesses no memory of ours.
+    unsafe { libc::shmctl(segment.id, libc::IPC_RMID, std::ptr::null_mut()) };
+    true
 }
 
 /// uid of the owner of a System V segment; `None` if it does not exist.

@@ -17,10 +17,14 @@
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::open_dir::OpenDir;
 use crate::os::{self, Pid};
+use crate::waiting::wait_until;
 
+/// Time limit for killed processes to lose their shared memory.
+const DETACH_TIMEOUT: Duration = Duration::from_secs(10);
 const MAGIC: u32 = 679_834_894;
 const DSM_CONTROL_OFFSET_BYTES: usize = 24;
 const HEADER_BYTES: usize = 28;
@@ -65,7 +69,8 @@ impl SharedMemory {
         (word(&header, 0)? == MAGIC).then_some(memory)
     }
 
-    /// Removes the shared memory that still exists and that no process uses.
+    /// Removes the shared memory that still exists and that no process uses. A process that ends loses
+    /// its program first, by which we know it, and its shared memory later: so this waits.
     pub(crate) fn remove(&self) {
         if let Ok(files) = OpenDir::open_trusted(Path::new(FILES)) {
             let control = self.read(&files, self.control);
@@ -74,7 +79,13 @@ impl SharedMemory {
             }
             self.remove_file(&files, self.control);
         }
-        os::remove_shared_memory(&self.segment, self.owner);
+        let remove = || os::remove_shared_memory(&self.segment, self.owner);
+        if !wait_until(DETACH_TIMEOUT, remove) {
+            tracing::warn!(
+                id = self.segment.id,
+                "a process uses a server's shared memory"
+            );
+        }
     }
 
     /// The contents of a segment, if it is a file of the server's user.
@@ -216,6 +227,33 @@ mod tests {
             let removed = removed.join().unwrap();
             assert_eq!(removed, owner == NOBODY, "the segment of user {owner}");
         }
+    }
+
+    /// Regression test: a process that was being killed still had its segment when it had lost its
+    /// program. So it counted as ended, the segment as used, and the segment stayed for ever.
+    #[test]
+    fn the_segment_of_a_process_that_is_just_ending_is_removed() {
+        if os::effective_uid() != 0 {
+            pgassay_test_support::skip("segments of other users", "requires root");
+            return;
+        }
+        let removed = std::thread::spawn(|| {
+            let id = own_segment(NOBODY);
+            // SAFETY: the kernel maps the segment at a free address, which nothing else uses.
+            let address = unsafe { libc::shmat(id, std::ptr::null(), 0) }.addr();
+            let pid = std::process::id();
+            let base = directory_with(&format!("{pid}\n/data\n1\n0\n\n\n0 {id}\n"));
+            let memory = found(base.path(), NOBODY).unwrap();
+            let ending = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(200));
+                // SAFETY: it is the address of the segment, and nothing refers to it.
+                unsafe { libc::shmdt(std::ptr::without_provenance(address)) }
+            });
+            memory.remove();
+            assert_eq!(ending.join().unwrap(), 0);
+            os::owner_of_segment(id).is_none()
+        });
+        assert!(removed.join().unwrap());
     }
 
     /// Creates a segment with a server's header in a new IPC namespace of this thread.

@@ -337,12 +337,18 @@ impl<S: Read + Write> Exchange<S> {
         while !is_enough(collected) {
             // A server that closed the connection may have sent a last message, which explains the
             // failure better than the stream's error does, so reading continues after a failed
-            // write. Only the request itself is flushed: see the module's documentation.
+            // write. After any other error, the server would wait for the rest of the request.
+            // Only the request itself is flushed: see the module's documentation.
             let sent = if std::mem::take(&mut is_first) {
                 self.send()
             } else {
                 self.write_output()
             };
+            if let Err(ExchangeError::Stream(error)) = &sent
+                && !may_be_closed(error)
+            {
+                return sent;
+            }
             let count = match self.stream.read(&mut buffer) {
                 Ok(count) if count > 0 => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -361,6 +367,14 @@ impl<S: Read + Write> Exchange<S> {
         }
         Ok(())
     }
+}
+
+/// Whether a failed write can mean that the server has closed the connection. Errors of a TLS library
+/// have no number of the system.
+fn may_be_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
+    let kinds = [BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected];
+    error.raw_os_error().is_none() || kinds.contains(&error.kind())
 }
 
 /// Notices that the caller has not taken yet.

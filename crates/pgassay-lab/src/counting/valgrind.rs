@@ -1,13 +1,16 @@
 //! Finds valgrind and builds the command line that starts a server under it.
 
 use std::ffi::OsString;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
 
 /// Used if `PATH` is not set.
 const PROGRAMS: &str = "/usr/local/bin:/usr/bin:/bin";
+/// More than any version is long.
+const VERSION_BYTES_MAX: u64 = 4096;
 /// Name of each process's output file without its PID.
 const FILE: &str = "callgrind.out.";
 
@@ -44,19 +47,11 @@ impl Valgrind {
                 "counting instructions requires valgrind, which is not on PATH. Install the package \"valgrind\" (apt install valgrind, dnf install valgrind, apk add valgrind); running it requires no privileges"
             );
         };
-        let output = Command::new(&program)
-            .arg("--version")
-            .stdin(Stdio::null())
-            .output()
-            .with_context(|| format!("cannot run {}", program.display()))?;
-        let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        if !output.status.success() || !version.starts_with("valgrind-") {
-            return Err(anyhow!(
-                "{} --version failed ({}): {}",
-                program.display(),
-                output.status,
-                String::from_utf8_lossy(&output.stderr).trim()
-            ));
+        let (status, version) =
+            version_of(&program).with_context(|| format!("cannot run {}", program.display()))?;
+        if !status.success() || !version.starts_with("valgrind-") {
+            let program = program.display();
+            return Err(anyhow!("{program} --version failed ({status}): {version}"));
         }
         Ok(Self { program, version })
     }
@@ -98,6 +93,27 @@ impl Valgrind {
         words.push(file);
         words
     }
+}
+
+/// How `program --version` ended, and its output. `Command::output` would panic if the system refused
+/// to poll its two pipes.
+fn version_of(program: &Path) -> io::Result<(ExitStatus, String)> {
+    let mut child = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut output = String::new();
+    let read = match &mut child.stdout {
+        Some(stdout) => stdout.take(VERSION_BYTES_MAX).read_to_string(&mut output),
+        None => Ok(0),
+    };
+    // Its status counts, whether or not it could be read.
+    drop(child.stdout.take());
+    let status = child.wait()?;
+    read?;
+    Ok((status, output.trim().to_owned()))
 }
 
 /// The name of a process's output file.

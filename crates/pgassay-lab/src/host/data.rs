@@ -28,7 +28,7 @@ pub fn set_up(
         context.check()?;
         let name = host.make_database(&database.name)?;
         let mut connection = host.connect(&name)?;
-        let _watch = cancel_on_stop(host, &name, connection.as_ref(), context);
+        let _watch = cancel_on_stop(host, &name, connection.as_ref(), context)?;
         run_all(connection.as_mut(), &database.setup, "setup", context)?;
         names.push(name);
     }
@@ -41,15 +41,19 @@ fn cancel_on_stop(
     database: &str,
     connection: &dyn SqlConnection,
     context: &RunContext<'_>,
-) -> Option<CancelWatch> {
-    let (key, closer) = connection.cancel_handle()?;
+) -> Result<Option<CancelWatch>> {
+    let (Some((key, closer)), Some(canceler)) =
+        (connection.cancel_handle(), host.canceler(database))
+    else {
+        return Ok(None);
+    };
     let what = Cancelable {
-        canceler: Arc::new(host.canceler(database)?),
+        canceler: Arc::new(canceler),
         keys: vec![key],
         closer: Some(closer),
         grace: Duration::ZERO,
     };
-    Some(CancelWatch::start(context.interrupt, what))
+    CancelWatch::start(context.interrupt, what).map(Some)
 }
 
 /// Runs pieces of SQL at `key` in the study.
@@ -121,7 +125,7 @@ pub fn reset(
     let mut connection = host
         .connect(place.database)
         .context("cannot connect to reset the data")?;
-    let watch = cancel_on_stop(host, place.database, connection.as_ref(), context);
+    let watch = cancel_on_stop(host, place.database, connection.as_ref(), context)?;
     run_all(connection.as_mut(), resets, "reset", context)?;
     // No thread of it may wake up during the trial.
     drop(watch);

@@ -376,7 +376,7 @@ impl Host for ExternalServer {
         self.made.push(name.clone());
         // template0 is never modified, and no session can block copying it.
         let create = format!("create database {name} template template0");
-        let watch = self.cancel_on_stop();
+        let watch = self.cancel_on_stop()?;
         let created = self.holder.execute(&create);
         drop(watch);
         if created.is_err() {
@@ -515,14 +515,18 @@ impl ExternalServer {
     }
 
     /// Cancels what the long-lived connection executes if the user requests a stop.
-    fn cancel_on_stop(&self) -> Option<CancelWatch> {
+    fn cancel_on_stop(&self) -> Result<Option<CancelWatch>> {
+        let canceler = self.canceler(&self.target.database);
+        let (Some(canceler), Some(key)) = (canceler, self.holder.backend_key()) else {
+            return Ok(None);
+        };
         let what = Cancelable {
-            canceler: Arc::new(self.canceler(&self.target.database)?),
-            keys: vec![self.holder.backend_key()?],
+            canceler: Arc::new(canceler),
+            keys: vec![key],
             closer: self.holder.closer().ok(),
             grace: Duration::ZERO,
         };
-        Some(CancelWatch::start(&self.interrupt, what))
+        CancelWatch::start(&self.interrupt, what).map(Some)
     }
 
     /// Opens a connection that waits up to [`ANSWER_LIMIT`] for each answer.

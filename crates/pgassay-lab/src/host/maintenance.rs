@@ -8,7 +8,7 @@
 //! above the autovacuum thresholds (`relation_needs_vacanalyze`, autovacuum.c). Settings in the study
 //! take precedence, and external servers are never changed.
 
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result};
 use pgassay_model::plan::Plan;
@@ -96,20 +96,24 @@ impl<'a> MaintenanceRunner<'a> {
         let mut threads = Vec::new();
         if decided.checkpoint == within {
             let mut connection = host.connect(host.database())?;
-            threads.push(std::thread::spawn(move || {
-                connection.execute("checkpoint").map_err(Into::into)
-            }));
+            let checkpoint = move || connection.execute("checkpoint").map_err(Into::into);
+            threads.push(started(checkpoint)?);
         }
         if decided.vacuum == within {
             for database in self.servers.databases(server) {
                 let mut connection = host.connect(database)?;
-                threads.push(std::thread::spawn(move || {
+                threads.push(started(move || {
                     run_listed(connection.as_mut(), VACUUM_ALL)
-                }));
+                })?);
             }
         }
         Ok(WithinTrial(threads))
     }
+}
+
+fn started(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<JoinHandle<Result<()>>> {
+    let thread = thread::Builder::new().spawn(work);
+    thread.context("cannot start a thread for maintenance")
 }
 
 /// Maintenance that runs concurrently with a trial's load.

@@ -35,14 +35,17 @@ pub struct PostgresClients {
 
 impl PostgresClients {
     /// Cancels statements of the load if the user requests a stop.
-    fn cancel_on_stop(&self, interrupt: &Interrupt) -> Option<CancelWatch> {
+    fn cancel_on_stop(&self, interrupt: &Interrupt) -> Result<Option<CancelWatch>> {
+        let Some(canceler) = &self.canceler else {
+            return Ok(None);
+        };
         let what = Cancelable {
-            canceler: Arc::clone(self.canceler.as_ref()?),
+            canceler: Arc::clone(canceler),
             keys: self.pool.backends(),
             closer: None,
             grace: STOP_GRACE,
         };
-        Some(CancelWatch::start(interrupt, what))
+        CancelWatch::start(interrupt, what).map(Some)
     }
 }
 
@@ -53,7 +56,7 @@ impl Clients for PostgresClients {
         point: &Point,
         context: &RunContext<'_>,
     ) -> Result<Measurement> {
-        let watch = self.cancel_on_stop(context.interrupt);
+        let watch = self.cancel_on_stop(context.interrupt)?;
         let measured = self.pool.run(length);
         if watch.is_some() && measured.is_err() {
             // A canceled statement is an error of the load.

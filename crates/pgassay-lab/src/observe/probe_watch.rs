@@ -70,7 +70,10 @@ impl<'a> ProbeWatch<'a> {
         let (backends, all) = (&watch.backend_pids, &watch.server_pids);
         watch.before = Some(TotalsReading::take(watch.live, backends, all)?);
         let sampled = probed.filter(|_| is_profiled);
-        watch.waits = sampled.and_then(|it| start_waits(it, clients));
+        watch.waits = match sampled {
+            Some(probed) => start_waits(probed, clients)?,
+            None => None,
+        };
         let postmaster = server.and_then(|it| it.live.as_ref());
         if let Some(live) = postmaster.filter(|_| point.reconnects) {
             let pid = live.postmaster_pid;
@@ -151,11 +154,13 @@ impl Drop for ProbeWatch<'_> {
 }
 
 /// Starts sampling the waits of the pool's backends; `None` if they cannot be sampled.
-fn start_waits(probed: &Probed, clients: &dyn Clients) -> Option<WaitThread> {
-    let probe = probed.waits.clone()?;
+fn start_waits(probed: &Probed, clients: &dyn Clients) -> Result<Option<WaitThread>> {
+    let Some(probe) = probed.waits.clone() else {
+        return Ok(None);
+    };
     // As the server numbers them: pg_stat_activity of a remote server lists PIDs of its own machine.
     let pids = clients.server_pids();
-    Some(WaitThread::start(WaitSampler::new(probe, WAITS_HZ), pids))
+    WaitThread::start(WaitSampler::new(probe, WAITS_HZ), pids).map(Some)
 }
 
 /// The CPU time of the server's processes since `before`, those that have ended included.

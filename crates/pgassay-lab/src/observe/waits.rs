@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -292,10 +292,13 @@ enum WaitSamples {
 
 impl WaitThread {
     /// Starts sampling these processes.
-    pub fn start(mut sampler: WaitSampler, pids: Vec<u32>) -> Self {
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(mut sampler: WaitSampler, pids: Vec<u32>) -> Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&over);
-        let thread = std::thread::spawn(move || {
+        let thread = thread::Builder::new().spawn(move || {
             let mut stretches = Vec::new();
             // Each stretch starts with a sample.
             let length = STRETCH.max(sampler.every);
@@ -309,10 +312,11 @@ impl WaitThread {
             }
             (sampler, stretches)
         });
-        Self {
+        let thread = thread.context("cannot start a thread that samples waits")?;
+        Ok(Self {
             over,
             thread: Some(thread),
-        }
+        })
     }
 
     /// Stops and returns the samples within the trial's window, with wait events named as in this

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use pgassay_model::check::Check;
 use pgassay_profile::{Samples, own_cpu_ns, own_peak_bytes, process_cpu_ns};
 use pgassay_record::activity::{Activity, CatalogActivity, StatementCounters, WatchCost};
@@ -128,7 +128,8 @@ impl LiveWatch {
     /// Reads the sessions until then, or an interrupt, and the server's views once a second.
     ///
     /// # Errors
-    /// The server has stopped, or ended the connection. What was seen so far is kept.
+    /// The server has stopped, or ended the connection, or no thread can be started. What was seen
+    /// so far is kept.
     ///
     /// # Panics
     /// Never: sampling does not panic.
@@ -155,7 +156,9 @@ impl LiveWatch {
             is_last: false,
         };
         let sampled = thread::scope(|scope| {
-            let sampling = scope.spawn(|| sample(source, collector, &plan));
+            let sampling = thread::Builder::new()
+                .spawn_scoped(scope, || sample(source, collector, &plan))
+                .context("cannot start a thread")?;
             let mut due = ticked.map_or(Instant::now() + FIRST_TICK_AFTER, |it| it + TICK_EVERY);
             while !sampling.is_finished() {
                 if interrupt.is_requested() {

@@ -1,7 +1,8 @@
 //! The threads of a run: start them together and collect their CPU usage.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Barrier, Mutex};
+use std::sync::{Barrier, Mutex, OnceLock};
 
 use crate::clock;
 use crate::driver::{self, Driver as _, Io};
@@ -15,6 +16,8 @@ pub(super) struct Start {
     pub settle_ns: u64,
     pub measure_ns: Option<u64>,
     pub barrier: Barrier,
+    /// Set before the barrier: false if a thread could not be started, which it would wait for.
+    pub all_exist: OnceLock<bool>,
     pub wants_uring: bool,
     /// Whether to account for delays in the client threads.
     pub keeps_account: bool,
@@ -28,17 +31,25 @@ pub(super) fn run_all(
     shared: &WorkerShared<'_>,
     start: &Start,
 ) -> Result<(Vec<ThreadUsage>, u32), LoadError> {
-    let ran: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = workers
+    let ran = std::thread::scope(|scope| {
+        let threads: Result<Vec<_>, _> = workers
             .iter_mut()
-            .map(|worker| scope.spawn(|| run_one(worker, shared, start)))
+            .map(|worker| {
+                let run = || match start.all_exist.wait() {
+                    true => run_one(worker, shared, start),
+                    false => Ok((ThreadUsage::default(), 0)),
+                };
+                std::thread::Builder::new().spawn_scoped(scope, run)
+            })
             .collect();
-        let joined = threads.into_iter().map(|thread| match thread.join() {
+        start.all_exist.get_or_init(|| threads.is_ok());
+        let joined = threads.map_err(no_thread)?.into_iter();
+        let joined = joined.map(|thread| match thread.join() {
             Ok(ran) => ran,
             Err(panic) => std::panic::resume_unwind(panic),
         });
-        joined.collect()
-    });
+        Ok::<Vec<_>, LoadError>(joined.collect())
+    })?;
     let mut usages = Vec::new();
     let mut unfinished = 0;
     for one in ran {
@@ -47,6 +58,14 @@ pub(super) fn run_all(
         unfinished += left;
     }
     Ok((usages, unfinished))
+}
+
+/// The system's refusal to start one more thread.
+pub(super) fn no_thread(source: io::Error) -> LoadError {
+    LoadError::System {
+        what: "start a client thread",
+        source,
+    }
 }
 
 fn run_one(

@@ -211,7 +211,10 @@ impl Driver for EpollDriver {
 
     #[inline]
     fn send(&mut self, client: usize, bytes: &[u8]) -> io::Result<usize> {
-        let socket = &mut self.sockets[client];
+        // After a failed hand-over there may be no client.
+        let Some(socket) = self.sockets.get_mut(client) else {
+            return Ok(bytes.len());
+        };
         let Some(fd) = &socket.fd else {
             return Ok(bytes.len());
         };

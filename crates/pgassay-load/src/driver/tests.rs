@@ -69,6 +69,19 @@ fn reads_until_the_connection_ends() {
     });
 }
 
+/// Regression test: a run panicked at its end if no epoll instance could be created for its
+/// connections.
+#[test]
+fn a_driver_that_lost_its_connections_drops_what_is_sent() {
+    on_both(|mut driver, _theirs| {
+        match &mut driver {
+            Io::Epoll(driver) => drop(driver.take_connections()),
+            Io::Uring(driver) => drop(driver.take_connections().unwrap()),
+        }
+        assert_eq!(driver.send(0, b"terminate").unwrap(), 9);
+    });
+}
+
 #[test]
 fn reads_more_than_one_buffer() {
     on_both(|mut driver, mut theirs| {

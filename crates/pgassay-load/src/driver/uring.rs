@@ -444,7 +444,8 @@ impl Driver for UringDriver {
 
     #[inline]
     fn send(&mut self, client: usize, bytes: &[u8]) -> io::Result<usize> {
-        let Some(slot) = self.clients[client] else {
+        // After a failed hand-over there may be no client.
+        let Some(&Some(slot)) = self.clients.get(client) else {
             return Ok(bytes.len());
         };
         if self.slots[slot].submission == self.submission {

@@ -7,9 +7,13 @@
 use crate::proc::cpu::ticks_per_second;
 use crate::proc::files::ProcessStat;
 use crate::proc::role::Role;
+use crate::regular_file;
 use std::fs;
 use std::io;
 use std::path::Path;
+
+/// More than `PG_VERSION` has in any version.
+const VERSION_BYTES_MAX: u64 = 64;
 
 /// Why a process cannot be profiled as part of a server.
 #[derive(Debug, thiserror::Error)]
@@ -129,7 +133,8 @@ fn is_postgres(command: &str) -> bool {
 }
 
 fn major(postmaster_pid: u32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{postmaster_pid}/cwd/PG_VERSION")).ok()?;
+    let path = format!("/proc/{postmaster_pid}/cwd/PG_VERSION");
+    let text = regular_file::read_small(Path::new(&path), VERSION_BYTES_MAX).ok()?;
     let major = text.trim();
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     major.split('.').all(is_number).then(|| major.to_owned())

@@ -12,6 +12,10 @@ use std::io::{self, Read, Seek};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::regular_file;
+
+/// The longest file whose checksum is computed: longer than debugging information is.
+const DEBUG_BYTES_MAX: u64 = 4 << 30;
 const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
 
 /// An object's references to its debug file.
@@ -32,7 +36,8 @@ pub(crate) fn open(pid: u32, object: &Path, links: DebugLinks<'_>) -> Option<Fil
         candidates.find_map(|path| {
             let mut file = open_seen_by(pid, &path)?;
             // A debug file of another build would give wrong names.
-            let is_it = crc32(&mut file).ok()? == checksum && file.rewind().is_ok();
+            let is_short = file.metadata().ok()?.len() <= DEBUG_BYTES_MAX;
+            let is_it = is_short && crc32(&mut file).ok()? == checksum && file.rewind().is_ok();
             is_it.then_some(file)
         })
     })
@@ -41,7 +46,8 @@ pub(crate) fn open(pid: u32, object: &Path, links: DebugLinks<'_>) -> Option<Fil
 fn open_seen_by(pid: u32, path: &Path) -> Option<File> {
     let mut inside = PathBuf::from(format!("/proc/{pid}/root"));
     inside.push(path.strip_prefix("/").ok()?);
-    File::open(inside).or_else(|_| File::open(path)).ok()
+    let file = regular_file::open(&inside).or_else(|_| regular_file::open(path));
+    file.ok()
 }
 
 fn build_id_path(build_id: &[u8]) -> Option<PathBuf> {

@@ -6,6 +6,7 @@
 //! function.
 
 use crate::proc::maps::{MappedFile, Mapping, VDSO};
+use crate::regular_file;
 use crate::unwind::debug_file::{self, DebugLinks};
 use crate::unwind::symbols::{RawSymbol, SymbolBinding, SymbolTable};
 use framehop::ExplicitModuleSectionInfo;
@@ -94,7 +95,7 @@ impl ObjectFile {
 
     /// Reads an object file on disk.
     pub fn read(path: &Path) -> Result<Self, ObjectError> {
-        let file = File::open(path).map_err(|source| ObjectError::Open {
+        let file = regular_file::open(path).map_err(|source| ObjectError::Open {
             path: path.to_owned(),
             source,
         })?;
@@ -331,20 +332,20 @@ fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<File> {
             "/proc/{pid}/map_files/{:x}-{:x}",
             mapping.start, mapping.end
         );
-        return File::open(range).or_else(|refused| {
+        return regular_file::open(range.as_ref()).or_else(|refused| {
             let exe = format!("/proc/{pid}/exe");
             let linked = std::fs::read_link(&exe)?;
             match MappedFile::from_kernel(&linked.to_string_lossy(), *device, *inode) {
-                Some(file) if file == mapping.file => File::open(exe),
+                Some(file) if file == mapping.file => regular_file::open(exe.as_ref()),
                 _ => Err(refused),
             }
         });
     }
     let mut inside = PathBuf::from(format!("/proc/{pid}/root"));
     inside.push(path.strip_prefix("/").unwrap_or(path));
-    File::open(&inside).or_else(|refused| {
+    regular_file::open(&inside).or_else(|refused| {
         // By path in our own root, where it may be another file.
-        let file = File::open(path)?;
+        let file = regular_file::open(path)?;
         let is_same = file.metadata()?.ino() == *inode;
         if is_same { Ok(file) } else { Err(refused) }
     })

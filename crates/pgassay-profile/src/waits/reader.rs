@@ -121,16 +121,18 @@ impl WaitReader {
         holder.query(&format!("select {lock}"))?;
         let statement = format!("select {lock}");
         let (locked, waiter) = thread::scope(|scope| {
-            let waiting = scope.spawn(move || {
-                let answer = waiter.query(&statement).map(drop);
-                (answer, waiter)
-            });
+            let waiting = thread::Builder::new()
+                .spawn_scoped(scope, move || {
+                    let answer = waiter.query(&statement).map(drop);
+                    (answer, waiter)
+                })
+                .map_err(|source| WaitError::Unreadable { pid, source })?;
             let places = places(pid, pointer, known.advisory, &open);
             let unlock = lock.replace("_lock", "_unlock");
             let released = holder.query(&format!("select {unlock}"));
             let (answer, waiter) = waiting.join().expect("asking the server does not panic");
-            (released.and(answer).and(Ok(places)), waiter)
-        });
+            Ok::<_, WaitError>((released.and(answer).and(Ok(places)), waiter))
+        })?;
         let places = places(pid, pointer, known.idle, &locked??)?;
         drop(waiter);
         match places[..] {

@@ -4,6 +4,7 @@
 
 mod connecting;
 mod conninfo;
+mod failed_writes;
 mod replies;
 mod server;
 mod targets;

@@ -367,3 +367,33 @@ fn a_type_name_has_one_meaning() {
     known.retain(|_, places| places.len() > 1);
     assert!(known.is_empty(), "{known:#?}");
 }
+
+/// `thread::spawn` panics if the system refuses a thread, and `Command::output` if it refuses to poll.
+#[test]
+fn threads_and_programs_are_started_without_a_panic() {
+    const PANICKING: [&str; 4] = [
+        "thread::spawn(",
+        "scope.spawn(",
+        "wait_with_output(",
+        ").output()",
+    ];
+    let mut found = Vec::new();
+    for (path, lines) in product_code() {
+        if ["xtask", "test-support"]
+            .iter()
+            .any(|it| path.display().to_string().contains(it))
+        {
+            continue;
+        }
+        for (number, line) in lines {
+            let is_chain = line.trim_start().starts_with(".output()");
+            if is_chain || PANICKING.iter().any(|it| line.contains(it)) {
+                found.push(format!("{}:{number}: {}", path.display(), line.trim()));
+            }
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "use thread::Builder, or read a pipe: {found:#?}"
+    );
+}

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use pgassay_test_support::os::{is_root, kill};
+use pgassay_test_support::os::{is_root, kill, refuse};
 use pgassay_test_support::{
     Finished, SMALL_STUDY, Scratch, SmallDisk, copy_program, not_applicable, servers, skip,
     wait_for_exit, wait_within,
@@ -289,5 +289,58 @@ fn without_permission_to_sample_the_study_runs_and_names_the_fix() {
         finished.stdout.contains("perf_event_paranoid"),
         "{finished:?}"
     );
+    scratch.assert_nothing_left();
+}
+
+/// Regression test: it was a panic.
+#[test]
+fn a_thread_that_the_system_refuses_is_an_error_and_not_a_panic() {
+    let Some(server) = servers::start("18") else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let dsn = server.conninfo();
+    let study = scratch.study(SMALL_STUDY).display().to_string();
+    let script = scratch.path().join("one.sql").display().to_string();
+    fs::write(&script, "select 1;").expect("a script");
+    let table = [
+        (
+            vec![
+                "bench", "-n", "-c", "2", "-j", "2", "-t", "1", "-f", &script, &dsn,
+            ],
+            "cannot start a client thread",
+        ),
+        (
+            vec!["bench", "-n", "-P", "1", "-t", "1", "-f", &script, &dsn],
+            "cannot start a",
+        ),
+        (vec!["run", &study], "Resource temporarily unavailable"),
+    ];
+    for (arguments, words) in table {
+        let mut command = scratch.command();
+        command.args(&arguments);
+        refuse(
+            &mut command,
+            &[libc::SYS_clone, libc::SYS_clone3],
+            libc::EAGAIN,
+        );
+        let finished = Finished::of(&command.output().expect("the program runs"));
+        assert_eq!(finished.code, Some(1), "{arguments:?}: {finished:?}");
+        assert!(
+            finished.stderr.contains(words),
+            "{arguments:?}: {finished:?}"
+        );
+    }
+    // Without its thread, only the sessions are missing.
+    let mut command = scratch.command();
+    command.args(["profile", "--duration", "100ms", "--dsn", &dsn]);
+    refuse(
+        &mut command,
+        &[libc::SYS_clone, libc::SYS_clone3],
+        libc::EAGAIN,
+    );
+    let finished = Finished::of(&command.output().expect("the program runs"));
+    assert!(finished.code.is_some_and(|code| code <= 1), "{finished:?}");
+    assert!(!finished.stderr.contains("panicked"), "{finished:?}");
     scratch.assert_nothing_left();
 }

@@ -369,12 +369,14 @@ fn measure(
     let (running, done) = mpsc::channel();
     let ran = std::thread::scope(|scope| {
         if let Some(every_s) = settings.progress_s {
-            scope.spawn(move || progress::report_progress(common, every_s, &done));
+            let report = move || progress::report_progress(common, every_s, &done);
+            let thread = std::thread::Builder::new().spawn_scoped(scope, report);
+            thread.map_err(|error| fatal(&format!("cannot start a thread: {error}")))?;
         }
         let ran = pool.run(&window);
         drop(running);
-        ran
-    });
+        Ok::<_, Exit>(ran)
+    })?;
     ran.map_err(|error| {
         let Some(client) = client_of(&error) else {
             return fatal(&error.to_string());

@@ -1,6 +1,7 @@
 //! Profiles a server on this machine: stack samples, exact CPU totals and transactions.
 
 use std::collections::BTreeMap;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -19,7 +20,7 @@ use pgassay_profile::{
 use pgassay_record::observation::{self, Observation, SCHEMA};
 
 use super::connection::{self, LocalConnection, OWN_TRANSACTIONS};
-use super::sessions::{SessionsToWatch, ended_early};
+use super::sessions::{SessionsToWatch, result_of};
 use crate::checks;
 
 /// How often the server's processes and their CPU totals are read. What a process uses between the
@@ -92,12 +93,12 @@ impl ProfilingSession {
             sampler.start()?;
         }
         let until = Instant::now() + self.duration;
-        let incomplete = std::thread::scope(|scope| {
-            let watching = watch
-                .as_mut()
-                .map(|watch| scope.spawn(|| watch.run_until(until, interrupt)));
+        let incomplete = thread::scope(|scope| {
+            let watching = watch.as_mut().map(|watch| {
+                thread::Builder::new().spawn_scoped(scope, || watch.run_until(until, interrupt))
+            });
             self.keep_reading(&mut log, waits.as_mut(), until, interrupt);
-            watching.and_then(|it| ended_early(it.join().expect("watching does not panic")))
+            watching.and_then(result_of)
         });
         let samples = sampler.as_ref().map(Sampler::stop).transpose()?;
         let after = self.transactions_without(watch.as_ref())?;

@@ -22,7 +22,7 @@ use pgassay_profile::{Access, ActivitySampler, WaitLog};
 use pgassay_record::observation::{Observation, SCHEMA, Subject};
 
 use super::connection::{OWN_TRANSACTIONS, RemoteServer, transactions};
-use super::sessions::{SessionsToWatch, ended_early};
+use super::sessions::{SessionsToWatch, result_of};
 use crate::checks;
 
 /// Samples the server until the time is over or the user interrupts it.
@@ -53,12 +53,11 @@ pub fn observe(
     }
     let until = Instant::now() + duration;
     let (asked, incomplete) = thread::scope(|scope| {
-        let watching = watch
-            .as_mut()
-            .map(|watch| scope.spawn(|| watch.run_until(until, interrupt)));
+        let watching = watch.as_mut().map(|watch| {
+            thread::Builder::new().spawn_scoped(scope, || watch.run_until(until, interrupt))
+        });
         let asked = sample_activity(&mut activity, &own_pids, duration, interrupt);
-        let watched = watching.map(|it| it.join().expect("watching does not panic"));
-        (asked, watched.and_then(ended_early))
+        (asked, watching.and_then(result_of))
     });
     let asked = asked.with_context(no_activity)?;
     activity.exchange().query("rollback")?;

@@ -1,8 +1,10 @@
 //! Watches the sessions while the server's processes are profiled.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::thread::ScopedJoinHandle;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use pgassay_lab::watch::{LiveWatch, WatchOptions, WatchedServer};
 use pgassay_model::check::Check;
 use pgassay_profile::LiveServer;
@@ -59,7 +61,7 @@ impl SessionsToWatch {
 }
 
 /// The outcome of a watch that can end early: what it saw remains.
-pub fn ended_early(result: Result<()>) -> Option<Check> {
+fn ended_early(result: Result<()>) -> Option<Check> {
     let error = result.err()?;
     Some(Check {
         name: "sessions".to_owned(),
@@ -69,6 +71,13 @@ pub fn ended_early(result: Result<()>) -> Option<Check> {
         )),
         fix: None,
     })
+}
+
+/// Waits for the thread that reads the sessions, if it could be started.
+pub fn result_of(thread: io::Result<ScopedJoinHandle<'_, Result<()>>>) -> Option<Check> {
+    let joined = |thread: ScopedJoinHandle<'_, _>| thread.join().expect("watching does not panic");
+    let result = thread.context("cannot start a thread").and_then(joined);
+    ended_early(result)
 }
 
 fn not_watched(error: &anyhow::Error) -> Check {

@@ -65,7 +65,9 @@ where
     let (sender, messages) = sync_channel(1);
     std::thread::scope(|scope| {
         let of_thread = shared.clone();
-        let watching = scope.spawn(move || watch(open, &of_thread, &sender));
+        let watching = std::thread::Builder::new()
+            .spawn_scoped(scope, move || watch(open, &of_thread, &sender))
+            .context("cannot start a thread")?;
         let result = show(state, &messages, &shared);
         shared.interrupt.flag().store(true, Ordering::Relaxed);
         drop(messages);
