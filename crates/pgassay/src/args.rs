@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use pgassay_lab::ServerOptions;
-use pgassay_model::study::HumanDuration;
+use pgassay_model::study::{HumanDuration, Percentage};
 use pgassay_report::ExportFormat;
 
 /// When output is colored.
@@ -219,6 +219,11 @@ pub struct ChoiceArgs {
     /// comparison ends as soon as it has a verdict.
     #[arg(long, value_name = "N")]
     pub pairs: Option<u32>,
+
+    /// Measure until the 95% interval is within ±1%, for example, whatever the verdict: a figure to publish.
+    /// A first stage, as long as --length, determines how many server starts this takes.
+    #[arg(long, value_name = "N%", conflicts_with = "pairs")]
+    pub half_width: Option<Percentage>,
 
     /// End after this time (2min) with the verdicts so far, not including setup. Their intervals remain valid.
     #[arg(long, value_name = "TIME", conflicts_with = "pairs")]

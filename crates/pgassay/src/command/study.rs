@@ -110,6 +110,7 @@ pub fn overrides(found: &LoadedStudy, choice: &ChoiceArgs) -> Result<Overrides> 
         length: choice.length,
         quick: choice.quick,
         pairs: choice.pairs,
+        half_width: choice.half_width,
         max_time: choice.max_time,
         gate_limit_percent: None,
         clients: choice.clients.clone(),
@@ -190,6 +191,7 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
     let most = match schedule.stopping {
         StoppingRule::AllBlocks => "",
         StoppingRule::Sequential => "at most ",
+        StoppingRule::Precision => "in the first stage ",
     };
     writeln!(
         out,
@@ -217,6 +219,12 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
         seconds(plan.measurement_us()),
         seconds(plan.estimated_us())
     )?;
+    if let Some(wanted) = schedule.half_width_percent {
+        writeln!(
+            out,
+            "then a second stage of timed trials, until the intervals of throughput are within \u{b1}{wanted}%"
+        )?;
+    }
     if plan.servers.iter().any(|server| server.dsn.is_none()) {
         let restarts = match schedule.blocks_per_server_start {
             0 => "never".to_owned(),

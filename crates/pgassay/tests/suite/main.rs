@@ -15,6 +15,7 @@ mod external_server;
 mod faults;
 mod founding_scripts;
 mod gate;
+mod half_width;
 mod initialization;
 mod language;
 mod own_server;
