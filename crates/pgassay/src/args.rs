@@ -348,6 +348,28 @@ pub struct JsonArgs {
 /// The subcommands of `pgassay study`.
 #[derive(Debug, Subcommand)]
 pub enum StudyCommand {
+    /// Ask a few questions and write a study file.
+    New(NewArgs),
+    #[command(flatten)]
+    Existing(ExistingStudyCommand),
+}
+
+/// Flags of `pgassay study new`.
+#[derive(Debug, Args)]
+pub struct NewArgs {
+    /// File to write; `-` is stdout [default: asks, and suggests study.toml]. An existing file is replaced
+    /// only if you agree, on a terminal.
+    pub file: Option<PathBuf>,
+
+    /// Ask nothing, and take the default of every question. If stdin is not a terminal, its lines are the
+    /// answers, and the questions without a line get their defaults.
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// The subcommands of `pgassay study` for a study that there is.
+#[derive(Debug, Subcommand)]
+pub enum ExistingStudyCommand {
     /// Check a study file: its keys, names, parameters and scripts.
     Check {
         /// Study file, or name of a built-in study.

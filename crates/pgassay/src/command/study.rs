@@ -12,13 +12,13 @@ use pgassay_model::study::{HumanDuration, StudySource};
 use pgassay_server::VersionRequest;
 use pgassay_wire::conninfo::split_secrets;
 
-use crate::args::{ChoiceArgs, StudyCommand};
+use crate::args::{ChoiceArgs, ExistingStudyCommand};
 use crate::catalog;
 
 /// Runs one of the subcommands.
-pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
+pub fn study(command: &ExistingStudyCommand, out: &mut impl Write) -> Result<()> {
     match command {
-        StudyCommand::Check { study } => {
+        ExistingStudyCommand::Check { study } => {
             let PlannedStudy {
                 found, plan, notes, ..
             } = planned(study, &ChoiceArgs::default())?;
@@ -34,7 +34,7 @@ pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
                 plural(plan.servers.len())
             )?;
         }
-        StudyCommand::Plan {
+        ExistingStudyCommand::Plan {
             study,
             choice,
             json,
@@ -46,10 +46,10 @@ pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
                 print_plan(&plan, &found.source, out)?;
             }
         }
-        StudyCommand::Show { study } => {
+        ExistingStudyCommand::Show { study } => {
             out.write_all(catalog::find(study)?.source.text.as_bytes())?;
         }
-        StudyCommand::Schema => out.write_all(pgassay_report::study_schema().as_bytes())?,
+        ExistingStudyCommand::Schema => out.write_all(pgassay_report::study_schema().as_bytes())?,
     }
     Ok(())
 }

@@ -30,6 +30,7 @@ mod resume;
 mod server_files;
 mod shipped;
 mod study_keys;
+mod study_new;
 mod study_to_answer;
 mod terminal;
 mod timing_command;
