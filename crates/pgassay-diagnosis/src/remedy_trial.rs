@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use pgassay_model::plan::{Plan, Point, PointId, Schedule};
+use pgassay_model::plan::{Plan, Point, PointId, Schedule, StoppingRule};
 use pgassay_model::study::DriverKind;
 use pgassay_record::finding::Finding;
 use pgassay_record::remedy::RemedyVariant;
@@ -94,6 +94,12 @@ fn plan(
         points: Vec::new(),
         schedule: Schedule {
             gate_limit_percent: None,
+            // Whether a fix helps is a verdict.
+            half_width_percent: None,
+            stopping: match first.schedule.stopping {
+                StoppingRule::Precision => StoppingRule::Sequential,
+                other => other,
+            },
             ..first.schedule
         },
     };

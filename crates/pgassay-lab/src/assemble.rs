@@ -90,9 +90,10 @@ pub fn assemble(
     Ok(run)
 }
 
-/// Whether all trials ran that were to run: all of the plan, or those that its verdicts required.
+/// Whether all trials ran that were to run: all of the plan, or those that its verdicts or its half-width
+/// required.
 fn is_complete(plan: &Plan, trials: &[Trial], ended_early: Option<&anyhow::Error>) -> bool {
-    if plan.schedule.stopping == StoppingRule::Sequential {
+    if plan.schedule.stopping != StoppingRule::AllBlocks {
         return ended_early.is_none();
     }
     // The plan does not know whether the processor has hardware counters.

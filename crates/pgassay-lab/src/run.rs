@@ -15,11 +15,12 @@ use crate::event::LabEvent;
 use crate::external;
 use crate::host::{MaintenanceRunner, Servers};
 use crate::load::LoadDriver;
+use crate::planned_scheduler::scheduler_of;
 use crate::raw_results::RawResults;
 use crate::real_equipment::RealEquipment;
 use crate::replay::{EarlierResults, PendingBlock, Replay};
 use crate::run_context::RunContext;
-use crate::scheduler::{Scheduler, scheduler_of};
+use crate::scheduler::Scheduler;
 use crate::system_env::unix_us;
 use crate::trial_runner::TrialRunner;
 
@@ -209,11 +210,15 @@ fn serve(
     let plan = runner.plan;
     let events = runner.context.events;
     let blocks_max = replay.blocks_max();
+    // After the first of two stages, timed trials follow.
+    let further = u64::from(blocks_max.saturating_sub(plan.schedule.blocks));
+    let further = further * plan.points.len() as u64 * u64::from(plan.schedule.timed());
     let total = if runner.has_hardware_counters() {
         plan.trials()
     } else {
         u64::from(plan.schedule.blocks * plan.trials_per_block())
     };
+    let total = total + further;
     events.event(&LabEvent::TrialsBegin { total });
     let start = plan.server_start(first.block.number);
     let mut is_cold = true;

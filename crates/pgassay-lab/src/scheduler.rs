@@ -1,10 +1,7 @@
 //! Decides which block comes next, and when a run ends.
 
-use pgassay_account::comparison::RunningComparisons;
 use pgassay_model::plan::{Plan, Round};
 use pgassay_model::trial::Trial;
-
-use crate::sequential_blocks::SequentialBlocks;
 
 /// The rounds to run next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,20 +21,12 @@ pub trait Scheduler {
     /// Takes note of the trials of the block that ended.
     fn block_ended(&mut self, trials: &[Trial]);
 
-    /// The number of blocks that it will run at most.
+    /// The number of blocks that it will run at most, as far as is known.
     fn blocks_max(&self) -> u32;
 
     /// What is known after the block that ended, in a sentence for the user; `None` if there is nothing new.
     fn progress(&self) -> Option<String> {
         None
-    }
-}
-
-/// The scheduler that a plan asks for.
-pub fn scheduler_of(plan: &Plan) -> Box<dyn Scheduler + '_> {
-    match RunningComparisons::of(plan) {
-        Some(running) => Box::new(SequentialBlocks::new(plan, running)),
-        None => Box::new(FixedBlocks::of(plan)),
     }
 }
 

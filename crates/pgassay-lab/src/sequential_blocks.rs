@@ -6,10 +6,8 @@ use pgassay_account::comparison::{RunningComparisons, ends_unit};
 use pgassay_model::plan::Plan;
 use pgassay_model::trial::Trial;
 
+use crate::elapsed_time::ElapsedTime;
 use crate::scheduler::{Block, Scheduler};
-
-/// A longer pause between two trials is that of a run that was continued, and does not count as elapsed.
-const PAUSE_US_MAX: i64 = 60_000_000;
 
 /// Runs a condition as long as one of its comparisons is open. All open conditions take part in every block:
 /// a server start costs more than their trials.
@@ -19,9 +17,7 @@ pub struct SequentialBlocks<'a> {
     running: RunningComparisons<'a>,
     next: u32,
     open: BTreeSet<usize>,
-    /// Time since the begin of the first trial, without long pauses, and the begin of the last trial, both µs.
-    elapsed_us: i64,
-    last_us: Option<i64>,
+    elapsed: ElapsedTime,
     /// Whether a unit ended with the last block.
     ends_unit: bool,
 }
@@ -34,15 +30,14 @@ impl<'a> SequentialBlocks<'a> {
             running,
             next: 0,
             open: (0..plan.conditions.len()).collect(),
-            elapsed_us: 0,
-            last_us: None,
+            elapsed: ElapsedTime::default(),
             ends_unit: false,
         }
     }
 
     fn is_out_of_time(&self) -> bool {
         let max_us = self.plan.schedule.max_time_us;
-        max_us.is_some_and(|max_us| self.elapsed_us.cast_unsigned() >= max_us)
+        max_us.is_some_and(|max_us| self.elapsed.us() >= max_us)
     }
 }
 
@@ -67,9 +62,7 @@ impl Scheduler for SequentialBlocks<'_> {
         };
         self.next = self.next.max(first.block + 1);
         for trial in trials {
-            let pause_us = self.last_us.map_or(0, |last_us| trial.started_us - last_us);
-            self.elapsed_us += pause_us.clamp(0, PAUSE_US_MAX);
-            self.last_us = Some(trial.started_us);
+            self.elapsed.add(trial);
         }
         self.running.add_block(first.block, trials);
         self.ends_unit = ends_unit(self.plan, first.block);
@@ -118,7 +111,7 @@ mod tests {
     use pgassay_model::trial::{ClientTotals, Latency, TrialKind};
 
     use super::*;
-    use crate::scheduler::scheduler_of;
+    use crate::planned_scheduler::scheduler_of;
 
     fn planned(max_time: Option<&str>) -> Plan {
         let source = StudySource {

@@ -25,12 +25,13 @@ const CONNECTIONS_NOTICEABLE: u32 = 32;
 
 /// How many trials ended before the run did.
 fn ended_after(run: &Run, error: &anyhow::Error) -> String {
-    let most = match run.plan.schedule.stopping {
-        StoppingRule::AllBlocks => "",
-        StoppingRule::Sequential => "at most ",
-    };
     let (ended, all) = (run.trials.len(), run.plan.trials());
-    format!("ended after {ended} of {most}{all} trials: {error:#}")
+    let of = match run.plan.schedule.stopping {
+        StoppingRule::AllBlocks => format!(" of {all}"),
+        StoppingRule::Sequential => format!(" of at most {all}"),
+        StoppingRule::Precision => String::new(),
+    };
+    format!("ended after {ended}{of} trials: {error:#}")
 }
 
 /// All warnings of a run.

@@ -13,6 +13,7 @@ mod evidence;
 mod expectations;
 mod export;
 pub mod gate;
+mod half_width;
 mod html;
 mod instructions;
 mod json;

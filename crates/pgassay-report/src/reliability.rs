@@ -6,7 +6,7 @@ use pgassay_account::comparison::{
 };
 use pgassay_record::run::Run;
 
-use crate::number;
+use crate::{half_width, number};
 
 /// The footnote mark of a comparison, see [`footnotes`]; empty for most.
 pub(crate) fn mark(comparison: &Comparison) -> &'static str {
@@ -126,7 +126,7 @@ pub(crate) fn basis(run: &Run) -> Option<String> {
     let all: Vec<Basis> = run.comparisons.iter().filter_map(|it| it.basis).collect();
     let first = all.first()?;
     let mut parts = Vec::new();
-    if first.comparisons > 1 {
+    if first.comparisons > 1 && first.first_stage_units.is_none() {
         parts.push(format!(
             "Corrected for multiple comparisons (Holm): over all {} comparisons, the probability of any false “faster” \
              or “slower” is at most 5%, and that of any false “equivalent” is also at most 5%.",
@@ -139,6 +139,7 @@ pub(crate) fn basis(run: &Run) -> Option<String> {
     if let Some(units_max) = first.units_max {
         parts.push(sequential_basis(by_starts, units_max));
     }
+    parts.extend(half_width::basis(run, &all));
     parts.push(match (by_starts, fewest) {
         (true, _) if most > fewest => format!(
             "Intervals are computed from {fewest} to {most} server starts, each represented by the mean of its pairs."

@@ -310,12 +310,12 @@ fn time_measured(run: &Run) -> String {
     )
 }
 
-/// The number of blocks: of the plan, or those that a sequential run took.
+/// The number of blocks: of the plan, or those that a run without a fixed number of pairs took.
 pub(crate) fn blocks_run(run: &Run) -> u64 {
     let schedule = &run.plan.schedule;
     match schedule.stopping {
         StoppingRule::AllBlocks => u64::from(schedule.blocks),
-        StoppingRule::Sequential => {
+        StoppingRule::Sequential | StoppingRule::Precision => {
             let last = run.trials.iter().map(|it| it.block).max();
             last.map_or(0, |last| u64::from(last) + 1)
         }

@@ -36,13 +36,11 @@ pub enum StatsError {
         /// Its value.
         value: f64,
     },
-    /// The pilot of a two-stage procedure has fewer than two pairs, or more than there are.
-    #[error("the pilot has {pilot} of {pairs} pairs; it needs at least 2 of them")]
-    InvalidPilot {
-        /// Number of pairs in the pilot.
-        pilot: usize,
-        /// Number of all pairs.
-        pairs: usize,
+    /// The first of two stages has fewer than two units.
+    #[error("the first stage has {units} units; it needs at least 2")]
+    FirstStage {
+        /// Number of units in the first stage.
+        units: usize,
     },
     /// Pairs beyond the last planned analysis of a comparison.
     #[error(

@@ -10,7 +10,7 @@
 //! - [`SequentialMatrix`]: several comparisons with one error rate, and which gets the next block;
 //! - [`GateRule`]: regression, pass or cannot tell, given a limit;
 //! - [`Prospect`], [`GateProspect`], [`DecidableEffects`]: what can be decided, before the run;
-//! - [`stein_pairs`], [`stein_interval`]: an interval of a wanted half-width.
+//! - [`PrecisionComparison`]: an interval of a wanted half-width, in two stages.
 //!
 //! The loop of one comparison:
 //!
@@ -86,7 +86,7 @@ pub use futility::{FUTILE_BELOW, Outlook};
 pub use gate::{GateAnswer, GateRule};
 pub use matrix::{MatrixCell, NextBlock, SequentialMatrix};
 pub use power::{DecidableEffects, GateProspect, Prospect};
-pub use precision::{stein_interval, stein_pairs};
+pub use precision::{PrecisionComparison, PrecisionEstimate, PrecisionPlan};
 pub use verdict::SequentialVerdict;
 
 #[cfg(test)]

@@ -66,7 +66,8 @@ impl EquivalenceMargin {
         self.half_width_log
     }
 
-    fn holds(self, interval: &Interval) -> bool {
+    /// Whether the whole interval lies within the margin.
+    pub fn holds(self, interval: &Interval) -> bool {
         self.half_width_log > 0.0 && interval.low >= self.low() && interval.high <= self.high()
     }
 }

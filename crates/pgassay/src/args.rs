@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use pgassay_lab::ServerOptions;
-use pgassay_model::study::HumanDuration;
+use pgassay_model::study::{HumanDuration, Percentage};
 use pgassay_report::ExportFormat;
 
 /// When output is colored.
@@ -222,6 +222,11 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "N")]
     pub pairs: Option<u32>,
 
+    /// Measure until the 95% interval is within ±1%, for example, whatever the verdict: a figure to publish.
+    /// A first stage, as long as --length, determines how many server starts this takes.
+    #[arg(long, value_name = "N%", conflicts_with = "pairs")]
+    pub half_width: Option<Percentage>,
+
     /// Stop this long after the first trial begins (such as 2min), and report the verdicts reached so far.
     /// Their intervals remain valid.
     #[arg(long, value_name = "TIME", conflicts_with = "pairs")]
@@ -348,6 +353,28 @@ pub struct JsonArgs {
 /// The subcommands of `pgassay study`.
 #[derive(Debug, Subcommand)]
 pub enum StudyCommand {
+    /// Ask a few questions and write a study file.
+    New(NewArgs),
+    #[command(flatten)]
+    Existing(ExistingStudyCommand),
+}
+
+/// Flags of `pgassay study new`.
+#[derive(Debug, Args)]
+pub struct NewArgs {
+    /// File to write; `-` is stdout [default: asks, and suggests study.toml]. An existing file is replaced
+    /// only if you agree, on a terminal.
+    pub file: Option<PathBuf>,
+
+    /// Ask nothing, and take the default of every question. If stdin is not a terminal, its lines are the
+    /// answers, and the questions without a line get their defaults.
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// The subcommands of `pgassay study` for a study that there is.
+#[derive(Debug, Subcommand)]
+pub enum ExistingStudyCommand {
     /// Check a study file: its keys, names, parameters and scripts.
     Check {
         /// Study file, or name of a built-in study.

@@ -64,7 +64,7 @@ pub enum CliCommand {
     },
     /// List the built-in studies.
     Studies(JsonArgs),
-    /// Check, plan or print a study without running it.
+    /// Write, check, plan or print a study without running it.
     #[command(subcommand)]
     Study(StudyCommand),
     /// List earlier runs, newest first.

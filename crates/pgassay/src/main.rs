@@ -21,6 +21,7 @@ use anyhow::Result;
 use clap::Parser;
 use clap::error::ErrorKind;
 
+use args::StudyCommand;
 use cli::{Cli, CliCommand};
 
 fn main() -> ExitCode {
@@ -76,7 +77,12 @@ fn dispatch(cli: &Cli) -> Result<()> {
         CliCommand::Calibrate(args) => command::calibrate::calibrate(args, &mut out)?,
         CliCommand::Count(args) => command::count::count(args, &mut out)?,
         CliCommand::Studies(args) => command::studies::studies(args, &mut out)?,
-        CliCommand::Study(command) => command::study::study(command, &mut out)?,
+        CliCommand::Study(StudyCommand::New(args)) => {
+            command::study_new::study_new(args, &mut out)?;
+        }
+        CliCommand::Study(StudyCommand::Existing(command)) => {
+            command::study::study(command, &mut out)?;
+        }
         CliCommand::List(args) => command::list::list(args, &mut out)?,
         CliCommand::Show(args) => command::show::show(args, cli.color, &mut out)?,
         CliCommand::Report(args) => command::report::report(args, &mut out)?,

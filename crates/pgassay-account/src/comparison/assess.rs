@@ -9,6 +9,7 @@ use pgassay_model::trial::{LatencyError, Trial, TrialKind};
 use super::cost::{ProfiledSide, cost_difference};
 use super::figures::{TPS, TrialFigures, figures, geometric_mean};
 use super::pairing::compare_all;
+use super::precision_verdicts::compare_precisely;
 use super::sequential_verdicts::compare_sequentially;
 use super::{Comparison, PointSummary};
 use crate::counters::PointCounters;
@@ -44,6 +45,7 @@ pub fn assess(
         .collect::<Result<_, _>>()?;
     // All conditions together, because the verdicts of a study share one error rate.
     let all = compare_sequentially(plan, trials, &by_condition)
+        .or_else(|| compare_precisely(plan, trials, &by_condition))
         .unwrap_or_else(|| compare_all(plan, &by_condition));
     let mut all = all.into_iter().peekable();
     for (condition, variants) in by_condition.iter().enumerate() {

@@ -10,8 +10,11 @@ mod cost;
 mod figures;
 mod naming;
 mod pairing;
+mod precision;
+mod precision_verdicts;
 mod sequential;
 mod sequential_verdicts;
+mod units;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,9 +24,9 @@ use crate::counters::{CounterDifference, CounterFigure};
 
 pub use assess::{Assessment, assess};
 pub use pgassay_stats::sequential::GateAnswer;
-pub use sequential::{
-    GatedComparison, RunningComparisons, decidable_effects, ends_unit, gate_power,
-};
+pub use precision::RunningPrecision;
+pub use sequential::{GatedComparison, RunningComparisons, decidable_effects, gate_power};
+pub use units::ends_unit;
 
 use crate::ledger::LedgerDifference;
 
@@ -111,8 +114,8 @@ pub struct Comparison {
 }
 
 /// The result of a comparison, given an equivalence margin of ±2%. With a fixed number of pairs, an interval
-/// that lies within the margin is equivalent even if it excludes 1; a sequential comparison is then faster or
-/// slower, within the margin.
+/// that lies within the margin is equivalent even if it excludes 1; a sequential comparison, and one in two stages,
+/// is then faster or slower, within the margin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -164,8 +167,13 @@ pub struct Basis {
     /// is valid wherever it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units_max: Option<u32>,
+    /// Two stages: the number of units of the first, whose standard deviation alone gives the width of the
+    /// interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_stage_units: Option<u32>,
     /// Sequential comparisons without a verdict: about how many units it would take; `None` if unknown, or
-    /// above 100 000.
+    /// above 100 000. Two stages: the number of units for the wanted half-width; `None` if unknown, or if the
+    /// resolution of the rates is too coarse for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units_needed: Option<u32>,
 }

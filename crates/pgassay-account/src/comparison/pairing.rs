@@ -202,6 +202,7 @@ fn basis(estimate: &stats::Estimate, family: u32) -> Basis {
         server_starts: estimate.boots as u32,
         comparisons: family,
         units_max: None,
+        first_stage_units: None,
         units_needed: None,
     }
 }

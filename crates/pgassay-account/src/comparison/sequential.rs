@@ -9,26 +9,18 @@
 
 use std::collections::BTreeSet;
 
-use pgassay_model::plan::{Plan, PointId, StoppingRule};
-use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_model::plan::{Plan, StoppingRule};
+use pgassay_model::trial::Trial;
 use pgassay_stats as stats;
 use stats::sequential::{
     AnalysisSchedule, GateAnswer, GateProspect, GateRule, MatrixCell, Outlook,
     SequentialComparison, SequentialMatrix, SequentialPlan,
 };
 
-use super::figures::{geometric_mean, rate_resolution};
+use super::units::{UnitInProgress, blocks_per_unit, compared, ends_unit};
 
 /// Probability of any false sign among all comparisons of a study, and of any false equivalence.
 pub(super) const ALPHA: f64 = 0.05;
-
-/// The rate of a timed trial, in the study's unit.
-#[derive(Debug, Clone, Copy)]
-struct TrialRate {
-    block: u32,
-    rate: f64,
-    step: f64,
-}
 
 /// The comparisons of a sequential plan, to which blocks are added as they end.
 #[derive(Debug)]
@@ -39,8 +31,7 @@ pub struct RunningComparisons<'a> {
     matrix: SequentialMatrix,
     /// What the plan asks instead of verdicts: whether a variant is slower than a limit.
     gate: Option<GateRule>,
-    /// The rates of the unit in progress, by point.
-    rates: Vec<Vec<TrialRate>>,
+    unit: UnitInProgress<'a>,
     /// The blocks that are part of each comparison.
     used_blocks: Vec<BTreeSet<u32>>,
 }
@@ -51,10 +42,7 @@ impl<'a> RunningComparisons<'a> {
         if plan.schedule.stopping != StoppingRule::Sequential {
             return None;
         }
-        let variants = 1..plan.variants.len();
-        let compared: Vec<(usize, usize)> = (0..plan.conditions.len())
-            .flat_map(|condition| variants.clone().map(move |variant| (condition, variant)))
-            .collect();
+        let compared = compared(plan);
         let plans = vec![sequential_plan(plan, ALPHA); compared.len()];
         // The level is constant and within the table.
         let matrix = SequentialMatrix::new(&plans, ALPHA).ok()?;
@@ -63,7 +51,7 @@ impl<'a> RunningComparisons<'a> {
             plan,
             gate: limit.and_then(|percent| GateRule::slower_than(percent).ok()),
             matrix,
-            rates: vec![Vec::new(); plan.points.len()],
+            unit: UnitInProgress::new(plan),
             used_blocks: vec![BTreeSet::new(); compared.len()],
             compared,
         })
@@ -71,24 +59,12 @@ impl<'a> RunningComparisons<'a> {
 
     /// Adds the trials of a block. Those that are not timed do not matter.
     pub fn add_block<'t>(&mut self, block: u32, trials: impl IntoIterator<Item = &'t Trial>) {
-        let timed = trials.into_iter();
-        for trial in timed.filter(|it| it.kind == TrialKind::Timed) {
-            let id = PointId::new(trial.condition, trial.variant);
-            let units = self.plan.point(id).per_transaction() as f64;
-            let clients = self.plan.conditions[trial.condition].clients;
-            if trial.transactions > 0 {
-                self.rates[self.plan.index_of(id)].push(TrialRate {
-                    block,
-                    rate: trial.tps() * units,
-                    step: rate_resolution(trial, clients),
-                });
-            }
-        }
+        self.unit.add_block(block, trials);
         if ends_unit(self.plan, block) {
             for index in 0..self.compared.len() {
                 self.add_unit(index);
             }
-            self.rates.iter_mut().for_each(Vec::clear);
+            self.unit.clear();
         }
     }
 
@@ -103,38 +79,17 @@ impl<'a> RunningComparisons<'a> {
     /// Adds the unit that has ended to a comparison, if the comparison took part in all of it.
     fn add_unit(&mut self, index: usize) {
         let (condition, variant) = self.compared[index];
-        let sides = [self.plan.baseline_of(variant), variant].map(|variant| {
-            let point = self.plan.index_of(PointId::new(condition, variant));
-            &self.rates[point]
-        });
-        let blocks: BTreeSet<u32> = sides[0].iter().map(|it| it.block).collect();
-        let mean = |side: usize, block: u32| {
-            let of_block = sides[side].iter().filter(|it| it.block == block);
-            let is_complete = of_block.clone().count() == self.plan.schedule.timed() as usize;
-            geometric_mean(of_block.map(|it| it.rate)).filter(|_| is_complete)
-        };
-        let pairs: Vec<stats::Pair> = blocks
-            .iter()
-            .filter_map(|block| {
-                Some(stats::Pair {
-                    baseline: mean(0, *block)?,
-                    variant: mean(1, *block)?,
-                })
-            })
-            .collect();
-        let steps = sides.map(|rates| rates.iter().map(|it| it.step).fold(0.0, f64::max));
-        if pairs.len() != blocks_per_unit(self.plan) as usize
-            || self.matrix.comparisons()[index].is_at_cap()
-        {
+        let Some(unit) = self.unit.of(condition, variant) else {
             return;
-        }
+        };
         // Rates of trials with transactions are positive, so their ratios exist.
-        if self
-            .matrix
-            .push_with_resolution(index, &pairs, steps)
-            .is_ok()
+        if !self.matrix.comparisons()[index].is_at_cap()
+            && self
+                .matrix
+                .push_with_resolution(index, &unit.pairs, unit.steps)
+                .is_ok()
         {
-            self.used_blocks[index].extend(blocks);
+            self.used_blocks[index].extend(unit.blocks);
         }
     }
 
@@ -278,20 +233,6 @@ pub(super) fn sequential_plan(plan: &Plan, alpha: f64) -> SequentialPlan {
         alpha,
         ..SequentialPlan::new(schedule, stats::Direction::HigherIsBetter)
     }
-}
-
-/// Number of blocks, and so of pairs, in a unit.
-pub(super) fn blocks_per_unit(plan: &Plan) -> u32 {
-    if plan.restarts_servers() {
-        plan.schedule.blocks_per_server_start
-    } else {
-        1
-    }
-}
-
-/// Whether a unit ends with this block, so that an analysis follows and conditions may end.
-pub fn ends_unit(plan: &Plan, block: u32) -> bool {
-    (block + 1).is_multiple_of(blocks_per_unit(plan))
 }
 
 /// What a gate can tell, in words: `at SD 2%: passes an equal variant in 99% of runs, …`. `None` if the plan has no

@@ -9,7 +9,8 @@ use stats::sequential::{MatrixCell, SequentialComparison, SequentialVerdict};
 
 use super::figures::{TPS, TrialFigures};
 use super::pairing::{MetricPairs, PendingComparison, ratio};
-use super::sequential::{RunningComparisons, blocks_per_unit, sequential_plan};
+use super::sequential::{RunningComparisons, sequential_plan};
+use super::units::blocks_per_unit;
 use super::{Basis, Comparison, Inconclusive, Ratio, UnitOfAnalysis, Verdict};
 
 /// Judges every variant against the baseline under every condition; `None` if the number of pairs is fixed.
@@ -80,6 +81,7 @@ impl SequentialJudgment<'_> {
             server_starts: starts.len() as u32,
             comparisons: comparisons as u32,
             units_max: Some(self.plan.schedule.blocks / each),
+            first_stage_units: None,
             units_needed: self
                 .running
                 .units_needed(condition, variant)

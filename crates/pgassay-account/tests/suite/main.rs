@@ -5,4 +5,5 @@ mod busy_server;
 mod consistency;
 mod ledger;
 mod margin;
+mod precision;
 mod sequential;

@@ -6,4 +6,5 @@ mod catalog_counters;
 mod catalog_indexes;
 mod catalog_rights;
 mod catalog_state;
+mod two_stages;
 mod watch_sessions;

@@ -29,7 +29,9 @@ use pgassay_stats::random::stream_seed;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::study::{DriverKind, HumanDuration, Maintenance, Network, Protocol, Requires};
+use crate::study::{
+    DriverKind, HumanDuration, Maintenance, Network, Percentage, Protocol, Requires,
+};
 
 pub use expand::plan;
 
@@ -42,7 +44,9 @@ pub struct Overrides {
     pub quick: bool,
     /// Pairs per comparison, instead of sequential verdicts.
     pub pairs: Option<u32>,
-    /// When a sequential run ends at the latest, after the beginning of its first trial.
+    /// Two stages, for intervals of this half-width, instead of sequential verdicts.
+    pub half_width: Option<Percentage>,
+    /// When a run without a fixed number of pairs ends at the latest, after the beginning of its first trial.
     pub max_time: Option<HumanDuration>,
     /// Asks whether a variant is slower than the baseline by more than this, in percent.
     pub gate_limit_percent: Option<f64>,
@@ -305,6 +309,9 @@ pub enum StoppingRule {
     /// A condition ends as soon as its comparisons have verdicts, judged after each server start, or after
     /// every two pairs if the servers are not restarted.
     Sequential,
+    /// Two stages: the planned blocks give the standard deviation, and with it the number of further blocks
+    /// for intervals of the wanted half-width (Stein, 1945). Nothing stops at a verdict.
+    Precision,
 }
 
 fn once() -> u32 {
@@ -314,7 +321,8 @@ fn once() -> u32 {
 /// Number and length of trials.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Schedule {
-    /// Number of blocks, with [`StoppingRule::Sequential`] at most; each gives one pair per comparison.
+    /// Number of blocks, with [`StoppingRule::Sequential`] at most, with [`StoppingRule::Precision`] those of
+    /// the first stage; each gives one pair per comparison.
     pub blocks: u32,
     /// When the blocks end.
     #[serde(default)]
@@ -322,7 +330,12 @@ pub struct Schedule {
     /// How often a block runs the trials of a condition in mirrored order; a pair is the mean of all.
     #[serde(default = "once")]
     pub repeats: u32,
-    /// When a sequential run ends at the latest, after the beginning of its first trial, µs.
+    /// The wanted half-width of the intervals of throughput, in percent of the ratio, with
+    /// [`StoppingRule::Precision`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub half_width_percent: Option<f64>,
+    /// When a run without a fixed number of pairs ends at the latest, after the beginning of its first trial,
+    /// µs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_time_us: Option<u64>,
     /// A sequential run asks whether a variant is slower than the baseline by more than this, in percent,

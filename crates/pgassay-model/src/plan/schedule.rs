@@ -1,7 +1,7 @@
 //! The number and length of trials, and the number of connections that they need.
 
 use super::{Condition, Overrides, Point, Schedule, ServerPlan, StoppingRule};
-use crate::study::{DriverKind, Length, Study, StudyError, StudySource};
+use crate::study::{DriverKind, Length, Percentage, Study, StudyError, StudySource};
 
 /// In shorter windows, switching between variants costs more time than the variants themselves.
 const TRIAL_US_MIN: u64 = 50_000;
@@ -81,17 +81,18 @@ impl BlockCounts {
         }
     }
 
-    /// The choices of a sequential schedule, best first.
-    fn sequential(length: &Length, has_own_server: bool) -> Vec<Self> {
+    /// The choices of a sequential schedule, or of the first stage of two, best first. The first stage is as
+    /// long as a sequential run at most: a shorter one has a larger quantile, and so a longer second stage.
+    fn by_units(stopping: StoppingRule, length: &Length, has_own_server: bool) -> Vec<Self> {
         let each = length.restart_every;
         if each == 0 || !has_own_server {
             return vec![Self {
-                stopping: StoppingRule::Sequential,
+                stopping,
                 ..Self::fixed(PAIRS_SEQUENTIAL_MAX)
             }];
         }
         let of_start = |(repeats, profiled): (u32, u32)| Self {
-            stopping: StoppingRule::Sequential,
+            stopping,
             blocks: SERVER_STARTS_SEQUENTIAL_MAX * each,
             repeats: (repeats / each).max(1),
             profiled: (profiled / each).max(1),
@@ -110,9 +111,13 @@ pub(super) fn schedule(
 ) -> Result<Schedule, StudyError> {
     let length = &study.length;
     check_length(study, source, overrides)?;
-    let choices = match fixed_pairs(study, overrides) {
-        Some(pairs) => vec![BlockCounts::fixed(pairs)],
-        None => BlockCounts::sequential(length, has_own_server),
+    let ending = Ending::of(study, overrides);
+    let choices = match ending {
+        Ending::Pairs(pairs) => vec![BlockCounts::fixed(pairs)],
+        Ending::Verdicts => BlockCounts::by_units(StoppingRule::Sequential, length, has_own_server),
+        Ending::HalfWidth(_) => {
+            BlockCounts::by_units(StoppingRule::Precision, length, has_own_server)
+        }
     };
     let chosen = if overrides.quick {
         length.quick
@@ -146,7 +151,11 @@ fn of_blocks(study: &Study, overrides: &Overrides, blocks: &BlockCounts) -> Sche
         stopping: blocks.stopping,
         repeats: blocks.repeats,
         gate_limit_percent: overrides.gate_limit_percent,
-        max_time_us: max_time.filter(|_| blocks.stopping == StoppingRule::Sequential),
+        half_width_percent: match Ending::of(study, overrides) {
+            Ending::HalfWidth(wanted) => Some(wanted.percent()),
+            Ending::Pairs(_) | Ending::Verdicts => None,
+        },
+        max_time_us: max_time.filter(|_| blocks.stopping != StoppingRule::AllBlocks),
         trial_us: TRIAL_US_MIN,
         profiled: if overrides.without_profile {
             0
@@ -164,15 +173,41 @@ fn of_blocks(study: &Study, overrides: &Overrides, blocks: &BlockCounts) -> Sche
     }
 }
 
-/// The fixed number of pairs, if the user or the study gives one. A gate or a time limit decides when to stop,
-/// whatever the study says.
-fn fixed_pairs(study: &Study, overrides: &Overrides) -> Option<u32> {
-    if overrides.gate_limit_percent.is_some() || overrides.max_time.is_some() {
-        return overrides.pairs;
+/// What ends a run.
+#[derive(Debug, Clone, Copy)]
+enum Ending {
+    /// A fixed number of pairs.
+    Pairs(u32),
+    /// Intervals of this half-width.
+    HalfWidth(Percentage),
+    Verdicts,
+}
+
+impl Ending {
+    /// What the user asks for, and otherwise what the study says. A gate decides when to stop, whatever the
+    /// study says; and a time limit, whatever its number of pairs.
+    fn of(study: &Study, overrides: &Overrides) -> Self {
+        let is_gate = overrides.gate_limit_percent.is_some();
+        if let Some(pairs) = overrides.pairs {
+            return Self::Pairs(pairs);
+        }
+        if is_gate {
+            return Self::Verdicts;
+        }
+        // A quick run has wider intervals.
+        let of_study = study.length.half_width.filter(|_| !overrides.quick);
+        if let Some(half_width) = overrides.half_width.or(of_study) {
+            return Self::HalfWidth(half_width);
+        }
+        if overrides.max_time.is_some() {
+            return Self::Verdicts;
+        }
+        let quick = study.quick.as_ref().filter(|_| overrides.quick);
+        let of_quick = quick.and_then(|quick| quick.pairs);
+        of_quick
+            .or(study.length.pairs)
+            .map_or(Self::Verdicts, Self::Pairs)
     }
-    let quick = study.quick.as_ref().filter(|_| overrides.quick);
-    let of_quick = quick.and_then(|quick| quick.pairs);
-    overrides.pairs.or(of_quick).or(study.length.pairs)
 }
 
 fn check_length(
@@ -181,15 +216,19 @@ fn check_length(
     overrides: &Overrides,
 ) -> Result<(), StudyError> {
     let at = |key: &str, message: String| Err(source.error_at(&["length", key], message));
-    match fixed_pairs(study, overrides) {
-        Some(0 | 1) => {
+    if study.length.pairs.is_some() && study.length.half_width.is_some() {
+        let message = "`half_width` decides the number of pairs: remove it, or remove `pairs`";
+        return at("half_width", message.to_owned());
+    }
+    match Ending::of(study, overrides) {
+        Ending::Pairs(0 | 1) => {
             let message = "`pairs` must be at least 2: one pair gives no confidence interval";
             return at("pairs", message.to_owned());
         }
-        Some(pairs) if pairs > PAIRS_MAX => {
+        Ending::Pairs(pairs) if pairs > PAIRS_MAX => {
             return at("pairs", format!("`pairs` must be at most {PAIRS_MAX}"));
         }
-        None if study.length.restart_every > PAIRS_MAX => {
+        Ending::HalfWidth(_) | Ending::Verdicts if study.length.restart_every > PAIRS_MAX => {
             return at(
                 "restart_every",
                 format!("`restart_every` must be at most {PAIRS_MAX}"),

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
 
-use super::{HumanDuration, Network, Protocol, Scalar};
+use super::{HumanDuration, Network, Percentage, Protocol, Scalar};
 
 /// The conditions to compare variants in. Each combination of the lists is one condition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -160,6 +160,12 @@ pub struct Length {
     /// the servers are not restarted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairs: Option<u32>,
+    /// Wanted half-width of the 95% interval of throughput, such as `"1%"`, instead of `pairs`: a first
+    /// stage gives the standard deviation, and with it the number of further server starts (pairs, if the
+    /// servers are not restarted). For figures to publish, because nothing stops at a verdict. Not with
+    /// `--quick`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub half_width: Option<Percentage>,
     /// Load generator threads per point (pgbench's `-j`).
     #[serde(default = "default_threads")]
     pub threads: u32,
@@ -176,6 +182,7 @@ impl Default for Length {
             quick: default_quick(),
             full: default_full(),
             pairs: None,
+            half_width: None,
             threads: default_threads(),
             restart_every: default_restart_every(),
         }

@@ -12,6 +12,7 @@ mod conditions;
 mod duration;
 mod expectations;
 mod network;
+mod percentage;
 mod scalar;
 mod source;
 
@@ -24,6 +25,7 @@ pub use conditions::{Conditions, Length, Maintenance, MaintenanceTime, Quick};
 pub use duration::HumanDuration;
 pub use expectations::{Expectation, Reference, ReferenceRow};
 pub use network::Network;
+pub use percentage::Percentage;
 pub use scalar::Scalar;
 pub(crate) use source::most_similar;
 pub use source::{Location, StudyError, StudySource};

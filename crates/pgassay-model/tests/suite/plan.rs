@@ -119,6 +119,61 @@ fn without_pairs_a_plan_is_sequential_and_a_server_start_is_its_unit() {
 }
 
 #[test]
+fn a_half_width_decides_the_number_of_pairs_unless_the_user_does() {
+    use pgassay_model::plan::StoppingRule::{AllBlocks, Precision, Sequential};
+    let of = |length: &str, overrides: &Overrides| {
+        let text = format!("{SMALL}[length]\n{length}\n");
+        planned(&text, overrides).map(|plan| {
+            let schedule = plan.schedule;
+            (
+                schedule.stopping,
+                schedule.blocks,
+                schedule.half_width_percent,
+            )
+        })
+    };
+    let usual = Overrides::default();
+    let wanted = Overrides {
+        half_width: Some("0.5%".parse().unwrap()),
+        ..Overrides::default()
+    };
+    let in_study = "half_width = \"1%\"";
+    assert_eq!(of(in_study, &usual), Ok((Precision, 12, Some(1.0))));
+    assert_eq!(of(in_study, &wanted), Ok((Precision, 12, Some(0.5))));
+    assert_eq!(of("pairs = 5", &wanted), Ok((Precision, 12, Some(0.5))));
+    let unrestarted = format!("{in_study}\nrestart_every = 0");
+    assert_eq!(of(&unrestarted, &usual), Ok((Precision, 48, Some(1.0))));
+    let fixed = Overrides {
+        pairs: Some(7),
+        ..Overrides::default()
+    };
+    assert_eq!(of(in_study, &fixed), Ok((AllBlocks, 7, None)));
+    // A quick run has wider intervals, and a gate another question.
+    let quick = Overrides {
+        quick: true,
+        ..Overrides::default()
+    };
+    assert_eq!(of(in_study, &quick), Ok((Sequential, 12, None)));
+    let gate = Overrides {
+        gate_limit_percent: Some(5.0),
+        ..wanted.clone()
+    };
+    assert_eq!(of(in_study, &gate), Ok((Sequential, 12, None)));
+    // A time limit ends both stages.
+    let limited = Overrides {
+        max_time: Some("1min".parse().unwrap()),
+        ..wanted
+    };
+    let plan = planned(SMALL, &limited).unwrap();
+    assert_eq!(plan.schedule.stopping, Precision);
+    assert_eq!(plan.schedule.max_time_us, Some(60_000_000));
+    let both = of("half_width = \"1%\"\npairs = 5", &usual).unwrap_err();
+    assert!(both.to_string().contains("remove `pairs`"), "{both}");
+    let bare = of("half_width = \"1\"", &usual).unwrap_err().to_string();
+    assert!(bare.contains("a number and %, such as 1%"), "{bare}");
+}
+
+#[test]
 fn the_founding_study_needs_one_server_and_twenty_seven_points() {
     let plan = planned(FOUNDING, &Overrides::default()).unwrap();
     assert_eq!(

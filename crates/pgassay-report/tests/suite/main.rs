@@ -6,6 +6,7 @@ mod activity;
 mod comparisons;
 mod exports;
 mod fixture;
+mod half_width;
 mod html;
 mod json;
 mod scalability;

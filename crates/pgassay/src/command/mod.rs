@@ -16,5 +16,6 @@ pub mod run;
 pub mod show;
 pub mod studies;
 pub mod study;
+pub mod study_new;
 pub mod timing;
 pub mod top;

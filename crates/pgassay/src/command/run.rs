@@ -296,6 +296,7 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
     let (most, unit) = match plan.schedule.stopping {
         StoppingRule::AllBlocks => ("", format!("{} pairs each", plan.schedule.blocks)),
         StoppingRule::Sequential => ("at most ", "until there are verdicts".to_owned()),
+        StoppingRule::Precision => ("the first ", two_stages(plan)),
     };
     context.note(&format!(
         "{}: {} points (variant × condition), {unit}, {most}about {:.0} s plus setup; seed {}",
@@ -312,6 +313,12 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
     for note in &planned.notes {
         context.note(note);
     }
+}
+
+/// `in two stages until intervals are within ±1%`.
+fn two_stages(plan: &Plan) -> String {
+    let wanted = plan.schedule.half_width_percent.unwrap_or_default();
+    format!("in two stages until intervals are within \u{b1}{wanted}%")
 }
 
 /// The plan without the variants that cannot run here, the overrides that give it, and a warning for each.

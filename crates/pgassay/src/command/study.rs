@@ -12,13 +12,13 @@ use pgassay_model::study::{HumanDuration, StudySource};
 use pgassay_server::VersionRequest;
 use pgassay_wire::conninfo::split_secrets;
 
-use crate::args::{ChoiceArgs, StudyCommand};
+use crate::args::{ChoiceArgs, ExistingStudyCommand};
 use crate::catalog;
 
 /// Runs one of the subcommands.
-pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
+pub fn study(command: &ExistingStudyCommand, out: &mut impl Write) -> Result<()> {
     match command {
-        StudyCommand::Check { study } => {
+        ExistingStudyCommand::Check { study } => {
             let PlannedStudy {
                 found, plan, notes, ..
             } = planned(study, &ChoiceArgs::default())?;
@@ -34,7 +34,7 @@ pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
                 plural(plan.servers.len())
             )?;
         }
-        StudyCommand::Plan {
+        ExistingStudyCommand::Plan {
             study,
             choice,
             json,
@@ -46,10 +46,10 @@ pub fn study(command: &StudyCommand, out: &mut impl Write) -> Result<()> {
                 print_plan(&plan, &found.source, out)?;
             }
         }
-        StudyCommand::Show { study } => {
+        ExistingStudyCommand::Show { study } => {
             out.write_all(catalog::find(study)?.source.text.as_bytes())?;
         }
-        StudyCommand::Schema => out.write_all(pgassay_report::study_schema().as_bytes())?,
+        ExistingStudyCommand::Schema => out.write_all(pgassay_report::study_schema().as_bytes())?,
     }
     Ok(())
 }
@@ -110,6 +110,7 @@ pub fn overrides(found: &LoadedStudy, choice: &ChoiceArgs) -> Result<Overrides> 
         length: choice.length,
         quick: choice.quick,
         pairs: choice.pairs,
+        half_width: choice.half_width,
         max_time: choice.max_time,
         gate_limit_percent: None,
         clients: choice.clients.clone(),
@@ -190,6 +191,7 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
     let most = match schedule.stopping {
         StoppingRule::AllBlocks => "",
         StoppingRule::Sequential => "at most ",
+        StoppingRule::Precision => "in the first stage ",
     };
     writeln!(
         out,
@@ -217,6 +219,12 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
         seconds(plan.measurement_us()),
         seconds(plan.estimated_us())
     )?;
+    if let Some(wanted) = schedule.half_width_percent {
+        writeln!(
+            out,
+            "then a second stage of timed trials, until the intervals of throughput are within \u{b1}{wanted}%"
+        )?;
+    }
     if plan.servers.iter().any(|server| server.dsn.is_none()) {
         let restarts = match schedule.blocks_per_server_start {
             0 => "never".to_owned(),

@@ -28,7 +28,7 @@ fn study() -> String {
 }
 
 /// Starts the program without waiting for anything.
-fn start(scratch: &Scratch, arguments: &[&str]) -> Child {
+pub fn start(scratch: &Scratch, arguments: &[&str]) -> Child {
     let stderr = fs::File::create(scratch.path().join("stderr")).expect("a file");
     let child = scratch.command().args(arguments).stderr(stderr).spawn();
     child.expect("the program runs")
@@ -60,7 +60,7 @@ fn saved(scratch: &Scratch) -> Option<UnfinishedRun> {
 }
 
 /// Waits until this many trials count, and kills the program. Returns what was saved.
-fn kill_after(scratch: &Scratch, mut child: Child, trials: usize) -> UnfinishedRun {
+pub fn kill_after(scratch: &Scratch, mut child: Child, trials: usize) -> UnfinishedRun {
     wait_within("trials are saved", Duration::from_mins(2), || {
         let has_ended = child.try_wait().expect("our child").is_some();
         assert!(!has_ended, "it ended: {}", scratch.stderr());
@@ -71,7 +71,7 @@ fn kill_after(scratch: &Scratch, mut child: Child, trials: usize) -> UnfinishedR
     saved(scratch).expect("it has begun")
 }
 
-fn stored(scratch: &Scratch) -> Run {
+pub fn stored(scratch: &Scratch) -> Run {
     let path = directory(scratch).expect("a run").join("run.json");
     let text = fs::read_to_string(path).expect("the run has a result");
     serde_json::from_str(&text).expect("run.json is JSON")

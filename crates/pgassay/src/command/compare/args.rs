@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use pgassay_model::study::{HumanDuration, Protocol};
+use pgassay_model::study::{HumanDuration, Percentage, Protocol};
 
 use crate::args::RunFlags;
 use crate::command::choice::protocol;
@@ -130,6 +130,11 @@ pub struct CompareArgs {
     /// a verdict.
     #[arg(long, value_name = "N")]
     pub pairs: Option<u32>,
+
+    /// Measure until the 95% interval is within ±1%, for example, whatever the verdict: a figure to publish.
+    /// A first stage, as long as --length, determines how many server starts this takes.
+    #[arg(long, value_name = "N%", conflicts_with = "pairs")]
+    pub half_width: Option<Percentage>,
 
     /// Stop this long after the first trial begins (such as 2min), and report the verdicts reached so far.
     /// Their intervals remain valid.

@@ -34,6 +34,7 @@ pub fn overrides_of(args: &CompareArgs) -> Overrides {
     Overrides {
         seed: args.seed.unwrap_or_else(seed_of_now),
         without_profile: args.no_profile,
+        half_width: args.half_width,
         max_time: args.max_time,
         without_plans: args.no_plans,
         ..Overrides::default()

@@ -55,6 +55,8 @@ pub fn study_text(args: &CompareArgs) -> Result<String> {
         ("threads", args.jobs.into()),
     ];
     length.extend(args.pairs.map(|pairs| ("pairs", pairs.into())));
+    let half_width = args.half_width.map(|it| it.to_string());
+    length.extend(half_width.map(|it| ("half_width", it.into())));
     study.insert("length".to_owned(), table(length));
     let scripts = scripts.into_iter().map(|script| {
         let key = if script.is_builtin { "builtin" } else { "text" };

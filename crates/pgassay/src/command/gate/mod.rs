@@ -31,8 +31,10 @@ pub fn gate(args: &GateArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
 
 fn compare(args: &GateArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
     let asked = &args.question;
-    if asked.pairs.is_some() || asked.save.is_some() {
-        bail!("gate decides when to stop and saves no study: leave out --pairs and --save");
+    if asked.pairs.is_some() || asked.half_width.is_some() || asked.save.is_some() {
+        bail!(
+            "gate decides when to stop and saves no study: leave out --pairs, --half-width and --save"
+        );
     }
     let found = match &args.study {
         Some(study) => catalog::find(study)?,
