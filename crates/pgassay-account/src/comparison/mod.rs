@@ -8,6 +8,7 @@
 mod assess;
 mod cost;
 mod figures;
+mod gate;
 mod naming;
 mod pairing;
 mod sequential;
@@ -20,10 +21,9 @@ use crate::cost_row::CostRow;
 use crate::counters::{CounterDifference, CounterFigure};
 
 pub use assess::{Assessment, assess};
+pub use gate::{earlier_ratios, gate_power};
 pub use pgassay_stats::sequential::GateAnswer;
-pub use sequential::{
-    GatedComparison, RunningComparisons, decidable_effects, ends_unit, gate_power,
-};
+pub use sequential::{GatedComparison, RunningComparisons, decidable_effects, ends_unit};
 
 use crate::ledger::LedgerDifference;
 

@@ -15,6 +15,7 @@ mod external_server;
 mod faults;
 mod founding_scripts;
 mod gate;
+mod gate_against;
 mod initialization;
 mod language;
 mod own_server;
