@@ -36,6 +36,7 @@ mod timing_command;
 mod top;
 mod variant_servers;
 mod waits;
+mod workflows;
 
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_pgassay");
