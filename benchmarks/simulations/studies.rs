@@ -198,7 +198,7 @@ fn gates() {
             let (answer, share) = [
                 ("pass", found.pass),
                 ("regression", found.regression),
-                ("cannot tell", open),
+                ("inconclusive", open),
             ]
             .into_iter()
             .max_by(|left, right| left.1.total_cmp(&right.1))

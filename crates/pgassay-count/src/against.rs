@@ -12,6 +12,8 @@ pub enum VariantOutcome {
     Within(Difference),
     /// More expensive than the tolerance allows.
     Over(Difference),
+    /// The counts are too few, or not exact enough, for this reason.
+    Inconclusive(String),
     /// Cannot be compared, for this reason.
     NotComparable(String),
 }
@@ -67,10 +69,13 @@ fn one(
     if let Some(reason) = variants_differ(then, now) {
         return VariantOutcome::NotComparable(reason);
     }
+    if let Some(reason) = not_linear(then, now) {
+        return VariantOutcome::Inconclusive(reason);
+    }
     let difference = Difference::between(then, now, comparisons);
     if difference.verdict == CountVerdict::TooFewRounds {
         let (then, now) = (then.repeats.len(), now.repeats.len());
-        return VariantOutcome::NotComparable(format!(
+        return VariantOutcome::Inconclusive(format!(
             "counted in {then} rounds, now in {now}; a verdict requires {} in both (--repeats)",
             margin::ROUNDS_MIN
         ));
@@ -94,6 +99,12 @@ fn machines_differ(then: &Counts, now: &Counts) -> Option<String> {
             "the CPU features were {}, now {}",
             then.machine.cpu_features.join(" "),
             now.machine.cpu_features.join(" ")
+        ));
+    }
+    if then.seed != now.seed {
+        return Some(format!(
+            "the seed of the random numbers was {}, now {}",
+            then.seed, now.seed
         ));
     }
     None
@@ -134,6 +145,10 @@ fn variants_differ(then: &VariantCount, now: &VariantCount) -> Option<String> {
         let (then, now) = (segments(then), segments(now));
         return Some(format!("counted over {then} transactions, now over {now}"));
     }
+    None
+}
+
+fn not_linear(then: &VariantCount, now: &VariantCount) -> Option<String> {
     let bent = [("earlier", then), ("current", now)]
         .into_iter()
         .find(|(_, variant)| !variant.is_linear());

@@ -417,6 +417,9 @@ pub fn comparisons(all: &[VariantComparison], tolerance: f64, rows: usize) -> St
             VariantOutcome::NotComparable(reason) => {
                 let _ = writeln!(out, "{title}: not comparable: {reason}");
             }
+            VariantOutcome::Inconclusive(reason) => {
+                let _ = writeln!(out, "{title}: inconclusive: {reason}");
+            }
             VariantOutcome::Within(difference) => {
                 let _ = writeln!(
                     out,

@@ -87,6 +87,7 @@ fn plan(
     let mut plan = Plan {
         variants: [base.clone()].into_iter().chain(with).collect(),
         stepwise: false,
+        gate_against: Vec::new(),
         // They are met: the treated variant has already run.
         requirements: Vec::new(),
         servers: Vec::new(),

@@ -27,6 +27,8 @@ pub struct RunIdentity {
     pub checks: Vec<Check>,
     /// The A/A calibration of the machine.
     pub calibration: Option<CalibrationSummary>,
+    /// Identifies the machine.
+    pub machine_key: Option<String>,
 }
 
 /// Compares, accounts for and diagnoses the measurements of a plan. `ended_early` is why trials are missing.
@@ -83,6 +85,7 @@ pub fn assemble(
         reference: readings.reference,
         watched_functions: readings.watched,
         calibration: identity.calibration,
+        machine_key: identity.machine_key,
     };
     run.findings = diagnose(&run);
     run.warnings.extend(warnings::of(&run, ended_early));

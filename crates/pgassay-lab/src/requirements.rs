@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use pgassay_model::plan::{Plan, PointId, Requirement};
 use pgassay_model::study::{DriverKind, Requires};
+use pgassay_record::run::ServerFacts;
 
 use crate::host::{self, ExternalServer, Host};
 use crate::run_context::RunContext;
@@ -34,6 +35,20 @@ pub fn unmet(plan: &Plan, context: &RunContext<'_>) -> Result<Vec<Unmet>> {
         });
     }
     Ok(all)
+}
+
+/// What the plan's servers will be, in its order, without starting them; versions that are not here yet are
+/// downloaded. `None` for an external server.
+///
+/// # Errors
+/// If an installation cannot be found.
+pub fn builds(plan: &Plan, context: &RunContext<'_>) -> Result<Vec<Option<ServerFacts>>> {
+    let servers = plan.servers.iter().map(|server| {
+        let is_own = server.dsn.is_none();
+        let found = is_own.then(|| host::find(server, context)).transpose()?;
+        Ok(found.as_ref().map(host::facts_of))
+    });
+    servers.collect()
 }
 
 fn missing(

@@ -93,6 +93,10 @@ pub struct Run {
     /// Results of earlier A/A comparisons on this machine, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<CalibrationSummary>,
+    /// Identifies the machine: a hash of its processor model, number of CPUs and ID; `None` in results of older
+    /// versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_key: Option<String>,
     /// Inclusive shares of the functions in the study's `watch_functions`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watched_functions: Vec<WatchedFunction>,

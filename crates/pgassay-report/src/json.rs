@@ -2,6 +2,7 @@
 
 use pgassay_account::scalability::ScalabilityCurve;
 use pgassay_model::study::Study;
+use pgassay_record::baseline::GateBaseline;
 use pgassay_record::observation::Observation;
 use pgassay_record::run::Run;
 use schemars::{JsonSchema, schema_for};
@@ -18,6 +19,11 @@ pub fn json(run: &Run) -> String {
 /// The JSON Schema of `run.json`, version 1.
 pub fn run_schema() -> String {
     schema::<Run>()
+}
+
+/// The JSON Schema of a baseline file of `pgassay gate`, version 1.
+pub fn baseline_schema() -> String {
+    schema::<GateBaseline>()
 }
 
 /// An observation as indented JSON with a final newline; see `docs/schema`.

@@ -36,8 +36,8 @@ pub use comparisons::{comparisons_csv, comparisons_markdown};
 pub use export::{ExportFormat, ExportedStacks, export, export_instruction_counts};
 pub use html::{html, instruction_counts_html, observation_html, scalability_html};
 pub use json::{
-    json, observation_json, observation_schema, run_schema, scalability_json, scalability_schema,
-    study_schema,
+    baseline_schema, json, observation_json, observation_schema, run_schema, scalability_json,
+    scalability_schema, study_schema,
 };
 pub use printable::printable;
 pub use terminal::{Style, observation_text, scalability_text, terminal};

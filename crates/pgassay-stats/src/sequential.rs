@@ -8,7 +8,7 @@
 //! - [`SequentialComparison`]: a running comparison with its interval, sequential p-value and verdict;
 //! - [`Outlook`]: whether going on is futile, and how many pairs it would take;
 //! - [`SequentialMatrix`]: several comparisons with one error rate, and which gets the next block;
-//! - [`GateRule`]: regression, pass or cannot tell, given a limit;
+//! - [`GateRule`]: regression, pass or inconclusive, given a limit;
 //! - [`Prospect`], [`GateProspect`], [`DecidableEffects`]: what can be decided, before the run;
 //! - [`PrecisionComparison`]: an interval of a wanted half-width, in two stages.
 //!

@@ -15,8 +15,10 @@ pub const FAILURE: u8 = 1;
 pub const PARTIAL: u8 = 2;
 /// `gate`: a variant is slower than the limit; `count --against`: the cost increased beyond the tolerance.
 pub const REGRESSION: u8 = 3;
-/// `gate`: the limit lies within an interval; `count --against`: the counts cannot be compared.
-pub const CANNOT_TELL: u8 = 4;
+/// `gate`: the limit lies within an interval; `count --against`: too few or inexact counts.
+pub const INCONCLUSIVE: u8 = 4;
+/// `gate --against`, `count --against`: there is no baseline, or it is of another machine, configuration or build.
+pub const NOT_COMPARABLE: u8 = 5;
 /// `gate --bisect`: `git bisect run` skips the commit.
 pub const BISECT_SKIP: u8 = 125;
 /// `gate --bisect`: `git bisect run` stops.
@@ -38,7 +40,7 @@ pub struct Partial {
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Gate {
-    /// The exit code: [`REGRESSION`], [`CANNOT_TELL`], or one for `git bisect run`.
+    /// The exit code: [`REGRESSION`], [`INCONCLUSIVE`], [`NOT_COMPARABLE`], or one for `git bisect run`.
     pub code: u8,
     pub reason: String,
 }

@@ -8,6 +8,7 @@
 mod assess;
 mod cost;
 mod figures;
+mod gate;
 mod naming;
 mod pairing;
 mod precision;
@@ -23,9 +24,10 @@ use crate::cost_row::CostRow;
 use crate::counters::{CounterDifference, CounterFigure};
 
 pub use assess::{Assessment, assess};
+pub use gate::{earlier_ratios, gate_power};
 pub use pgassay_stats::sequential::GateAnswer;
 pub use precision::RunningPrecision;
-pub use sequential::{GatedComparison, RunningComparisons, decidable_effects, gate_power};
+pub use sequential::{GatedComparison, RunningComparisons, decidable_effects};
 pub use units::ends_unit;
 
 use crate::ledger::LedgerDifference;

@@ -13,10 +13,11 @@ use pgassay_model::plan::{Plan, StoppingRule};
 use pgassay_model::trial::Trial;
 use pgassay_stats as stats;
 use stats::sequential::{
-    AnalysisSchedule, GateAnswer, GateProspect, GateRule, MatrixCell, Outlook,
-    SequentialComparison, SequentialMatrix, SequentialPlan,
+    AnalysisSchedule, GateAnswer, MatrixCell, Outlook, SequentialComparison, SequentialMatrix,
+    SequentialPlan,
 };
 
+use super::gate::ComparisonGate;
 use super::units::{UnitInProgress, blocks_per_unit, compared, ends_unit};
 
 /// Probability of any false sign among all comparisons of a study, and of any false equivalence.
@@ -29,8 +30,8 @@ pub struct RunningComparisons<'a> {
     /// Condition and variant of each comparison.
     compared: Vec<(usize, usize)>,
     matrix: SequentialMatrix,
-    /// What the plan asks instead of verdicts: whether a variant is slower than a limit.
-    gate: Option<GateRule>,
+    /// What the plan asks of each comparison instead of a verdict; empty if it has no gate.
+    gates: Vec<ComparisonGate>,
     unit: UnitInProgress<'a>,
     /// The blocks that are part of each comparison.
     used_blocks: Vec<BTreeSet<u32>>,
@@ -46,10 +47,9 @@ impl<'a> RunningComparisons<'a> {
         let plans = vec![sequential_plan(plan, ALPHA); compared.len()];
         // The level is constant and within the table.
         let matrix = SequentialMatrix::new(&plans, ALPHA).ok()?;
-        let limit = plan.schedule.gate_limit_percent;
         Some(Self {
             plan,
-            gate: limit.and_then(|percent| GateRule::slower_than(percent).ok()),
+            gates: ComparisonGate::all(plan, &compared),
             matrix,
             unit: UnitInProgress::new(plan),
             used_blocks: vec![BTreeSet::new(); compared.len()],
@@ -97,7 +97,12 @@ impl<'a> RunningComparisons<'a> {
     /// still something to measure. To be asked after a unit.
     pub fn open_conditions(&mut self) -> BTreeSet<usize> {
         for index in 0..self.compared.len() {
-            if self.outlook(index).is_some_and(|it| it.is_futile()) {
+            let running = &self.matrix.comparisons()[index];
+            let is_hopeless = self
+                .gates
+                .get(index)
+                .is_some_and(|it| it.is_hopeless(running));
+            if is_hopeless || self.outlook(index).is_some_and(|it| it.is_futile()) {
                 self.matrix.give_up(index);
             }
         }
@@ -115,7 +120,7 @@ impl<'a> RunningComparisons<'a> {
     pub fn decided(&self) -> (usize, usize) {
         let all = self.compared.len();
         let decided = (0..all).filter(|index| match self.gate_answer(*index) {
-            Some(answer) => answer != GateAnswer::CannotTell,
+            Some(answer) => answer != GateAnswer::Inconclusive,
             None => self.matrix.cell(*index).verdict.is_conclusive(),
         });
         (decided.count(), all)
@@ -126,38 +131,42 @@ impl<'a> RunningComparisons<'a> {
             Some(answer) => {
                 let running = &self.matrix.comparisons()[index];
                 let is_waiting =
-                    answer == GateAnswer::CannotTell && !self.matrix.is_given_up(index);
+                    answer == GateAnswer::Inconclusive && !self.matrix.is_given_up(index);
                 is_waiting && !running.is_at_cap()
             }
             None => self.matrix.is_open(index),
         }
     }
 
-    /// The gate's answer for a comparison; `None` if the plan has no gate. At α/K, none of K passes or fails
-    /// by mistake.
+    /// The gate's answer for a comparison; `None` if the plan has no gate.
     fn gate_answer(&self, index: usize) -> Option<GateAnswer> {
-        let alpha = ALPHA / self.compared.len() as f64;
         let running = &self.matrix.comparisons()[index];
-        self.gate?.answer_at(running, alpha).ok()
+        self.gates.get(index).map(|it| it.answer(running))
     }
 
     /// The comparisons as a gate judges them; empty if the plan has no gate.
     pub fn gated(&self) -> Vec<GatedComparison> {
-        let alpha = ALPHA / self.compared.len() as f64;
-        let all = self.compared.iter().enumerate();
-        all.filter_map(|(index, &(condition, variant))| {
-            let running = &self.matrix.comparisons()[index];
+        let running = self.matrix.comparisons().iter();
+        let all = self.compared.iter().zip(&self.gates).zip(running);
+        all.map(|((&(condition, variant), gate), running)| {
             let last = running.analyses().last();
-            Some(GatedComparison {
+            GatedComparison {
                 condition,
                 variant,
-                answer: self.gate_answer(index)?,
-                ratio: last.map(stats::sequential::InterimAnalysis::ratio),
-                interval: interval_at(running, alpha),
+                answer: gate.answer(running),
+                ratio: last.map(|it| gate.relative(it.ratio())),
+                interval: gate.interval(running),
                 pairs: running.pairs().len(),
-            })
+            }
         })
         .collect()
+    }
+
+    /// The comparisons, as condition, variant and state.
+    pub(super) fn all(&self) -> impl Iterator<Item = (usize, usize, &SequentialComparison)> {
+        let running = self.matrix.comparisons().iter();
+        let all = self.compared.iter().zip(running);
+        all.map(|(&(condition, variant), running)| (condition, variant, running))
     }
 
     /// The comparison of a variant with the baseline under a condition, given all others.
@@ -187,7 +196,7 @@ impl<'a> RunningComparisons<'a> {
     }
 
     fn outlook(&self, index: usize) -> Option<Outlook> {
-        match self.gate {
+        match self.gates.get(index) {
             Some(gate) => gate.outlook(&self.matrix.comparisons()[index]),
             None => self.matrix.outlook(index),
         }
@@ -209,17 +218,14 @@ pub struct GatedComparison {
     pub variant: usize,
     /// Whether the variant is slower than the limit.
     pub answer: GateAnswer,
-    /// Throughput of the variant relative to the baseline; `None` before the first analysis.
+    /// Throughput of the variant relative to the baseline; if the gate compares with an earlier run, relative
+    /// to this ratio then. `None` before the first analysis.
     pub ratio: Option<f64>,
     /// Its interval at the level of the gate; `None` before the first analysis, or if the comparison is
     /// unstable.
     pub interval: Option<stats::Interval>,
     /// Number of pairs.
     pub pairs: usize,
-}
-
-fn interval_at(running: &SequentialComparison, alpha: f64) -> Option<stats::Interval> {
-    running.interval_at(alpha).ok().flatten()
 }
 
 /// The plan of one comparison: its analyses, and the level of its interval alone.
@@ -235,26 +241,6 @@ pub(super) fn sequential_plan(plan: &Plan, alpha: f64) -> SequentialPlan {
     }
 }
 
-/// What a gate can tell, in words: `at SD 2%: passes an equal variant in 99% of runs, …`. `None` if the plan has no
-/// gate.
-pub fn gate_power(plan: &Plan) -> Option<String> {
-    let limit = plan.schedule.gate_limit_percent?;
-    let rule = GateRule::slower_than(limit).ok()?;
-    let comparisons = plan.conditions.len() * (plan.variants.len() - 1);
-    let schedule = sequential_plan(plan, ALPHA).schedule;
-    let of = |slowdown: f64| {
-        let alpha = ALPHA / comparisons.max(1) as f64;
-        GateProspect::new(&rule, (schedule, alpha), UNIT_SD_USUAL, slowdown).ok()
-    };
-    let twice = limit.max(1.0) * 2.0;
-    Some(format!(
-        "at SD {:.0}%: passes an equal variant in {:.0}% of runs, and fails one that is slower by {twice}% in {:.0}%",
-        100.0 * UNIT_SD_USUAL,
-        100.0 * of(0.0)?.pass,
-        100.0 * of(twice)?.regression,
-    ))
-}
-
 /// What a sequential plan can find out, in words: `at SD 2%: 20% in about 4 server starts, 5% in 7, …`.
 /// `None` if the number of pairs is fixed.
 pub fn decidable_effects(plan: &Plan) -> Option<String> {
@@ -268,5 +254,5 @@ pub fn decidable_effects(plan: &Plan) -> Option<String> {
 }
 
 /// The standard deviation of units that the announcement of a run assumes, and its effects in percent.
-const UNIT_SD_USUAL: f64 = 0.02;
+pub(super) const UNIT_SD_USUAL: f64 = 0.02;
 const EFFECTS: [f64; 4] = [20.0, 5.0, 2.0, 1.0];

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use pgassay_account::comparison::{
     Comparison, GateAnswer, Inconclusive, RunningComparisons, UnitOfAnalysis, Verdict, assess,
-    decidable_effects, gate_power,
+    decidable_effects, earlier_ratios, gate_power,
 };
 use pgassay_model::plan::{Overrides, Plan, plan};
 use pgassay_model::study::StudySource;
@@ -263,7 +263,7 @@ fn a_gate_passes_what_is_slower_by_less_than_its_limit() {
     let mut running = RunningComparisons::of(&plan).expect("the plan is sequential");
     running.add_blocks(&near);
     let answers = running.gated().into_iter().map(|it| it.answer);
-    assert!(answers.into_iter().all(|it| it == GateAnswer::CannotTell));
+    assert!(answers.into_iter().all(|it| it == GateAnswer::Inconclusive));
 }
 
 #[test]
@@ -277,4 +277,97 @@ fn what_can_be_decided_is_said_before_the_run() {
     let power = gate_power(&gate).expect("the plan has a gate");
     assert!(power.contains("slower by 10%"), "{power}");
     assert_eq!(gate_power(&planned(SERVER, 1, None)), None);
+}
+
+/// A plan whose gate compares with these trials.
+fn against(plan: &Plan, trials: &[Trial]) -> Plan {
+    let mut later = plan.clone();
+    later.gate_against = earlier_ratios(plan, trials);
+    later
+}
+
+fn answer(plan: &Plan, trials: &[Trial]) -> GateAnswer {
+    let mut running = RunningComparisons::of(plan).expect("the plan is sequential");
+    running.add_blocks(trials);
+    running.gated()[0].answer
+}
+
+#[test]
+fn a_gate_compares_ratios_with_those_of_an_earlier_run() {
+    let plan = planned(SERVER, 1, Some(5.0));
+    // The variant was half as fast as the baseline then, whatever the gate thought of that.
+    let then = World::new(11, &[-0.7], 0.002, 0.004).run(&planned(SERVER, 1, None));
+    let later = against(&plan, &then);
+    let [earlier] = &later.gate_against[..] else {
+        panic!("one comparison: {:?}", later.gate_against);
+    };
+    assert!(
+        earlier.low < (-0.7f64).exp() && (-0.7f64).exp() < earlier.high,
+        "{earlier:?}"
+    );
+    for (effect, expected) in [
+        (-0.7, GateAnswer::Pass),
+        (0.0, GateAnswer::Pass),
+        (-0.9, GateAnswer::Regression),
+    ] {
+        let now = World::new(12, &[effect], 0.002, 0.004).run(&later);
+        let mut running = RunningComparisons::of(&later).expect("the plan is sequential");
+        running.add_blocks(&now);
+        let compared = running.gated()[0];
+        assert_eq!(compared.answer, expected, "{effect}: {compared:?}");
+        let (ratio, interval) = compared.ratio.zip(compared.interval).expect("analyses");
+        let truth = (effect + 0.7_f64).exp();
+        assert!((ratio / truth - 1.0).abs() < 0.02, "{ratio} {truth}");
+        assert!(
+            interval.low < truth && truth < interval.high,
+            "{interval:?}"
+        );
+        assert!((interval.level - 0.95).abs() < 1e-9, "{interval:?}");
+    }
+    let power = gate_power(&later).expect("the plan has a gate");
+    assert!(
+        power.starts_with("at SD 2% and an earlier interval of ±")
+            && power.contains("passes an unchanged variant in "),
+        "{power}"
+    );
+}
+
+#[test]
+fn a_comparison_that_the_earlier_run_lacks_or_knows_poorly_has_no_answer() {
+    let plan = planned(SERVER, 2, Some(5.0));
+    let trials = World::new(13, &[0.0; 2], 0.002, 0.004).run(&plan);
+    let mut partly = against(&plan, &trials);
+    partly.gate_against.remove(0);
+    let now = World::new(14, &[0.0; 2], 0.002, 0.004).run(&partly);
+    let mut running = RunningComparisons::of(&partly).expect("the plan is sequential");
+    running.add_blocks(&now);
+    let answers: Vec<GateAnswer> = running.gated().into_iter().map(|it| it.answer).collect();
+    assert_eq!(answers, [GateAnswer::Inconclusive, GateAnswer::Pass]);
+
+    // An interval of ±20% cannot exclude 5%, so the run ends at its first analysis.
+    let single = planned(SERVER, 1, Some(5.0));
+    let trials = World::new(13, &[0.0], 0.002, 0.004).run(&single);
+    let mut wide = against(&single, &trials);
+    (wide.gate_against[0].low, wide.gate_against[0].high) = (0.8, 1.25);
+    let now = World::new(15, &[0.0], 0.002, 0.004).run(&wide);
+    let starts: BTreeSet<u32> = now.iter().map(|it| it.server_start).collect();
+    assert_eq!(starts.len(), 4);
+    assert_eq!(answer(&wide, &now), GateAnswer::Inconclusive);
+    assert_eq!(earlier_ratios(&plan, &[]), []);
+}
+
+#[test]
+fn an_unlucky_earlier_run_makes_no_false_regressions() {
+    let plan = planned(SERVER, 1, Some(5.0));
+    let limit = (1.0 / 1.05_f64).ln();
+    let runs = 60;
+    let wrong = (0..runs).filter(|seed| {
+        let then = World::new(1000 + seed, &[0.0], 0.01, 0.01).run(&plan);
+        let later = against(&plan, &then);
+        let now = World::new(5000 + seed, &[limit], 0.01, 0.01).run(&later);
+        !later.gate_against.is_empty() && answer(&later, &now) != GateAnswer::Inconclusive
+    });
+    // Two intervals of 97.5% err in at most 5%; seldom by enough to answer.
+    let wrong = wrong.count();
+    assert!(wrong <= 3, "{wrong} of {runs}");
 }

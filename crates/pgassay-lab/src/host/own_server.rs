@@ -171,12 +171,7 @@ impl Host for Server {
     }
 
     fn facts(&self) -> ServerFacts {
-        let installation = self.installation();
-        facts(
-            installation.version.to_string(),
-            origin(installation),
-            &installation.build,
-        )
+        facts_of(self.installation())
     }
 
     fn live(&self) -> Result<Option<LiveServer>> {
@@ -218,6 +213,15 @@ impl Host for Server {
         Server::stop(*self)?;
         Ok(Vec::new())
     }
+}
+
+/// Facts about the servers of an installation.
+pub fn facts_of(installation: &Installation) -> ServerFacts {
+    facts(
+        installation.version.to_string(),
+        origin(installation),
+        &installation.build,
+    )
 }
 
 /// Facts about a server, with `not recorded` for unknown build facts.

@@ -84,6 +84,7 @@ pub fn plan(
         conditions,
         points,
         schedule,
+        gate_against: overrides.gate_against.clone(),
     })
 }
 

@@ -50,6 +50,8 @@ pub struct Overrides {
     pub max_time: Option<HumanDuration>,
     /// Asks whether a variant is slower than the baseline by more than this, in percent.
     pub gate_limit_percent: Option<f64>,
+    /// Asks whether a variant became slower since an earlier run, whose ratios these are.
+    pub gate_against: Vec<EarlierRatio>,
     /// Concurrent connections, instead of the study's list.
     pub clients: Option<Vec<u32>>,
     /// Only these variants; the first is the baseline.
@@ -91,6 +93,24 @@ pub struct Plan {
     pub points: Vec<Point>,
     /// Number and length of trials.
     pub schedule: Schedule,
+    /// The ratios of an earlier run that the gate compares with; empty if it compares with the baseline.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gate_against: Vec<EarlierRatio>,
+}
+
+/// The throughput of a variant relative to its baseline, in an earlier run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EarlierRatio {
+    /// Name of the variant.
+    pub variant: String,
+    /// Title of the condition.
+    pub condition: String,
+    /// Estimate.
+    pub ratio: f64,
+    /// Lower end of its confidence interval, whose error rate is half of that of the gate.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
 }
 
 /// What a variant needs to run.

@@ -2,41 +2,50 @@
 
 use std::io;
 
-use pgassay_account::comparison::GateAnswer;
-use pgassay_record::run::Run;
 use quick_xml::Writer;
 
-use super::{GateResult, figures};
+use super::result::{GateResult, GateVerdict};
 use crate::{number, printable};
 
-/// One suite for the study, one test case for each comparison. A regression is a failure. A comparison about
-/// which the gate cannot tell is skipped, or an error if `strict`.
+/// What is said of a whole gate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JunitSuite {
+    /// The study's name.
+    pub name: String,
+    /// The machine's name in its network.
+    pub hostname: String,
+    /// Start, microseconds since 1970.
+    pub started_us: i64,
+    /// End, microseconds since 1970.
+    pub ended_us: i64,
+    /// Names and values.
+    pub properties: Vec<(&'static str, String)>,
+}
+
+/// One suite for the study, one test case for each comparison. A regression is a failure. A comparison without a
+/// verdict is skipped, or an error if `strict`.
 ///
 /// # Errors
 /// None in practice: the text is written to memory.
-pub fn junit(
-    run: &Run,
-    results: &[GateResult],
-    limit_percent: f64,
-    strict: bool,
-) -> io::Result<String> {
-    let count = |wanted: GateAnswer| {
-        let those = results.iter().filter(|it| it.compared.answer == wanted);
+pub fn junit(suite: &JunitSuite, results: &[GateResult], strict: bool) -> io::Result<String> {
+    let count = |is_wanted: fn(GateVerdict) -> bool| {
+        let those = results.iter().filter(|it| is_wanted(it.verdict));
         those.count()
     };
-    let undecided = count(GateAnswer::CannotTell);
+    let undecided = count(is_undecided);
+    let failures = count(|verdict| verdict == GateVerdict::Regression);
     let counts = [
         ("tests", results.len().to_string()),
-        ("failures", count(GateAnswer::Regression).to_string()),
+        ("failures", failures.to_string()),
         ("errors", if strict { undecided } else { 0 }.to_string()),
         ("skipped", if strict { 0 } else { undecided }.to_string()),
     ];
-    let seconds = (run.ended_us - run.started_us) as f64 / 1e6;
+    let seconds = (suite.ended_us - suite.started_us) as f64 / 1e6;
     let counts = counts
         .each_ref()
         .map(|(name, value)| (*name, value.as_str()));
     let time = format!("{seconds:.3}");
-    let name = printable(&run.study_name);
+    let name = printable(&suite.name);
     let mut writer = Writer::new_with_indent(Vec::new(), b' ', 2);
     writer
         .create_element("testsuites")
@@ -46,12 +55,13 @@ pub fn junit(
             writer
                 .create_element("testsuite")
                 .with_attributes([("name", &*name), ("time", &time)])
-                .with_attribute(("timestamp", timestamp(run).as_str()))
+                .with_attribute(("timestamp", timestamp(suite).as_str()))
+                .with_attribute(("hostname", &*printable(&suite.hostname)))
                 .with_attributes(counts)
                 .write_inner_content(|writer| {
-                    properties(writer, run, limit_percent)?;
+                    properties(writer, suite)?;
                     for result in results {
-                        test_case(writer, &name, result, (limit_percent, strict))?;
+                        test_case(writer, &name, result, strict)?;
                     }
                     Ok(())
                 })?;
@@ -63,25 +73,24 @@ pub fn junit(
     ))
 }
 
+fn is_undecided(verdict: GateVerdict) -> bool {
+    matches!(
+        verdict,
+        GateVerdict::Inconclusive | GateVerdict::NotComparable
+    )
+}
+
 /// ISO 8601, without the space and the zone of the reports.
-fn timestamp(run: &Run) -> String {
-    let text = number::moment(run.started_us);
+fn timestamp(suite: &JunitSuite) -> String {
+    let text = number::moment(suite.started_us);
     text.trim_end_matches(" UTC").replace(' ', "T")
 }
 
-fn properties(writer: &mut Writer<Vec<u8>>, run: &Run, limit_percent: f64) -> io::Result<()> {
-    let versions: Vec<&str> = run.servers.iter().map(|it| it.version.as_str()).collect();
-    let all = [
-        ("run", run.id.clone()),
-        ("pgassay", run.pgassay_version.clone()),
-        ("postgresql", versions.join(", ")),
-        ("seed", run.plan.schedule.seed.to_string()),
-        ("limit", format!("slower > {limit_percent}%")),
-    ];
+fn properties(writer: &mut Writer<Vec<u8>>, suite: &JunitSuite) -> io::Result<()> {
     writer
         .create_element("properties")
         .write_inner_content(|writer| {
-            for (name, value) in &all {
+            for (name, value) in &suite.properties {
                 writer
                     .create_element("property")
                     .with_attributes([("name", *name), ("value", &*printable(value))])
@@ -96,33 +105,30 @@ fn test_case(
     writer: &mut Writer<Vec<u8>>,
     study: &str,
     result: &GateResult,
-    (limit_percent, strict): (f64, bool),
+    strict: bool,
 ) -> io::Result<()> {
     let class = format!("pgassay.{study}");
-    let name = format!("{}, {}", result.variant, result.condition);
-    let message = format!(
-        "throughput {}, limit: slower by {limit_percent}%",
-        figures(&result.compared)
-    );
+    let name = format!("{}, {}", result.names.variant, result.names.condition);
     let case = writer
         .create_element("testcase")
         .with_attributes([("classname", &*class), ("name", &*printable(&name))]);
-    let part = match result.compared.answer {
-        GateAnswer::Pass => {
+    let (element, kind) = match result.verdict {
+        GateVerdict::Pass => {
             case.write_empty()?;
             return Ok(());
         }
-        GateAnswer::Regression => ("failure", "regression"),
-        GateAnswer::CannotTell if strict => ("error", "cannot-tell"),
-        GateAnswer::CannotTell => ("skipped", ""),
+        GateVerdict::Regression => ("failure", "regression"),
+        GateVerdict::Inconclusive if strict => ("error", "inconclusive"),
+        GateVerdict::NotComparable if strict => ("error", "not-comparable"),
+        GateVerdict::Inconclusive | GateVerdict::NotComparable => ("skipped", ""),
     };
     case.write_inner_content(|writer| {
-        let mut element = writer.create_element(part.0);
-        if !part.1.is_empty() {
-            element = element.with_attribute(("type", part.1));
+        let mut element = writer.create_element(element);
+        if !kind.is_empty() {
+            element = element.with_attribute(("type", kind));
         }
         element
-            .with_attribute(("message", &*printable(&message)))
+            .with_attribute(("message", &*printable(&result.figures)))
             .write_empty()?;
         Ok(())
     })?;

@@ -1,61 +1,148 @@
 use super::*;
 
-fn result(answer: GateAnswer, ratio: f64) -> GateResult {
+fn result(verdict: GateVerdict, cost_ratio: f64) -> GateResult {
     GateResult {
+        names: names(),
+        verdict,
+        figures: "throughput ×0.912 [0.893, 0.931] (8 pairs)".to_owned(),
+        cost_ratio: Some(cost_ratio),
+        is_better: false,
+    }
+}
+
+fn names() -> GateNames {
+    GateNames {
         variant: "new|build".to_owned(),
         baseline: "old".to_owned(),
         condition: "8 clients".to_owned(),
-        compared: GatedComparison {
-            condition: 0,
-            variant: 1,
-            answer,
-            ratio: Some(ratio),
-            interval: None,
-            pairs: 6,
-        },
     }
 }
 
 #[test]
 fn one_regression_fails_and_one_doubt_is_no_pass() {
-    use GateAnswer::{CannotTell, Pass, Regression};
-    let of = |answers: &[GateAnswer]| {
-        let all: Vec<GateResult> = answers.iter().map(|it| result(*it, 1.0)).collect();
-        GateOutcome::of(&all)
+    use GateVerdict::{Inconclusive, NotComparable, Pass, Regression};
+    let of = |verdicts: &[GateVerdict]| {
+        let all: Vec<GateResult> = verdicts.iter().map(|it| result(*it, 1.0)).collect();
+        GateVerdict::of(&all)
     };
-    assert_eq!(of(&[Pass, Pass]), GateOutcome::Pass);
-    assert_eq!(of(&[Pass, CannotTell]), GateOutcome::CannotTell);
-    assert_eq!(of(&[CannotTell, Regression, Pass]), GateOutcome::Regression);
-    assert_eq!(of(&[]), GateOutcome::CannotTell);
+    assert_eq!(of(&[Pass, Pass]), Pass);
+    assert_eq!(of(&[Pass, Inconclusive]), Inconclusive);
+    assert_eq!(of(&[Inconclusive, NotComparable, Pass]), NotComparable);
+    assert_eq!(of(&[Inconclusive, Regression, NotComparable]), Regression);
+    assert_eq!(of(&[]), Inconclusive);
 }
 
 #[test]
-fn the_sentence_is_about_the_slowest_comparison() {
-    let all = [
-        result(GateAnswer::Pass, 1.0),
-        result(GateAnswer::Regression, 0.9),
-        result(GateAnswer::Regression, 0.8),
+fn the_sentence_is_about_the_worst_comparison() {
+    let mut all = [
+        result(GateVerdict::Pass, 1.0),
+        result(GateVerdict::Regression, 1.1),
+        result(GateVerdict::Regression, 1.2),
     ];
-    let sentence = deciding_sentence(&all, 5.0);
+    all[2].names.variant = "worst".to_owned();
+    let sentence = deciding_sentence(&all, GateLimit::Slower(5.0));
+    assert_eq!(
+        sentence,
+        "regression: worst is slower than old by more than 5% with 8 clients: throughput ×0.912 [0.893, 0.931] \
+         (8 pairs). 2 of 3 comparisons have this verdict."
+    );
+    all[0].is_better = true;
+    let passed = [all[0].clone(), result(GateVerdict::Pass, 1.02)];
+    let sentence = deciding_sentence(&passed, GateLimit::Slower(5.0));
     assert!(
-        sentence.starts_with(
-            "regression: new|build is slower than old by more than 5% with 8 clients: throughput ×0.800"
-        ),
+        sentence.starts_with("pass: new|build is not slower than old by more than 5%")
+            && sentence.ends_with("1 of 2 are better than the baseline."),
         "{sentence}"
     );
+    let better = deciding_sentence(&passed[..1], GateLimit::Slower(5.0));
     assert!(
-        sentence.ends_with("2 of 3 comparisons have this answer."),
-        "{sentence}"
+        better.starts_with("pass: new|build is faster than old with 8 clients: "),
+        "{better}"
+    );
+}
+
+#[test]
+fn instructions_fail_beyond_the_limit_by_more_than_the_margin() {
+    let of = |now: f64, margin: Result<f64, &str>| {
+        GateResult::of_instructions(names(), [10_000.0, now], margin, 2.0)
+    };
+    assert_eq!(of(10_199.0, Ok(1.0)).verdict, GateVerdict::Pass);
+    assert_eq!(of(10_201.5, Ok(1.0)).verdict, GateVerdict::Regression);
+    assert_eq!(of(10_200.5, Ok(1.0)).verdict, GateVerdict::Inconclusive);
+    assert_eq!(
+        of(20_000.0, Err("not linear")).verdict,
+        GateVerdict::Inconclusive
+    );
+    assert!(of(9_990.0, Ok(1.0)).is_better && !of(9_999.5, Ok(1.0)).is_better);
+    let sentence = deciding_sentence(&[of(10_300.0, Ok(5.0))], GateLimit::Instructions(2.0));
+    assert_eq!(
+        sentence,
+        "regression: new|build executes over 2% more instructions than old with 8 clients: 10000.0 → 10300.0 \
+         instructions per transaction (+3.000% ± 0.050%)."
+    );
+}
+
+#[test]
+fn what_is_not_comparable_says_why() {
+    let all = [GateResult::not_comparable(
+        names(),
+        "the kernel is 6, was 5",
+    )];
+    assert_eq!(
+        deciding_sentence(&all, GateLimit::Slower(5.0)),
+        "not comparable: new|build with 8 clients: the kernel is 6, was 5."
     );
 }
 
 #[test]
 fn names_cannot_break_a_table_or_a_workflow_command() {
-    let text = markdown(&[result(GateAnswer::Pass, 1.0)], "pass: a|b\n%");
+    let text = markdown(&[result(GateVerdict::Pass, 1.0)], "pass: a|b\n%");
     assert!(text.contains("| new\\|build |"), "{text}");
     assert!(text.contains("**pass: a\\|b %**"), "{text}");
     assert_eq!(
-        annotation(GateOutcome::Regression, "slower by 6%\nsurely"),
+        annotation(GateVerdict::Regression, "slower by 6%\nsurely"),
         "::error title=pgassay gate::slower by 6%25%0Asurely"
     );
+}
+
+#[test]
+fn a_comment_of_many_comparisons_is_short_enough_for_github() {
+    let all = vec![result(GateVerdict::Pass, 1.0); 5000];
+    let text = markdown(&all, "pass");
+    assert!(text.chars().count() <= 65_536, "{}", text.len());
+    assert!(text.ends_with("more comparisons are not shown.\n"));
+}
+
+#[test]
+fn a_comparison_without_a_verdict_is_skipped_or_strictly_an_error() {
+    let suite = JunitSuite {
+        name: "compare".to_owned(),
+        hostname: "a&b".to_owned(),
+        started_us: 0,
+        ended_us: 1_500_000,
+        properties: vec![("limit", GateLimit::Slower(5.0).to_string())],
+    };
+    let all = [
+        result(GateVerdict::Regression, 1.1),
+        result(GateVerdict::Inconclusive, 1.0),
+        GateResult::not_comparable(names(), "another machine"),
+    ];
+    let skipped = junit(&suite, &all, false).unwrap();
+    assert!(
+        skipped.contains("tests=\"3\" failures=\"1\" errors=\"0\" skipped=\"2\""),
+        "{skipped}"
+    );
+    assert!(
+        skipped.contains("hostname=\"a&amp;b\"") && skipped.contains("value=\"slower &gt; 5%\""),
+        "{skipped}"
+    );
+    let strict = junit(&suite, &all, true).unwrap();
+    for part in [
+        "type=\"regression\"",
+        "<error type=\"inconclusive\"",
+        "<error type=\"not-comparable\" message=\"another machine\"",
+        "errors=\"2\" skipped=\"0\"",
+    ] {
+        assert!(strict.contains(part), "{part}: {strict}");
+    }
 }

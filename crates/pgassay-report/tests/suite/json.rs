@@ -1,13 +1,16 @@
 //! JSON output, and the committed schemas.
 
 use pgassay_record::run::Run;
-use pgassay_report::{json, observation_schema, run_schema, scalability_schema, study_schema};
+use pgassay_report::{
+    baseline_schema, json, observation_schema, run_schema, scalability_schema, study_schema,
+};
 use serde_json::Value;
 
 /// The committed schemas match the types; `UPDATE_SCHEMA=1 cargo test` rewrites them.
 #[test]
 fn the_committed_schemas_are_current() {
     for (name, schema) in [
+        ("baseline-1.json", baseline_schema()),
         ("curve-1.json", scalability_schema()),
         ("observation-2.json", observation_schema()),
         ("run-2.json", run_schema()),

@@ -1,4 +1,4 @@
-//! A gate for builds: fails if B is slower than a limit, passes if it is not, and otherwise cannot tell.
+//! A gate for builds: fails if B is slower than a limit, passes if it is not, and is otherwise inconclusive.
 //!
 //! The gate asks one question of a comparison's interval: on which side of the limit it lies. There is no test
 //! for a difference: a build that is surely slower by 1% passes a limit of 5%. Each wrong answer has a probability
@@ -23,7 +23,7 @@ pub enum GateAnswer {
     /// The whole interval is on the near side of the limit.
     Pass,
     /// The interval contains the limit, so far or at the last analysis; or the comparison is unstable.
-    CannotTell,
+    Inconclusive,
 }
 
 /// A rule such as `slower > 5%`.
@@ -72,7 +72,7 @@ impl GateRule {
     pub fn outlook(self, comparison: &SequentialComparison) -> Option<Outlook> {
         let direction = comparison.plan().direction;
         let is_answered =
-            |range: LogRange| self.answer_on(range, direction) != GateAnswer::CannotTell;
+            |range: LogRange| self.answer_on(range, direction) != GateAnswer::Inconclusive;
         if is_answered(comparison.range()) {
             return None;
         }
@@ -87,7 +87,7 @@ impl GateRule {
             Direction::HigherIsBetter => Ordering::Less,
         };
         match range.side_of(self.threshold_log(direction)) {
-            None => GateAnswer::CannotTell,
+            None => GateAnswer::Inconclusive,
             Some(side) if side == beyond => GateAnswer::Regression,
             Some(_) => GateAnswer::Pass,
         }
@@ -133,17 +133,17 @@ mod tests {
             (LowerIsBetter, 0.10, GateAnswer::Regression),
             (LowerIsBetter, 0.01, GateAnswer::Pass),
             (LowerIsBetter, -0.10, GateAnswer::Pass),
-            (LowerIsBetter, 1.05f64.ln(), GateAnswer::CannotTell),
+            (LowerIsBetter, 1.05f64.ln(), GateAnswer::Inconclusive),
             (HigherIsBetter, -0.10, GateAnswer::Regression),
             (HigherIsBetter, -0.01, GateAnswer::Pass),
             (HigherIsBetter, 0.10, GateAnswer::Pass),
-            (HigherIsBetter, -1.05f64.ln(), GateAnswer::CannotTell),
+            (HigherIsBetter, -1.05f64.ln(), GateAnswer::Inconclusive),
         ] {
             let running = run(direction, mean, 0.01, 24);
             assert_eq!(rule.answer(&running), expected, "{direction:?} {mean}");
         }
         let none = run(LowerIsBetter, 0.1, 0.01, 3);
-        assert_eq!(rule.answer(&none), GateAnswer::CannotTell);
+        assert_eq!(rule.answer(&none), GateAnswer::Inconclusive);
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         let rule = GateRule::slower_than(1.5).unwrap();
         assert_eq!(rule.answer(&running), GateAnswer::Pass);
         let strict = rule.answer_at(&running, 1e-5).unwrap();
-        assert_eq!(strict, GateAnswer::CannotTell);
+        assert_eq!(strict, GateAnswer::Inconclusive);
         assert!(GateRule::slower_than(0.0).is_ok() && GateRule::slower_than(-100.0).is_err());
         assert!(GateRule::slower_than(f64::NAN).is_err());
     }

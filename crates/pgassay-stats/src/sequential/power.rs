@@ -70,7 +70,7 @@ impl Prospect {
 pub struct GateProspect {
     /// The chance of [`GateAnswer::Regression`].
     pub regression: f64,
-    /// The chance of [`GateAnswer::Pass`]; the rest cannot tell.
+    /// The chance of [`GateAnswer::Pass`]; the rest are inconclusive.
     pub pass: f64,
     /// Median number of units until the answer; `None` if fewer than half of the comparisons have one.
     pub units_median: Option<usize>,
@@ -93,7 +93,7 @@ impl GateProspect {
         let critical = schedule.critical_values(alpha)?;
         let answer = |range: LogRange| {
             let found = rule.answer_on(range, Direction::LowerIsBetter);
-            (found != GateAnswer::CannotTell).then_some(found)
+            (found != GateAnswer::Inconclusive).then_some(found)
         };
         let runs = simulate(&critical, [slowdown.ln(), unit_sd_log], answer);
         let share_of = |wanted: GateAnswer| share(&units_of(&runs, |found| *found == wanted));
@@ -274,7 +274,7 @@ mod tests {
         let of = |sd: f64, slowdown: f64| {
             GateProspect::new(&rule, (AnalysisSchedule::Pairs, 0.05), sd, slowdown).unwrap()
         };
-        // SD 1%: 0 passes after 4 pairs, 10% fails after 4. SD 3%: 4% cannot tell in 53%.
+        // SD 1%: 0 passes after 4 pairs, 10% fails after 4. SD 3%: 4% is inconclusive in 53%.
         assert!(of(0.01, 0.0).pass > 0.99 && of(0.01, 0.0).units_median == Some(4));
         assert!(of(0.01, 10.0).regression > 0.99 && of(0.01, 10.0).units_median == Some(4));
         let near = of(0.03, 4.0);

@@ -7,6 +7,7 @@ pub mod compare;
 pub mod count;
 pub mod curve;
 pub mod doctor;
+pub mod first_difference;
 pub mod gate;
 pub mod list;
 pub mod profile;

@@ -14,9 +14,9 @@ use pgassay_model::plan::{StoppingRule, plan};
 use pgassay_model::study::StudySource;
 use pgassay_record::run::{Warning, WarningKind};
 use pgassay_store::{ReopenedRun, RunOrigin, RunStart, Store, UnfinishedRun};
-use serde_json::Value;
 
 use crate::args::{ColorWhen, ResumeArgs};
+use crate::command::first_difference::first_difference;
 use crate::command::gate::GateDecision;
 use crate::command::run::{RunJob, SavingEvents, exit_of, recover, server_options};
 use crate::progress::ProgressDisplay;
@@ -154,40 +154,6 @@ fn check_plan(start: &RunStart, origin: &RunOrigin, study: &LoadedStudy) -> Resu
     ))
 }
 
-/// The first place in which two values differ, with both.
-fn first_difference(path: &str, before: &Value, now: &Value) -> Option<String> {
-    match (before, now) {
-        _ if before == now => None,
-        (Value::Object(before), Value::Object(now)) => {
-            let value = |of: &serde_json::Map<String, Value>, name: &str| {
-                of.get(name).cloned().unwrap_or(Value::Null)
-            };
-            let mut names = before.keys().chain(now.keys());
-            names.find_map(|name| {
-                let (before, now) = (value(before, name), value(now, name));
-                first_difference(&format!("{path}.{name}"), &before, &now)
-            })
-        }
-        (Value::Array(before), Value::Array(now)) if before.len() == now.len() => {
-            let mut both = before.iter().zip(now).enumerate();
-            both.find_map(|(index, (before, now))| {
-                first_difference(&format!("{path}[{index}]"), before, now)
-            })
-        }
-        _ => Some(format!("{path} is {}, was {}", shown(now), shown(before))),
-    }
-}
-
-/// A value as JSON, cut if it is long.
-fn shown(value: &Value) -> String {
-    const LENGTH_MAX: usize = 100;
-    let text = value.to_string();
-    match text.char_indices().nth(LENGTH_MAX) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
-}
-
 /// Returns an error if a variant of the run cannot run here any more.
 fn check_requirements(start: &RunStart, job: &RunJob<'_>) -> Result<()> {
     let unmet = requirements::unmet(&start.plan, &job.context(&NoEvents))?;
@@ -231,7 +197,6 @@ fn warnings(origin: &RunOrigin, unfinished: &UnfinishedRun) -> Vec<Warning> {
 mod tests {
     use pgassay_model::plan::Overrides;
     use pgassay_model::study::Study;
-    use serde_json::json;
 
     use super::*;
     use crate::catalog;
@@ -258,23 +223,5 @@ mod tests {
                 "{name}"
             );
         }
-    }
-
-    #[test]
-    fn the_first_difference_of_two_plans_is_named() {
-        let before = json!({"points": [{"clients": 1}, {"clients": 2, "text": "select 1;"}]});
-        assert_eq!(first_difference("plan", &before, &before), None);
-        let mut now = before.clone();
-        now["points"][1]["text"] = json!("select 2;");
-        let found = first_difference("plan", &before, &now).unwrap();
-        assert_eq!(
-            found,
-            "plan.points[1].text is \"select 2;\", was \"select 1;\""
-        );
-        now["points"] = json!([]);
-        let found = first_difference("plan", &before, &now).unwrap();
-        assert!(found.starts_with("plan.points is [], was [{"), "{found}");
-        let found = first_difference("plan", &json!({}), &json!({"seed": 1}));
-        assert_eq!(found.unwrap(), "plan.seed is 1, was null");
     }
 }

@@ -32,8 +32,11 @@ use crate::progress::ProgressDisplay;
 use crate::{checks, interrupt, results};
 
 /// The defaults of `pgassay count`.
-const COUNTED_SEED: u64 = 1;
-const COUNTED_ROUNDS: u32 = 3;
+pub const COUNTED_SEED: u64 = 1;
+pub const COUNTED_ROUNDS: u32 = 3;
+
+/// Server starts, or pairs, before the first interim analysis.
+const FIRST_ANALYSIS: f64 = 4.0;
 
 /// Below the directory of results: what is to be undone on external servers after a crash.
 const JOURNALS: &str = ".external-servers";
@@ -310,6 +313,9 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
     } else if let Some(effects) = decidable_effects(plan) {
         context.note(&format!("what it can decide, {effects}"));
     }
+    if let Some(note) = too_little_time(plan) {
+        context.note(&note);
+    }
     for note in &planned.notes {
         context.note(note);
     }
@@ -319,6 +325,24 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
 fn two_stages(plan: &Plan) -> String {
     let wanted = plan.schedule.half_width_percent.unwrap_or_default();
     format!("in two stages until intervals are within \u{b1}{wanted}%")
+}
+
+/// A warning if the time limit of a sequential run probably ends it before the first analysis.
+fn too_little_time(plan: &Plan) -> Option<String> {
+    let limit = plan.schedule.max_time_us? as f64;
+    let blocks = limit / plan.estimated_us() as f64 * f64::from(plan.schedule.blocks);
+    let (unit, each) = if plan.restarts_servers() {
+        ("server starts", plan.schedule.blocks_per_server_start)
+    } else {
+        ("pairs", 1)
+    };
+    let units = blocks / f64::from(each);
+    (units < FIRST_ANALYSIS).then(|| {
+        format!(
+            "the time limit allows about {units:.1} {unit}, and the first analysis follows {FIRST_ANALYSIS}: without \
+             a longer --max-time or a shorter --length, all verdicts will probably be inconclusive"
+        )
+    })
 }
 
 /// The plan without the variants that cannot run here, the overrides that give it, and a warning for each.
@@ -387,6 +411,7 @@ pub fn identity(id: String, store: &Store) -> RunIdentity {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         checks: checks::all(),
         calibration: calibration(store),
+        machine_key: Some(checks::machine().key),
     }
 }
 

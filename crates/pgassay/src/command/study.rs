@@ -113,6 +113,7 @@ pub fn overrides(found: &LoadedStudy, choice: &ChoiceArgs) -> Result<Overrides> 
         half_width: choice.half_width,
         max_time: choice.max_time,
         gate_limit_percent: None,
+        gate_against: Vec::new(),
         clients: choice.clients.clone(),
         variants: choice.variant.as_deref().map(|it| found.variants(it)),
         scripts: choice.script.as_deref().map(|it| found.scripts(it)),

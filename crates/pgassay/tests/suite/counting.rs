@@ -153,12 +153,83 @@ fn against_passes_fails_or_reports_incomparable_counts() {
         counts["conditions"][0]["variants"][0]["build"]["cflags"] = "-O0".into();
     });
     let finished = run(&["--against", &other_build]);
-    assert_eq!(finished.code, Some(4), "{finished:?}");
+    assert_eq!(finished.code, Some(5), "{finished:?}");
     assert!(finished.stdout.contains("another build"), "{finished:?}");
     let too_few = run(&["--against", "kept.json", "--repeats", "2"]);
     assert_eq!(too_few.code, Some(4), "{too_few:?}");
     let reason = "in 3 rounds, now in 2";
     assert!(too_few.stdout.contains(reason), "{too_few:?}");
+    scratch.assert_nothing_left();
+}
+
+#[test]
+#[ignore = "slow: cargo test -p pgassay --test suite -- --ignored"]
+fn a_gate_on_instructions_has_all_of_its_exit_codes() {
+    if !can_count() {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    fs::write(scratch.path().join("script.sql"), "select 1;\n").unwrap();
+    let gate = |more: &[&str]| {
+        let limit = ["gate", "--setup", "", "--fail-if", "instructions > 2%"];
+        scratch.finished(&[&limit[..], more].concat())
+    };
+    let script = ["-f", "script.sql"];
+    let saved = ["--against", "kept.json"];
+    let missing = gate(&[&script[..], &saved[..]].concat());
+    assert_eq!(missing.code, Some(5), "{missing:?}");
+    assert!(!missing.stderr.contains("starting"), "{missing:?}");
+    let first = gate(&[&script[..], &saved[..], &["--update"]].concat());
+    assert_eq!(first.code, Some(0), "{first:?}");
+    assert!(
+        first
+            .stdout
+            .starts_with("pass: there are no earlier counts"),
+        "{first:?}"
+    );
+    let power = first.stderr.find("the gate, on instructions in 3 rounds");
+    assert!(power < first.stderr.find("counting, round 1"), "{first:?}");
+    let same = gate(&[&script[..], &saved[..]].concat());
+    assert_eq!(same.code, Some(0), "{same:?}");
+    assert!(
+        same.stdout.starts_with(
+            "pass: baseline does not execute over 2% more instructions than in kept.json"
+        ),
+        "{same:?}"
+    );
+
+    let of_variant = |counts: &mut Value, change: &dyn Fn(&mut Value)| {
+        change(&mut counts["instructions"]["conditions"][0]["variants"][0]);
+    };
+    let cheaper = altered(&scratch, "cheaper.json", |counts| {
+        of_variant(counts, &|variant| {
+            let taken = variant["instructions"].as_i64().unwrap() / 10;
+            variant["instructions"] = (variant["instructions"].as_i64().unwrap() - taken).into();
+            let function = &mut variant["functions"][0];
+            function["instructions"] = (function["instructions"].as_i64().unwrap() - taken).into();
+        });
+    });
+    let worse = gate(&[&script[..], &["--against", &cheaper]].concat());
+    assert_eq!(worse.code, Some(3), "{worse:?}");
+    assert!(
+        worse
+            .stdout
+            .starts_with("regression: baseline executes over 2%"),
+        "{worse:?}"
+    );
+
+    let other_build = altered(&scratch, "build.json", |counts| {
+        of_variant(counts, &|variant| variant["build"]["cflags"] = "-O0".into());
+    });
+    let unlike = gate(&[&script[..], &["--against", &other_build, "--bisect"]].concat());
+    assert_eq!(unlike.code, Some(125), "{unlike:?}");
+    assert!(unlike.stdout.starts_with("not comparable: "), "{unlike:?}");
+    let other_script = gate(&["select 2", saved[0], saved[1]]);
+    assert_eq!(other_script.code, Some(5), "{other_script:?}");
+    assert!(
+        other_script.stdout.contains("another configuration"),
+        "{other_script:?}"
+    );
     scratch.assert_nothing_left();
 }
 

@@ -15,6 +15,7 @@ mod external_server;
 mod faults;
 mod founding_scripts;
 mod gate;
+mod gate_against;
 mod half_width;
 mod initialization;
 mod language;
@@ -37,6 +38,7 @@ mod timing_command;
 mod top;
 mod variant_servers;
 mod waits;
+mod workflows;
 
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_pgassay");

@@ -29,6 +29,15 @@ pub fn question_of(args: &CompareArgs) -> Result<LoadedStudy> {
     catalog::load(NAME, source)
 }
 
+/// The study that a question is, for an answer that a single variant can have.
+pub fn question_of_any(args: &CompareArgs) -> Result<LoadedStudy> {
+    let source = StudySource {
+        file: format!("{NAME}.toml"),
+        text: question::study_text_of_any(args)?,
+    };
+    catalog::load(NAME, source)
+}
+
 /// What the command line changes in the study that a question is.
 pub fn overrides_of(args: &CompareArgs) -> Overrides {
     Overrides {

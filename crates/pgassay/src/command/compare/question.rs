@@ -27,6 +27,23 @@ pub struct NamedScript {
 pub fn study_text(args: &CompareArgs) -> Result<String> {
     let scripts = scripts(args)?;
     let variants = variants(args, &scripts)?;
+    if variants.len() < 2 {
+        bail!(
+            "nothing to compare with: give a second statement or script, --vs, --vs-setup, --vs-dsn, or \
+             several values for -M, --servers or --binaries"
+        );
+    }
+    text_of(args, scripts, &variants)
+}
+
+/// The text of the study, which may have a single variant.
+pub fn study_text_of_any(args: &CompareArgs) -> Result<String> {
+    let scripts = scripts(args)?;
+    let variants = variants(args, &scripts)?;
+    text_of(args, scripts, &variants)
+}
+
+fn text_of(args: &CompareArgs, scripts: Vec<NamedScript>, variants: &[Variant]) -> Result<String> {
     let mut study = Table::new();
     let names: Vec<&str> = variants.iter().map(|it| it.name.as_str()).collect();
     study.insert("question".to_owned(), question(&names).into());
@@ -206,12 +223,6 @@ fn variants(args: &CompareArgs, scripts: &[NamedScript]) -> Result<Vec<Variant>>
             ..with(&short(setup))
         });
     }
-    if all.len() < 2 {
-        bail!(
-            "nothing to compare with: give a second statement or script, --vs, --vs-setup, --vs-dsn, or \
-             several values for -M, --servers or --binaries"
-        );
-    }
     make_distinct(all.iter_mut().map(|variant| &mut variant.name));
     Ok(all)
 }
@@ -289,6 +300,7 @@ fn names_of(statements: &[String]) -> Vec<String> {
 
 fn question(names: &[&str]) -> String {
     match names {
+        [only] => format!("What does \"{only}\" cost?"),
         [first, second] => format!("Is \"{second}\" faster than \"{first}\"?"),
         _ => format!("Which is the fastest: \"{}\"?", names.join("\", \"")),
     }

@@ -89,8 +89,8 @@ pub struct CountArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["study", "script_choice", "save"])]
     pub show: Option<PathBuf>,
 
-    /// Compare with saved counts. The exit status is 0 within the tolerance, 3 above it, and 4 if
-    /// the counts cannot be compared.
+    /// Compare with saved counts. The exit status is 0 within the tolerance, 3 above it, 4 if inconclusive, and
+    /// 5 if the counts are not comparable. See also `pgassay gate --fail-if 'instructions > 1%'`.
     #[arg(long, value_name = "FILE")]
     pub against: Option<PathBuf>,
 

@@ -21,7 +21,7 @@ use serde_json::json;
 pub use args::CountArgs;
 pub use countable::{Countable, countable};
 
-use crate::exit::{CANNOT_TELL, Gate, REGRESSION};
+use crate::exit::{Gate, INCONCLUSIVE, NOT_COMPARABLE, REGRESSION};
 use crate::progress::ProgressDisplay;
 use crate::{catalog, interrupt};
 
@@ -136,7 +136,8 @@ fn read(path: &Path) -> Result<Counts> {
     Ok(counts)
 }
 
-fn document(counted: &InstructionCosts) -> serde_json::Value {
+/// The JSON of `--json`.
+pub fn document(counted: &InstructionCosts) -> serde_json::Value {
     json!({
         "schema": "pgassay.count-result/1",
         "counts": counted.counts,
@@ -179,22 +180,17 @@ fn gate(comparisons: &[VariantComparison]) -> Result<()> {
         those.map(|comparison| comparison.title.as_str()).collect()
     };
     let over = titles(|outcome| matches!(outcome, VariantOutcome::Over(_)));
-    let unknown = titles(|outcome| matches!(outcome, VariantOutcome::NotComparable(_)));
-    if !over.is_empty() {
-        let reason = format!("costs more than the tolerance allows: {}", over.join("; "));
-        return Err(Gate {
-            code: REGRESSION,
-            reason,
+    let unlike = titles(|outcome| matches!(outcome, VariantOutcome::NotComparable(_)));
+    let unknown = titles(|outcome| matches!(outcome, VariantOutcome::Inconclusive(_)));
+    for (code, titles, what) in [
+        (REGRESSION, over, "costs more than the tolerance allows"),
+        (NOT_COMPARABLE, unlike, "not comparable"),
+        (INCONCLUSIVE, unknown, "inconclusive"),
+    ] {
+        if !titles.is_empty() {
+            let reason = format!("{what}: {}", titles.join("; "));
+            return Err(Gate { code, reason }.into());
         }
-        .into());
-    }
-    if !unknown.is_empty() {
-        let reason = format!("cannot be compared: {}", unknown.join("; "));
-        return Err(Gate {
-            code: CANNOT_TELL,
-            reason,
-        }
-        .into());
     }
     Ok(())
 }

@@ -4,9 +4,9 @@
 #![allow(clippy::doc_markdown)]
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::Args;
+use pgassay_report::gate::GateLimit;
 
 use crate::command::compare::CompareArgs;
 
@@ -15,14 +15,32 @@ const EXAMPLES: &str = "\
 Examples:
   a patched build     pgassay gate -S -c 8 --binaries /opt/pg-base,/opt/pg-patched
   a new release       pgassay gate --setup s.sql -f q.sql --servers 17,18 --fail-if 'slower > 3%'
-  a commit            git bisect run sh -c 'make install || exit 125; pgassay gate --bisect -S --binaries BASE,NEW'
+  a schema change     pgassay gate --setup s.sql --vs-setup change.sql -f q.sql --markdown gate.md
+  a commit            git bisect run sh -c 'make install || exit 125; \\
+                        pgassay gate --bisect -S --binaries BASE,NEW'
+  a busy machine      pgassay gate -S --binaries BASE,NEW --fail-if 'instructions > 1%'
+  saved counts        pgassay gate -S --binaries NEW --fail-if 'instructions > 1%' \\
+                        --against counts.json --update
+  an earlier run      pgassay gate -S --binaries BASE,NEW --against last
 
-Both sides run side by side, because times measured elsewhere or earlier are not comparable. An interim analysis
-follows each server start, and the gate ends as soon as every variant has an answer. A variant that is surely
-slower, but by less than the limit, passes. Each wrong answer has a probability of at most 2.5%.
+Both sides run side by side, because a time measured elsewhere or earlier is not comparable. An \
+interim analysis follows each server start, and the gate ends as soon as every variant has a \
+verdict. A variant that is surely slower, but by less than the limit, passes. Each wrong verdict \
+has a probability of at most 2.5%. Before the run, pgassay prints what the gate can tell.
 
-Exit status: 0 every variant passes; 1 usage, connection or input error; 2 the run failed midway; 3 a variant is
-slower than the limit; 4 cannot tell. With --bisect: 0 good, 3 bad, 125 cannot tell, 128 an error.";
+'slower' compares the mean time per transaction. 'instructions' compares the user-space \
+instructions per transaction with one client, under valgrind, as pgassay count does: load on the \
+machine does not disturb them.
+
+--against compares with earlier measurements. Instruction counts carry over to any machine with \
+the same processor features, valgrind and build. Times do not carry over: with 'slower', both runs \
+must have the same baseline, and the gate compares the variant's ratio to it, then and now, on the \
+same machine with the same configuration.
+
+Exit status: 0 pass; 1 usage, connection or input error; 2 the run failed midway; 3 regression: a \
+variant is beyond the limit; 4 inconclusive; 5 not comparable: --against names nothing, or \
+something of another machine, configuration or build. With --bisect: 0 good, 3 bad, 125 \
+inconclusive or not comparable, 128 an error.";
 
 /// The choices that make up a question. A study has its own.
 const QUESTION: [&str; 19] = [
@@ -50,10 +68,21 @@ const QUESTION: [&str; 19] = [
 /// Flags of `pgassay gate`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct GateArgs {
-    /// Fail if a variant's mean transaction time exceeds the baseline's by more than N%.
-    #[arg(long, value_name = "CONDITION", default_value = "slower > 5%")]
-    pub fail_if: FailIf,
+    /// Fail if a variant's mean transaction time (`slower > N%`), or its instructions per transaction
+    /// (`instructions > N%`), exceed the baseline's by more than N%.
+    #[arg(long, value_name = "CONDITION", default_value = "slower > 5%", value_parser = limit)]
+    pub fail_if: GateLimit,
+
+    /// Compare with this earlier run (its name, a prefix of it, `last`, or a path), with a baseline file, or with
+    /// counts saved by `pgassay count`.
+    #[arg(long, value_name = "RUN|FILE")]
+    pub against: Option<String>,
+
+    /// If every variant passes, write the result to the baseline file that --against names, which need not exist.
+    #[arg(long, requires = "against")]
+    pub update: bool,
 
     /// Use the variants of this study file or built-in study; the first is the baseline.
     #[arg(long, value_name = "STUDY", conflicts_with_all = QUESTION)]
@@ -63,7 +92,7 @@ pub struct GateArgs {
     #[arg(long)]
     pub bisect: bool,
 
-    /// Report a variant about which the gate cannot tell as an error instead of a skipped test.
+    /// Report an inconclusive or not comparable variant as an error instead of a skipped test, in the JUnit file.
     #[arg(long)]
     pub strict: bool,
 
@@ -80,28 +109,22 @@ pub struct GateArgs {
 }
 
 /// The argument of `--fail-if`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct FailIf {
-    /// The limit, in percent.
-    pub slower_percent: f64,
-}
-
-impl FromStr for FailIf {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let expected =
-            || format!("expected 'slower > N%', for example 'slower > 5%', not '{text}'");
-        let rest = text.trim().strip_prefix("slower").ok_or_else(expected)?;
-        let rest = rest.trim().strip_prefix('>').ok_or_else(expected)?;
-        let number = rest.trim().strip_suffix('%').ok_or_else(expected)?;
-        let percent: f64 = number.trim().parse().map_err(|_| expected())?;
-        if !percent.is_finite() || percent <= -100.0 {
-            return Err("the limit must be above -100%".to_owned());
-        }
-        Ok(Self {
-            slower_percent: percent,
-        })
+fn limit(text: &str) -> Result<GateLimit, String> {
+    let expected = || {
+        format!(
+            "expected 'slower > N%' or 'instructions > N%', for example 'slower > 5%', not '{text}'"
+        )
+    };
+    let (metric, number) = text.split_once('>').ok_or_else(expected)?;
+    let number = number.trim().strip_suffix('%').ok_or_else(expected)?;
+    let percent: f64 = number.trim().parse().map_err(|_| expected())?;
+    if !percent.is_finite() || percent <= -100.0 {
+        return Err("the limit must be above -100%".to_owned());
+    }
+    match metric.trim() {
+        "slower" => Ok(GateLimit::Slower(percent)),
+        "instructions" => Ok(GateLimit::Instructions(percent)),
+        _ => Err(expected()),
     }
 }
 
@@ -110,11 +133,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_is_slower_by_more_than_a_percentage() {
-        let limit = |text: &str| text.parse::<FailIf>().map(|it| it.slower_percent);
-        assert_eq!(limit("slower > 5%"), Ok(5.0));
-        assert_eq!(limit("slower>0.5%"), Ok(0.5));
-        assert_eq!(limit(" slower > -3 % "), Ok(-3.0));
+    fn a_condition_is_a_metric_and_a_percentage() {
+        assert_eq!(limit("slower > 5%"), Ok(GateLimit::Slower(5.0)));
+        assert_eq!(limit("slower>0.5%"), Ok(GateLimit::Slower(0.5)));
+        assert_eq!(limit(" slower > -3 % "), Ok(GateLimit::Slower(-3.0)));
+        let counted = limit("instructions > 2%");
+        assert_eq!(counted, Ok(GateLimit::Instructions(2.0)));
         for wrong in [
             "",
             "5%",

@@ -5,22 +5,26 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use pgassay_account::instructions::Counts;
+use pgassay_lab::system_env::unix_us;
 use pgassay_record::run::Run;
-use pgassay_report::gate::{self, GateOutcome};
+use pgassay_report::gate::{self, GateLimit, GateVerdict, JunitSuite};
 
-use super::{GateArgs, GateDecision};
+use super::args::GateArgs;
+use super::decision::GateDecision;
+use crate::checks;
+use crate::command::study::PlannedStudy;
 use crate::output::print_line_stderr;
 
 /// Writes the files that were asked for. In a workflow of `GitHub`, also its summary and one annotation.
-pub fn write(args: &GateArgs, run: &Run, decision: &GateDecision) -> Result<()> {
-    let GateDecision {
-        results,
-        limit_percent,
-        sentence,
-    } = decision;
+pub fn write(
+    args: &GateArgs,
+    decision: &GateDecision,
+    suite: impl FnOnce() -> JunitSuite,
+) -> Result<()> {
+    let (results, sentence) = (&decision.results, &decision.sentence);
     if let Some(path) = &args.junit {
-        let text = gate::junit(run, results, *limit_percent, args.strict)?;
-        save(path, &text)?;
+        save(path, &gate::junit(&suite(), results, args.strict)?)?;
     }
     let markdown = || gate::markdown(results, sentence);
     if let Some(path) = &args.markdown {
@@ -32,11 +36,82 @@ pub fn write(args: &GateArgs, run: &Run, decision: &GateDecision) -> Result<()> 
         file.and_then(|mut file| file.write_all(markdown().as_bytes()))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    if std::env::var_os("GITHUB_ACTIONS").is_some() && GateOutcome::of(results) != GateOutcome::Pass
-    {
-        print_line_stderr(&gate::annotation(GateOutcome::of(results), sentence));
+    if std::env::var_os("GITHUB_ACTIONS").is_some() && decision.verdict() != GateVerdict::Pass {
+        print_line_stderr(&gate::annotation(decision.verdict(), sentence));
     }
     Ok(())
+}
+
+/// The suite of a run.
+pub fn suite_of(run: &Run, limit: GateLimit) -> JunitSuite {
+    let versions: Vec<&str> = run.servers.iter().map(|it| it.version.as_str()).collect();
+    let mut properties = properties(limit, "throughput, variants side by side");
+    properties.extend([
+        ("run", run.id.clone()),
+        ("postgresql", versions.join(", ")),
+        ("seed", run.plan.schedule.seed.to_string()),
+    ]);
+    JunitSuite {
+        name: run.study_name.clone(),
+        hostname: hostname(),
+        started_us: run.started_us,
+        ended_us: run.ended_us,
+        properties,
+    }
+}
+
+/// The suite of a gate that did not run.
+pub fn suite_without_run(planned: &PlannedStudy) -> JunitSuite {
+    let limit = planned.plan.schedule.gate_limit_percent;
+    let now = unix_us();
+    JunitSuite {
+        name: planned.found.name.clone(),
+        hostname: hostname(),
+        started_us: now,
+        ended_us: now,
+        properties: properties(GateLimit::Slower(limit.unwrap_or_default()), "none"),
+    }
+}
+
+/// The suite of counts; `None` if nothing was counted.
+pub fn suite_of_counts(
+    name: &str,
+    limit: GateLimit,
+    counts: Option<&Counts>,
+    started_us: i64,
+) -> JunitSuite {
+    let mut properties = properties(limit, "instructions per transaction");
+    if let Some(counts) = counts {
+        let variants = counts.conditions.iter().flat_map(|it| &it.variants);
+        let mut versions: Vec<&str> = variants.map(|it| it.build.version.as_str()).collect();
+        versions.dedup();
+        properties.extend([
+            ("postgresql", versions.join(", ")),
+            ("seed", counts.seed.to_string()),
+            ("counter", counts.machine.counter.clone()),
+        ]);
+    }
+    JunitSuite {
+        name: name.to_owned(),
+        hostname: hostname(),
+        started_us,
+        ended_us: unix_us(),
+        properties,
+    }
+}
+
+fn properties(limit: GateLimit, method: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("pgassay", env!("CARGO_PKG_VERSION").to_owned()),
+        ("limit", limit.to_string()),
+        ("method", method.to_owned()),
+        ("machine", checks::machine().name),
+    ]
+}
+
+fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
 }
 
 fn save(path: &Path, text: &str) -> Result<()> {

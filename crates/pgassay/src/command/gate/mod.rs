@@ -1,23 +1,22 @@
-//! `pgassay gate`: fails if a variant is slower than the baseline by more than a limit.
+//! `pgassay gate`: fails if a variant costs more than the baseline by more than a limit.
 
 mod args;
+mod baseline;
+mod comparable;
+mod counted;
+mod decision;
 mod files;
+mod timed;
 
 use std::io::Write;
 
-use anyhow::{Context, Result, bail};
-use pgassay_account::comparison::{GatedComparison, RunningComparisons};
-use pgassay_model::plan::Overrides;
-use pgassay_record::run::Run;
-use pgassay_report::gate::{GateOutcome, GateResult, deciding_sentence};
+use anyhow::{Result, bail};
+use pgassay_report::gate::GateLimit;
 
 pub use args::GateArgs;
+pub use decision::GateDecision;
 
-use crate::args::{ColorWhen, ResultFormat};
-use crate::catalog;
-use crate::command::compare::{overrides_of, question_of};
-use crate::command::run::{FinishedRun, exit_of, measure};
-use crate::command::study::PlannedStudy;
+use crate::args::ColorWhen;
 use crate::exit::{self, Gate, text_of};
 
 /// Compares, prints the deciding sentence first, and fails unless all variants pass.
@@ -36,72 +35,10 @@ fn compare(args: &GateArgs, color: ColorWhen, out: &mut impl Write) -> Result<()
             "gate decides when to stop and saves no study: leave out --pairs, --half-width and --save"
         );
     }
-    let found = match &args.study {
-        Some(study) => catalog::find(study)?,
-        None => question_of(asked)?,
-    };
-    let overrides = Overrides {
-        gate_limit_percent: Some(args.fail_if.slower_percent),
-        ..overrides_of(asked)
-    };
-    let planned = PlannedStudy::of(found, overrides)?;
-    if planned.plan.variants.len() < 2 {
-        bail!("gate needs a baseline and at least one variant");
-    }
-    let finished = measure(&planned, asked.seed, &asked.run)?;
-    let decision = GateDecision::of(&finished.run).context("the plan has a gate")?;
-    files::write(args, &finished.run, &decision)?;
-    decision.conclude(finished, asked.run.output.chosen(), color, out)
-}
-
-/// The answer of a gate's run.
-pub struct GateDecision {
-    results: Vec<GateResult>,
-    limit_percent: f64,
-    sentence: String,
-}
-
-impl GateDecision {
-    /// Computed from the run's trials; `None` if its plan has no gate.
-    pub fn of(run: &Run) -> Option<Self> {
-        let limit_percent = run.plan.schedule.gate_limit_percent?;
-        let mut running = RunningComparisons::of(&run.plan)?;
-        running.add_blocks(&run.trials);
-        let result = |compared: GatedComparison| GateResult {
-            variant: run.plan.variants[compared.variant].clone(),
-            baseline: run.plan.variants[run.plan.baseline_of(compared.variant)].clone(),
-            condition: run.plan.conditions[compared.condition].title(),
-            compared,
-        };
-        let results: Vec<GateResult> = running.gated().into_iter().map(result).collect();
-        Some(Self {
-            sentence: deciding_sentence(&results, limit_percent),
-            results,
-            limit_percent,
-        })
-    }
-
-    /// Prints the deciding sentence and the result. Returns the error that becomes the exit status, unless all
-    /// variants pass.
-    pub fn conclude(
-        self,
-        finished: FinishedRun,
-        format: ResultFormat,
-        color: ColorWhen,
-        out: &mut impl Write,
-    ) -> Result<()> {
-        if format == ResultFormat::Text {
-            writeln!(out, "{}\n", self.sentence)?;
-        }
-        finished.print(format, color, out)?;
-        exit_of(&finished.run, finished.ended_early)?;
-        let code = match GateOutcome::of(&self.results) {
-            GateOutcome::Pass => return Ok(()),
-            GateOutcome::Regression => exit::REGRESSION,
-            GateOutcome::CannotTell => exit::CANNOT_TELL,
-        };
-        let reason = self.sentence;
-        Err(Gate { code, reason }.into())
+    let against = baseline::find(args)?;
+    match args.fail_if {
+        GateLimit::Slower(_) => timed::gate(args, &against, color, out),
+        GateLimit::Instructions(percent) => counted::gate(args, &against, percent, out),
     }
 }
 

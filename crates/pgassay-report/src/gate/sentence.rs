@@ -1,0 +1,73 @@
+//! The sentence that decides.
+
+use super::result::{GateLimit, GateResult, GateVerdict};
+
+/// The sentence that decides: of the worst comparison with the verdict of all.
+pub fn deciding_sentence(results: &[GateResult], limit: GateLimit) -> String {
+    let verdict = GateVerdict::of(results);
+    let deciding = results.iter().filter(|it| it.verdict == verdict);
+    // What is unknown is worst.
+    let cost = |it: &GateResult| it.cost_ratio.unwrap_or(f64::INFINITY);
+    let worst = deciding.clone().max_by(|a, b| cost(a).total_cmp(&cost(b)));
+    let Some(worst) = worst else {
+        return "inconclusive: there is no complete comparison".to_owned();
+    };
+    let names = &worst.names;
+    let (variant, condition) = (&names.variant, &names.condition);
+    let word = verdict.word();
+    let others = others(results, verdict, deciding.count());
+    if verdict == GateVerdict::NotComparable {
+        return format!(
+            "{word}: {variant} with {condition}: {}.{others}",
+            worst.figures
+        );
+    }
+    let what = comparative(worst, limit);
+    format!(
+        "{word}: {variant} {what} with {condition}: {}.{others}",
+        worst.figures
+    )
+}
+
+/// `is slower than old by more than 5%`.
+fn comparative(worst: &GateResult, limit: GateLimit) -> String {
+    let baseline = &worst.names.baseline;
+    let is_better = worst.is_better && worst.verdict == GateVerdict::Pass;
+    match limit {
+        GateLimit::Slower(_) if is_better => format!("is faster than {baseline}"),
+        GateLimit::Instructions(_) if is_better => {
+            format!("executes fewer instructions than {baseline}")
+        }
+        GateLimit::Slower(percent) => {
+            let what = match worst.verdict {
+                GateVerdict::Pass => "is not slower than",
+                GateVerdict::Regression => "is slower than",
+                GateVerdict::Inconclusive | GateVerdict::NotComparable => "may be slower than",
+            };
+            format!("{what} {baseline} by more than {percent}%")
+        }
+        GateLimit::Instructions(percent) => {
+            let what = match worst.verdict {
+                GateVerdict::Pass => "does not execute",
+                GateVerdict::Regression => "executes",
+                GateVerdict::Inconclusive | GateVerdict::NotComparable => "may execute",
+            };
+            format!("{what} over {percent}% more instructions than {baseline}")
+        }
+    }
+}
+
+/// How many comparisons have the verdict, and how many are better.
+fn others(results: &[GateResult], verdict: GateVerdict, deciding: usize) -> String {
+    let all = results.len();
+    let same = match (verdict, deciding) {
+        (_, 1) if all == 1 => String::new(),
+        (GateVerdict::Pass, _) => format!(" This is the worst of {all} comparisons."),
+        _ => format!(" {deciding} of {all} comparisons have this verdict."),
+    };
+    match results.iter().filter(|it| it.is_better).count() {
+        0 => same,
+        _ if all == 1 => same,
+        better => format!("{same} {better} of {all} are better than the baseline."),
+    }
+}

@@ -1,0 +1,97 @@
+//! Finds what a gate compares with, and writes baseline files.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use pgassay_account::instructions::{Counts, SCHEMA as COUNTS_SCHEMA};
+use pgassay_record::baseline::{BASELINE_SCHEMA, GateBaseline};
+use pgassay_record::run::{Run, SCHEMA as RUN_SCHEMA};
+use pgassay_report::gate::GateVerdict;
+use pgassay_store::StoreError;
+use serde_json::Value;
+
+use super::args::GateArgs;
+use crate::output::print_line_stderr;
+use crate::results;
+
+/// What `--against` names.
+pub enum Against {
+    /// Nothing: the gate compares with the baseline.
+    Nothing,
+    /// Something that does not exist, for this reason.
+    Missing(String),
+    /// A baseline.
+    Found(Box<GateBaseline>),
+}
+
+/// Finds the file or the run that `--against` names.
+pub fn find(args: &GateArgs) -> Result<Against> {
+    let Some(name) = &args.against else {
+        return Ok(Against::Nothing);
+    };
+    let path = Path::new(name);
+    let is_json = path.extension().is_some_and(|it| it == "json");
+    if args.update && !is_json {
+        bail!("--update writes a baseline file: give --against a name that ends with .json");
+    }
+    if path.is_file() {
+        let found = read(path)?;
+        return Ok(Against::Found(Box::new(found)));
+    }
+    if is_json {
+        return Ok(Against::Missing(format!("there is no file {name}")));
+    }
+    match results::open(&args.question.run.results)?.load(name) {
+        Ok((run, _)) => Ok(Against::Found(Box::new(GateBaseline::of_run(&run)))),
+        Err(error @ (StoreError::NotFound { .. } | StoreError::NoRun { .. })) => {
+            Ok(Against::Missing(error.to_string()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Reads a baseline file, the `run.json` of a run, or counts that `pgassay count --save` wrote.
+fn read(path: &Path) -> Result<GateBaseline> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+    let damaged = || format!("{shown} is not a baseline of pgassay");
+    let value: Value = serde_json::from_str(&text).with_context(damaged)?;
+    match value["schema"].as_str().unwrap_or("unknown") {
+        BASELINE_SCHEMA => serde_json::from_str(&text).with_context(damaged),
+        RUN_SCHEMA => {
+            let run: Run = serde_json::from_str(&text).with_context(damaged)?;
+            Ok(GateBaseline::of_run(&run))
+        }
+        COUNTS_SCHEMA => {
+            let counts: Counts = serde_json::from_str(&text).with_context(damaged)?;
+            Ok(GateBaseline::of_counts(counts, None))
+        }
+        other => Err(anyhow!(
+            "{shown} has the schema {other}; expected {BASELINE_SCHEMA}, {RUN_SCHEMA} or {COUNTS_SCHEMA}"
+        )),
+    }
+}
+
+/// Writes the baseline file of a gate that passed, if the user wants that. Keys are sorted, so that two files can be
+/// compared line by line.
+pub fn update(
+    args: &GateArgs,
+    verdict: GateVerdict,
+    baseline: impl FnOnce() -> GateBaseline,
+) -> Result<()> {
+    let Some(name) = args.against.as_ref().filter(|_| args.update) else {
+        return Ok(());
+    };
+    if verdict != GateVerdict::Pass {
+        print_line_stderr(&format!(
+            "{name} is not written, because the gate did not pass"
+        ));
+        return Ok(());
+    }
+    let sorted = serde_json::to_value(baseline())?;
+    let mut text = serde_json::to_string_pretty(&sorted)?;
+    text.push('\n');
+    std::fs::write(name, text).with_context(|| format!("cannot write {name}"))?;
+    print_line_stderr(&format!("{name} is written"));
+    Ok(())
+}

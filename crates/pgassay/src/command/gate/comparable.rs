@@ -1,0 +1,171 @@
+//! Whether a run can be compared with a baseline.
+//!
+//! Rates of two runs differ with the state of the machine, so a gate compares ratios to a baseline that both runs
+//! have. Such a ratio carries over if machine, configuration and the baseline's build are the same.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use pgassay_model::plan::{Plan, PointId};
+use pgassay_record::baseline::GateBaseline;
+use pgassay_record::run::ServerFacts;
+use serde_json::{Value, json};
+
+use crate::checks;
+use crate::command::first_difference::first_difference;
+
+/// Checks of the machine that must have the same values. The processor is part of the machine's key.
+const SAME_CHECKS: [&str; 3] = ["kernel", "governor", "cgroup_quota"];
+
+/// Why the ratios of this plan cannot be compared with those of the baseline; `None` if they can.
+pub fn why_not(
+    baseline: &GateBaseline,
+    plan: &Plan,
+    builds: impl FnOnce() -> Result<Vec<Option<ServerFacts>>>,
+) -> Result<Option<String>> {
+    if baseline.trials.is_empty() {
+        return Ok(Some(format!(
+            "\"{}\" has no times, only instruction counts: use --fail-if 'instructions > 2%'",
+            baseline.name
+        )));
+    }
+    let of_machine = another_machine(baseline);
+    let reason = of_machine
+        .or_else(|| another_plan(baseline.plan.as_ref(), plan, true))
+        .or_else(|| without_restarts(plan))
+        .or_else(|| without_ratio(baseline, plan));
+    if reason.is_some() {
+        return Ok(reason);
+    }
+    Ok(another_build(baseline, plan, &builds()?))
+}
+
+fn another_machine(baseline: &GateBaseline) -> Option<String> {
+    let version = env!("CARGO_PKG_VERSION");
+    match &baseline.pgassay_version {
+        Some(before) if before != version => {
+            return Some(format!("it is of pgassay {before}, and this is {version}"));
+        }
+        _ => {}
+    }
+    let machine = checks::machine();
+    if baseline.machine_key.as_ref() != Some(&machine.key) {
+        return Some("it is of another machine".to_owned());
+    }
+    let now = checks::all();
+    SAME_CHECKS.iter().find_map(|name| {
+        let value = |checks: &[pgassay_model::check::Check]| {
+            let found = checks.iter().find(|it| it.name == *name);
+            found.map_or("unknown".to_owned(), |it| it.value.clone())
+        };
+        let (before, now) = (value(&baseline.checks), value(&now));
+        (before != now).then(|| format!("{name} of the machine was {before}, is {now}"))
+    })
+}
+
+/// The first part of the plan that was different. Versions and directories of servers are not compared, because
+/// another build is what a gate is for.
+pub fn another_plan(before: Option<&Plan>, now: &Plan, is_timed: bool) -> Option<String> {
+    let difference = first_difference(
+        "plan",
+        &configuration(before?, is_timed),
+        &configuration(now, is_timed),
+    )?;
+    Some(format!("it is of another configuration: {difference}"))
+}
+
+/// Whether a timed run, whose conditions are not those of a count, had other scripts or other data.
+pub fn another_load(before: Option<&Plan>, now: &Plan) -> Option<String> {
+    let scripts = |plan: &Plan| -> BTreeSet<(String, u32)> {
+        let scripts = plan.points.iter().flat_map(|it| &it.scripts);
+        scripts.map(|it| (it.text.clone(), it.weight)).collect()
+    };
+    let setups = |plan: &Plan| -> BTreeSet<String> {
+        let databases = plan.servers.iter().flat_map(|it| &it.databases);
+        let setups = databases.flat_map(|it| &it.setup);
+        setups.map(|it| it.text.clone()).collect()
+    };
+    let before = before?;
+    let is_same = scripts(before) == scripts(now) && setups(before) == setups(now);
+    (!is_same).then(|| "it is of another configuration: other scripts, or another setup".to_owned())
+}
+
+fn configuration(plan: &Plan, is_timed: bool) -> Value {
+    // A plan has no maps but those with strings as keys, so it can be a value.
+    let mut value = serde_json::to_value(plan).unwrap_or_default();
+    let schedule = &plan.schedule;
+    let trials = json!({
+        "trial_us": schedule.trial_us,
+        "threads": schedule.threads,
+        "maintenance": schedule.maintenance,
+        "blocks_per_server_start": schedule.blocks_per_server_start,
+    });
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("gate_against");
+        fields.insert(
+            "schedule".to_owned(),
+            if is_timed { trials } else { Value::Null },
+        );
+    }
+    let servers = value.get_mut("servers").and_then(Value::as_array_mut);
+    for server in servers.into_iter().flatten() {
+        if let Some(fields) = server.as_object_mut() {
+            fields.remove("version");
+            fields.remove("binaries");
+        }
+    }
+    value
+}
+
+fn without_restarts(plan: &Plan) -> Option<String> {
+    let reason =
+        "a ratio measured on servers that are not restarted holds for these server starts only";
+    (!plan.restarts_servers()).then(|| reason.to_owned())
+}
+
+fn without_ratio(baseline: &GateBaseline, plan: &Plan) -> Option<String> {
+    let comparisons = (0..plan.conditions.len())
+        .flat_map(|condition| (1..plan.variants.len()).map(move |variant| (condition, variant)));
+    let is_known = |&(condition, variant): &(usize, usize)| {
+        let title = plan.conditions[condition].title();
+        let mut known = baseline.ratios.iter();
+        known.any(|it| it.variant == plan.variants[variant] && it.condition == title)
+    };
+    let unknown = comparisons.into_iter().find(|it| !is_known(it));
+    unknown.map(|(condition, variant)| {
+        format!(
+            "it has no interval for {} with {}, because it ended before the fourth server start",
+            plan.variants[variant],
+            plan.conditions[condition].title()
+        )
+    })
+}
+
+/// The first difference between the builds of a baseline, then and now. The variants' own may differ.
+fn another_build(
+    before: &GateBaseline,
+    plan: &Plan,
+    builds: &[Option<ServerFacts>],
+) -> Option<String> {
+    let baselines = (1..plan.variants.len()).map(|variant| plan.baseline_of(variant));
+    let points = baselines.flat_map(|variant| {
+        let conditions = 0..plan.conditions.len();
+        conditions.map(move |condition| plan.point(PointId::new(condition, variant)))
+    });
+    let mut servers = points.map(|point| (point.variant, point.server));
+    servers.find_map(|(variant, server)| {
+        let then = before.servers.get(server)?;
+        let now = builds.get(server)?.as_ref()?;
+        let parts = [
+            ("version", &then.version, &now.version),
+            ("compiler", &then.compiler, &now.compiler),
+            ("compiler flags", &then.cflags, &now.cflags),
+            ("configure options", &then.configure, &now.configure),
+        ];
+        let (what, then, now) = parts.into_iter().find(|(_, then, now)| then != now)?;
+        let name = &plan.variants[variant];
+        Some(format!(
+            "the build of \"{name}\", which both are compared with, is another one: {what} was {then}, is {now}"
+        ))
+    })
+}

@@ -1,0 +1,106 @@
+//! A gate on time: `slower > 5%`.
+
+use std::io::Write;
+
+use anyhow::{Context, Result, bail};
+use pgassay_lab::{RunContext, requirements};
+use pgassay_model::plan::Overrides;
+use pgassay_record::baseline::GateBaseline;
+use pgassay_report::gate::GateLimit;
+
+use super::args::GateArgs;
+use super::baseline::{self, Against};
+use super::comparable;
+use super::decision::GateDecision;
+use super::files;
+use crate::args::ColorWhen;
+use crate::command::compare::{overrides_of, question_of};
+use crate::command::run::measure;
+use crate::command::study::PlannedStudy;
+use crate::progress::ProgressDisplay;
+use crate::{catalog, interrupt};
+
+/// Runs the variants side by side, compares, and prints the answer.
+pub fn gate(
+    args: &GateArgs,
+    against: &Against,
+    color: ColorWhen,
+    out: &mut impl Write,
+) -> Result<()> {
+    let asked = &args.question;
+    let format = asked.run.output.chosen();
+    let planned = plan(args)?;
+    if let Some(reason) = why_not(args, against, &planned)? {
+        let decision = GateDecision::not_comparable(&planned.plan, args.fail_if, &reason);
+        files::write(args, &decision, || files::suite_without_run(&planned))?;
+        decision.print_sentence(format, out)?;
+        return decision.exit();
+    }
+    let planned = match against {
+        Against::Found(baseline) => with_ratios(planned, baseline)?,
+        Against::Nothing | Against::Missing(_) => planned,
+    };
+    let finished = measure(&planned, asked.seed, &asked.run)?;
+    let decision = GateDecision::of(&finished.run).context("the plan has a gate")?;
+    files::write(args, &decision, || {
+        files::suite_of(&finished.run, args.fail_if)
+    })?;
+    if finished.ended_early.is_none() {
+        baseline::update(args, decision.verdict(), || {
+            GateBaseline::of_run(&finished.run)
+        })?;
+    }
+    decision.conclude(finished, format, color, out)
+}
+
+/// Plans the question, or the study.
+fn plan(args: &GateArgs) -> Result<PlannedStudy> {
+    let found = match &args.study {
+        Some(study) => catalog::find(study)?,
+        None => question_of(&args.question)?,
+    };
+    let GateLimit::Slower(percent) = args.fail_if else {
+        bail!("this gate does not compare times");
+    };
+    let overrides = Overrides {
+        gate_limit_percent: Some(percent),
+        ..overrides_of(&args.question)
+    };
+    let planned = PlannedStudy::of(found, overrides)?;
+    if planned.plan.variants.len() < 2 {
+        bail!("gate needs a baseline and at least one variant");
+    }
+    Ok(planned)
+}
+
+/// Why the plan cannot be compared with what `--against` names; `None` if it can, or if that is to be written.
+fn why_not(args: &GateArgs, against: &Against, planned: &PlannedStudy) -> Result<Option<String>> {
+    let baseline = match against {
+        Against::Nothing => return Ok(None),
+        Against::Missing(_) if args.update => return Ok(None),
+        Against::Missing(reason) => {
+            return Ok(Some(format!("{reason}; --update writes a baseline file")));
+        }
+        Against::Found(baseline) => baseline,
+    };
+    let interrupt = interrupt::watch()?;
+    let progress = ProgressDisplay::on_stderr();
+    let context = RunContext {
+        study: &planned.found,
+        options: &args.question.run.server.options(),
+        interrupt: &interrupt,
+        events: &progress,
+    };
+    comparable::why_not(baseline, &planned.plan, || {
+        requirements::builds(&planned.plan, &context)
+    })
+}
+
+/// The same plan, for a gate that compares with the ratios of a baseline.
+fn with_ratios(planned: PlannedStudy, baseline: &GateBaseline) -> Result<PlannedStudy> {
+    let overrides = Overrides {
+        gate_against: baseline.ratios.clone(),
+        ..planned.overrides
+    };
+    PlannedStudy::of(planned.found, overrides)
+}

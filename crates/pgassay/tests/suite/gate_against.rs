@@ -1,0 +1,200 @@
+//! `pgassay gate --against`: what it compares with, and what it refuses to compare with.
+
+use std::fs;
+
+use pgassay_test_support::{Finished, Scratch};
+use serde_json::Value;
+
+const FAST: &str = "select 1";
+const SLOW: &str = "select count(*) from generate_series(1, 20000)";
+
+/// So large that no noise of any machine reaches it.
+const LARGE: &str = "slower > 1000000%";
+
+fn gate(scratch: &Scratch, args: &[&str]) -> Finished {
+    let all = [&["gate", "--length", "5s", "--no-profile"], args].concat();
+    scratch.finished(&all)
+}
+
+/// Changes a baseline file, and returns the name of the copy.
+fn altered(scratch: &Scratch, name: &str, change: impl Fn(&mut Value)) -> String {
+    let text = fs::read_to_string(scratch.path().join("base.json")).expect("the file is written");
+    let mut baseline: Value = serde_json::from_str(&text).expect("it is JSON");
+    change(&mut baseline);
+    let path = scratch.path().join(name);
+    fs::write(&path, baseline.to_string()).expect("the copy is written");
+    path.to_str().expect("a plain path").to_owned()
+}
+
+#[test]
+fn equal_variants_pass_a_large_limit_and_too_little_time_is_inconclusive() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let equal = gate(&scratch, &[FAST, FAST, "--fail-if", LARGE]);
+    assert_eq!(equal.code, Some(0), "{equal:?}");
+    assert!(equal.stdout.starts_with("pass: "), "{}", equal.stdout);
+
+    let junit = scratch.path().join("junit.xml");
+    let short = [
+        FAST,
+        SLOW,
+        "--max-time",
+        "1s",
+        "--strict",
+        "--junit",
+        junit.to_str().expect("a plain path"),
+    ];
+    let open = gate(&scratch, &short);
+    assert_eq!(open.code, Some(4), "{open:?}");
+    assert!(open.stdout.starts_with("inconclusive: "), "{}", open.stdout);
+    assert!(
+        open.stderr.contains("the time limit allows about "),
+        "{}",
+        open.stderr
+    );
+    let xml = fs::read_to_string(&junit).expect("the file is written");
+    assert!(xml.contains("<error type=\"inconclusive\""), "{xml}");
+    let skipped = gate(&scratch, &[FAST, SLOW, "--max-time", "1s", "--bisect"]);
+    assert_eq!(skipped.code, Some(125), "{skipped:?}");
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn a_baseline_file_is_compared_by_ratios_and_never_written_by_a_failing_gate() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let both = [FAST, SLOW, "--fail-if", LARGE, "--against"];
+    let with = |more: &[&str]| gate(&scratch, &[&both[..], more].concat());
+    let first = with(&["base.json", "--update"]);
+    assert_eq!(first.code, Some(0), "{first:?}");
+    assert!(first.stderr.contains("base.json is written"), "{first:?}");
+
+    let same = with(&["last"]);
+    assert_eq!(same.code, Some(0), "{same:?}");
+    assert!(
+        same.stdout
+            .contains("is not slower than in the earlier run, relative to select 1, by more than"),
+        "{}",
+        same.stdout
+    );
+    assert!(
+        same.stderr.contains("and an earlier interval of ±"),
+        "{same:?}"
+    );
+
+    let faster_then = altered(&scratch, "faster.json", |baseline| {
+        for figure in ["ratio", "low", "high"] {
+            let ratio = &mut baseline["ratios"][0][figure];
+            *ratio = (ratio.as_f64().expect("a number") * 1e8).into();
+        }
+    });
+    let before = fs::read(&faster_then).expect("the copy is there");
+    let worse = with(&[&faster_then, "--update"]);
+    assert_eq!(worse.code, Some(3), "{worse:?}");
+    assert!(
+        worse.stdout.starts_with("regression: ")
+            && worse.stdout.contains("than in the earlier run"),
+        "{}",
+        worse.stdout
+    );
+    assert_eq!(fs::read(&faster_then).expect("it is there"), before);
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn another_machine_configuration_or_build_is_not_comparable_and_starts_no_server() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let written = gate(
+        &scratch,
+        &[
+            FAST,
+            SLOW,
+            "--fail-if",
+            LARGE,
+            "--against",
+            "base.json",
+            "--update",
+        ],
+    );
+    assert_eq!(written.code, Some(0), "{written:?}");
+    let machine = altered(&scratch, "machine.json", |it| {
+        it["machine_key"] = "another".into();
+    });
+    let build = altered(&scratch, "build.json", |it| {
+        for server in it["servers"].as_array_mut().expect("servers") {
+            server["cflags"] = "-O0".into();
+        }
+    });
+    let kernel = altered(&scratch, "kernel.json", |it| {
+        let mut checks = it["checks"].as_array_mut().expect("checks").iter_mut();
+        let kernel = checks.find(|check| check["name"] == "kernel");
+        kernel.expect("there is one")["value"] = "1.0".into();
+    });
+    let unanalyzed = altered(&scratch, "unanalyzed.json", |it| {
+        it["ratios"] = Value::Array(Vec::new());
+    });
+    for (file, more, reason) in [
+        (machine.as_str(), &[][..], "it is of another machine"),
+        (&build, &[], "compiler flags was -O0"),
+        (&kernel, &[], "kernel of the machine was 1.0"),
+        (&unanalyzed, &[], "ended before the fourth server start"),
+        ("base.json", &["-c", "2"], "another configuration: plan."),
+        (
+            "base.json",
+            &["--set", "work_mem=8MB"],
+            "another configuration: plan.servers",
+        ),
+        ("nothing.json", &[], "there is no file nothing.json"),
+        ("20010101-nothing", &[], "no run \"20010101-nothing\""),
+    ] {
+        let args = [&[FAST, SLOW, "--against", file], more].concat();
+        let refused = gate(&scratch, &args);
+        assert_eq!(refused.code, Some(5), "{file}: {refused:?}");
+        assert!(
+            refused.stdout.starts_with("not comparable: ") && refused.stdout.contains(reason),
+            "{file}: {}",
+            refused.stdout
+        );
+        assert!(
+            refused.stderr.contains("side by side"),
+            "{}",
+            refused.stderr
+        );
+        assert!(!refused.stderr.contains("starting"), "{}", refused.stderr);
+    }
+    let markdown = scratch.path().join("gate.md");
+    let path = markdown.to_str().expect("a plain path");
+    let bisected = ["--against", &machine, "--bisect", "--markdown", path];
+    let skipped = gate(&scratch, &[&[FAST, SLOW], &bisected[..]].concat());
+    assert_eq!(skipped.code, Some(125), "{skipped:?}");
+    let text = fs::read_to_string(&markdown).expect("the file is written");
+    assert!(text.contains("| not comparable |"), "{text}");
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn a_baseline_that_cannot_be_used_is_an_error_before_anything_is_measured() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    fs::write(scratch.path().join("other.json"), "{\"schema\": \"x/1\"}").expect("a file");
+    for (args, reason) in [
+        (
+            &["--against", "other.json"][..],
+            "other.json has the schema x/1",
+        ),
+        (
+            &["--against", "last", "--update"],
+            "a name that ends with .json",
+        ),
+        (&["--update"], "--against"),
+        (
+            &["--fail-if", "instructions > 2"],
+            "expected 'slower > N%' or 'instructions > N%'",
+        ),
+    ] {
+        let refused = gate(&scratch, &[&[FAST, SLOW], args].concat());
+        assert_eq!(refused.code, Some(1), "{args:?}: {refused:?}");
+        assert!(
+            refused.stderr.contains(reason),
+            "{args:?}: {}",
+            refused.stderr
+        );
+    }
+}
