@@ -222,9 +222,9 @@ impl<'a> RankedRun<'a> {
                 let ran = run.take()?.join().unwrap_or(Err(Exit(PARTIAL)));
                 Some(self.report(ran, common, due_ns, connecting_us))
             };
-            self.world.report(report, note_waiting)
+            // Before the scope ends: it waits for the clients.
+            or_abort(self.world, self.world.report(report, note_waiting))
         });
-        let reports = or_abort(self.world, reports);
         let decoded = reports.iter().map(|bytes| decode(self.world, bytes));
         decoded.collect()
     }
