@@ -14,23 +14,23 @@ pub struct Launched {
 impl Launched {
     /// Returns the ranks if this process is one of several.
     pub fn from_environment() -> Option<Self> {
-        Self::told_by(|name| env::var(name).ok())
+        Self::described_by(|name| env::var(name).ok())
     }
 
     /// Open MPI's mpirun sets the first pair of variables, MPICH's and Slurm's PMI the second, and
     /// `srun --mpi=pmix` the third. Slurm's own variables do not tell: each process in a job has them.
-    fn told_by(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
+    fn described_by(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |name| variable(name)?.parse::<u32>().ok();
         let pairs = [
             ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
             ("PMI_RANK", "PMI_SIZE"),
             ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
         ];
-        let told = pairs.into_iter().find_map(|(rank, ranks)| {
+        let found = pairs.into_iter().find_map(|(rank, ranks)| {
             let (rank, ranks) = (number(rank)?, number(ranks)?);
             Some(Self { rank, ranks })
         });
-        told.filter(|told| told.ranks > 1)
+        found.filter(|found| found.ranks > 1)
     }
 }
 
@@ -38,8 +38,8 @@ impl Launched {
 mod tests {
     use super::*;
 
-    fn told(variables: &[(&str, &str)]) -> Option<Launched> {
-        Launched::told_by(|name| {
+    fn described(variables: &[(&str, &str)]) -> Option<Launched> {
+        Launched::described_by(|name| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         })
@@ -53,17 +53,17 @@ mod tests {
             ("PMI_RANK", "PMI_SIZE"),
             ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
         ] {
-            assert_eq!(told(&[(rank, "2"), (ranks, "4")]), third_of_four);
+            assert_eq!(described(&[(rank, "2"), (ranks, "4")]), third_of_four);
         }
     }
 
     #[test]
     fn one_process_is_no_rank() {
-        assert_eq!(told(&[]), None);
+        assert_eq!(described(&[]), None);
         let alone = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")];
-        assert_eq!(told(&alone), None);
+        assert_eq!(described(&alone), None);
         // A batch script of Slurm, whose commands are not ranks.
         let batch = [("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")];
-        assert_eq!(told(&batch), None);
+        assert_eq!(described(&batch), None);
     }
 }

@@ -25,6 +25,7 @@ mod settings;
 mod shell;
 mod system;
 mod usage;
+mod version;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -34,18 +35,10 @@ use pgassay_script::Compat;
 
 use message::Exit;
 use settings::Settings;
+use version::version;
 
 /// The environment variable that chooses a version without `--compat`.
 const COMPAT_VARIABLE: &str = "PGASSAY_PGBENCH_COMPAT";
-
-/// The pgbench version to report.
-fn version(compat: Compat) -> &'static str {
-    match compat {
-        Compat::V15 => "15.18",
-        Compat::V17 => "17.11",
-        Compat::V18 => "18.6",
-    }
-}
 
 /// Whether a program of this name behaves as pgbench.
 pub fn is_pgbench(program: &str) -> bool {

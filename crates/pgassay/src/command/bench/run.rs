@@ -146,7 +146,7 @@ pub(super) fn connect(
 }
 
 fn banner(server: &str, settings: &Settings) {
-    let version = super::version(settings.compat);
+    let version = super::version::version(settings.compat);
     if server == version {
         print(&format!("pgbench ({version})\n"));
     } else {
@@ -176,7 +176,7 @@ pub(super) fn print(text: &str) {
         .and_then(|()| out.flush());
 }
 
-/// Parses the scripts; `warn` is told what they should not do.
+/// Parses the scripts; `warn` receives what they should not do.
 pub(super) fn parse(settings: &Settings, warn: fn(&str)) -> Result<ParsedScripts, Exit> {
     let options = ParseOptions {
         protocol: settings.protocol,

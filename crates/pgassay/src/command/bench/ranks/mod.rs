@@ -31,7 +31,7 @@ use crate::interrupt;
 use merged::{MergedRanks, RankReport};
 use talk::{agree, decode, encode, lead, note_waiting, or_abort};
 
-/// How long before the start the ranks are told of it.
+/// How long before the start the ranks learn of it.
 const NOTICE_NS: u64 = 200_000_000;
 
 /// Runs this rank's part; `read` reads the arguments, on rank 0. On the other ranks, the result is
@@ -185,8 +185,8 @@ impl<'a> RankedRun<'a> {
         }
         let clocks = or_abort(world, world.measure_clocks(monotonic_ns));
         let due_ns = monotonic_ns() + NOTICE_NS;
-        let told = world.tell(|rank| encode(&clocks[rank].there_ns(due_ns)));
-        or_abort(world, told);
+        let sent = world.tell(|rank| encode(&clocks[rank].there_ns(due_ns)));
+        or_abort(world, sent);
         (due_ns, clocks)
     }
 
