@@ -26,7 +26,7 @@ pub type ObserverMaker = Arc<dyn Fn(usize, Rng) -> Box<dyn Observer> + Send + Sy
 /// Client options.
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// Transactions per second over all clients. Transactions are due at the events of a Poisson
+    /// Transactions per second over all clients, of all pools if the pool is a part. Transactions are due at the events of a Poisson
     /// process and begin then, or as soon as a client is free. Latency counts from the due time.
     pub rate_per_s: Option<f64>,
     /// Transactions slower than this count as late. A paced transaction that is already this late

@@ -49,6 +49,10 @@ pub struct ClientPool {
     stop: Arc<AtomicBool>,
     keeps_account: bool,
     starts: Vec<u64>,
+    /// When the next run begins; at once if `None`.
+    due_ns: Option<u64>,
+    /// The number of the first client.
+    first_client: usize,
     /// Whether a failed or stopped run left connections in an unknown state.
     pub(crate) is_spent: bool,
 }
@@ -109,6 +113,8 @@ impl ClientPool {
             stop,
             keeps_account: false,
             starts: Vec::new(),
+            due_ns: None,
+            first_client: config.part().first_client as usize,
             is_spent: false,
         };
         pool.time_commands(config.options.times_commands);
@@ -184,7 +190,16 @@ impl ClientPool {
     /// make those faster.
     pub fn spread_starts(&mut self, spread: Duration, seed: u64) {
         let clients = self.workers.iter().map(|worker| worker.clients.len());
-        self.starts = timing::starts(clients.sum(), spread, seed);
+        self.starts = vec![0; self.first_client];
+        self.starts
+            .extend(timing::starts(clients.sum(), spread, seed));
+    }
+
+    /// Makes the next run begin at this time of [`monotonic_ns`](crate::monotonic_ns), instead of at
+    /// once, so that pools of several processes begin together. A timed run ends when it would have
+    /// ended had it begun in time.
+    pub fn begin_at(&mut self, due_ns: u64) {
+        self.due_ns = Some(due_ns);
     }
 
     /// Turns the account of delays in the client threads ([`thread_busy_us`](crate::measurement::ClientTime::thread_busy_us) and
@@ -227,10 +242,11 @@ impl ClientPool {
             options: &self.options,
             connector: self.connector.as_ref(),
             starts: &self.starts,
-            straddling: AtomicUsize::new(self.starts.len()),
+            straddling: AtomicUsize::new(self.starts.len().saturating_sub(self.first_client)),
         };
         let start = Start {
             begin_ns: AtomicU64::new(0),
+            due_ns: self.due_ns.take(),
             settle_ns: nanoseconds(settle),
             measure_ns: measure.map(nanoseconds),
             barrier: Barrier::new(self.workers.len()),
@@ -314,6 +330,12 @@ fn check(config: &ClientPoolConfig) -> Result<(), LoadError> {
     if config.clients == 0 || config.threads == 0 {
         return refuse("at least one client and one thread are required");
     }
+    let part = config.part();
+    if part.all_clients.saturating_sub(part.first_client) < config.clients
+        || part.all_threads.saturating_sub(part.first_thread) < config.threads.min(config.clients)
+    {
+        return refuse("a pool's part of the clients or threads exceeds their number");
+    }
     if config.scripts.is_empty() {
         return refuse("no script to run");
     }
@@ -367,8 +389,14 @@ fn open_all(
         .variables
         .iter()
         .any(|(name, _)| name == "default_seed");
-    let seeding = Seeding::new(config.seed, clients, threads, defines_seed);
-    let mut runs = (0..config.clients).map(|id| {
+    let part = config.part();
+    let seeding = Seeding::new(
+        config.seed,
+        part.all_clients as usize,
+        part.all_threads as usize,
+        defines_seed,
+    );
+    let mut runs = (part.first_client..).take(clients).map(|id| {
         let variables = variables(config, &seeding, id);
         ClientRun::new(id, opening.program, variables, seeding.clients[id as usize])
     });
@@ -399,20 +427,24 @@ fn open_all(
             Ok(opened) => opened,
             Err(panic) => std::panic::resume_unwind(panic),
         });
-        let of_threads = seeding.threads.iter().enumerate();
-        let workers = joined.zip(of_threads).map(|(opened, (thread, rngs))| {
-            let (driver, clients) = opened?;
-            let mut worker = Worker::new(Io::Epoll(driver), clients, opening.program, rngs.choose);
-            let options = &config.options;
-            worker.pace = options
-                .rate_per_s
-                .map(|rate| (rngs.throttle, 1e6 / rate * threads as f64));
-            worker.recorder.since_begin_ns = options.rate_per_s.map(|_| latency_histogram());
-            worker.recorder.openings = options.reconnects.then(Box::default);
-            let observer = options.observer.as_ref();
-            worker.observer = observer.map(|make| make(thread, rngs.sample));
-            Ok(worker)
-        });
+        let of_threads = seeding.threads.iter().skip(part.first_thread as usize);
+        let workers = joined
+            .zip(of_threads)
+            .enumerate()
+            .map(|(thread, (opened, rngs))| {
+                let (driver, clients) = opened?;
+                let mut worker =
+                    Worker::new(Io::Epoll(driver), clients, opening.program, rngs.choose);
+                let options = &config.options;
+                worker.pace = options
+                    .rate_per_s
+                    .map(|rate| (rngs.throttle, 1e6 / rate * f64::from(part.all_threads)));
+                worker.recorder.since_begin_ns = options.rate_per_s.map(|_| latency_histogram());
+                worker.recorder.openings = options.reconnects.then(Box::default);
+                let observer = options.observer.as_ref();
+                worker.observer = observer.map(|make| make(thread, rngs.sample));
+                Ok(worker)
+            });
         workers.collect()
     })
 }

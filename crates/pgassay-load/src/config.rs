@@ -15,7 +15,7 @@ pub type DebugSink = Arc<dyn Fn(&str) + Send + Sync>;
 pub type RequestHook = Arc<dyn Fn(i32) + Send + Sync>;
 
 /// The I/O interface of the load's threads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum IoChoice {
     /// `io_uring` if it is available, otherwise epoll.
     Auto,
@@ -33,6 +33,20 @@ pub struct WeightedScript {
     pub script: Arc<ParsedScript>,
     /// Its weight among all scripts. A script with weight 0 never runs.
     pub weight: u64,
+}
+
+/// The part of a run's clients that a pool has, if several processes share them. A run that is cut
+/// between threads has the same client numbers and draws the same random numbers as one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolPart {
+    /// Clients of all pools.
+    pub all_clients: u32,
+    /// Threads of all pools.
+    pub all_threads: u32,
+    /// The number of this pool's first client.
+    pub first_client: u32,
+    /// The number of this pool's first thread.
+    pub first_thread: u32,
 }
 
 /// Configuration of a client pool.
@@ -64,9 +78,21 @@ pub struct ClientPoolConfig {
     pub options: ClientOptions,
     /// The I/O interface of the threads.
     pub io: IoChoice,
+    /// The pool's part of a run that several processes share; `None` if it has all clients.
+    pub part: Option<PoolPart>,
 }
 
 impl ClientPoolConfig {
+    /// Returns the pool's part of the run.
+    pub(crate) fn part(&self) -> PoolPart {
+        self.part.unwrap_or(PoolPart {
+            all_clients: self.clients,
+            all_threads: self.threads.min(self.clients),
+            first_client: 0,
+            first_thread: 0,
+        })
+    }
+
     /// Creates a configuration of one client on one thread with one script.
     pub fn new(target: Target, script: Arc<ParsedScript>, names: Arc<VariableNames>) -> Self {
         Self {
@@ -83,6 +109,7 @@ impl ClientPoolConfig {
             limits: Limits::default(),
             options: ClientOptions::default(),
             io: IoChoice::default(),
+            part: None,
         }
     }
 }

@@ -47,6 +47,7 @@ mod config;
 mod driver;
 mod error;
 mod measurement;
+mod merging;
 mod opening;
 mod program;
 mod reconnecting;
@@ -64,7 +65,7 @@ pub use client_options::{
 pub use client_pool::ClientPool;
 pub use clock::monotonic_ns;
 pub use config::{
-    ClientPoolConfig, DebugSink, IoChoice, Limits, RequestHook, RunLength, WeightedScript,
+    ClientPoolConfig, DebugSink, IoChoice, Limits, PoolPart, RequestHook, RunLength, WeightedScript,
 };
 pub use error::{AbortCause, LoadError, ScriptLocation};
 pub use hdrhistogram::Histogram;

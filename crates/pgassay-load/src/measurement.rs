@@ -5,14 +5,16 @@
 //! transactions + asleep + between = clients × window.
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
+use crate::merging::{packed, packed_if_any};
 use crate::thread_usage::ThreadUsage;
 
 /// A thread that is busy or waits for a CPU this much of the time delays its clients.
 const CLIENT_LIMITED_SHARE: f64 = 0.9;
 
 /// The result of one run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measurement {
     /// Timestamps of the run.
     pub instants: Instants,
@@ -35,9 +37,11 @@ pub struct Measurement {
     /// Transactions that failed from the beginning of the run to its end.
     pub failed_total: u64,
     /// Latency of the window's transactions in ns, to three digits.
+    #[serde(with = "packed")]
     pub latency_ns: Histogram<u64>,
     /// Under pacing: the same, but measured from the beginning of each transaction, not its due
     /// time.
+    #[serde(with = "packed_if_any")]
     pub since_begin_ns: Option<Histogram<u64>>,
     /// By script, in the configured order.
     pub scripts: Vec<ScriptMeasurement>,
@@ -75,7 +79,7 @@ pub struct Measurement {
 }
 
 /// The I/O interface that a load used.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoUsed {
     /// `io_uring` if true, otherwise epoll.
     pub is_uring: bool,
@@ -91,13 +95,14 @@ impl IoUsed {
 }
 
 /// Times and errors of one command.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CommandMeasurement {
     /// How often it was timed.
     pub timed: u64,
     /// The sum of these times.
     pub sum_ns: u64,
     /// The distribution of these times in ns, to three digits.
+    #[serde(with = "packed")]
     pub latency_ns: Histogram<u64>,
     /// Errors in it that were followed by a retry of the transaction.
     pub retries: u64,
@@ -145,7 +150,7 @@ impl CommandMeasurement {
 }
 
 /// Opening and closing connections during a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reconnecting {
     /// Connections opened.
     pub opened: u64,
@@ -154,13 +159,16 @@ pub struct Reconnecting {
 }
 
 /// The phases of opening a connection, in ns, to three digits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Openings {
     /// Until the system call has connected.
+    #[serde(with = "packed")]
     pub connect_ns: Histogram<u64>,
     /// From then until the server is ready: it starts a backend, and the client signs in.
+    #[serde(with = "packed")]
     pub authenticate_ns: Histogram<u64>,
     /// From then until the first request is answered, by a backend with empty caches.
+    #[serde(with = "packed")]
     pub first_query_ns: Histogram<u64>,
 }
 
@@ -200,7 +208,7 @@ pub(crate) fn record(histogram: &mut Histogram<u64>, value_ns: u64) {
 }
 
 /// Timestamps of a run, in ns of `CLOCK_MONOTONIC`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instants {
     /// The clients begin.
     pub begin_ns: u64,
@@ -213,7 +221,7 @@ pub struct Instants {
 }
 
 /// The results of one script.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ScriptMeasurement {
     /// The script's name.
     pub name: String,
@@ -224,11 +232,12 @@ pub struct ScriptMeasurement {
     /// Transactions that failed in the window.
     pub failed: u64,
     /// Latency of the window's transactions in ns, to three digits.
+    #[serde(with = "packed")]
     pub latency_ns: Histogram<u64>,
 }
 
 /// How the clients spent their time in the window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientTime {
     /// In transactions, excluding `\sleep`.
     pub in_transaction_us: u64,
@@ -246,7 +255,7 @@ pub struct ClientTime {
 }
 
 /// How late sleeping clients were woken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimerLag {
     /// Number of wake-ups.
     pub wakeups: u64,

@@ -1,9 +1,11 @@
 //! What a client thread uses while it runs the load.
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock;
 
 /// Resource usage of one client thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadUsage {
     /// How long it ran the load.
     pub elapsed_us: u64,

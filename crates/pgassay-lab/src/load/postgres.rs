@@ -127,6 +127,7 @@ pub fn connect_pool(order: &ClientsOrder<'_>, context: &RunContext<'_>) -> Resul
         },
         // The same on all machines, to keep their results comparable.
         io: IoChoice::Epoll,
+        part: None,
     };
     let mut pool = ClientPool::connect(&config, context.interrupt.flag())
         .map_err(|error| describe_load_error(error, source, point))?;

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, OnceLock};
+use std::time::Duration;
 
 use crate::clock;
 use crate::driver::{self, Driver as _, Io};
@@ -13,6 +14,8 @@ use crate::worker::{DelayAccount, Worker, WorkerShared};
 /// Coordinates the threads' start.
 pub(super) struct Start {
     pub begin_ns: AtomicU64,
+    /// When to begin; at once if `None`.
+    pub due_ns: Option<u64>,
     pub settle_ns: u64,
     pub measure_ns: Option<u64>,
     pub barrier: Barrier,
@@ -82,10 +85,17 @@ fn run_one(
     }
     worker.recorder.reset(0, u64::MAX);
     if start.barrier.wait().is_leader() {
+        if let Some(due_ns) = start.due_ns {
+            let early_ns = due_ns.saturating_sub(clock::monotonic_ns());
+            std::thread::sleep(Duration::from_nanos(early_ns));
+        }
         let begin_ns = clock::monotonic_ns();
         start.begin_ns.store(begin_ns, Ordering::Relaxed);
         if let Some(measure_ns) = start.measure_ns {
-            let end_ns = begin_ns
+            // Pools that begin together also end together, even if one of them began late.
+            let end_ns = start
+                .due_ns
+                .unwrap_or(begin_ns)
                 .saturating_add(start.settle_ns)
                 .saturating_add(measure_ns);
             shared.end_ns.store(end_ns, Ordering::Relaxed);

@@ -440,3 +440,40 @@ fn auto_falls_back_to_epoll_if_io_uring_is_not_available() {
         assert!(refused.contains(why), "{refused}");
     }
 }
+
+/// What a launcher such as mpirun tells its third and first rank.
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn without_mpi_several_ranks_are_refused_once() {
+    let scratch = Scratch::new();
+    let as_rank = |rank: &str| {
+        let output = Command::new(PROGRAM)
+            .args(["bench", "-S"])
+            .env("OMPI_COMM_WORLD_RANK", rank)
+            .env("OMPI_COMM_WORLD_SIZE", "4")
+            .current_dir(scratch.path())
+            .output()
+            .unwrap();
+        Finished::from(&output)
+    };
+    as_rank("0").has(
+        1,
+        &[],
+        &[
+            "pgbench (rank 0): error: a launcher such as mpirun started 4 ranks",
+            "built without MPI",
+            "hint: Build it with \"cargo build --release --features pgassay/mpi\"",
+        ],
+    );
+    let third = as_rank("2");
+    assert_eq!((third.code, third.err.as_str()), (Some(1), ""));
+}
+
+#[test]
+fn connection_strings_of_ranks_are_refused_without_ranks() {
+    let scratch = Scratch::new();
+    let refusal = "--rank-dsn is for the ranks that mpirun starts, but this is a single process";
+    scratch
+        .ours(None, "-S --rank-dsn=dbname=postgres")
+        .has(1, &[], &[refusal]);
+}

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crate → crates it may depend on. `pgassay` may depend on all; `xtask` is a tool.
-const MAY_KNOW: [(&str, &[&str]); 18] = [
+const MAY_KNOW: [(&str, &[&str]); 19] = [
     ("pgassay-wire", &[]),
     ("pgassay-script", &[]),
     ("pgassay-stats", &[]),
@@ -39,6 +39,7 @@ const MAY_KNOW: [(&str, &[&str]); 18] = [
     ("pgassay-count", &["pgassay-knowledge", "pgassay-account"]),
     ("pgassay-explain", &[]),
     ("pgassay-load", &["pgassay-wire", "pgassay-script"]),
+    ("pgassay-ranks", &[]),
     ("pgassay-relay", &[]),
     ("pgassay-server", &["pgassay-wire"]),
     ("pgassay-profile", &["pgassay-wire"]),

@@ -40,7 +40,7 @@ impl Report<'_> {
         }
         // A few are always pending at the end.
         let unserved = measurement.unserved;
-        if unserved * UNSTABLE_ONE_IN > self.board.all().total() + unserved {
+        if unserved * UNSTABLE_ONE_IN > self.total().total() + unserved {
             writeln!(
                 out,
                 "unstable: {unserved} more transactions were due but not started by the end of the run"
@@ -156,7 +156,7 @@ impl Report<'_> {
 
     /// Everything as JSON.
     pub fn json(&self) -> Value {
-        let total = self.board.all();
+        let total = self.total();
         let measurement = self.measurement;
         let fraction = |least: bool| {
             let clients = measurement.clients.iter();
@@ -228,7 +228,7 @@ impl Report<'_> {
         let described = scripts
             .enumerate()
             .map(|(index, ((script, weight), measured))| {
-                let of_script = self.board.script(index);
+                let of_script = self.figures[index];
                 let commands = self.measurement.commands.get(index);
                 let statements = commands.map(|commands| {
                     let texts = script.commands().iter().map(|command| &command.first_line);

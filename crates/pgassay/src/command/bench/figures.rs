@@ -29,6 +29,7 @@ pub struct Cells {
 
 /// Sums of cells. Times are in µs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "mpi", derive(serde::Serialize, serde::Deserialize))]
 pub struct BenchFigures {
     pub done: u64,
     pub latency_sum_us: f64,
@@ -157,6 +158,11 @@ impl BenchFigures {
         self.done + self.skipped + self.failed()
     }
 
+    /// The sum of all.
+    pub fn sum(figures: impl Iterator<Item = Self>) -> Self {
+        figures.fold(Self::default(), |sum, more| sum.plus(&more))
+    }
+
     /// The sum of both.
     pub fn plus(mut self, other: &Self) -> Self {
         self.done += other.done;
@@ -201,19 +207,19 @@ impl Board {
         &self.0[thread]
     }
 
-    /// A script's figures, over all threads.
-    pub fn script(&self, script: usize) -> BenchFigures {
-        self.0.iter().fold(BenchFigures::default(), |sum, cells| {
-            sum.plus(&cells[script].read())
-        })
+    /// The figures of each script, over all threads.
+    pub fn by_script(&self) -> Vec<BenchFigures> {
+        let scripts = self.0.first().map_or(0, Vec::len);
+        let of_script = |script: usize| {
+            let threads = self.0.iter();
+            BenchFigures::sum(threads.map(|cells| cells[script].read()))
+        };
+        (0..scripts).map(of_script).collect()
     }
 
     /// All figures.
     pub fn all(&self) -> BenchFigures {
-        let cells = self.0.iter().flatten();
-        cells.fold(BenchFigures::default(), |sum, cells| {
-            sum.plus(&cells.read())
-        })
+        BenchFigures::sum(self.0.iter().flatten().map(Cells::read))
     }
 }
 
@@ -256,7 +262,7 @@ mod tests {
             (6, 2, 3, 1)
         );
         assert_eq!((all.retried, all.retries, all.late), (2, 3, 2));
-        assert_eq!(all, board.script(0));
+        assert_eq!(board.by_script(), [all]);
     }
 
     #[test]

@@ -15,6 +15,8 @@ mod number;
 mod observer;
 mod options;
 mod progress;
+#[cfg(feature = "mpi")]
+mod ranks;
 mod report;
 mod run;
 mod scripts;
@@ -23,26 +25,20 @@ mod settings;
 mod shell;
 mod system;
 mod usage;
+mod version;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use pgassay_ranks::Launched;
 use pgassay_script::Compat;
 
 use message::Exit;
 use settings::Settings;
+use version::version;
 
 /// The environment variable that chooses a version without `--compat`.
 const COMPAT_VARIABLE: &str = "PGASSAY_PGBENCH_COMPAT";
-
-/// The pgbench version to report.
-fn version(compat: Compat) -> &'static str {
-    match compat {
-        Compat::V15 => "15.18",
-        Compat::V17 => "17.11",
-        Compat::V18 => "18.6",
-    }
-}
 
 /// Whether a program of this name behaves as pgbench.
 pub fn is_pgbench(program: &str) -> bool {
@@ -65,7 +61,11 @@ pub fn bench(program: &str, words: impl Iterator<Item = OsString>) -> ExitCode {
     } else {
         "pgbench"
     };
-    message::set_program(application);
+    let launched = Launched::from_environment();
+    // Messages say which rank they come from.
+    message::set_program(&launched.map_or(application.to_owned(), |it| {
+        format!("{application} (rank {})", it.rank)
+    }));
     match dispatch(application, is_drop_in, &words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Exit(code)) => ExitCode::from(code),
@@ -89,13 +89,52 @@ fn dispatch(application: &str, is_drop_in: bool, words: &[String]) -> Result<(),
         }
         _ => {}
     }
-    let mut settings = Settings::read(words, compat)?;
-    settings.prints_additions = !is_drop_in;
+    if let Some(launched) = Launched::from_environment() {
+        return run_as_rank(launched, application, is_drop_in, words, compat);
+    }
+    let settings = read(words, is_drop_in, compat)?;
     if settings.is_initialization {
         initialization::initialize(&settings, application)
     } else {
         run::run(&settings, application)
     }
+}
+
+/// The settings of a command line.
+fn read(words: &[String], is_drop_in: bool, compat: Compat) -> Result<Settings, Exit> {
+    let mut settings = Settings::read(words, compat)?;
+    settings.prints_additions = !is_drop_in;
+    Ok(settings)
+}
+
+/// Runs a rank's part of the benchmark.
+#[cfg(feature = "mpi")]
+fn run_as_rank(
+    _: Launched,
+    application: &str,
+    is_drop_in: bool,
+    words: &[String],
+    compat: Compat,
+) -> Result<(), Exit> {
+    ranks::run(application, || read(words, is_drop_in, compat))
+}
+
+/// Refuses to run as many benchmarks as there are ranks.
+#[cfg(not(feature = "mpi"))]
+fn run_as_rank(launched: Launched, _: &str, _: bool, _: &[String], _: Compat) -> Result<(), Exit> {
+    // Each rank is refused; once is enough to say why.
+    if launched.rank > 0 {
+        return Err(Exit(1));
+    }
+    let ranks = launched.ranks;
+    let exit = message::fatal(&format!(
+        "a launcher such as mpirun started {ranks} ranks, but this pgassay was built without MPI: \
+         each would run a benchmark of its own"
+    ));
+    message::hint(
+        "Build it with \"cargo build --release --features pgassay/mpi\", or run it without mpirun.",
+    );
+    Err(exit)
 }
 
 /// The version to behave like, which must be known before other options are parsed.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use pgassay_lab::connector;
 use pgassay_load::{
-    AbortCause, FailedTry, FailureKind, LoadError, Observer, ScriptLocation, Transaction,
+    AbortCause, FailedTry, FailureKind, LoadError, Observer, PoolPart, ScriptLocation, Transaction,
     TransactionOutcome,
 };
 use pgassay_script::{EvalError, Refusal, Rng};
@@ -25,6 +25,10 @@ pub struct Common {
     pub board: Board,
     /// The log of `--hdr-log`.
     pub hdr_log: Option<HdrLog>,
+    /// With which lines of progress begin.
+    pub progress_label: &'static str,
+    /// The clients' part of a run of several processes.
+    pub part: Option<PoolPart>,
     /// Added to the load generator's clock to get the time since 1970.
     pub epoch_shift_us: u64,
 }

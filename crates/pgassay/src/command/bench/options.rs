@@ -61,6 +61,7 @@ pub enum Opt {
     Json,
     LatencyPercentiles,
     Io,
+    RankDsn,
 }
 
 /// Whether an option takes a value.
@@ -104,7 +105,7 @@ const fn own(opt: Opt, long: &'static str, takes: Takes) -> Known {
 use Takes::{MaybeValue, Nothing, Value};
 
 /// In pgbench's order, which determines the order in messages about ambiguity.
-const KNOWN: [Known; 50] = [
+const KNOWN: [Known; 51] = [
     known(Opt::Builtin, "builtin", 'b', Value),
     known(Opt::Client, "client", 'c', Value),
     known(Opt::Connect, "connect", 'C', Nothing),
@@ -155,6 +156,7 @@ const KNOWN: [Known; 50] = [
     own(Opt::Json, "json", Nothing),
     own(Opt::LatencyPercentiles, "latency-percentiles", MaybeValue),
     own(Opt::Io, "io", Value),
+    own(Opt::RankDsn, "rank-dsn", Value),
 ];
 
 /// A parsed option and its value, which is empty if there is none.

@@ -31,7 +31,8 @@ pub fn report_progress(common: &Common, every_s: u32, done: &Receiver<()>) {
             format!("{:.1}", (now_ns - begin_ns) as f64 / 1e9)
         };
         let run_s = (now_ns - last_ns) as f64 / 1e9;
-        write_stderr(&line(&common.settings, &at_s, run_s, &now, &last));
+        let figures = line(&common.settings, &at_s, run_s, &now, &last);
+        write_stderr(&format!("{}: {figures}", common.progress_label));
         (last, last_ns) = (now, now_ns);
         while next_ns <= now_ns {
             next_ns += every_ns;
@@ -56,7 +57,7 @@ fn line(
     let tps = since.done as f64 / run_s;
     let failed = now.failed() - last.failed();
     let mut line = format!(
-        "progress: {at_s} s, {tps:.1} tps, lat {mean_ms:.3} ms stddev {deviation_ms:.3}, {failed} failed"
+        "{at_s} s, {tps:.1} tps, lat {mean_ms:.3} ms stddev {deviation_ms:.3}, {failed} failed"
     );
     if settings.rate_per_s.is_some() {
         let lag_us = now.lag_sum_us - last.lag_sum_us;

@@ -10,14 +10,15 @@ use std::fmt::Write;
 use pgassay_load::{CommandMeasurement, Measurement};
 use pgassay_script::{Compat, ParsedScript};
 
-use super::figures::{BenchFigures, Board};
+use super::figures::BenchFigures;
 use super::settings::{PartitionMethod, Settings};
 
 /// The contents of a report.
 pub struct Report<'a> {
     pub settings: &'a Settings,
     pub scripts: &'a [(std::sync::Arc<ParsedScript>, u32)],
-    pub board: &'a Board,
+    /// By script.
+    pub figures: &'a [BenchFigures],
     pub measurement: &'a Measurement,
     pub scale: i32,
     pub partitioning: Option<(PartitionMethod, i32)>,
@@ -42,9 +43,14 @@ impl Report<'_> {
         out
     }
 
+    /// The figures of all scripts.
+    pub(super) fn total(&self) -> BenchFigures {
+        BenchFigures::sum(self.figures.iter().copied())
+    }
+
     /// Transactions per second as pgbench counts them.
     pub fn tps(&self) -> f64 {
-        self.board.all().done as f64 / (self.elapsed_us() / 1e6)
+        self.total().done as f64 / (self.elapsed_us() / 1e6)
     }
 
     pub(super) fn elapsed_us(&self) -> f64 {
@@ -54,7 +60,7 @@ impl Report<'_> {
 
     fn write(&self, out: &mut String) -> std::fmt::Result {
         let settings = self.settings;
-        let total = self.board.all();
+        let total = self.total();
         self.write_parameters(out)?;
         match (settings.duration_s, settings.transactions) {
             (None, Some(count)) => {
@@ -223,15 +229,15 @@ impl Report<'_> {
         let several = self.scripts.len() > 1;
         for (index, (script, weight)) in self.scripts.iter().enumerate() {
             if several {
-                let figures = self.board.script(index);
+                let figures = &self.figures[index];
                 writeln!(out, "SQL script {}: {}", index + 1, script.name())?;
                 writeln!(
                     out,
                     " - weight: {weight} (targets {:.1}% of total)",
                     100.0 * f64::from(*weight) / weights as f64
                 )?;
-                self.write_share(out, &figures, total)?;
-                write_mean(out, " - latency", &figures)?;
+                self.write_share(out, figures, total)?;
+                write_mean(out, " - latency", figures)?;
             }
             if self.settings.per_command {
                 let times = self.measurement.commands.get(index);

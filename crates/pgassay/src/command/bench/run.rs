@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use pgassay_lab::connector;
 use pgassay_lab::system_env::monotonic_ns;
 use pgassay_load::{
     ClientOptions, ClientPool, ClientPoolConfig, Limits, LoadError, Measurement, Observer, OnAbort,
-    RunLength, WeightedScript,
+    PoolPart, RunLength, WeightedScript,
 };
 use pgassay_report::printable;
 use pgassay_script::{Compat, ParseOptions, ParsedScript, VariableNames};
@@ -31,27 +32,68 @@ use crate::interrupt;
 const NO_TIMEOUT: Duration = Duration::from_hours(10 * 365 * 24);
 /// How long running transactions may take to end after Ctrl-C.
 const STOP: Duration = Duration::from_secs(2);
-const LOG_PREFIX: &str = "pgbench_log";
+pub(super) const LOG_PREFIX: &str = "pgbench_log";
 
 /// Scale and partitioning of the existing tables.
-struct Tables {
-    scale: i32,
-    partitioning: Option<(PartitionMethod, i32)>,
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "mpi", derive(serde::Serialize, serde::Deserialize))]
+pub(super) struct Tables {
+    pub scale: i32,
+    pub partitioning: Option<(PartitionMethod, i32)>,
 }
 
 /// The parsed scripts.
-struct ParsedScripts {
-    weighted: Vec<(Arc<ParsedScript>, u32)>,
-    names: Arc<VariableNames>,
+pub(super) struct ParsedScripts {
+    pub weighted: Vec<(Arc<ParsedScript>, u32)>,
+    pub names: Arc<VariableNames>,
 }
 
 /// Runs a benchmark.
 pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
-    let scripts = parse(settings)?;
+    if !settings.rank_dsns.is_empty() {
+        return Err(fatal(
+            "--rank-dsn is for the ranks that mpirun starts, but this is a single process",
+        ));
+    }
+    let scripts = parse(settings, message::warning)?;
     let mut target = connection::target(settings, application)?;
+    let tables = prepare(settings, &mut target, !settings.json)?;
+    let interrupt = interrupt::watch().map_err(|error| fatal(&error.to_string()))?;
+    let common = common(settings, &scripts, None)?;
+    let config = configure(settings, &scripts, target, tables.scale, &common)?;
+    let (mut pool, connecting_us) = connect(&config, interrupt.flag())?;
+    let measurement = measure(&mut pool, &common)?;
+    pool.close();
+    if let Some(log) = &common.hdr_log {
+        log.write(&scripts.weighted, &measurement)?;
+    }
+    let report = Report {
+        settings,
+        scripts: &scripts.weighted,
+        figures: &common.board.by_script(),
+        measurement: &measurement,
+        scale: tables.scale,
+        partitioning: tables.partitioning,
+        connecting_us,
+    };
+    if settings.json {
+        print(&format!("{:#}\n", report.json()));
+    } else {
+        print(&report.text());
+        print(&report.additions());
+    }
+    conclude(&measurement)
+}
+
+/// Inspects the tables and vacuums them.
+pub(super) fn prepare(
+    settings: &Settings,
+    target: &mut Target,
+    has_banner: bool,
+) -> Result<Tables, Exit> {
     let mut setup =
-        Setup::open(&mut target).map_err(|_| fatal("could not create connection for setup"))?;
-    if !settings.json {
+        Setup::open(target).map_err(|_| fatal("could not create connection for setup"))?;
+    if has_banner {
         banner(setup.server_version(), settings);
     }
     trace_parameters(&setup, settings, &target.database);
@@ -65,44 +107,46 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     };
     vacuum(&mut setup, settings);
     setup.close();
+    Ok(tables)
+}
 
-    let interrupt = interrupt::watch().map_err(|error| fatal(&error.to_string()))?;
-    let common = Arc::new(Common {
+/// What the observers of all threads share.
+pub(super) fn common(
+    settings: &Settings,
+    scripts: &ParsedScripts,
+    part: Option<PoolPart>,
+) -> Result<Arc<Common>, Exit> {
+    let scripts = scripts.weighted.len();
+    Ok(Arc::new(Common {
         settings: settings.clone(),
-        board: Board::new(
-            settings.threads.unsigned_abs() as usize,
-            scripts.weighted.len(),
-        ),
+        board: Board::new(settings.threads.unsigned_abs() as usize, scripts),
         hdr_log: settings
             .hdr_log
             .as_ref()
-            .map(|path| HdrLog::create(path, scripts.weighted.len()))
+            .map(|path| HdrLog::create(path, scripts))
             .transpose()?,
+        progress_label: match part {
+            None => "progress",
+            // Others are asked only after the run, so that nothing disturbs it.
+            Some(_) => "progress of rank 0",
+        },
+        part,
         epoch_shift_us: epoch_shift_us(),
-    });
-    let config = configure(settings, &scripts, target, tables.scale, &common)?;
+    }))
+}
+
+/// Connects all clients; also returns how long that took, in µs.
+pub(super) fn connect(
+    config: &ClientPoolConfig,
+    stop: &Arc<AtomicBool>,
+) -> Result<(ClientPool, u64), Exit> {
     let begin_ns = monotonic_ns();
-    let mut pool =
-        ClientPool::connect(&config, interrupt.flag()).map_err(|error| not_connected(&error))?;
-    let connecting_us = (monotonic_ns() - begin_ns) / 1000;
-    let measurement = measure(&mut pool, settings, &common)?;
-    pool.close();
-    if let Some(log) = &common.hdr_log {
-        log.write(&scripts.weighted, &measurement)?;
-    }
-    conclude(&Report {
-        settings,
-        scripts: &scripts.weighted,
-        board: &common.board,
-        measurement: &measurement,
-        scale: tables.scale,
-        partitioning: tables.partitioning,
-        connecting_us,
-    })
+    let pool = ClientPool::connect(config, stop).map_err(|error| not_connected(&error))?;
+    Ok((pool, (monotonic_ns() - begin_ns) / 1000))
 }
 
 fn banner(server: &str, settings: &Settings) {
-    let version = super::version(settings.compat);
+    let version = super::version::version(settings.compat);
     if server == version {
         print(&format!("pgbench ({version})\n"));
     } else {
@@ -124,7 +168,7 @@ fn trace_parameters(setup: &Setup, settings: &Settings, database: &str) {
 }
 
 /// Prints to stdout and flushes, because shells started by scripts write there, too.
-fn print(text: &str) {
+pub(super) fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     // A closed pipe must not end a run.
     let _ = out
@@ -132,7 +176,8 @@ fn print(text: &str) {
         .and_then(|()| out.flush());
 }
 
-fn parse(settings: &Settings) -> Result<ParsedScripts, Exit> {
+/// Parses the scripts; `warn` receives what they should not do.
+pub(super) fn parse(settings: &Settings, warn: fn(&str)) -> Result<ParsedScripts, Exit> {
     let options = ParseOptions {
         protocol: settings.protocol,
         compat: settings.compat,
@@ -147,7 +192,7 @@ fn parse(settings: &Settings) -> Result<ParsedScripts, Exit> {
     for script in &settings.scripts {
         let parsed = super::scripts::parse(&script.name, &script.text, options, &mut names)?;
         for note in parsed.notes() {
-            message::warning(&format!("{}:{}: {}", script.name, note.line, note.text));
+            warn(&format!("{}:{}: {}", script.name, note.line, note.text));
         }
         weighted.push((Arc::new(parsed), script.weight));
     }
@@ -248,7 +293,7 @@ fn vacuum(setup: &mut Setup, settings: &Settings) {
     }
 }
 
-fn configure(
+pub(super) fn configure(
     settings: &Settings,
     scripts: &ParsedScripts,
     target: Target,
@@ -282,6 +327,7 @@ fn configure(
         },
         options: conduct(settings, common)?,
         io: settings.io,
+        part: common.part,
     })
 }
 
@@ -352,11 +398,8 @@ fn not_connected(error: &LoadError) -> Exit {
     }
 }
 
-fn measure(
-    pool: &mut ClientPool,
-    settings: &Settings,
-    common: &Arc<Common>,
-) -> Result<Measurement, Exit> {
+pub(super) fn measure(pool: &mut ClientPool, common: &Common) -> Result<Measurement, Exit> {
+    let settings = &common.settings;
     let window = match settings.duration_s {
         Some(seconds) => RunLength::Timed {
             settle: Duration::ZERO,
@@ -381,10 +424,11 @@ fn measure(
         let Some(client) = client_of(&error) else {
             return fatal(&error.to_string());
         };
+        let first = common.part.map_or(0, |part| part.first_client);
         // The error was reported when it occurred.
         message::error(&format!(
             "Run was aborted due to an error in thread {}",
-            thread_of(client, settings)
+            thread_of(client - first, settings)
         ));
         Exit(PARTIAL)
     })
@@ -418,14 +462,8 @@ fn thread_of(client: u32, settings: &Settings) -> u32 {
     0
 }
 
-fn conclude(report: &Report<'_>) -> Result<(), Exit> {
-    if report.settings.json {
-        print(&format!("{:#}\n", report.json()));
-    } else {
-        print(&report.text());
-        print(&report.additions());
-    }
-    let measurement = report.measurement;
+/// Says what a run lacks, after its report.
+pub(super) fn conclude(measurement: &Measurement) -> Result<(), Exit> {
     if measurement.interrupted {
         message::error("Run was interrupted; the above results are incomplete.");
         return Err(Exit(INTERRUPTED));

@@ -20,6 +20,7 @@ const FILES_BESIDE_CLIENTS: i64 = 3;
 
 /// The partitioning of `pgbench_accounts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "mpi", derive(serde::Serialize, serde::Deserialize))]
 pub enum PartitionMethod {
     Range,
     Hash,
@@ -37,6 +38,7 @@ impl PartitionMethod {
 
 /// A script from the command line; it is parsed again once the protocol is known.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "mpi", derive(serde::Serialize, serde::Deserialize))]
 pub struct ScriptText {
     pub name: String,
     pub text: Vec<u8>,
@@ -45,6 +47,7 @@ pub struct ScriptText {
 
 /// Connection options.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "mpi", derive(serde::Serialize, serde::Deserialize))]
 pub struct ConnectionOptions {
     pub host: Option<String>,
     pub port: Option<String>,
@@ -54,11 +57,13 @@ pub struct ConnectionOptions {
 
 /// All settings.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "mpi", derive(serde::Serialize, serde::Deserialize))]
 #[allow(
     clippy::struct_excessive_bools,
     reason = "each is a flag of the command line"
 )]
 pub struct Settings {
+    #[cfg_attr(feature = "mpi", serde(with = "super::ranks::remote::CompatName"))]
     pub compat: Compat,
     pub connection: ConnectionOptions,
     pub is_initialization: bool,
@@ -80,6 +85,7 @@ pub struct Settings {
     pub transactions: Option<u32>,
     pub duration_s: Option<u32>,
     pub connects: bool,
+    #[cfg_attr(feature = "mpi", serde(with = "super::ranks::remote::ProtocolName"))]
     pub protocol: QueryProtocol,
     pub variables: Vec<(String, String)>,
     pub scripts: Vec<ScriptText>,
@@ -103,6 +109,8 @@ pub struct Settings {
     pub json: bool,
     pub io: IoChoice,
     pub hdr_log: Option<String>,
+    /// The connection strings of ranks: rank `r` uses number `r` modulo their number.
+    pub rank_dsns: Vec<String>,
     /// Whether to print pgassay's additional lines after the report.
     pub prints_additions: bool,
     has_benchmarking: bool,
@@ -156,6 +164,7 @@ impl Settings {
             json: false,
             io: IoChoice::Auto,
             hdr_log: None,
+            rank_dsns: Vec::new(),
             prints_additions: false,
             has_benchmarking: false,
             has_initialization: false,
@@ -360,6 +369,7 @@ impl Settings {
             Opt::LatencyPercentiles => self.percentiles = Some(percentiles(value)?),
             Opt::Json => self.json = true,
             Opt::HdrLog => self.hdr_log = Some(value.to_owned()),
+            Opt::RankDsn => self.rank_dsns.push(value.to_owned()),
             _ => unreachable!("{opt:?} is taken elsewhere"),
         }
         Ok(())

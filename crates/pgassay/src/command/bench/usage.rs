@@ -234,6 +234,11 @@ const SECTIONS: &[(&str, &[UsageLine])] = &[
                 "--latency-percentiles[=LIST]",
                 "print latency percentiles (default: 50,90,95,99,99.9)",
             ),
+            all(
+                "--rank-dsn=CONNINFO",
+                "with mpirun: connect rank 0 to CONNINFO; repeat for ranks 1, 2, ...\n\
+                 (rank R uses number R modulo their number)",
+            ),
         ],
     ),
     (
