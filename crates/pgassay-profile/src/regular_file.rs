@@ -92,7 +92,7 @@ mod tests {
     }
 
     /// Regression test: a program of any user that was named `postgres`, with a FIFO as its
-    /// `PG_VERSION`, stopped every command that looks for servers.
+    /// `PG_VERSION`, stopped every command that searches for servers.
     #[test]
     fn a_fifo_or_an_endless_file_in_place_of_a_servers_version_does_not_hang() {
         let directory = tempfile::tempdir().unwrap();

@@ -79,7 +79,7 @@ fn the_headline_names_load_wait_statement_and_blocker() {
 fn the_headline_of_an_idle_server_says_so() {
     assert_eq!(
         plain(&headline(&idle())),
-        "No session was active at 400 readings in 10.0 s."
+        "No session was active at 200 readings in 10.0 s."
     );
     assert!(headline(&Activity::default()).starts_with("No session was active"));
 }

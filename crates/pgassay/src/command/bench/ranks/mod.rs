@@ -203,11 +203,17 @@ impl<'a> RankedRun<'a> {
         let end_ns = duration.map(|seconds| due_ns + seconds * 1_000_000_000);
         let reports = std::thread::scope(|scope| {
             let (running, ended) = mpsc::channel::<()>();
-            let mut run = Some(scope.spawn(move || {
+            let measured = move || {
                 let ran = run::measure(pool, common);
                 drop(running);
                 ran
-            }));
+            };
+            let run = std::thread::Builder::new().spawn_scoped(scope, measured);
+            let run = run.unwrap_or_else(|error| {
+                message::error(&format!("cannot start a thread: {error}"));
+                self.world.abort(PARTIAL)
+            });
+            let mut run = Some(run);
             // Nothing is ever sent; the channel closes when the clients have ended. In a timed run,
             // ranks are silent until the agreed end. A run by count has none, so they say once per
             // second that they are alive.
