@@ -25,8 +25,9 @@ Examples:
 
 Both sides run side by side, because a time measured elsewhere or earlier is not comparable. An \
 interim analysis follows each server start, and the gate ends as soon as every variant has a \
-verdict. A variant that is surely slower, but by less than the limit, passes. Each wrong verdict \
-has a probability of at most 2.5%. Before the run, pgassay prints what the gate can tell.
+verdict. A variant that is significantly slower, but by less than the limit, passes. Over all \
+comparisons together, the probability of a false failure is at most 2.5%, and so is that of a false \
+pass. Before the run, pgassay prints what the gate can decide.
 
 'slower' compares the mean time per transaction. 'instructions' compares the user-space \
 instructions per transaction with one client, under valgrind, as pgassay count does: load on the \
@@ -71,7 +72,8 @@ const QUESTION: [&str; 19] = [
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct GateArgs {
     /// Fail if a variant's mean transaction time (`slower > N%`), or its instructions per transaction
-    /// (`instructions > N%`), exceed the baseline's by more than N%.
+    /// (`instructions > N%`), exceed the baseline's by more than N%; N may be
+    /// a fraction, or negative (`slower > -3%`: fail unless faster by 3%).
     #[arg(long, value_name = "CONDITION", default_value = "slower > 5%", value_parser = limit)]
     pub fail_if: GateLimit,
 
