@@ -38,7 +38,7 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
     },
     OperatorSignature {
         id: "long-blocker",
-        title: "A long transaction blocks others",
+        title: "A session blocks others for a long time",
         manual: "Explicit Locking",
         detect: long_blocker,
     },
@@ -226,7 +226,11 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
     blocked
         .map(|episode| {
             let pid = episode.root.pid.unwrap_or(0);
-            let detection = blocker(view, episode).fix(
+            let detection = blocker(view, episode);
+            if episode.root.state == "idle" {
+                return idle_holder(detection, episode);
+            }
+            let detection = detection.fix(
                 "Let it end or cancel it. Then shorten the transaction: commit in batches, take the \
                  lock last, and use commands that lock less, such as CREATE INDEX CONCURRENTLY.",
             );
@@ -240,6 +244,23 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
             }
         })
         .collect()
+}
+
+/// A lock that outlives its transaction is an advisory lock of the session.
+fn idle_holder(detection: Detection, episode: &BlockingEpisode) -> Detection {
+    let detection = detection.fix(
+        "The session is idle: it holds an advisory lock that it took for the session. End the session, or let \
+         it release the lock with pg_advisory_unlock. pg_advisory_xact_lock releases the lock at the end of the \
+         transaction; behind a pooler in transaction mode, only that works.",
+    );
+    if episode.is_lasting {
+        let pid = episode.root.pid.unwrap_or(0);
+        detection
+            .sql(format!("select pg_terminate_backend({pid})"))
+            .risk("Its connection is closed; it has no transaction that would be rolled back.")
+    } else {
+        detection.risk("It has ended; there is nothing to end.")
+    }
 }
 
 fn wraparound_vacuum(view: &LiveView<'_>) -> Vec<Detection> {

@@ -343,8 +343,8 @@ fn unprivileged_users_get_exact_totals_and_a_list_of_limitations() {
         "to fix it: sudo sysctl",
         "wait events cannot be read",
         // No stacks and no waits: only CPU and run-queue time are known.
-        "T1: CPU in one row, blocked time in one row;",
-        "% of the time is explained; T2 needs sudo setcap cap_perfmon,cap_sys_ptrace,",
+        "T1: CPU in one row (not broken down), blocked time in one row;",
+        "% of the time has a known cause; T2 needs sudo setcap cap_perfmon,cap_sys_ptrace,",
     ] {
         assert!(
             collapse_whitespace(&finished.stdout).contains(part),
@@ -429,7 +429,7 @@ fn unprivileged_users_get_waits_from_pg_stat_activity() {
     for part in [
         "samples of pg_stat_activity",
         "pgassay samples pg_stat_activity",
-        "T1: CPU in one row, blocked time by wait events of pg_stat_activity;",
+        "T1: CPU in one row (not broken down), blocked time by wait events of pg_stat_activity;",
     ] {
         assert!(
             collapse_whitespace(&text.stdout).contains(part),

@@ -531,3 +531,17 @@ fn a_younger_holder_waits_for_the_oldest_one() {
     assert_eq!(names.len(), 1);
     assert_eq!(names[0].name, "4711");
 }
+
+/// Canceling an idle session would do nothing.
+#[test]
+fn an_idle_session_that_holds_an_advisory_lock_is_ended_not_canceled() {
+    let holder = RootBlocker {
+        transaction_age_us: None,
+        ..root("idle", 12e6)
+    };
+    let server = blocking(episode(holder, eight(11e6)));
+    let found = super::of_id("long-blocker", &server.activity);
+    let sql: Vec<_> = found.iter().flat_map(|it| &it.fix_sql).collect();
+    assert_eq!(sql.len(), 1, "{found:?}");
+    assert!(sql[0].contains("pg_terminate_backend(4711)"), "{sql:?}");
+}
