@@ -34,6 +34,7 @@ mod load;
 pub mod local_server;
 mod major_version;
 mod observe;
+mod open_blocks;
 mod options;
 mod planned_scheduler;
 mod plans;

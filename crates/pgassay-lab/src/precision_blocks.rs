@@ -1,6 +1,5 @@
 //! Blocks in two stages: until the intervals have the wanted half-width.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use pgassay_model::plan::Plan;
 use pgassay_model::study::HumanDuration;
 use pgassay_model::trial::Trial;
 
-use crate::elapsed_time::ElapsedTime;
+use crate::open_blocks::OpenBlocks;
 use crate::scheduler::{Block, Scheduler};
 
 /// Runs the plan's blocks, the first stage, and then each condition for as many units as the standard deviations
@@ -19,11 +18,7 @@ use crate::scheduler::{Block, Scheduler};
 pub struct PrecisionBlocks<'a> {
     plan: &'a Plan,
     running: RunningPrecision<'a>,
-    next: u32,
-    open: BTreeSet<usize>,
-    elapsed: ElapsedTime,
-    /// When the last block began, after the begin of the first, µs.
-    block_began_us: u64,
+    blocks: OpenBlocks<'a>,
     /// Whether the first stage ended with the last block.
     ends_first_stage: bool,
 }
@@ -34,17 +29,9 @@ impl<'a> PrecisionBlocks<'a> {
         Self {
             plan,
             running,
-            next: 0,
-            open: (0..plan.conditions.len()).collect(),
-            elapsed: ElapsedTime::default(),
-            block_began_us: 0,
+            blocks: OpenBlocks::new(plan),
             ends_first_stage: false,
         }
-    }
-
-    fn is_out_of_time(&self) -> bool {
-        let max_us = self.plan.schedule.max_time_us;
-        max_us.is_some_and(|max_us| self.elapsed.us() >= max_us)
     }
 
     /// Blocks until the last condition ends, as far as is known.
@@ -71,10 +58,10 @@ impl<'a> PrecisionBlocks<'a> {
         let deviations = self.running.estimates().map(|it| it.unit_sd_log);
         let sd = deviations.max_by(f64::total_cmp)?;
         let found = format!("after {units} {unit}: SD {:.1}%", 100.0 * sd);
-        let blocks = self.blocks_planned();
+        let (blocks, next) = (self.blocks_planned(), self.blocks.next());
         let coarse =
             "the resolution of the rates is too coarse: longer trials are needed (--length)";
-        if blocks <= self.next {
+        if blocks <= next {
             return Some(if self.running.is_too_coarse() {
                 format!(
                     "{found}; an interval within \u{b1}{wanted}% is out of reach, because {coarse}"
@@ -84,20 +71,20 @@ impl<'a> PrecisionBlocks<'a> {
             });
         }
         // From the begin of the first block to that of the last.
-        let each_us = self.block_began_us / u64::from(self.next - 1).max(1);
-        let rest_us = u64::from(blocks - self.next) * each_us;
+        let each_us = self.blocks.began_us() / u64::from(next - 1).max(1);
+        let rest_us = u64::from(blocks - next) * each_us;
         let at_most = if self.plan.conditions.len() > 1 {
             "at most "
         } else {
             ""
         };
-        let planned = blocks as usize * units / self.next.max(1) as usize;
+        let planned = blocks as usize * units / next.max(1) as usize;
         let rest = in_words(rest_us);
         let mut text = format!(
             "{found}; within \u{b1}{wanted}% after {at_most}{planned} {unit}, in {at_most}about {rest} more"
         );
         let max_us = self.plan.schedule.max_time_us;
-        if let Some(max_us) = max_us.filter(|max_us| self.elapsed.us() + rest_us > *max_us) {
+        if let Some(max_us) = max_us.filter(|max_us| self.blocks.elapsed_us() + rest_us > *max_us) {
             let max = HumanDuration::from(Duration::from_micros(max_us));
             _ = write!(text, "; the run ends before that, after {max} (--max-time)");
         }
@@ -120,41 +107,25 @@ fn in_words(us: u64) -> String {
 
 impl Scheduler for PrecisionBlocks<'_> {
     fn next_block(&mut self) -> Option<Block> {
-        let number = self.next;
-        if self.is_out_of_time() {
-            return None;
-        }
-        let mut rounds = self.plan.block(number);
-        rounds.retain(|round| self.open.contains(&round.condition));
-        if rounds.is_empty() {
-            return None;
-        }
-        if number >= self.plan.schedule.blocks {
-            for round in &mut rounds {
+        let mut block = self.blocks.take_next()?;
+        if block.number >= self.plan.schedule.blocks {
+            for round in &mut block.rounds {
                 round.profiled.clear();
             }
         }
-        self.next += 1;
-        Some(Block { number, rounds })
+        Some(block)
     }
 
     fn block_ended(&mut self, trials: &[Trial]) {
-        let Some(first) = trials.first() else {
+        let Some(block) = self.blocks.note_ended(trials) else {
             return;
         };
-        self.next = self.next.max(first.block + 1);
-        for (index, trial) in trials.iter().enumerate() {
-            self.elapsed.add(trial);
-            if index == 0 {
-                self.block_began_us = self.elapsed.us();
-            }
-        }
         let had_first_stage = self.running.has_first_stage();
-        self.running.add_block(first.block, trials);
+        self.running.add_block(block, trials);
         self.ends_first_stage = self.running.has_first_stage() && !had_first_stage;
         // Within a unit, conditions stay together.
-        if ends_unit(self.plan, first.block) {
-            self.open = self.running.open_conditions();
+        if ends_unit(self.plan, block) {
+            self.blocks.keep_open(self.running.open_conditions());
         }
     }
 

@@ -1,12 +1,10 @@
 //! Blocks until every comparison has a verdict.
 
-use std::collections::BTreeSet;
-
 use pgassay_account::comparison::{RunningComparisons, ends_unit};
 use pgassay_model::plan::Plan;
 use pgassay_model::trial::Trial;
 
-use crate::elapsed_time::ElapsedTime;
+use crate::open_blocks::OpenBlocks;
 use crate::scheduler::{Block, Scheduler};
 
 /// Runs a condition as long as one of its comparisons is open. All open conditions take part in every block:
@@ -15,9 +13,7 @@ use crate::scheduler::{Block, Scheduler};
 pub struct SequentialBlocks<'a> {
     plan: &'a Plan,
     running: RunningComparisons<'a>,
-    next: u32,
-    open: BTreeSet<usize>,
-    elapsed: ElapsedTime,
+    blocks: OpenBlocks<'a>,
     /// Whether a unit ended with the last block.
     ends_unit: bool,
 }
@@ -28,47 +24,29 @@ impl<'a> SequentialBlocks<'a> {
         Self {
             plan,
             running,
-            next: 0,
-            open: (0..plan.conditions.len()).collect(),
-            elapsed: ElapsedTime::default(),
+            blocks: OpenBlocks::new(plan),
             ends_unit: false,
         }
-    }
-
-    fn is_out_of_time(&self) -> bool {
-        let max_us = self.plan.schedule.max_time_us;
-        max_us.is_some_and(|max_us| self.elapsed.us() >= max_us)
     }
 }
 
 impl Scheduler for SequentialBlocks<'_> {
     fn next_block(&mut self) -> Option<Block> {
-        let number = self.next;
-        if number >= self.plan.schedule.blocks || self.is_out_of_time() {
+        if self.blocks.next() >= self.plan.schedule.blocks {
             return None;
         }
-        let mut rounds = self.plan.block(number);
-        rounds.retain(|round| self.open.contains(&round.condition));
-        if rounds.is_empty() {
-            return None;
-        }
-        self.next += 1;
-        Some(Block { number, rounds })
+        self.blocks.take_next()
     }
 
     fn block_ended(&mut self, trials: &[Trial]) {
-        let Some(first) = trials.first() else {
+        let Some(block) = self.blocks.note_ended(trials) else {
             return;
         };
-        self.next = self.next.max(first.block + 1);
-        for trial in trials {
-            self.elapsed.add(trial);
-        }
-        self.running.add_block(first.block, trials);
-        self.ends_unit = ends_unit(self.plan, first.block);
+        self.running.add_block(block, trials);
+        self.ends_unit = ends_unit(self.plan, block);
         // Within a unit, conditions stay together.
         if self.ends_unit {
-            self.open = self.running.open_conditions();
+            self.blocks.keep_open(self.running.open_conditions());
         }
     }
 
@@ -83,10 +61,10 @@ impl Scheduler for SequentialBlocks<'_> {
         let unit = if self.plan.restarts_servers() {
             format!(
                 "{} server starts",
-                self.plan.server_start(self.next - 1) + 1
+                self.plan.server_start(self.blocks.next() - 1) + 1
             )
         } else {
-            format!("{} pairs", self.next)
+            format!("{} pairs", self.blocks.next())
         };
         let (decided, all) = self.running.decided();
         if all > 1 {

@@ -143,15 +143,17 @@ pub(crate) fn signed_counter_value(value: f64, unit: CounterUnit) -> String {
     }
 }
 
-/// A duration in a suitable unit: `403 ms`, `66 s`, `12 min`.
+/// A duration in a suitable unit: `403 ms`, `66 s`, `12 min`, `2.5 h`.
 pub(crate) fn duration(value_us: f64) -> String {
     if value_us < 10_000_000.0 {
         let ms = value_us / 1000.0;
         format!("{}\u{a0}ms", decimals(ms, usize::from(ms < 10.0)))
     } else if value_us < 600_000_000.0 {
         format!("{:.0}\u{a0}s", value_us / 1e6)
-    } else {
+    } else if value_us < 6_000_000_000.0 {
         format!("{:.0}\u{a0}min", value_us / 60e6)
+    } else {
+        format!("{:.1}\u{a0}h", value_us / 3600e6)
     }
 }
 
@@ -267,6 +269,7 @@ mod tests {
         assert_eq!(plain(duration(403_200.0)), "403 ms");
         assert_eq!(plain(duration(66_000_000.0)), "66 s");
         assert_eq!(plain(duration(1_200_000_000.0)), "20 min");
+        assert_eq!(plain(duration(63_360_000_000.0)), "17.6 h");
         assert_eq!(millis(112.4), "0.112");
         assert_eq!(moment(1_795_304_631_000_000), "2026-11-21 23:43:51 UTC");
         assert_eq!(moment(i64::MAX), "9223372036854775807 µs since 1970");

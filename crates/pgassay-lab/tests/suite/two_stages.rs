@@ -81,7 +81,7 @@ impl Scheduler for Noisy<'_> {
     }
 }
 
-/// What a program saves, and how many trials it is told to expect.
+/// What a program saves, and how many trials it expects.
 #[derive(Default)]
 struct Seen {
     trials: RefCell<Vec<Trial>>,
@@ -160,7 +160,7 @@ fn the_second_stage_is_as_long_as_the_first_stage_says_and_samples_no_stacks() {
         let expected = if block.number < 12 { 2 } else { 0 };
         assert!(profiled.into_iter().all(|it| it == expected), "{block:?}");
     }
-    // Each block has a server start of its own.
+    // Each block has a separate server start.
     let starts = trials.iter().all(|it| it.server_start == it.block);
     assert!(starts && trials.iter().map(|it| it.block).max() == numbers.last().copied());
 

@@ -9,23 +9,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pgassay_load::{
-    ClientOptions, ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, Measurement, OnAbort,
-    RunLength,
+    ClientOptions, ClientPool, ClientPoolConfig, Limits, LoadError, Measurement, OnAbort, RunLength,
 };
 use pgassay_script::{ParseOptions, ParsedScript, QueryProtocol, VariableNames};
 use pgassay_test_support::{BareServer, Certificates};
 use pgassay_wire::conninfo::{Environment, FileText, Request, Target};
 use pgassay_wire::{TlsError, WireError};
 
-/// The driver that the enclosing module name selects. If the kernel refuses `io_uring`, it is epoll
-/// too; the driver's own tests report that.
-fn io() -> IoChoice {
-    if module_path!().ends_with("on_uring") {
-        IoChoice::Auto
-    } else {
-        IoChoice::Epoll
-    }
-}
+use crate::peer::message;
 
 /// An environment with files only.
 struct Files;
@@ -72,7 +63,7 @@ fn config(text: &str, clients: u32, options: ClientOptions) -> ClientPoolConfig 
             reply: Duration::from_secs(20),
             stop: Duration::from_millis(300),
         },
-        io: io(),
+        io: crate::io(module_path!()),
         options,
         ..ClientPoolConfig::new(target(text), Arc::new(script), Arc::new(names))
     }
@@ -117,11 +108,6 @@ fn run_for(config: &ClientPoolConfig, window: &RunLength) -> Result<Measurement,
     let ran = ClientPool::connect(config, &stop).and_then(|mut pool| pool.run(window));
     assert!(begin.elapsed() < Duration::from_mins(1), "{ran:?}");
     ran
-}
-
-fn message(tag: u8, body: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(body.len() + 4).unwrap();
-    [&[tag][..], &length.to_be_bytes(), body].concat()
 }
 
 fn fatal(sqlstate: &str) -> Vec<u8> {
@@ -504,7 +490,7 @@ fn real_tls() {
     let target = target(&text(&format!("{secretive} sslmode=require")));
     let config = ClientPoolConfig {
         clients: 2,
-        io: io(),
+        io: crate::io(module_path!()),
         ..ClientPoolConfig::new(target, Arc::new(script), Arc::new(names))
     };
     assert_eq!(run_counted(&config, 5).transactions, 10);

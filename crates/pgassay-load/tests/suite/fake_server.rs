@@ -1,96 +1,20 @@
 //! A scripted server on a Unix socket, for behavior that a real server rarely shows: replies in
 //! pieces, messages out of order, COPY, lost connections, and silence.
 
-use std::io::{Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::io::Write;
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pgassay_load::{
-    AbortCause, ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, Measurement, RunLength,
+    AbortCause, ClientPool, ClientPoolConfig, Limits, LoadError, Measurement, RunLength,
 };
 use pgassay_script::{ParseOptions, ParsedScript, QueryProtocol, Refusal, VariableNames};
 use pgassay_test_support::skip;
 use pgassay_wire::conninfo::Target;
 
-/// The driver that the enclosing module name selects. If the kernel refuses `io_uring`, it is epoll
-/// too; the driver's own tests report that.
-fn io() -> IoChoice {
-    if module_path!().ends_with("on_uring") {
-        IoChoice::Auto
-    } else {
-        IoChoice::Epoll
-    }
-}
-
-fn message(tag: u8, body: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(body.len() + 4).unwrap();
-    [&[tag][..], &length.to_be_bytes(), body].concat()
-}
-
-/// One connection of the server, with unprocessed input.
-struct Peer {
-    stream: UnixStream,
-    read: Vec<u8>,
-}
-
-impl Peer {
-    /// Accepts the start-up message and lets the client in.
-    fn sign_in(&mut self) {
-        let mut length = [0; 4];
-        self.stream.read_exact(&mut length).unwrap();
-        let mut body = vec![0; u32::from_be_bytes(length) as usize - 4];
-        self.stream.read_exact(&mut body).unwrap();
-        self.send(&[
-            message(b'R', &[0; 4]),
-            message(b'K', &[0, 0, 0, 77, 0, 0, 0, 1]),
-            message(b'Z', b"I"),
-        ]);
-    }
-
-    /// Reads messages up to one that requires an answer; returns their types.
-    fn request(&mut self) -> Option<String> {
-        let mut types = String::new();
-        loop {
-            while let Some(length) = self.read.get(1..5) {
-                let length = u32::from_be_bytes(length.try_into().unwrap()) as usize;
-                if self.read.len() < 1 + length {
-                    break;
-                }
-                let tag = char::from(self.read[0]);
-                self.read.drain(..=length);
-                types.push(tag);
-                if matches!(tag, 'Q' | 'S') {
-                    return Some(types);
-                }
-                if tag == 'X' {
-                    return None;
-                }
-            }
-            let mut buffer = [0; 4096];
-            match self.stream.read(&mut buffer) {
-                Ok(0) | Err(_) => return None,
-                Ok(count) => self.read.extend(&buffer[..count]),
-            }
-        }
-    }
-
-    fn send(&mut self, messages: &[Vec<u8>]) {
-        // A client may have given up.
-        self.stream.write_all(&messages.concat()).ok();
-    }
-}
-
-fn row() -> Vec<Vec<u8>> {
-    let columns = b"\0\x01name\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0";
-    vec![
-        message(b'T', columns),
-        message(b'D', &[0, 1, 0, 0, 0, 3, b'a', b'b', b'c']),
-        message(b'C', b"SELECT 1\0"),
-        message(b'Z', b"I"),
-    ]
-}
+use crate::peer::{Peer, message, row};
 
 /// Runs a script for a moment on clients of a server that serves each connection with `serve`.
 fn run(
@@ -122,10 +46,7 @@ fn run_for(
     std::thread::spawn(move || {
         for (index, stream) in listener.incoming().take(clients as usize).enumerate() {
             let serve = Arc::clone(&serve);
-            let mut peer = Peer {
-                stream: stream.unwrap(),
-                read: Vec::new(),
-            };
+            let mut peer = Peer::new(stream.unwrap());
             std::thread::spawn(move || {
                 peer.sign_in();
                 serve(peer, index);
@@ -147,7 +68,7 @@ fn run_for(
             reply: Duration::from_secs(if clients > 100 { 60 } else { 8 }),
             stop: Duration::from_millis(300),
         },
-        io: io(),
+        io: crate::io(module_path!()),
         ..ClientPoolConfig::new(target, script, Arc::new(names))
     };
     let mut pool = ClientPool::connect(&config, stop)?;

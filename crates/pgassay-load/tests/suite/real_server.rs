@@ -5,23 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pgassay_load::{
-    ClientPool, ClientPoolConfig, FailedTry, IoChoice, LoadError, Measurement, Observer, RunLength,
+    ClientPool, ClientPoolConfig, FailedTry, LoadError, Measurement, Observer, RunLength,
     Transaction, WeightedScript,
 };
 use pgassay_script::{ParseOptions, ParsedScript, QueryProtocol, VariableNames};
 use pgassay_test_support::BareServer;
 use pgassay_wire::conninfo::{EmptyEnvironment, Request, Target};
 use pgassay_wire::{Exchange, Login};
-
-/// The driver that the enclosing module name selects. If the kernel refuses `io_uring`, it is epoll
-/// too; the driver's own tests report that.
-fn io() -> IoChoice {
-    if module_path!().ends_with("on_uring") {
-        IoChoice::Auto
-    } else {
-        IoChoice::Epoll
-    }
-}
 
 const MODES: [QueryProtocol; 3] = [
     QueryProtocol::Simple,
@@ -50,7 +40,7 @@ fn config(server: &BareServer, protocol: QueryProtocol, scripts: &[&str]) -> Cli
         threads: 2,
         protocol,
         scripts,
-        io: io(),
+        io: crate::io(module_path!()),
         ..ClientPoolConfig::new(target, first, Arc::new(names))
     }
 }

@@ -1,3 +1,5 @@
 //! Plans through the public interface.
 
+mod external;
 mod plan;
+mod rejections;

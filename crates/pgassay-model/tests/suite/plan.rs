@@ -3,9 +3,9 @@
 use pgassay_model::plan::{Overrides, Plan, PointId, plan};
 use pgassay_model::study::{Protocol, StudyError, StudySource};
 
-const FOUNDING: &str = include_str!("../../../../studies/prepared-vs-simple.toml");
+pub const FOUNDING: &str = include_str!("../../../../studies/prepared-vs-simple.toml");
 
-fn planned(text: &str, overrides: &Overrides) -> Result<Plan, StudyError> {
+pub fn planned(text: &str, overrides: &Overrides) -> Result<Plan, StudyError> {
     let source = StudySource {
         file: "s.toml".to_owned(),
         text: text.to_owned(),
@@ -13,13 +13,13 @@ fn planned(text: &str, overrides: &Overrides) -> Result<Plan, StudyError> {
     plan(&source.parse()?, &source, overrides)
 }
 
-fn rejection(text: &str) -> String {
+pub fn rejection(text: &str) -> String {
     planned(text, &Overrides::default())
         .expect_err("this study must be refused")
         .to_string()
 }
 
-const SMALL: &str = "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select ${x}\"\n[parameters]\nx = 1\n\
+pub const SMALL: &str = "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select ${x}\"\n[parameters]\nx = 1\n\
 [[variant]]\nname = \"v\"\n[[variant]]\nname = \"w\"\n";
 
 #[test]
@@ -299,124 +299,6 @@ fn versions_as_conditions_give_a_server_each_and_parameters_make_points() {
 }
 
 #[test]
-fn invalid_studies_are_rejected_with_line_and_message() {
-    let table = [
-        (
-            SMALL.replace("${x}", "${y}"),
-            "s.toml:4:1: there is no parameter \"y\"",
-        ),
-        (
-            SMALL.replace("\"w\"", "\"v\""),
-            "s.toml:10:8: duplicate variant name \"v\"",
-        ),
-        (
-            format!("{SMALL}script = \"b\"\n"),
-            "s.toml:11:10: there is no script \"b\"; known: a",
-        ),
-        (
-            format!("{SMALL}[conditions]\nclients = [0]\n"),
-            "s.toml:12:11: `clients` must list at least one number, each 1 or more",
-        ),
-        (
-            format!("{SMALL}[length]\npairs = 1\n"),
-            "s.toml:12:9: `pairs` must be at least 2",
-        ),
-        (
-            format!("{SMALL}protocol = \"simple\"\n[conditions]\nprotocol = [\"simple\"]\n"),
-            "s.toml:11:12: `protocol` is set by variant \"w\" and by [conditions]",
-        ),
-        (
-            SMALL.replace("text = \"select ${x}\"\n", ""),
-            "s.toml:2:1: script \"a\" needs one of `text`, `file` and `builtin`",
-        ),
-    ];
-    for (text, expected) in table {
-        let message = rejection(&text);
-        assert!(
-            message.starts_with(expected),
-            "{message}\nshould start with\n{expected}"
-        );
-    }
-}
-
-#[test]
-fn numbers_beyond_any_server_or_memory_are_rejected_with_their_line() {
-    let many: Vec<String> = (1..=100).map(|number| number.to_string()).collect();
-    let many = many.join(", ");
-    let lists: Vec<String> = (0..20)
-        .map(|index| format!("p{index} = [{many}]\n"))
-        .collect();
-    let cross_product = lists.concat();
-    let table = [
-        (
-            format!("{SMALL}[conditions]\nclients = [4294967295]\n"),
-            "s.toml:12:11: 4294967295 clients are too many",
-        ),
-        (
-            format!("{SMALL}[conditions]\nclients = [200000]\n"),
-            "s.toml:12:11: the variants need 400010 connections to one server",
-        ),
-        (
-            format!("{SMALL}idle_connections = 4294967295\n"),
-            "s.toml: the variants need 4294967313 connections to one server",
-        ),
-        (
-            format!("{SMALL}[conditions.parameters]\n{cross_product}"),
-            "2 variants under 18446744073709551615 conditions",
-        ),
-        (
-            SMALL.replace("${x}", "${x * 8000000000}"),
-            "s.toml:4:1: with 8000000000 lines repeated here, this text exceeds 16 MiB",
-        ),
-        (
-            SMALL.replace("${x}", "${x * n}") + "[conditions.parameters]\nn = [\"ten\"]\n",
-            "s.toml:4:1: the parameter `n` is a number of lines here, but its value is \"ten\"",
-        ),
-        (
-            SMALL
-                .replace("${x}", "${x * 16000}")
-                .replace("x = 1", &format!("x = \"{}\"", "y".repeat(1000)))
-                + &format!("[conditions]\nclients = [{many}]\n"),
-            "the SQL and scripts of all variants and conditions exceed 256 MiB",
-        ),
-        (
-            format!("{SMALL}[length]\npairs = 4294967295\n"),
-            "s.toml:12:9: `pairs` must be at most 100000",
-        ),
-        (
-            format!("{SMALL}[length]\nthreads = 4294967295\n"),
-            "s.toml:12:11: `threads` must be between 1 and 1024",
-        ),
-        (
-            format!("{SMALL}[length]\nfull = \"99999999d\"\n"),
-            "s.toml:12:8: duration \"99999999d\" is too long",
-        ),
-    ];
-    for (text, expected) in table {
-        let message = rejection(&text);
-        assert!(
-            message.starts_with("s.toml:") && message.contains(expected),
-            "{message}\nshould contain\n{expected}"
-        );
-    }
-}
-
-#[test]
-fn empty_lists_are_rejected_and_not_ignored() {
-    for table in ["conditions", "quick"] {
-        for key in ["version", "script", "network"] {
-            let message = rejection(&format!("{SMALL}[{table}]\n{key} = []\n"));
-            assert!(
-                message.starts_with("s.toml:12:") && message.contains("this list is empty"),
-                "{message}"
-            );
-        }
-    }
-    let message = rejection(&format!("{SMALL}[conditions]\nprotocol = []\n"));
-    assert!(message.contains("this list is empty"), "{message}");
-}
-
-#[test]
 fn binaries_without_a_version_accept_any_version() {
     let overrides = Overrides {
         binaries: Some("/opt/pg/bin".to_owned()),
@@ -510,119 +392,4 @@ fn a_script_can_yield_several_units_per_transaction() {
         message.starts_with("s.toml:5:20: \"lots\" is not a valid number of values"),
         "{message}"
     );
-}
-
-const MINE: &str = "dsn = \"host=h\"\n";
-
-#[test]
-fn variants_share_an_external_server_and_have_separate_databases() {
-    let text = format!(
-        "{SMALL}{MINE}setup = \"create table t()\"\n[[variant]]\nname = \"x\"\n{MINE}\
-         [server]\nversion = \"17\"\n"
-    );
-    let plan = planned(&text, &Overrides::default()).unwrap();
-    let servers: Vec<_> = plan
-        .servers
-        .iter()
-        .map(|it| (it.version.as_deref(), it.dsn.as_deref()))
-        .collect();
-    assert_eq!(servers, [(Some("17"), None), (None, Some("host=h"))]);
-    let names: Vec<_> = plan.servers[1]
-        .databases
-        .iter()
-        .map(|it| it.name.as_str())
-        .collect();
-    assert_eq!(names, ["data_1", "data_2"], "none of them exists already");
-    let of_all = format!("{SMALL}[server]\n{MINE}");
-    let plan = planned(&of_all, &Overrides::default()).unwrap();
-    assert_eq!(
-        (plan.servers.len(), plan.servers[0].dsn.as_deref()),
-        (1, Some("host=h"))
-    );
-}
-
-#[test]
-fn a_dsn_on_the_command_line_replaces_the_server_and_the_versions() {
-    let overrides = Overrides {
-        dsn: Some("host=h".to_owned()),
-        ..Overrides::default()
-    };
-    let text = format!(
-        "{SMALL}[conditions]\nversion = [\"10\", \"18\"]\n[server]\nsettings = {{ jit = false }}\n"
-    );
-    let plan = planned(&text, &overrides).unwrap();
-    assert_eq!((plan.conditions.len(), plan.servers.len()), (1, 1));
-    assert_eq!(plan.servers[0].dsn.as_deref(), Some("host=h"));
-    assert_eq!(
-        plan.servers[0].settings["jit"], "off",
-        "for comparison with the external server"
-    );
-    // A variant that sets its own version still gets its own server.
-    let plan = planned(&format!("{SMALL}version = \"17\"\n"), &overrides).unwrap();
-    assert_eq!(plan.servers[1].version.as_deref(), Some("17"));
-    let refused = planned(
-        &format!("{SMALL}settings = {{ jit = false }}\n"),
-        &overrides,
-    )
-    .unwrap_err();
-    assert!(
-        refused
-            .to_string()
-            .contains("`settings` cannot be set for variant"),
-        "{refused}"
-    );
-}
-
-#[test]
-fn keys_that_would_change_an_external_server_are_rejected_with_their_line() {
-    let conflict = |words: &str| (format!("{SMALL}{MINE}{words}\n"), words.to_owned());
-    let conditions = |words: &str| {
-        (
-            format!("{SMALL}{MINE}[conditions]\n{words}\n"),
-            words.to_owned(),
-        )
-    };
-    let server = |words: &str| {
-        (
-            format!("{SMALL}[server]\n{MINE}{words}\n"),
-            words.to_owned(),
-        )
-    };
-    let both = |words: &str| {
-        (
-            format!("{SMALL}[server]\n{MINE}[conditions]\n{words}\n"),
-            words.to_owned(),
-        )
-    };
-    let table = [
-        conflict("version = \"17\""),
-        conflict("binaries = \"/opt/pg\""),
-        conflict("settings = { jit = false }"),
-        conflict("environment = { A = 1 }"),
-        conflict("data_checksums = true"),
-        conflict("idle_connections = 3"),
-        conflict("network = \"tcp\""),
-        conditions("version = [\"17\"]"),
-        conditions("settings = { jit = [true, false] }"),
-        conditions("network = [\"unix\"]"),
-        both("version = [\"17\"]"),
-        server("version = \"17\""),
-        server("binaries = \"/opt/pg\""),
-        server("settings = { jit = false }"),
-        server("environment = { A = 1 }"),
-        server("data_checksums = true"),
-    ];
-    for (text, words) in table {
-        let message = rejection(&text);
-        let line = 1 + text.lines().position(|line| line == words).unwrap();
-        let key = words.split(' ').next().unwrap();
-        let start = format!("s.toml:{line}:");
-        assert!(message.starts_with(&start), "{message}\nof\n{text}");
-        assert!(
-            message.contains(&format!("`{key}` cannot be set")),
-            "{message}"
-        );
-    }
-    let redis = format!("{SMALL}{MINE}driver = \"redis\"\n");
-    assert!(rejection(&redis).contains("`address`"));
 }

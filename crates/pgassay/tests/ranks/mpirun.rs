@@ -1,4 +1,4 @@
-//! Runs `pgassay bench` under mpirun, in a directory of its own.
+//! Runs `pgassay bench` under mpirun, in a temporary directory.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};

@@ -92,7 +92,7 @@ fn lines_of_a_pipe_are_answers_in_the_order_of_the_questions() {
         _ = std::fs::remove_file(scratch.path().join("s.toml"));
         let finished = answered(&scratch, &["s.toml"], lines);
         assert_eq!(finished.code, Some(0), "{lines}: {finished:?}");
-        // Nobody sees the questions.
+        // The questions are not shown.
         assert_eq!(finished.stderr, "", "{lines}");
         let found = plan(&scratch, "s.toml");
         assert_eq!(found.variants, variants, "{lines}");

@@ -129,7 +129,7 @@ fn run_as_rank(launched: Launched, _: &str, _: bool, _: &[String], _: Compat) ->
     let ranks = launched.ranks;
     let exit = message::fatal(&format!(
         "a launcher such as mpirun started {ranks} ranks, but this pgassay was built without MPI: \
-         each would run a benchmark of its own"
+         each would run a separate benchmark"
     ));
     message::hint(
         "Build it with \"cargo build --release --features pgassay/mpi\", or run it without mpirun.",

@@ -32,7 +32,7 @@ const PARTS: [(&str, &str); 7] = [
     ),
     (
         "[[variant]]",
-        "The choices to compare. The first is the baseline; a variant sets what it has of its own.",
+        "The choices to compare. The first is the baseline; a variant sets only what differs.",
     ),
 ];
 

@@ -13,7 +13,7 @@ enum AnswerSource {
     Terminal,
     /// Lines of stdin, in the order of the questions; after the last one, defaults.
     Lines,
-    /// Nobody: stdin is not read.
+    /// None: stdin is not read.
     Defaults,
 }
 

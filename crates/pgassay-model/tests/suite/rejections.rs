@@ -1,0 +1,121 @@
+//! Studies that are rejected, and the lines that the messages name.
+
+use crate::plan::{SMALL, rejection};
+
+#[test]
+fn invalid_studies_are_rejected_with_line_and_message() {
+    let table = [
+        (
+            SMALL.replace("${x}", "${y}"),
+            "s.toml:4:1: there is no parameter \"y\"",
+        ),
+        (
+            SMALL.replace("\"w\"", "\"v\""),
+            "s.toml:10:8: duplicate variant name \"v\"",
+        ),
+        (
+            format!("{SMALL}script = \"b\"\n"),
+            "s.toml:11:10: there is no script \"b\"; known: a",
+        ),
+        (
+            format!("{SMALL}[conditions]\nclients = [0]\n"),
+            "s.toml:12:11: `clients` must list at least one number, each 1 or more",
+        ),
+        (
+            format!("{SMALL}[length]\npairs = 1\n"),
+            "s.toml:12:9: `pairs` must be at least 2",
+        ),
+        (
+            format!("{SMALL}protocol = \"simple\"\n[conditions]\nprotocol = [\"simple\"]\n"),
+            "s.toml:11:12: `protocol` is set by variant \"w\" and by [conditions]",
+        ),
+        (
+            SMALL.replace("text = \"select ${x}\"\n", ""),
+            "s.toml:2:1: script \"a\" needs one of `text`, `file` and `builtin`",
+        ),
+    ];
+    for (text, expected) in table {
+        let message = rejection(&text);
+        assert!(
+            message.starts_with(expected),
+            "{message}\nshould start with\n{expected}"
+        );
+    }
+}
+
+#[test]
+fn numbers_beyond_any_server_or_memory_are_rejected_with_their_line() {
+    let many: Vec<String> = (1..=100).map(|number| number.to_string()).collect();
+    let many = many.join(", ");
+    let lists: Vec<String> = (0..20)
+        .map(|index| format!("p{index} = [{many}]\n"))
+        .collect();
+    let cross_product = lists.concat();
+    let table = [
+        (
+            format!("{SMALL}[conditions]\nclients = [4294967295]\n"),
+            "s.toml:12:11: 4294967295 clients are too many",
+        ),
+        (
+            format!("{SMALL}[conditions]\nclients = [200000]\n"),
+            "s.toml:12:11: the variants need 400010 connections to one server",
+        ),
+        (
+            format!("{SMALL}idle_connections = 4294967295\n"),
+            "s.toml: the variants need 4294967313 connections to one server",
+        ),
+        (
+            format!("{SMALL}[conditions.parameters]\n{cross_product}"),
+            "2 variants under 18446744073709551615 conditions",
+        ),
+        (
+            SMALL.replace("${x}", "${x * 8000000000}"),
+            "s.toml:4:1: with 8000000000 lines repeated here, this text exceeds 16 MiB",
+        ),
+        (
+            SMALL.replace("${x}", "${x * n}") + "[conditions.parameters]\nn = [\"ten\"]\n",
+            "s.toml:4:1: the parameter `n` is a number of lines here, but its value is \"ten\"",
+        ),
+        (
+            SMALL
+                .replace("${x}", "${x * 16000}")
+                .replace("x = 1", &format!("x = \"{}\"", "y".repeat(1000)))
+                + &format!("[conditions]\nclients = [{many}]\n"),
+            "the SQL and scripts of all variants and conditions exceed 256 MiB",
+        ),
+        (
+            format!("{SMALL}[length]\npairs = 4294967295\n"),
+            "s.toml:12:9: `pairs` must be at most 100000",
+        ),
+        (
+            format!("{SMALL}[length]\nthreads = 4294967295\n"),
+            "s.toml:12:11: `threads` must be between 1 and 1024",
+        ),
+        (
+            format!("{SMALL}[length]\nfull = \"99999999d\"\n"),
+            "s.toml:12:8: duration \"99999999d\" is too long",
+        ),
+    ];
+    for (text, expected) in table {
+        let message = rejection(&text);
+        assert!(
+            message.starts_with("s.toml:") && message.contains(expected),
+            "{message}\nshould contain\n{expected}"
+        );
+    }
+}
+
+#[test]
+fn empty_lists_are_rejected_and_not_ignored() {
+    for table in ["conditions", "quick"] {
+        for key in ["version", "script", "network"] {
+            let message = rejection(&format!("{SMALL}[{table}]\n{key} = []\n"));
+            assert!(
+                message.starts_with("s.toml:12:") && message.contains("this list is empty"),
+                "{message}"
+            );
+        }
+    }
+    let message = rejection(&format!("{SMALL}[conditions]\nprotocol = []\n"));
+    assert!(message.contains("this list is empty"), "{message}");
+}
