@@ -6,7 +6,7 @@
 //! samples only allocate these totals.
 
 use crate::proc::clocks::monotonic_ns;
-use crate::proc::files::ProcessStat;
+use crate::proc::files::{ProcessStat, with_line};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -227,7 +227,10 @@ impl MachineCpu {
 }
 
 pub(crate) fn read_schedstat(path: &str) -> io::Result<ProcessCpu> {
-    parse_schedstat(&fs::read_to_string(path)?).ok_or_else(|| {
+    let cpu = with_line(path, |line| {
+        std::str::from_utf8(line).ok().and_then(parse_schedstat)
+    })?;
+    cpu.ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::InvalidData,
             format!("{path} is not three numbers"),

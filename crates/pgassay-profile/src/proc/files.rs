@@ -2,9 +2,13 @@
 //!
 //! See proc(5). A process can end at any moment, so a missing file is a normal result.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::Path;
+
+/// More than the kernel writes into `stat` or `schedstat` of a process: 52 numbers of at most 20 digits,
+/// and a name of at most 64 bytes.
+const LINE_BYTES_MAX: usize = 1280;
 
 /// The fields of `/proc/PID/stat` that are needed here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +27,10 @@ pub(crate) struct ProcessStat {
 
 impl ProcessStat {
     pub fn read(pid: u32) -> io::Result<Self> {
-        let text = fs::read(format!("/proc/{pid}/stat"))?;
-        Self::parse(&String::from_utf8_lossy(&text)).ok_or_else(|| {
+        let stat = with_line(format!("/proc/{pid}/stat"), |line| {
+            Self::parse(&String::from_utf8_lossy(line))
+        })?;
+        stat.ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("/proc/{pid}/stat does not have the format of proc(5)"),
@@ -52,12 +58,26 @@ impl ProcessStat {
 
 /// The letter of a process's state: `R` on CPU or in the run queue, `S` and `D` blocked.
 pub(crate) fn read_state(pid: u32) -> io::Result<u8> {
-    let text = fs::read(format!("/proc/{pid}/stat"))?;
-    let after_name = text.iter().rposition(|&byte| byte == b')');
-    let state = after_name.and_then(|at| text.get(at + 2));
-    state
-        .copied()
-        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let state = with_line(format!("/proc/{pid}/stat"), |line| {
+        let after_name = line.iter().rposition(|&byte| byte == b')')?;
+        line.get(after_name + 2).copied()
+    })?;
+    state.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Passes on a file of one line, such as `/proc/PID/stat`. The kernel writes it at the first read, so one is
+/// enough; [`fs::read`] needs up to eight system calls, and these files are read hundreds of times per
+/// second.
+pub(crate) fn with_line<T>(path: impl AsRef<Path>, use_line: impl Fn(&[u8]) -> T) -> io::Result<T> {
+    let mut line = [0; LINE_BYTES_MAX];
+    let mut file = File::open(path)?;
+    let length = loop {
+        match file.read(&mut line) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => break read?,
+        }
+    };
+    Ok(use_line(&line[..length]))
 }
 
 /// Reads a file that contains one number.

@@ -3,8 +3,8 @@
 //! See `init_ps_display` and its callers in PostgreSQL: 9.6 and 10 write `… process`, later versions
 //! do not; a `cluster_name` and a colon come before the role.
 
+use crate::proc::files::with_line;
 use std::fmt;
-use std::fs;
 
 /// The role of a server process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,8 +51,9 @@ pub enum Role {
 impl Role {
     /// Reads the title of a process; [`Role::Unknown`] if it has ended or has no title yet.
     pub(crate) fn read(pid: u32) -> Self {
-        let title = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        Self::parse(&String::from_utf8_lossy(&title))
+        let path = format!("/proc/{pid}/cmdline");
+        with_line(path, |title| Self::parse(&String::from_utf8_lossy(title)))
+            .unwrap_or(Self::Unknown)
     }
 
     /// Parses a title as `ps` shows it.
