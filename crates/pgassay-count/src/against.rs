@@ -139,6 +139,16 @@ fn variants_differ(then: &VariantCount, now: &VariantCount) -> Option<String> {
             "the server is another build: {what} was {then}, now {now}"
         ));
     }
+    if then.settings != now.settings {
+        let names = then.settings.keys().chain(now.settings.keys());
+        let mut names = names.filter(|name| then.settings.get(*name) != now.settings.get(*name));
+        let name = names.next()?;
+        let shown = |variant: &VariantCount| {
+            let value = variant.settings.get(name);
+            value.map_or("not set".to_owned(), Clone::clone)
+        };
+        return Some(format!("{name} was {}, now {}", shown(then), shown(now)));
+    }
     let segments =
         |variant: &VariantCount| variant.segments.map(|count| count.to_string()).join("/");
     if then.segments != now.segments {

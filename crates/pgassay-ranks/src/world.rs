@@ -253,17 +253,19 @@ impl World {
     /// Brings the ranks' reports to rank 0, where they are the result; on the others it is empty. All
     /// ranks call this at the same time. `report` waits up to a second for the rank's own report.
     /// From now on and until all reports have arrived, each rank says once per second that it is
-    /// alive, and must not be silent for more than 5 s. `waiting` is called every 10 s on rank 0 with
+    /// alive, and must not be silent for more than 5 s. A rank that ends early, after a signal, expects the others
+    /// to speak only from `end` on. `waiting` is called every 10 s on rank 0 with
     /// the ranks that are missing.
     ///
     /// # Errors
     /// Ranks that are silent.
     pub fn report(
         &self,
+        end: Instant,
         mut report: impl FnMut(Duration) -> Option<Vec<u8>>,
         mut waiting: impl FnMut(&[usize]),
     ) -> Result<Vec<Vec<u8>>, RankError> {
-        let mut circle = Circle::new(self);
+        let mut circle = Circle::new(self, end);
         let (mut beat, mut noted) = (Instant::now(), Instant::now());
         circle.say_alive();
         loop {
@@ -314,11 +316,11 @@ struct Circle<'a> {
 }
 
 impl<'a> Circle<'a> {
-    fn new(world: &'a World) -> Self {
+    fn new(world: &'a World, end: Instant) -> Self {
         let peers = if world.rank == 0 { 1..world.size } else { 0..1 };
         let peer = |rank| Peer {
             rank,
-            heard: Instant::now(),
+            heard: end.max(Instant::now()),
             report: None,
             is_done: false,
         };
@@ -353,7 +355,7 @@ impl<'a> Circle<'a> {
         };
         for peer in &mut self.peers {
             while world.begin_receive(peer.rank, Topic::Alive).is_some() {
-                peer.heard = Instant::now();
+                peer.heard = peer.heard.max(Instant::now());
             }
             if peer.report.is_none() {
                 peer.report = world.begin_receive(peer.rank, end);

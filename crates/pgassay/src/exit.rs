@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
+use anyhow::Result;
 use pgassay_lab::Interrupted;
 
 use crate::output::print_line_stderr;
@@ -64,6 +65,15 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// The exit status after printing: that of the verdict, also if the reader closed the pipe, as in
+/// `pgassay gate | head -1`.
+pub fn after_printing(printed: Result<()>, verdict: Result<()>) -> Result<()> {
+    match printed {
+        Err(error) if !error.chain().any(is_broken_pipe) => Err(error),
+        _ => verdict,
+    }
+}
+
 /// An error and its causes, without those whose text an earlier one already contains.
 pub fn text_of(error: &anyhow::Error) -> String {
     let mut kept: Vec<String> = Vec::new();
@@ -80,4 +90,28 @@ fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
     cause
         .downcast_ref::<std::io::Error>()
         .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn regression() -> Result<()> {
+        Err(Gate {
+            code: REGRESSION,
+            reason: "slower".to_owned(),
+        }
+        .into())
+    }
+
+    #[test]
+    fn a_reader_that_closes_the_pipe_does_not_turn_a_regression_into_a_pass() {
+        let closed = || Err(std::io::Error::from(ErrorKind::BrokenPipe).into());
+        let ended = after_printing(closed(), regression()).unwrap_err();
+        assert_eq!(ended.downcast_ref::<Gate>().unwrap().code, REGRESSION);
+        assert!(after_printing(closed(), Ok(())).is_ok());
+        let full = std::io::Error::from(ErrorKind::StorageFull);
+        let ended = after_printing(Err(full.into()), Ok(())).unwrap_err();
+        assert_eq!(ended.to_string(), "no storage space");
+    }
 }

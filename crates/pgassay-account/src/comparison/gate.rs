@@ -108,6 +108,11 @@ impl ComparisonGate {
             .max_by(|a, b| a.chance.total_cmp(&b.chance))
     }
 
+    /// Whether it compares with an earlier run.
+    pub fn is_relative(&self) -> bool {
+        self.earlier.is_some()
+    }
+
     /// A ratio now, relative to the earlier run if there is one.
     pub fn relative(&self, ratio: f64) -> f64 {
         ratio / self.earlier.as_ref().map_or(1.0, |it| it.ratio)

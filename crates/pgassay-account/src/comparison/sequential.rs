@@ -156,6 +156,7 @@ impl<'a> RunningComparisons<'a> {
                 answer: gate.answer(running),
                 ratio: last.map(|it| gate.relative(it.ratio())),
                 interval: gate.interval(running),
+                is_relative: gate.is_relative(),
                 pairs: running.pairs().len(),
             }
         })
@@ -224,6 +225,8 @@ pub struct GatedComparison {
     /// Its interval at the level of the gate; `None` before the first analysis, or if the comparison is
     /// unstable.
     pub interval: Option<stats::Interval>,
+    /// Whether ratio and interval are relative to an earlier run's.
+    pub is_relative: bool,
     /// Number of pairs.
     pub pairs: usize,
 }

@@ -3,12 +3,14 @@
 mod junit;
 mod result;
 mod sentence;
+mod summary;
 
 use std::fmt::Write;
 
 pub use junit::{JunitSuite, junit};
 pub use result::{GateLimit, GateNames, GateResult, GateVerdict};
 pub use sentence::deciding_sentence;
+pub use summary::summary;
 
 /// `GitHub` limits a comment to 65,536 characters, and drops a step's summary above 1 MiB.
 const MARKDOWN_BYTES_MAX: usize = 60_000;

@@ -93,14 +93,19 @@ impl GateResult {
     /// Of rates: `throughput ×0.912 [0.893, 0.931] (8 pairs)`.
     pub fn of_rates(names: GateNames, compared: &GatedComparison) -> Self {
         let pairs = number::count(compared.pairs as u64, "pair");
+        let what = if compared.is_relative {
+            "relative throughput, now / then,"
+        } else {
+            "throughput"
+        };
         let figures = match (compared.ratio, compared.interval) {
             (Some(ratio), Some(interval)) => format!(
-                "throughput {} {} ({pairs})",
+                "{what} {} {} ({pairs})",
                 number::ratio(ratio),
                 number::interval(interval.low, interval.high)
             ),
             (Some(ratio), None) => format!(
-                "throughput {} (unstable: intervals of different analyses contradict each other; {pairs})",
+                "{what} {} (unstable: intervals of different analyses contradict each other; {pairs})",
                 number::ratio(ratio)
             ),
             (None, _) => {
@@ -154,6 +159,23 @@ impl GateResult {
             figures,
             cost_ratio: Some(now / before),
             is_better: margin.is_ok_and(|margin| difference + margin < 0.0),
+        }
+    }
+
+    /// Of a count that there is nothing to compare with yet. It passes, unless it is too inexact to be compared with
+    /// later.
+    pub fn first_count(names: GateNames, cost: f64, is_linear: bool) -> Self {
+        let (verdict, why) = if is_linear {
+            (GateVerdict::Pass, "nothing to compare with yet")
+        } else {
+            (GateVerdict::Inconclusive, "not linear")
+        };
+        Self {
+            names,
+            verdict,
+            figures: format!("{cost:.1} instructions per transaction; {why}"),
+            cost_ratio: None,
+            is_better: false,
         }
     }
 

@@ -34,9 +34,27 @@ fn comparative(worst: &GateResult, limit: GateLimit) -> String {
     let baseline = &worst.names.baseline;
     let is_better = worst.is_better && worst.verdict == GateVerdict::Pass;
     match limit {
-        GateLimit::Slower(_) if is_better => format!("is faster than {baseline}"),
-        GateLimit::Instructions(_) if is_better => {
+        GateLimit::Slower(percent) if is_better && percent >= 0.0 => {
+            format!("is faster than {baseline}")
+        }
+        GateLimit::Instructions(percent) if is_better && percent >= 0.0 => {
             format!("executes fewer instructions than {baseline}")
+        }
+        GateLimit::Slower(percent) if percent < 0.0 => {
+            let wanted = -percent;
+            match worst.verdict {
+                GateVerdict::Pass => format!("is faster than {baseline} by {wanted}% or more"),
+                GateVerdict::Regression => format!("is not faster than {baseline} by {wanted}%"),
+                _ => format!("may not be faster than {baseline} by {wanted}%"),
+            }
+        }
+        GateLimit::Instructions(percent) if percent < 0.0 => {
+            let what = match worst.verdict {
+                GateVerdict::Pass => "executes at least",
+                GateVerdict::Regression => "does not execute",
+                _ => "may not execute",
+            };
+            format!("{what} {}% fewer instructions than {baseline}", -percent)
         }
         GateLimit::Slower(percent) => {
             let what = match worst.verdict {
@@ -68,6 +86,6 @@ fn others(results: &[GateResult], verdict: GateVerdict, deciding: usize) -> Stri
     match results.iter().filter(|it| it.is_better).count() {
         0 => same,
         _ if all == 1 => same,
-        better => format!("{same} {better} of {all} are better than the baseline."),
+        better => format!("{same} {better} of {all} improved."),
     }
 }

@@ -51,7 +51,7 @@ fn the_sentence_is_about_the_worst_comparison() {
     let sentence = deciding_sentence(&passed, GateLimit::Slower(5.0));
     assert!(
         sentence.starts_with("pass: new|build is not slower than old by more than 5%")
-            && sentence.ends_with("1 of 2 are better than the baseline."),
+            && sentence.ends_with("1 of 2 improved."),
         "{sentence}"
     );
     let better = deciding_sentence(&passed[..1], GateLimit::Slower(5.0));
@@ -80,6 +80,58 @@ fn instructions_fail_beyond_the_limit_by_more_than_the_margin() {
         "regression: new|build executes over 2% more instructions than old with 8 clients: 10000.0 → 10300.0 \
          instructions per transaction (+3.000% ± 0.050%)."
     );
+}
+
+#[test]
+fn a_negative_limit_reads_as_a_wanted_improvement() {
+    let sentence = |verdict, limit| deciding_sentence(&[result(verdict, 0.99)], limit);
+    let slower = GateLimit::Slower(-3.0);
+    for (verdict, expected) in [
+        (
+            GateVerdict::Pass,
+            "pass: new|build is faster than old by 3% or more with",
+        ),
+        (
+            GateVerdict::Regression,
+            "regression: new|build is not faster than old by 3% with",
+        ),
+        (
+            GateVerdict::Inconclusive,
+            "inconclusive: new|build may not be faster than old by 3% with",
+        ),
+    ] {
+        let found = sentence(verdict, slower);
+        assert!(found.starts_with(expected), "{found}");
+    }
+    let found = sentence(GateVerdict::Regression, GateLimit::Instructions(-1.0));
+    let expected = "regression: new|build does not execute 1% fewer instructions than old with";
+    assert!(found.starts_with(expected), "{found}");
+}
+
+#[test]
+fn the_json_of_a_gate_has_its_verdict() {
+    let all = [
+        result(GateVerdict::Pass, 1.0),
+        result(GateVerdict::Inconclusive, f64::INFINITY),
+    ];
+    let value = summary(&all, GateLimit::Slower(5.0), "inconclusive: …");
+    assert_eq!(value["verdict"], "inconclusive");
+    assert_eq!(value["limit"], "slower > 5%");
+    assert_eq!(value["comparisons"][0]["verdict"], "pass");
+    assert_eq!(value["comparisons"][0]["cost_ratio"], 1.0);
+    assert!(value["comparisons"][1]["cost_ratio"].is_null());
+}
+
+#[test]
+fn the_first_counts_have_no_difference() {
+    let first = GateResult::first_count(names(), 61_872.3, true);
+    assert_eq!(
+        first.figures,
+        "61872.3 instructions per transaction; nothing to compare with yet"
+    );
+    assert_eq!(first.verdict, GateVerdict::Pass);
+    let bent = GateResult::first_count(names(), 61_872.3, false);
+    assert_eq!(bent.verdict, GateVerdict::Inconclusive);
 }
 
 #[test]

@@ -26,6 +26,7 @@ use crate::args::{ColorWhen, ExternalArgs, ResultFormat, RunArgs, RunFlags, Serv
 use crate::command::count::{Countable, countable};
 use crate::command::show::printed;
 use crate::command::study::{PlannedStudy, planned};
+use crate::exit::after_printing;
 use crate::exit::{Partial, text_of};
 use crate::output::print_line_stderr;
 use crate::progress::ProgressDisplay;
@@ -56,8 +57,8 @@ pub fn run_planned(
     out: &mut impl Write,
 ) -> Result<()> {
     let finished = measure(all, seed, args)?;
-    finished.print(args.output.chosen(), color, out)?;
-    exit_of(&finished.run, finished.ended_early)
+    let printed = finished.print(args.output.chosen(), color, out);
+    after_printing(printed, exit_of(&finished.run, finished.ended_early))
 }
 
 /// A run that is stored.
@@ -329,6 +330,10 @@ fn two_stages(plan: &Plan) -> String {
 
 /// A warning if the time limit of a sequential run probably ends it before the first analysis.
 fn too_little_time(plan: &Plan) -> Option<String> {
+    // An interval of two stages exists from the second unit on.
+    if plan.schedule.stopping == StoppingRule::Precision {
+        return None;
+    }
     let limit = plan.schedule.max_time_us? as f64;
     let blocks = limit / plan.estimated_us() as f64 * f64::from(plan.schedule.blocks);
     let (unit, each) = if plan.restarts_servers() {

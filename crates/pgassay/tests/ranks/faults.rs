@@ -103,7 +103,8 @@ fn ctrl_c_ends_all_ranks() {
 #[test]
 fn a_signal_to_one_rank_makes_the_results_incomplete() {
     let interrupt = |running: &Running<'_>| kill(running.rank(1), libc::SIGINT);
-    let Some(ended) = disturbed("-T 5", interrupt) else {
+    // Longer than the silence after which ranks give each other up.
+    let Some(ended) = disturbed("-T 12", interrupt) else {
         return;
     };
     ended.has(

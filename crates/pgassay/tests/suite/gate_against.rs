@@ -1,6 +1,7 @@
 //! `pgassay gate --against`: what it compares with, and what it refuses to compare with.
 
 use std::fs;
+use std::process::Stdio;
 
 use pgassay_test_support::{Finished, Scratch};
 use serde_json::Value;
@@ -135,7 +136,7 @@ fn another_machine_configuration_or_build_is_not_comparable_and_starts_no_server
         (machine.as_str(), &[][..], "it is of another machine"),
         (&build, &[], "compiler flags was -O0"),
         (&kernel, &[], "kernel of the machine was 1.0"),
-        (&unanalyzed, &[], "ended before the fourth server start"),
+        (&unanalyzed, &[], "it had fewer than four server starts"),
         ("base.json", &["-c", "2"], "another configuration: plan."),
         (
             "base.json",
@@ -197,4 +198,69 @@ fn a_baseline_that_cannot_be_used_is_an_error_before_anything_is_measured() {
             refused.stderr
         );
     }
+}
+
+#[test]
+fn update_never_replaces_a_run_or_saved_counts() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    for schema in ["pgassay.run/2", "pgassay.count/1"] {
+        let kept = format!("{{\"schema\": \"{schema}\"}}");
+        fs::write(scratch.path().join("kept.json"), &kept).expect("the file is written");
+        let refused = gate(
+            &scratch,
+            &[FAST, SLOW, "--against", "kept.json", "--update"],
+        );
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(
+            refused.stderr.contains("--update would replace it"),
+            "{refused:?}"
+        );
+        let after = fs::read_to_string(scratch.path().join("kept.json"));
+        assert_eq!(after.expect("it is there"), kept);
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_an_error_before_anything_is_measured() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let refused = gate(&scratch, &[FAST, SLOW, "--junit", "no/such/directory.xml"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(
+        refused
+            .stderr
+            .contains("cannot write no/such/directory.xml"),
+        "{refused:?}"
+    );
+    assert!(
+        scratch.kept().is_empty() && refused.stdout.is_empty(),
+        "{refused:?}"
+    );
+    scratch.assert_nothing_left();
+}
+
+#[test]
+fn a_closed_pipe_does_not_turn_a_failing_gate_into_a_pass() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let mut child = scratch
+        .command()
+        .args(["gate", FAST, SLOW, "--against", "nothing.json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    drop(child.stdout.take());
+    let ended = child.wait().expect("it ends");
+    assert_eq!(ended.code(), Some(5), "{ended:?}");
+}
+
+#[test]
+fn a_gate_on_instructions_refuses_steps_that_it_does_not_compare() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let steps = ["--stepwise", "--fail-if", "instructions > 1%"];
+    let refused = scratch.finished(&[&["gate", FAST, FAST, SLOW], &steps[..]].concat());
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(
+        refused.stderr.contains("leave out --stepwise"),
+        "{refused:?}"
+    );
 }

@@ -21,7 +21,7 @@ use serde_json::json;
 pub use args::CountArgs;
 pub use countable::{Countable, countable};
 
-use crate::exit::{Gate, INCONCLUSIVE, NOT_COMPARABLE, REGRESSION};
+use crate::exit::{Gate, INCONCLUSIVE, NOT_COMPARABLE, REGRESSION, after_printing};
 use crate::progress::ProgressDisplay;
 use crate::{catalog, interrupt};
 
@@ -39,20 +39,28 @@ pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
     }
     let comparisons = earlier.map(|earlier| against::compare(&earlier, &counts, args.tolerance));
     let counted = InstructionCosts::of(counts);
-    let is_taken = files::write(args, &counted, out)?;
+    let printed = print_counted(args, &counted, comparisons.as_deref(), out);
+    let verdict = comparisons.map_or(Ok(()), |comparisons| gate(&comparisons));
+    after_printing(printed, verdict)
+}
+
+/// Writes the files that were asked for, and prints the result in the format that was asked for.
+fn print_counted(
+    args: &CountArgs,
+    counted: &InstructionCosts,
+    comparisons: Option<&[VariantComparison]>,
+    out: &mut impl Write,
+) -> Result<()> {
+    let is_taken = files::write(args, counted, out)?;
     if args.json {
-        writeln!(
-            out,
-            "{}",
-            serde_json::to_string_pretty(&document(&counted))?
-        )?;
+        writeln!(out, "{}", serde_json::to_string_pretty(&document(counted))?)?;
     } else if args.markdown {
         write!(out, "{}", markdown::tables(&counted.counts))?;
     } else if !is_taken {
-        print(args, &counted.counts, comparisons.as_deref(), out)?;
+        print(args, &counted.counts, comparisons, out)?;
     }
     out.flush()?;
-    comparisons.map_or(Ok(()), |comparisons| gate(&comparisons))
+    Ok(())
 }
 
 fn counted_now(args: &CountArgs, earlier: Option<&Counts>) -> Result<Counts> {

@@ -35,7 +35,7 @@ pub fn find(args: &GateArgs) -> Result<Against> {
         bail!("--update writes a baseline file: give --against a name that ends with .json");
     }
     if path.is_file() {
-        let found = read(path)?;
+        let found = read(path, args.update)?;
         return Ok(Against::Found(Box::new(found)));
     }
     if is_json {
@@ -50,13 +50,18 @@ pub fn find(args: &GateArgs) -> Result<Against> {
     }
 }
 
-/// Reads a baseline file, the `run.json` of a run, or counts that `pgassay count --save` wrote.
-fn read(path: &Path) -> Result<GateBaseline> {
+/// Reads a baseline file, the `run.json` of a run, or counts that `pgassay count --save` wrote. Only the first may be
+/// replaced.
+fn read(path: &Path, is_replaced: bool) -> Result<GateBaseline> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
     let damaged = || format!("{shown} is not a baseline of pgassay");
     let value: Value = serde_json::from_str(&text).with_context(damaged)?;
     match value["schema"].as_str().unwrap_or("unknown") {
+        RUN_SCHEMA | COUNTS_SCHEMA if is_replaced => bail!(
+            "{shown} is no baseline file, and --update would replace it: give --against another name, or leave out \
+             --update"
+        ),
         BASELINE_SCHEMA => serde_json::from_str(&text).with_context(damaged),
         RUN_SCHEMA => {
             let run: Run = serde_json::from_str(&text).with_context(damaged)?;
@@ -91,7 +96,13 @@ pub fn update(
     let sorted = serde_json::to_value(baseline())?;
     let mut text = serde_json::to_string_pretty(&sorted)?;
     text.push('\n');
-    std::fs::write(name, text).with_context(|| format!("cannot write {name}"))?;
+    // A baseline that is half written would be lost.
+    let partial = format!("{name}.{}", std::process::id());
+    let written = std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, name));
+    if written.is_err() {
+        _ = std::fs::remove_file(&partial);
+    }
+    written.with_context(|| format!("cannot write {name}"))?;
     print_line_stderr(&format!("{name} is written"));
     Ok(())
 }

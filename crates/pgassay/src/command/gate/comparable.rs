@@ -85,9 +85,31 @@ pub fn another_load(before: Option<&Plan>, now: &Plan) -> Option<String> {
         let setups = databases.flat_map(|it| &it.setup);
         setups.map(|it| it.text.clone()).collect()
     };
+    let sessions = |plan: &Plan| -> BTreeSet<String> {
+        let points = plan.points.iter();
+        let sessions = points.map(|it| json!([it.protocol, it.session]).to_string());
+        sessions.collect()
+    };
+    let servers = |plan: &Plan| -> BTreeSet<String> {
+        let servers = plan.servers.iter();
+        let servers =
+            servers.map(|it| json!([it.settings, it.environment, it.data_checksums]).to_string());
+        servers.collect()
+    };
     let before = before?;
-    let is_same = scripts(before) == scripts(now) && setups(before) == setups(now);
-    (!is_same).then(|| "it is of another configuration: other scripts, or another setup".to_owned())
+    let different = [
+        ("other scripts", scripts(before) != scripts(now)),
+        ("another setup", setups(before) != setups(now)),
+        (
+            "another protocol, or other session settings",
+            sessions(before) != sessions(now),
+        ),
+        ("other server settings", servers(before) != servers(now)),
+    ];
+    let (what, _) = different
+        .into_iter()
+        .find(|(_, is_different)| *is_different)?;
+    Some(format!("it is of another configuration: {what}"))
 }
 
 fn configuration(plan: &Plan, is_timed: bool) -> Value {
@@ -134,7 +156,7 @@ fn without_ratio(baseline: &GateBaseline, plan: &Plan) -> Option<String> {
     let unknown = comparisons.into_iter().find(|it| !is_known(it));
     unknown.map(|(condition, variant)| {
         format!(
-            "it has no interval for {} with {}, because it ended before the fourth server start",
+            "it has no interval for {} with {}: it had fewer than four server starts, was unstable, or did not vary",
             plan.variants[variant],
             plan.conditions[condition].title()
         )

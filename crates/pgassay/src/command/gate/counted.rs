@@ -21,6 +21,7 @@ use crate::args::ResultFormat;
 use crate::command::compare::{question_of, question_of_any};
 use crate::command::count::{Countable, countable, document};
 use crate::command::run::{COUNTED_ROUNDS, COUNTED_SEED};
+use crate::exit::after_printing;
 use crate::progress::ProgressDisplay;
 use crate::{catalog, interrupt};
 
@@ -64,33 +65,58 @@ pub fn gate(
             files::write(args, &decision, || {
                 files::suite_of_counts(&found.name, args.fail_if, None, started_us)
             })?;
-            decision.print_sentence(format, out)?;
-            return decision.exit();
+            return decision.conclude_unmeasured(format, out);
         }
     };
+    files::check(args)?;
     context.note(&power(limit_percent));
     let plan = countable.plan.clone();
     let counts = counted(countable, earlier.as_ref(), &context)?;
     progress.finish();
-    let name = args.against.as_deref().unwrap_or_default();
-    let results = match &earlier {
-        Some(then) => against_earlier(then, &counts, name, limit_percent),
-        None => side_by_side(&counts, limit_percent),
-    };
-    let mut decision = GateDecision::new(results, args.fail_if);
-    let is_first = earlier.is_none() && counts.comparisons() == 0;
-    if is_first && decision.verdict() == GateVerdict::Pass {
-        decision.sentence = format!("pass: there are no earlier counts; these go to {name}.");
-    }
+    let asked: Vec<String> = found
+        .study
+        .variant
+        .iter()
+        .map(|it| it.name.clone())
+        .collect();
+    let decision = decide(args, &asked, &counts, earlier.as_ref(), limit_percent);
     files::write(args, &decision, || {
         files::suite_of_counts(&found.name, args.fail_if, Some(&counts), started_us)
     })?;
     baseline::update(args, decision.verdict(), || {
         GateBaseline::of_counts(counts.clone(), Some(plan.clone()))
     })?;
-    decision.print_sentence(format, out)?;
-    print(counts, format, out)?;
-    decision.exit()
+    let printed = print(&decision, counts, format, out);
+    after_printing(printed, decision.exit())
+}
+
+/// Compares the counts of the measured among the variants that were asked for.
+fn decide(
+    args: &GateArgs,
+    asked: &[String],
+    counts: &Counts,
+    earlier: Option<&Counts>,
+    limit_percent: f64,
+) -> GateDecision {
+    let name = args.against.as_deref().unwrap_or_default();
+    let is_first = earlier.is_none() && counts.comparisons() == 0;
+    let results = match earlier {
+        Some(then) => against_earlier(then, counts, name, limit_percent),
+        None if is_first => first(counts),
+        None => side_by_side(counts, limit_percent),
+    };
+    let conditions = counts.conditions.iter();
+    let measured = conditions
+        .flat_map(|it| &it.variants)
+        .map(|it| it.name.clone());
+    let measured: Vec<String> = measured.collect();
+    let ignored: Vec<&str> = counts.ignored.iter().map(String::as_str).collect();
+    let decision = GateDecision::new(results, args.fail_if);
+    let mut decision = decision.with_skipped(asked, &measured, &ignored);
+    if is_first && decision.verdict() == GateVerdict::Pass {
+        decision.sentence = format!("pass: there are no earlier counts; these go to {name}.");
+    }
+    decision
 }
 
 /// What is counted. Compared with earlier counts, a single variant is enough.
@@ -112,6 +138,13 @@ fn earlier(
         Against::Nothing if plan.variants.len() < 2 => {
             bail!("gate needs a baseline and at least one variant")
         }
+        Against::Nothing | Against::Missing(_) if plan.stepwise => bail!(
+            "a gate on instructions compares each variant with the first: leave out --stepwise"
+        ),
+        Against::Found(baseline) if args.update && !baseline.trials.is_empty() => bail!(
+            "\"{}\" contains times, which --update would replace by counts: give another file for counts",
+            baseline.name
+        ),
         Against::Nothing => return Ok(Ok(None)),
         // The first counts pass: there is nothing that they could be worse than.
         Against::Missing(_) if args.update => return Ok(Ok(None)),
@@ -181,7 +214,7 @@ fn counted(
     counting::count(&plan, &options, context)
 }
 
-/// Every variant, compared with the baseline of its condition. Without variants, nothing can be worse.
+/// Every variant, compared with the baseline of its condition.
 fn side_by_side(counts: &Counts, limit_percent: f64) -> Vec<GateResult> {
     let costs = InstructionCosts::of(counts.clone());
     let all = costs.differences.iter().map(|it| {
@@ -201,24 +234,19 @@ fn side_by_side(counts: &Counts, limit_percent: f64) -> Vec<GateResult> {
         let names = names(&it.variant, it.baseline.clone(), &it.condition);
         GateResult::of_instructions(names, both, margin, limit_percent)
     });
-    let mut all: Vec<GateResult> = all.collect();
-    if all.is_empty() {
-        all = counts
-            .conditions
-            .iter()
-            .flat_map(|condition| condition.variants.iter().map(move |it| (condition, it)))
-            .map(|(condition, it)| {
-                let names = names(&it.name, it.name.clone(), &condition.title);
-                let margin = if it.is_linear() {
-                    Ok(0.0)
-                } else {
-                    Err("not linear")
-                };
-                GateResult::of_instructions(names, [it.cost(); 2], margin, limit_percent.max(0.0))
-            })
-            .collect();
-    }
-    all
+    all.collect()
+}
+
+/// The first counts, which are compared with nothing.
+fn first(counts: &Counts) -> Vec<GateResult> {
+    let conditions = counts.conditions.iter();
+    let all =
+        conditions.flat_map(|condition| condition.variants.iter().map(move |it| (condition, it)));
+    let results = all.map(|(condition, it)| {
+        let names = names(&it.name, it.name.clone(), &condition.title);
+        GateResult::first_count(names, it.cost(), it.is_linear())
+    });
+    results.collect()
 }
 
 /// Every variant, compared with its earlier counts.
@@ -264,15 +292,20 @@ fn names(variant: &str, baseline: String, condition: &str) -> GateNames {
     }
 }
 
-fn print(counts: Counts, format: ResultFormat, out: &mut impl Write) -> Result<()> {
+fn print(
+    decision: &GateDecision,
+    counts: Counts,
+    format: ResultFormat,
+    out: &mut impl Write,
+) -> Result<()> {
+    decision.print_sentence(format, out)?;
     match format {
         ResultFormat::Text => write!(out, "{}", text::answer(&counts, text::ROWS))?,
         ResultFormat::Markdown | ResultFormat::Csv => {
             write!(out, "{}", markdown::tables(&counts))?;
         }
         ResultFormat::Json => {
-            let document = document(&InstructionCosts::of(counts));
-            writeln!(out, "{}", serde_json::to_string_pretty(&document)?)?;
+            decision.print_with(document(&InstructionCosts::of(counts)), out)?;
         }
     }
     out.flush()?;

@@ -6,11 +6,14 @@ use anyhow::Result;
 use pgassay_account::comparison::RunningComparisons;
 use pgassay_model::plan::Plan;
 use pgassay_record::run::Run;
-use pgassay_report::gate::{GateLimit, GateNames, GateResult, GateVerdict, deciding_sentence};
+use pgassay_report::gate::{
+    self, GateLimit, GateNames, GateResult, GateVerdict, deciding_sentence,
+};
+use serde_json::Value;
 
 use crate::args::{ColorWhen, ResultFormat};
 use crate::command::run::{FinishedRun, exit_of};
-use crate::exit::{self, Gate};
+use crate::exit::{self, Gate, after_printing};
 
 /// What to do if a baseline cannot be compared with.
 const SIDE_BY_SIDE: &str =
@@ -19,6 +22,7 @@ const SIDE_BY_SIDE: &str =
 /// The answer of a gate.
 pub struct GateDecision {
     pub results: Vec<GateResult>,
+    pub limit: GateLimit,
     /// The sentence that decides.
     pub sentence: String,
 }
@@ -28,6 +32,7 @@ impl GateDecision {
     pub fn new(results: Vec<GateResult>, limit: GateLimit) -> Self {
         Self {
             sentence: deciding_sentence(&results, limit),
+            limit,
             results,
         }
     }
@@ -69,18 +74,70 @@ impl GateDecision {
         color: ColorWhen,
         out: &mut impl Write,
     ) -> Result<()> {
+        let printed = self.print_run(&finished, format, color, out);
+        let verdict = exit_of(&finished.run, finished.ended_early).and_then(|()| self.exit());
+        after_printing(printed, verdict)
+    }
+
+    fn print_run(
+        &self,
+        finished: &FinishedRun,
+        format: ResultFormat,
+        color: ColorWhen,
+        out: &mut impl Write,
+    ) -> Result<()> {
         self.print_sentence(format, out)?;
-        finished.print(format, color, out)?;
-        exit_of(&finished.run, finished.ended_early)?;
-        self.exit()
+        if format == ResultFormat::Json {
+            return self.print_with(serde_json::to_value(&finished.run)?, out);
+        }
+        finished.print(format, color, out)
+    }
+
+    /// Prints a JSON object, or `null` if there is none, with the decision as its field `gate`.
+    pub fn print_with(&self, mut document: Value, out: &mut impl Write) -> Result<()> {
+        document["gate"] = gate::summary(&self.results, self.limit, &self.sentence);
+        writeln!(out, "{}", serde_json::to_string_pretty(&document)?)?;
+        out.flush()?;
+        Ok(())
     }
 
     /// Prints the deciding sentence, if the format is for people.
     pub fn print_sentence(&self, format: ResultFormat, out: &mut impl Write) -> Result<()> {
-        if format == ResultFormat::Text {
-            writeln!(out, "{}\n", self.sentence)?;
+        match format {
+            ResultFormat::Text => writeln!(out, "{}\n", self.sentence)?,
+            ResultFormat::Markdown => {
+                writeln!(out, "{}", gate::markdown(&self.results, &self.sentence))?;
+            }
+            ResultFormat::Csv | ResultFormat::Json => {}
         }
         Ok(())
+    }
+
+    /// As [`Self::conclude`], of a gate that measured nothing.
+    pub fn conclude_unmeasured(self, format: ResultFormat, out: &mut impl Write) -> Result<()> {
+        let printed = match format {
+            ResultFormat::Json => self.print_with(Value::Null, out),
+            _ => self.print_sentence(format, out),
+        };
+        after_printing(printed, self.exit())
+    }
+
+    /// The same, with the variants that were asked for and not measured, which are not comparable, for the reason
+    /// that names them.
+    pub fn with_skipped(mut self, asked: &[String], measured: &[String], reasons: &[&str]) -> Self {
+        for name in asked.iter().filter(|name| !measured.contains(name)) {
+            let mut reasons = reasons.iter().copied();
+            let reason = reasons.find(|reason| reason.contains(name.as_str()));
+            let reason = reason.unwrap_or("it was not measured");
+            let names = GateNames {
+                variant: name.clone(),
+                baseline: measured[0].clone(),
+                condition: "all conditions".to_owned(),
+            };
+            let skipped = GateResult::not_comparable(names, reason);
+            self.results.push(skipped);
+        }
+        Self::new(self.results, self.limit)
     }
 
     /// The error that becomes the exit status, unless all variants pass.
@@ -109,5 +166,42 @@ fn names(plan: &Plan, condition: usize, variant: usize) -> GateNames {
             format!("in the earlier run, relative to {reference},")
         },
         condition: plan.conditions[condition].title(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variant_that_cannot_run_here_is_no_pass() {
+        let variants =
+            |names: &[&str]| -> Vec<String> { names.iter().map(|&it| it.to_owned()).collect() };
+        let pass = GateResult {
+            names: GateNames {
+                variant: "new".to_owned(),
+                baseline: "old".to_owned(),
+                condition: "8 clients".to_owned(),
+            },
+            verdict: GateVerdict::Pass,
+            figures: String::new(),
+            cost_ratio: Some(1.0),
+            is_better: false,
+        };
+        let decision = || GateDecision::new(vec![pass.clone()], GateLimit::Slower(5.0));
+        let reasons = ["the variant other skipped: no extension x"];
+        let (asked, measured) = (
+            variants(&["old", "new", "other"]),
+            variants(&["old", "new"]),
+        );
+        let decided = decision().with_skipped(&asked, &measured, &reasons);
+        assert_eq!(decided.verdict(), GateVerdict::NotComparable);
+        assert!(
+            decided.sentence.contains("no extension x"),
+            "{}",
+            decided.sentence
+        );
+        let complete = decision().with_skipped(&measured, &measured, &reasons);
+        assert_eq!(complete.verdict(), GateVerdict::Pass);
     }
 }

@@ -16,6 +16,26 @@ use crate::checks;
 use crate::command::study::PlannedStudy;
 use crate::output::print_line_stderr;
 
+/// Fails if a file that was asked for cannot be written, before anything is measured.
+pub fn check(args: &GateArgs) -> Result<()> {
+    let baseline = args.against.as_ref().filter(|_| args.update);
+    let paths = [
+        args.junit.as_deref(),
+        args.markdown.as_deref(),
+        baseline.map(Path::new),
+    ];
+    for path in paths.into_iter().flatten() {
+        let is_new = !path.exists();
+        let opened = OpenOptions::new().append(true).create(true).open(path);
+        opened.with_context(|| format!("cannot write {}", path.display()))?;
+        if is_new {
+            // Only a check: a gate that measures nothing leaves no empty file.
+            _ = std::fs::remove_file(path);
+        }
+    }
+    Ok(())
+}
+
 /// Writes the files that were asked for. In a workflow of `GitHub`, also its summary and one annotation.
 pub fn write(
     args: &GateArgs,

@@ -33,15 +33,23 @@ pub fn gate(
     if let Some(reason) = why_not(args, against, &planned)? {
         let decision = GateDecision::not_comparable(&planned.plan, args.fail_if, &reason);
         files::write(args, &decision, || files::suite_without_run(&planned))?;
-        decision.print_sentence(format, out)?;
-        return decision.exit();
+        return decision.conclude_unmeasured(format, out);
     }
+    files::check(args)?;
     let planned = match against {
         Against::Found(baseline) => with_ratios(planned, baseline)?,
         Against::Nothing | Against::Missing(_) => planned,
     };
     let finished = measure(&planned, asked.seed, &asked.run)?;
-    let decision = GateDecision::of(&finished.run).context("the plan has a gate")?;
+    let warnings = finished.run.warnings.iter();
+    let warnings: Vec<&str> = warnings.map(|it| it.message.as_str()).collect();
+    let decision = GateDecision::of(&finished.run)
+        .context("the plan has a gate")?
+        .with_skipped(
+            &planned.plan.variants,
+            &finished.run.plan.variants,
+            &warnings,
+        );
     files::write(args, &decision, || {
         files::suite_of(&finished.run, args.fail_if)
     })?;

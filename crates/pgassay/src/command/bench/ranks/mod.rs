@@ -14,7 +14,7 @@ mod talk;
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pgassay_lab::system_env::monotonic_ns;
 use pgassay_load::{ClientPool, PoolPart};
@@ -217,9 +217,11 @@ impl<'a> RankedRun<'a> {
             // Nothing is ever sent; the channel closes when the clients have ended. In a timed run,
             // ranks are silent until the agreed end. A run by count has none, so they say once per
             // second that they are alive.
-            if let Some(end_ns) = end_ns {
-                let left_ns = end_ns.saturating_sub(monotonic_ns());
-                let _ = ended.recv_timeout(Duration::from_nanos(left_ns));
+            let left_ns = end_ns.map_or(0, |end_ns| end_ns.saturating_sub(monotonic_ns()));
+            let left = Duration::from_nanos(left_ns);
+            let end = Instant::now() + left;
+            if end_ns.is_some() {
+                let _ = ended.recv_timeout(left);
             }
             let report = |patience: Duration| {
                 if ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
@@ -229,7 +231,7 @@ impl<'a> RankedRun<'a> {
                 Some(self.report(ran, common, due_ns, connecting_us))
             };
             // Before the scope ends: it waits for the clients.
-            or_abort(self.world, self.world.report(report, note_waiting))
+            or_abort(self.world, self.world.report(end, report, note_waiting))
         });
         let decoded = reports.iter().map(|bytes| decode(self.world, bytes));
         decoded.collect()
