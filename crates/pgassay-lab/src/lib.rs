@@ -23,7 +23,6 @@ mod cancel;
 pub mod connector;
 pub mod counting;
 mod curve_blocks;
-mod elapsed_time;
 mod equipment;
 mod event;
 mod external;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use pgassay_model::elapsed_time::ElapsedTime;
 use pgassay_model::plan::Plan;
 use pgassay_model::trial::Trial;
 
-use crate::elapsed_time::ElapsedTime;
 use crate::scheduler::Block;
 
 /// Hands out the plan's blocks in order, with the conditions that are still open, until the time is up. What ends

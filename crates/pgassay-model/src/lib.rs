@@ -9,6 +9,7 @@
 pub mod check;
 pub mod cpu;
 pub mod detail;
+pub mod elapsed_time;
 pub mod expression;
 pub mod plan;
 pub mod profile;

@@ -10,6 +10,7 @@ use pgassay_account::comparison::{Comparison, PointSummary};
 use pgassay_account::instructions::InstructionCosts;
 use pgassay_account::ledger::Ledger;
 use pgassay_model::check::Check;
+use pgassay_model::elapsed_time::ElapsedTime;
 use pgassay_model::plan::Plan;
 use pgassay_model::profile::Profile;
 use pgassay_model::statement::ScriptStatements;
@@ -103,6 +104,12 @@ pub struct Run {
 }
 
 impl Run {
+    /// How long it took, without the pauses before it was continued, microseconds.
+    pub fn elapsed_us(&self) -> f64 {
+        let paused_us = ElapsedTime::of(&self.trials).paused_us();
+        (self.ended_us - self.started_us - paused_us).max(0) as f64
+    }
+
     /// The settings of a server of the plan: the study's, or an external server's own.
     pub fn effective_settings(&self, server: usize) -> Option<&BTreeMap<String, String>> {
         let planned = self.plan.servers.get(server)?;

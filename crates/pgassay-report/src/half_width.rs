@@ -57,7 +57,7 @@ fn missed(run: &Run, wanted: f64) -> Option<String> {
             "{found} The resolution of the rates is too coarse for less; longer trials (--length) improve it."
         ));
     };
-    let elapsed_us = (run.ended_us - run.started_us) as f64;
+    let elapsed_us = run.elapsed_us();
     let each_us = elapsed_us / f64::from(basis.units);
     Some(format!(
         "{found} \u{b1}{wanted}% takes about {} in all: about {} more.",

@@ -47,7 +47,7 @@ fn units_sentence(subject: &str, run: &Run, basis: Basis) -> String {
         .iter()
         .filter_map(|it| it.basis)
         .map(|it| it.units);
-    let elapsed_us = (run.ended_us - run.started_us) as f64;
+    let elapsed_us = run.elapsed_us();
     let each_us = elapsed_us / f64::from(units.max().unwrap_or(1).max(1));
     format!(
         "{subject} needs about {} instead of {}: about {}.",

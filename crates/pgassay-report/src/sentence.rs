@@ -298,7 +298,7 @@ pub(crate) fn what_was_run(run: &Run) -> String {
 
 /// The share of a run's time, without setup, that was measured: inside the windows of its trials.
 fn time_measured(run: &Run) -> String {
-    let elapsed_us = (run.ended_us - run.started_us) as f64;
+    let elapsed_us = run.elapsed_us();
     let measured_us: f64 = run.trials.iter().map(|it| it.window_us).sum();
     if elapsed_us <= 0.0 || measured_us <= 0.0 {
         return String::new();

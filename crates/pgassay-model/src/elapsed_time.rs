@@ -1,0 +1,77 @@
+//! The time that a run has taken, as its trials tell it.
+
+use crate::trial::Trial;
+
+/// A longer pause between two trials is that of a run that was continued, and does not count as elapsed.
+const PAUSE_US_MAX: i64 = 60_000_000;
+
+/// The time between the begin of the first trial and that of the last, without long pauses. It comes from the
+/// trials alone, so that a scheduler that is given the trials of an earlier process comes to the same state.
+#[derive(Debug, Default)]
+pub struct ElapsedTime {
+    us: i64,
+    paused_us: i64,
+    /// Begin and end of the last trial.
+    last_us: Option<[i64; 2]>,
+}
+
+impl ElapsedTime {
+    /// Of these trials, in the order in which they ran.
+    pub fn of<'a>(trials: impl IntoIterator<Item = &'a Trial>) -> Self {
+        let mut elapsed = Self::default();
+        trials.into_iter().for_each(|trial| elapsed.add(trial));
+        elapsed
+    }
+
+    /// Takes note of a trial.
+    pub fn add(&mut self, trial: &Trial) {
+        if let Some([began_us, ended_us]) = self.last_us {
+            let pause_us = (trial.started_us - ended_us).clamp(0, PAUSE_US_MAX);
+            self.us += ended_us - began_us + pause_us;
+            self.paused_us += (trial.started_us - ended_us - pause_us).max(0);
+        }
+        // A window is a number of microseconds far below the range of i64.
+        let ended_us = trial.started_us + trial.window_us as i64;
+        self.last_us = Some([trial.started_us, ended_us]);
+    }
+
+    /// Microseconds.
+    pub fn us(&self) -> u64 {
+        self.us.cast_unsigned()
+    }
+
+    /// The long pauses, apart from their first minute, microseconds.
+    pub fn paused_us(&self) -> i64 {
+        self.paused_us
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trial::TrialKind;
+
+    fn trial(started_s: i64, window_s: i64) -> Trial {
+        Trial {
+            started_us: started_s * 1_000_000,
+            window_us: window_s as f64 * 1e6,
+            ..Trial::empty(TrialKind::Timed)
+        }
+    }
+
+    #[test]
+    fn trials_longer_than_a_minute_count_in_full() {
+        let long = [trial(0, 300), trial(301, 300), trial(602, 300)];
+        let elapsed = ElapsedTime::of(&long);
+        assert_eq!(elapsed.us(), 602_000_000);
+        assert_eq!(elapsed.paused_us(), 0);
+    }
+
+    #[test]
+    fn the_night_before_a_run_was_continued_does_not_count() {
+        let night = [trial(0, 5), trial(6, 5), trial(36_011, 5)];
+        let elapsed = ElapsedTime::of(&night);
+        assert_eq!(elapsed.us(), (6 + 5 + 60) * 1_000_000);
+        assert_eq!(elapsed.paused_us(), (36_000 - 60) * 1_000_000);
+    }
+}
