@@ -81,6 +81,7 @@ fn others(results: &[GateResult], verdict: GateVerdict, deciding: usize) -> Stri
     let same = match (verdict, deciding) {
         (_, 1) if all == 1 => String::new(),
         (GateVerdict::Pass, _) => format!(" This is the worst of {all} comparisons."),
+        (_, 1) => format!(" 1 of {all} comparisons has this verdict."),
         _ => format!(" {deciding} of {all} comparisons have this verdict."),
     };
     match results.iter().filter(|it| it.is_better).count() {
