@@ -60,10 +60,12 @@ impl RateSearch {
         self.measured.keys().copied().collect()
     }
 
+    /// By the median of its rounds, and the better one of two: a single stall does not end the search.
     fn is_sustained(&self, rate: u32) -> bool {
-        let rounds = self.measured.get(&rate).map_or(&[][..], Vec::as_slice);
-        let mean = rounds.iter().sum::<f64>() / rounds.len().max(1) as f64;
-        mean >= SUSTAINED * f64::from(rate)
+        let mut rounds = self.measured.get(&rate).cloned().unwrap_or_default();
+        rounds.sort_by(f64::total_cmp);
+        let median = rounds.get(rounds.len() / 2).copied().unwrap_or(0.0);
+        median >= SUSTAINED * f64::from(rate)
     }
 }
 
@@ -93,6 +95,15 @@ mod tests {
             [100, 200, 400, 476, 566],
             "nothing is left between"
         );
+    }
+
+    #[test]
+    fn a_stall_in_the_first_round_of_a_rate_does_not_end_the_search() {
+        let mut search = RateSearch::new(&[100, 150, 200, 400]);
+        search.round_ended(search.next_block()[0], 20.0);
+        assert_eq!(search.next_block(), [100]);
+        search.round_ended(100, 100.0);
+        assert_eq!(search.next_block(), [200]);
     }
 
     #[test]

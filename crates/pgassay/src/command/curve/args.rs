@@ -60,8 +60,8 @@ pub struct CurveArgs {
     pub clients: Option<Levels>,
 
     /// Measure latency against the rate, in transactions per second, instead of throughput against
-    /// the number of clients: from MIN on, up to the highest rate that the server sustains, or to MAX.
-    /// Transactions start on a schedule, and latency counts from the time at which each was due.
+    /// the number of clients: from MIN on, up to the highest rate that the server sustains, or to MAX;
+    /// or all rates of a list. Transactions start on a schedule, and latency counts from the time at which each was due.
     #[arg(long, value_name = "MIN|MIN..MAX|N,…")]
     pub rate: Option<Levels>,
 
@@ -138,8 +138,19 @@ pub struct CurveArgs {
 pub struct Levels {
     /// In ascending order, without duplicates.
     pub values: Vec<u32>,
-    /// Whether only the first was given.
-    pub is_single: bool,
+    /// How they were given.
+    pub form: LevelsForm,
+}
+
+/// How numbers of clients, or rates, were given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LevelsForm {
+    /// `8`: for rates, the lowest.
+    Single,
+    /// `1..64`: candidates, of which not all need to be measured.
+    Range,
+    /// `1,2,4`.
+    List,
 }
 
 impl FromStr for Levels {
@@ -155,7 +166,8 @@ impl FromStr for Levels {
                 )
             })
         };
-        let mut values = if let Some((low, high)) = text.split_once("..") {
+        let ends = text.split_once("..");
+        let mut values = if let Some((low, high)) = ends {
             let (low, high) = (number(low)?, number(high)?);
             if low >= high {
                 return Err(format!("{low} is not below {high}; expected MIN..MAX"));
@@ -167,10 +179,12 @@ impl FromStr for Levels {
         };
         values.sort_unstable();
         values.dedup();
-        Ok(Self {
-            is_single: values.len() == 1,
-            values,
-        })
+        let form = match (ends, values.len()) {
+            (Some(_), _) => LevelsForm::Range,
+            (None, 1) => LevelsForm::Single,
+            (None, _) => LevelsForm::List,
+        };
+        Ok(Self { values, form })
     }
 }
 
@@ -212,13 +226,13 @@ mod tests {
     fn a_range_has_four_steps_per_doubling() {
         let parsed: Levels = "1..20".parse().unwrap();
         assert_eq!(parsed.values, [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20]);
-        assert!(!parsed.is_single);
+        assert_eq!(parsed.form, LevelsForm::Range);
         let parsed: Levels = "3..9".parse().unwrap();
         assert_eq!(parsed.values, [3, 4, 5, 6, 7, 9]);
         let parsed: Levels = "8, 2,8".parse().unwrap();
-        assert_eq!(parsed.values, [2, 8]);
+        assert_eq!((parsed.values, parsed.form), (vec![2, 8], LevelsForm::List));
         let parsed: Levels = "500".parse().unwrap();
-        assert!(parsed.is_single);
+        assert_eq!(parsed.form, LevelsForm::Single);
         assert_eq!(parsed.doubled()[..6], [500, 625, 750, 875, 1000, 1250]);
         let parsed: Levels = "2000000".parse().unwrap();
         assert_eq!(parsed.doubled(), [2_000_000, LEVEL_MAX]);

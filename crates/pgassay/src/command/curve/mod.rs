@@ -17,6 +17,8 @@ use pgassay_model::study::StudySource;
 use pgassay_record::run::Run;
 use pgassay_report::{scalability_html, scalability_json, scalability_text};
 
+use args::LevelsForm;
+
 pub use args::CurveArgs;
 
 use crate::args::ColorWhen;
@@ -111,10 +113,10 @@ fn curve_files(curve: &ScalabilityCurve) -> [(String, Vec<u8>); 2] {
 
 /// The study, its plan, and how its conditions are chosen.
 fn planned(args: &CurveArgs) -> Result<(PlannedStudy, Placement)> {
-    let clients = question::clients(args)?;
+    let mut levels = question::clients(args)?;
     let source = StudySource {
         file: format!("{NAME}.toml"),
-        text: question::study_text(args, &clients)?,
+        text: question::study_text(args, &levels)?,
     };
     let found = catalog::load(NAME, source)?;
     let overrides = Overrides {
@@ -125,19 +127,20 @@ fn planned(args: &CurveArgs) -> Result<(PlannedStudy, Placement)> {
     let mut planned = PlannedStudy::of(found, overrides)?;
     let placement = match (&args.rate, args.exhaustive) {
         (Some(rates), _) => {
-            let rates = if rates.is_single {
-                rates.doubled()
-            } else {
-                rates.values.clone()
+            let (values, placement) = match rates.form {
+                LevelsForm::Single => (rates.doubled(), Placement::Rates),
+                LevelsForm::Range => (rates.values.clone(), Placement::Rates),
+                LevelsForm::List => (rates.values.clone(), Placement::Exhaustive),
             };
-            question::with_rates(&mut planned.plan, &rates);
-            Placement::Rates
+            levels.clone_from(&values);
+            question::with_rates(&mut planned.plan, &values);
+            placement
         }
         (None, true) => Placement::Exhaustive,
         (None, false) => Placement::Adaptive,
     };
     let schedule = &mut planned.plan.schedule;
-    schedule.trial_us = placement.trial_us(&clients, length_us(args), schedule.profiled);
+    schedule.trial_us = placement.trial_us(&levels, length_us(args), schedule.profiled);
     Ok((planned, placement))
 }
 

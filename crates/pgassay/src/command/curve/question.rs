@@ -6,7 +6,7 @@ use pgassay_model::plan::{Plan, Point};
 use pgassay_wire::conninfo::split_secrets;
 use toml::{Table, Value};
 
-use super::args::{CurveArgs, Levels};
+use super::args::{CurveArgs, Levels, LevelsForm};
 use crate::command::choice::{pgbench_tables, settings, variant};
 use crate::command::compare::question::{absolute, named_scripts, sql_or_file, table};
 
@@ -24,7 +24,7 @@ pub fn clients(args: &CurveArgs) -> Result<Vec<u32>> {
         (None, None) => chosen(CLIENTS)?,
         (None, Some(_)) => chosen(&CLIENTS_WITH_RATE.to_string())?,
     };
-    if args.rate.is_some() && !levels.is_single {
+    if args.rate.is_some() && levels.form != LevelsForm::Single {
         bail!("with --rate, -c takes one number of clients");
     }
     if args.rate.is_none() && levels.values.len() < CLIENTS_MIN {
