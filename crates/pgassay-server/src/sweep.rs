@@ -38,7 +38,8 @@ pub(crate) const DATA_LOCATION_FILE: &str = "elsewhere";
 pub(crate) fn end_processes(base: &ServerDir) -> io::Result<()> {
     let owner = base.owner()?;
     let path = base.path();
-    let memory = SharedMemory::of(base.directory(), owner);
+    let memory = || SharedMemory::of(base.directory(), owner);
+    let at_first = memory();
     let all = || processes::living_in(path, owner, &processes::PROGRAMS);
     if let Some(postmaster) = processes::postmaster_of(base, owner) {
         os::send(postmaster, Signal::Immediate)?;
@@ -55,7 +56,12 @@ pub(crate) fn end_processes(base: &ServerDir) -> io::Result<()> {
     if !ended {
         return Err(io::Error::other("a server process did not end"));
     }
-    if let Some(memory) = memory {
+    // A server that was starting may have got its shared memory, or recorded it, only after the first look.
+    let at_last = memory();
+    if let Some(memory) = &at_last {
+        memory.remove();
+    }
+    if let Some(memory) = at_first.filter(|it| Some(it) != at_last.as_ref()) {
         memory.remove();
     }
     Ok(())
