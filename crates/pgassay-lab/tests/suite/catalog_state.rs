@@ -112,17 +112,26 @@ fn checkpoints_and_vacuums_are_marked() {
             "create table t (n int); insert into t select generate_series(1, 100000); \
              delete from t",
         );
+        let mut asker = server.connect().expect("a connection");
+        let requested = match version.parse::<f64>() {
+            Ok(17.0..) => "select num_requested from pg_stat_checkpointer",
+            _ => "select checkpoints_req from pg_stat_bgwriter",
+        };
+        let before = asker.value(requested).expect("the query succeeds");
         let mut watch = open(server);
         watch.tick(0.0, &[]).expect("a tick");
         // The control file has seconds.
         execute(&mut connection, "select pg_sleep(1.1); checkpoint");
+        // The checkpointer counts it later, and up to 14 another process writes down what it counts.
+        wait_until("the checkpoint is counted", || {
+            asker.value(requested).expect("the query succeeds") != before
+        });
         execute(
             &mut connection,
             "set vacuum_cost_delay = 100; set vacuum_cost_limit = 1",
         );
         let vacuuming = pid(&connection);
         let vacuum = std::thread::spawn(move || connection.execute("vacuum t"));
-        let mut asker = server.connect().expect("a connection");
         let running = format!("select 1 from pg_stat_progress_vacuum where pid = {vacuuming}");
         wait_until("the vacuum runs", || {
             asker.value(&running).expect("the query succeeds").is_some()
