@@ -96,6 +96,8 @@ impl ExternalServer {
             context.note(warning);
         }
         let (mut exchange, endpoint) = connect(&target, Some(limit(&target)))?;
+        // A server that falls silent is found here, or with the facts.
+        exchange.stream().set_limit(Some(CONNECT_LIMIT))?;
         // If there are several hosts, all clients must use the same.
         let mut host = target.hosts.swap_remove(endpoint.host);
         host.address = endpoint.address;
@@ -111,10 +113,11 @@ impl ExternalServer {
             Err("it runs on another machine".to_owned())
         };
         let mut holder = Connection::from(exchange);
-        holder.set_timeout(Some(external::PATIENCE))?;
+        holder.set_timeout(Some(ANSWER_LIMIT))?;
         let facts = Facts::ask(&mut holder, &place)?;
         // Later, because the facts include the server's own limits.
         external::limit_inspection(&mut holder)?;
+        holder.set_timeout(Some(external::PATIENCE))?;
         Ok(Self {
             place,
             live: live.map(|live| LiveServer {

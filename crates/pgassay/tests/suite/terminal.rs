@@ -48,6 +48,8 @@ enum Mode {
     Fails,
     /// It sends a notice now and then, and never answers.
     Notices,
+    /// It never answers.
+    Silent,
 }
 
 /// Serves connections in `directory` until the test process ends.
@@ -80,6 +82,7 @@ fn serve(directory: &Path, mode: Mode) {
                             let reply = [notice, failed, message(b'Z', b"I")].concat();
                             served = stream.write_all(&reply).is_ok();
                         }
+                        Mode::Silent => {}
                         Mode::Notices => {
                             while stream.write_all(&notice).is_ok() {
                                 std::thread::sleep(Duration::from_millis(500));
@@ -168,6 +171,33 @@ fn a_notice_now_and_then_does_not_extend_the_time_limit_of_profile() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(control_characters(&output.stderr, &[]), [char::MAX; 0]);
+}
+
+#[test]
+fn a_server_that_falls_silent_after_signing_in_does_not_hold_up_a_run() {
+    let directory = tempfile::tempdir().unwrap();
+    serve(directory.path(), Mode::Silent);
+    let dsn = format!("host={} user=me dbname=me", directory.path().display());
+    let study = directory.path().join("study.toml");
+    std::fs::write(&study, STUDY.replace("NAME", "v")).unwrap();
+    let results = directory.path().join("runs");
+    let mut command = pgassay(&["run", study.to_str().unwrap(), "--dsn", &dsn]);
+    command.args(["--allow-writes", "--allow-superuser", "--results"]);
+    let mut child = command
+        .arg(results)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_mins(2);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("still waiting after two minutes");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(1));
 }
 
 const STUDY: &str = r#"question = "ATTACK?"
