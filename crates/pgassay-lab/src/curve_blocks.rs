@@ -27,7 +27,7 @@ const TRIAL_US_MIN: u64 = 50_000;
 pub enum Placement {
     /// Clients: a coarse grid, then where knee and peak are most uncertain, until the knee is known precisely.
     Adaptive,
-    /// All numbers of clients in every block.
+    /// All numbers of clients, or all rates, in every block.
     Exhaustive,
     /// Rates: doubled until the server does not keep up, then closer to the highest sustained one.
     Rates,
@@ -35,15 +35,15 @@ pub enum Placement {
 
 impl Placement {
     /// The length of a trial if all trials together may take this long, µs: half of the time of a search is
-    /// for its first phase. `profiled` is the number of profiled trials for each number of clients.
-    pub fn trial_us(self, clients: &[u32], length_us: u64, profiled: u32) -> u64 {
+    /// for its first phase. `profiled` is the number of profiled trials for each number of clients or rate.
+    pub fn trial_us(self, levels: &[u32], length_us: u64, profiled: u32) -> u64 {
         let profiled = u64::from(profiled);
         let trials = match self {
             Self::Adaptive => {
                 let each = TIMED * u64::from(COARSE_BLOCKS) + profiled;
-                2 * coarse_grid(clients).len() as u64 * each
+                2 * coarse_grid(levels).len() as u64 * each
             }
-            Self::Exhaustive => clients.len() as u64 * (TIMED * SWEEP_BLOCKS + profiled),
+            Self::Exhaustive => levels.len() as u64 * (TIMED * SWEEP_BLOCKS + profiled),
             Self::Rates => 2 * RATES * (TIMED + profiled),
         };
         (length_us / trials.max(1) / 1000 * 1000).max(TRIAL_US_MIN)

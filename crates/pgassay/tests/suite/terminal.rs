@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::fd::FromRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// What a terminal must not receive: the window's title, the screen, a color that hides text, an
@@ -149,6 +149,17 @@ fn escape_sequences_of_a_server_do_not_reach_the_terminal() {
     }
 }
 
+fn assert_ends_within(limit: Duration, child: &mut Child) {
+    let deadline = Instant::now() + limit;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("it still runs after {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 #[test]
 fn a_notice_now_and_then_does_not_extend_the_time_limit_of_profile() {
     let directory = tempfile::tempdir().unwrap();
@@ -160,14 +171,7 @@ fn a_notice_now_and_then_does_not_extend_the_time_limit_of_profile() {
         .spawn()
         .unwrap();
     // The limit is 10 s.
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            panic!("still waiting after a minute");
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    assert_ends_within(Duration::from_mins(1), &mut child);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(control_characters(&output.stderr, &[]), [char::MAX; 0]);
@@ -189,14 +193,7 @@ fn a_server_that_falls_silent_after_signing_in_does_not_hold_up_a_run() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let deadline = Instant::now() + Duration::from_mins(2);
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            panic!("still waiting after two minutes");
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    assert_ends_within(Duration::from_mins(2), &mut child);
     assert_eq!(child.wait().unwrap().code(), Some(1));
 }
 

@@ -61,7 +61,8 @@ pub struct CurveArgs {
 
     /// Measure latency against the rate, in transactions per second, instead of throughput against
     /// the number of clients: from MIN on, up to the highest rate that the server sustains, or to MAX;
-    /// or all rates of a list. Transactions start on a schedule, and latency counts from the time at which each was due.
+    /// or all rates of a list. Transactions start on a schedule, and latency counts from the time at
+    /// which each was due.
     #[arg(long, value_name = "MIN|MIN..MAX|N,…")]
     pub rate: Option<Levels>,
 

@@ -113,10 +113,10 @@ fn curve_files(curve: &ScalabilityCurve) -> [(String, Vec<u8>); 2] {
 
 /// The study, its plan, and how its conditions are chosen.
 fn planned(args: &CurveArgs) -> Result<(PlannedStudy, Placement)> {
-    let mut levels = question::clients(args)?;
+    let clients = question::clients(args)?;
     let source = StudySource {
         file: format!("{NAME}.toml"),
-        text: question::study_text(args, &levels)?,
+        text: question::study_text(args, &clients)?,
     };
     let found = catalog::load(NAME, source)?;
     let overrides = Overrides {
@@ -125,19 +125,18 @@ fn planned(args: &CurveArgs) -> Result<(PlannedStudy, Placement)> {
         ..Overrides::default()
     };
     let mut planned = PlannedStudy::of(found, overrides)?;
-    let placement = match (&args.rate, args.exhaustive) {
+    let (placement, levels) = match (&args.rate, args.exhaustive) {
         (Some(rates), _) => {
-            let (values, placement) = match rates.form {
-                LevelsForm::Single => (rates.doubled(), Placement::Rates),
-                LevelsForm::Range => (rates.values.clone(), Placement::Rates),
-                LevelsForm::List => (rates.values.clone(), Placement::Exhaustive),
+            let (placement, levels) = match rates.form {
+                LevelsForm::Single => (Placement::Rates, rates.doubled()),
+                LevelsForm::Range => (Placement::Rates, rates.values.clone()),
+                LevelsForm::List => (Placement::Exhaustive, rates.values.clone()),
             };
-            levels.clone_from(&values);
-            question::with_rates(&mut planned.plan, &values);
-            placement
+            question::with_rates(&mut planned.plan, &levels);
+            (placement, levels)
         }
-        (None, true) => Placement::Exhaustive,
-        (None, false) => Placement::Adaptive,
+        (None, true) => (Placement::Exhaustive, clients),
+        (None, false) => (Placement::Adaptive, clients),
     };
     let schedule = &mut planned.plan.schedule;
     schedule.trial_us = placement.trial_us(&levels, length_us(args), schedule.profiled);
