@@ -1,5 +1,7 @@
 //! Indexes that cost and do not serve, and foreign keys without one.
 
+use std::collections::BTreeSet;
+
 use pgassay_record::activity::{HorizonKind, IndexActivity, TableActivity, UncoveredForeignKey};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
@@ -7,6 +9,8 @@ use super::detection::Detection;
 use super::live_view::LiveView;
 use super::names;
 use super::signature::OperatorSignature;
+use super::sql_text;
+use super::sql_tokens::StatementToken;
 
 /// Writes per second from which on maintaining an index costs anything.
 const WRITES_MIN: f64 = 1.0;
@@ -94,12 +98,22 @@ fn standbys(view: &LiveView<'_>) -> String {
     let slots = view.catalog.slots.iter().filter(|it| it.kind == "physical");
     let feedback = view.catalog.horizon.iter();
     let feedback = feedback.filter(|it| it.kind == HorizonKind::Standby);
-    let mut all: Vec<&str> = slots
+    let connected = view.catalog.standbys.iter().map(String::as_str);
+    let all: BTreeSet<&str> = slots
         .map(|it| it.name.as_str())
         .chain(feedback.map(|it| it.name.as_str()))
+        .chain(connected)
         .collect();
-    all.dedup();
-    all.join(", ")
+    all.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+/// The age of an index's definition at the present rate of transactions: no view has the time at which
+/// it was created.
+fn definition_age_us(view: &LiveView<'_>, index: &IndexActivity) -> Option<f64> {
+    let rates = view.catalog.ages.iter().map(|it| it.consumed_per_s);
+    let rate = rates.fold(0.0, f64::max);
+    let age = index.definition_age?;
+    (rate > 0.0).then(|| age as f64 / rate * 1e6)
 }
 
 fn unused(view: &LiveView<'_>) -> Vec<Detection> {
@@ -126,12 +140,17 @@ fn unused(view: &LiveView<'_>) -> Vec<Detection> {
                     "the statistics are too young to exclude a weekly or monthly job",
                 )
                 .against(
+                    definition_age_us(view, index).is_some_and(|it| it < STATISTICS_AGE_US),
+                    "the index may be younger than 7 days, by the age of its definition in transactions",
+                )
+                .against(
                     !standbys.is_empty(),
                     format!("queries on a standby are counted there: check {standbys}"),
                 )
                 .fix(
                     "Drop the index, after a look at idx_scan of pg_stat_user_indexes on each standby and \
-                     over a whole business cycle. Keep it if it supports the checks of a foreign key.",
+                     over a whole business cycle. After a failover, the count from before is on the former \
+                     primary. Keep it if it supports the checks of a foreign key.",
                 )
                 .sql(drop_index(index))
                 .risk(
@@ -195,7 +214,7 @@ fn invalid(view: &LiveView<'_>) -> Vec<Detection> {
             let is_leftover = name.contains("_ccnew") || name.contains("_ccold");
             let detection = of_index(view, index)
                 .urgent(3)
-                .state("pg_index.indisvalid is false, and no session builds it now");
+                .state("pg_index.indisvalid is false, and no session builds or drops it now");
             if is_leftover || view.major < 12 {
                 let words = if is_leftover {
                     "Drop it: a REINDEX CONCURRENTLY that failed left it."
@@ -231,11 +250,22 @@ fn foreign_key(view: &LiveView<'_>) -> Vec<Detection> {
         let child = view.table(&key.table)?;
         let scans = child.sequential_scans;
         let rows = child.sequential_rows as f64 / (scans as f64).max(1.0);
-        // Updates that leave the key alone are not checked: only scans show that checks happen.
-        let checks = key.referenced_writes > 0 && scans > 0 && rows >= ROWS_PER_CHECK_MIN;
-        checks.then(|| uncovered(view, key, child, rows))
+        let checked = checked_rows(view, key);
+        let enough = checked > 0 && scans > 0 && rows >= ROWS_PER_CHECK_MIN;
+        enough.then(|| uncovered(view, key, child, rows, checked))
     })
     .collect()
+}
+
+/// Referenced rows that were deleted, or whose key may have changed. PostgreSQL's
+/// `src/backend/utils/adt/ri_triggers.c`, `RI_FKey_pk_upd_check_required`: an update that leaves the key
+/// alone is not checked.
+fn checked_rows(view: &LiveView<'_>, key: &UncoveredForeignKey) -> u64 {
+    let mut writers = view.statements_on(&key.referenced);
+    let changes_key =
+        writers.any(|(_, load)| sql_text::sets_any(&load.tokens, &key.referenced_columns));
+    let moved = if changes_key { key.referenced_moved } else { 0 };
+    key.referenced_deleted + moved
 }
 
 fn uncovered(
@@ -243,10 +273,14 @@ fn uncovered(
     key: &UncoveredForeignKey,
     child: &TableActivity,
     rows: f64,
+    checked: u64,
 ) -> Detection {
+    let checks = |tokens: &[StatementToken]| {
+        sql_text::command(tokens) == "delete" || sql_text::sets_any(tokens, &key.referenced_columns)
+    };
     let writers: Vec<_> = view
         .statements_on(&key.referenced)
-        .filter(|(_, load)| matches!(super::sql_text::command(&load.tokens), "delete" | "update"))
+        .filter(|(_, load)| checks(&load.tokens))
         .collect();
     let load: f64 = writers.iter().map(|(_, load)| load.local).sum();
     let heaviest = writers
@@ -262,8 +296,8 @@ fn uncovered(
             names::relation(&key.referenced)
         ))
         .counter(
-            "rows deleted from or updated in the referenced table",
-            key.referenced_writes as f64 / view.window_s,
+            "referenced rows deleted, or updated in the key at most",
+            checked as f64 / view.window_s,
             FactUnit::PerSecond,
         )
         .counter("rows read per check", rows, FactUnit::Count)

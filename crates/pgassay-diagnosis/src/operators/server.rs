@@ -7,6 +7,7 @@ use super::detection::Detection;
 use super::live_view::{LiveView, statement_name};
 use super::names;
 use super::signature::OperatorSignature;
+use super::sql_text;
 
 /// Of the transactions that end …
 const ROLLED_BACK_MIN: f64 = 0.1;
@@ -233,6 +234,13 @@ fn written_by_backends(view: &LiveView<'_>) -> Vec<Detection> {
     let statement = waiting
         .statement
         .and_then(|index| view.activity.statements.get(index));
+    // A ring buffer is as small in a large buffer cache.
+    let loads = waiting
+        .statement
+        .and_then(|index| view.statements.get(index));
+    if loads.is_some_and(|it| sql_text::is_bulk(&it.tokens)) {
+        return Vec::new();
+    }
     let now = view.setting("shared_buffers").and_then(names::bytes);
     let detection = Detection::of(ObjectKind::Setting, "shared_buffers")
         .statement(statement)
@@ -249,6 +257,11 @@ fn written_by_backends(view: &LiveView<'_>) -> Vec<Detection> {
             FactUnit::PerSecond,
         )
         .with(now, |it, bytes| it.figure("shared_buffers", bytes, FactUnit::Bytes))
+        .against(
+            view.major < 16,
+            "before version 16 the counter includes extending tables and bulk commands, which write \
+             whatever the size of shared_buffers",
+        )
         .fix(
             "Increase shared_buffers, up to a quarter of the memory, and let the background writer clean \
              more: raise bgwriter_lru_maxpages and bgwriter_lru_multiplier.",

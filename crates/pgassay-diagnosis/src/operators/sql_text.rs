@@ -101,6 +101,39 @@ pub(super) fn has_condition(tokens: &[StatementToken]) -> bool {
     tokens.iter().any(|it| it.is_any(&["where", "join"]))
 }
 
+/// Whether it is an UPDATE that sets one of these columns, to whatever value.
+pub(super) fn sets_any(tokens: &[StatementToken], columns: &[String]) -> bool {
+    let start = tokens.iter().position(|it| it.is("set"));
+    let Some(start) = start.filter(|_| command(tokens) == "update") else {
+        return false;
+    };
+    let is_end = |it: &StatementToken| it.is_any(&["where", "from", "returning"]);
+    // Columns stand at the beginning of the list and after its commas, alone or in parentheses.
+    let (mut depth, mut is_target) = (0_i32, true);
+    for token in &tokens[start + 1..] {
+        if token.is("(") {
+            depth += 1;
+        } else if token.is(")") {
+            depth -= 1;
+        } else if token.is("=") {
+            is_target = false;
+        } else if token.is(",") {
+            is_target |= depth == 0;
+        } else if depth == 0 && is_end(token) {
+            return false;
+        } else if is_target && token.is_name() && columns.contains(&token.text) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether it is a command that writes through a ring buffer, whatever the size of shared buffers.
+pub(super) fn is_bulk(tokens: &[StatementToken]) -> bool {
+    let bulk = ["copy", "vacuum", "create", "cluster", "refresh", "reindex"];
+    bulk.contains(&command(tokens))
+}
+
 /// The relations that it names, in order, without repetition.
 pub(super) fn relations(tokens: &[StatementToken]) -> Vec<RelationMention> {
     let mut found: Vec<RelationMention> = Vec::new();
@@ -481,6 +514,30 @@ mod tests {
             "where",
         ] {
             assert_eq!(columns(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_columns_that_an_update_sets_are_known() {
+        let columns = ["id".to_owned(), "Key".to_owned()];
+        for (text, expected) in [
+            ("update t set id = $1", true),
+            ("update t set a = $1, id = $2 where id = $3", true),
+            ("update t set (a, id) = ($1, $2)", true),
+            ("update t set a = f(b, c), \"Key\" = $1", true),
+            ("UPDATE ONLY t AS x SET ID = $1", true),
+            ("update t set a = id where id = $1", false),
+            ("update t set a = f($1, id), b = $2", false),
+            ("update t set (a, b) = (id, $1)", false),
+            ("update t set key = $1", false),
+            ("delete from t where id = $1", false),
+            (
+                "insert into t values ($1) on conflict (id) do update set id = $2",
+                false,
+            ),
+            ("update t set", false),
+        ] {
+            assert_eq!(sets_any(&tokens(text), &columns), expected, "{text}");
         }
     }
 

@@ -1,6 +1,8 @@
 //! Indexes that are unused, redundant or invalid, and foreign keys without one.
 
 use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Instant;
 
 use pgassay_record::activity::{CatalogActivity, IndexActivity};
 use pgassay_server::Server;
@@ -79,7 +81,13 @@ fn check(server: &Server, version: &str) {
     );
     assert_eq!(keys[0].table.schema, "we,ird \"s");
     assert_eq!(keys[0].referenced.name, "parent");
-    assert_eq!(keys[0].referenced_writes, 2, "{version}");
+    assert_eq!(keys[0].referenced_columns, ["id"], "{version}");
+    let written = (keys[0].referenced_writes, keys[0].referenced_deleted);
+    assert_eq!(
+        (written, keys[0].referenced_moved),
+        ((2, 1), 1),
+        "{version}"
+    );
 
     let mut other = server.connect().expect("a connection");
     execute(
@@ -182,4 +190,57 @@ fn scans_of_an_index_are_counted_in_the_window() {
     let index = by_name(&catalog)["t_pkey"];
     assert_eq!((index.scans, index.scans_ever), (3, 5));
     server.stop().expect("the server stops");
+}
+
+#[test]
+fn an_index_is_not_invalid_while_it_is_rebuilt_or_dropped_concurrently() {
+    on_each(&VERSIONS, start, |version, server| {
+        let mut holder = server.connect().expect("a connection");
+        execute(&mut holder, "create table held (id int primary key, n int)");
+        execute(&mut holder, "create index held_n on held (n)");
+        let mut commands = vec!["drop index concurrently held_n"];
+        if version != "9.6" {
+            commands.insert(0, "reindex table concurrently held");
+        }
+        for command in commands {
+            // A transaction that has read the table: the command marks the index first, then waits.
+            execute(
+                &mut holder,
+                "begin isolation level repeatable read; select * from held",
+            );
+            let waiter = Waiter::start(server, "", command);
+            let catalog = open(server).finish().catalog.expect("a catalog");
+            let invalid: Vec<&IndexActivity> =
+                catalog.indexes.iter().filter(|it| !it.is_valid).collect();
+            assert!(!invalid.is_empty(), "{version}: {command}");
+            assert!(
+                invalid.iter().all(|it| it.is_being_built),
+                "{version}: {command}: {invalid:?}"
+            );
+            execute(&mut holder, "rollback");
+            waiter.finish().expect("it succeeds");
+        }
+    });
+}
+
+#[test]
+fn statistics_are_not_older_than_the_crash_that_discarded_them() {
+    on_each(&VERSIONS, start, |version, server| {
+        let mut connection = server.connect().expect("a connection");
+        execute(&mut connection, "create table written (id int)");
+        let mut victim = server.connect().expect("a connection");
+        let pid = victim.value("select pg_backend_pid()").expect("a PID");
+        let pid = pid.expect("a PID");
+        let before = Instant::now();
+        let killed = Command::new("kill").args(["-9", &pid]).status();
+        assert!(killed.expect("kill runs").success());
+        wait_until("the server has restarted its processes", || {
+            let alive = connection.execute("select 1").is_ok();
+            !alive && server.connect().is_ok()
+        });
+        let catalog = open(server).finish().catalog.expect("a catalog");
+        let age_us = catalog.statistics_age_us.expect("a known age");
+        let limit_us = before.elapsed().as_secs_f64() * 1e6 + 1e6;
+        assert!(age_us <= limit_us, "{version}: {age_us} > {limit_us}");
+    });
 }

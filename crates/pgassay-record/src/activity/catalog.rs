@@ -28,7 +28,8 @@ pub struct CatalogActivity {
     pub is_standby: bool,
     /// Length of the window between the two readings, in microseconds.
     pub window_us: f64,
-    /// Age of the database's statistics, in microseconds; `None` if they were never reset.
+    /// Age of the statistics, in microseconds: since the last reset of the database's or of the server's,
+    /// such as by a crash. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics_age_us: Option<f64>,
     /// Time since the server started, in microseconds.
@@ -48,6 +49,9 @@ pub struct CatalogActivity {
     /// Replication slots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<SlotState>,
+    /// Connected standbys, with a slot or without: `application_name`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub standbys: Vec<String>,
     /// Distance to transaction ID wraparound, by database, closest first.
     pub ages: Vec<DatabaseAge>,
     /// Connections.
@@ -129,11 +133,14 @@ pub struct IndexActivity {
     pub scans: u64,
     /// Scans since the statistics were reset.
     pub scans_ever: u64,
+    /// Age of its definition in transactions; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition_age: Option<u64>,
     /// It enforces uniqueness, or a constraint or replica identity needs it.
     pub is_required: bool,
     /// `indisvalid`.
     pub is_valid: bool,
-    /// It is being built now.
+    /// It is being built or dropped now, or may be.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_being_built: bool,
     /// A valid index that serves every scan that this one serves.
@@ -155,8 +162,18 @@ pub struct UncoveredForeignKey {
     pub columns: Vec<String>,
     /// The referenced table.
     pub referenced: RelationName,
+    /// The referenced columns.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub referenced_columns: Vec<String>,
     /// Rows deleted from and updated in the referenced table in the window.
     pub referenced_writes: u64,
+    /// Of which deleted.
+    #[serde(default)]
+    pub referenced_deleted: u64,
+    /// Of which updated, but not HOT: an upper bound of the rows whose key changed, because the key has
+    /// an index.
+    #[serde(default)]
+    pub referenced_moved: u64,
     /// Size of the referencing table, in bytes.
     pub size_bytes: u64,
 }

@@ -43,13 +43,25 @@ fn deleting(rows: f64) -> ExampleServer {
         table: relation("orders"),
         columns: vec!["customer".to_owned()],
         referenced: relation("customer"),
+        referenced_columns: vec!["id".to_owned()],
         referenced_writes: 100,
+        referenced_deleted: 100,
+        referenced_moved: 0,
         size_bytes: 100_000_000,
     };
     ExampleServer::new()
         .load(PART_OF_KEY, "", 1.0)
         .table(orders)
         .catalog(|it| it.uncovered_foreign_keys.push(key))
+}
+
+/// Updates of `customer`, of which this many rows were not HOT, beside scans of all of `orders`.
+fn updating(text: &str, moved: u64) -> ExampleServer {
+    let server = deleting(1e6).without_load();
+    server.load(text, "", 1.0).catalog(|it| {
+        let key = &mut it.uncovered_foreign_keys[0];
+        (key.referenced_deleted, key.referenced_moved) = (0, moved);
+    })
 }
 
 fn redundant(size_bytes: f64) -> ExampleServer {
@@ -105,7 +117,7 @@ fn of_indexes() -> Vec<LiveCase> {
             "table public.orders",
             "updates of referenced rows that leave the key alone, so that nothing is checked",
             deleting(1e6),
-            deleting(0.0),
+            updating("update customer set name = $1 where id = $2", 100),
         ),
         case(
             "unused-index",
@@ -394,6 +406,39 @@ fn an_unused_index_is_a_hint_while_statistics_are_young_or_standbys_exist() {
     assert!(found.evidence_against[0].contains("replica"), "{found:?}");
     let sql = found.fix_sql.expect("a statement");
     assert_eq!(sql, "drop index concurrently public.orders_note_idx");
+}
+
+#[test]
+fn updates_of_referenced_rows_need_an_index_only_if_they_set_the_key() {
+    let found = |text: &str, moved: u64| {
+        let server = updating(text, moved);
+        super::of_id("foreign-key-index", &server.activity).len()
+    };
+    assert_eq!(found("update customer set id = $1 where id = $2", 100), 1);
+    assert_eq!(found("update customer set name = $1 where id = $2", 100), 0);
+    // An application may set all columns, the key to the value that it has: then updates are HOT.
+    assert_eq!(found("update customer set id = $1, name = $2", 0), 0);
+}
+
+#[test]
+fn an_unused_index_is_a_hint_if_it_is_new_or_a_standby_has_no_slot() {
+    use pgassay_record::finding::Confidence;
+    let of = |server: ExampleServer| {
+        let found = first("unused-index", &server);
+        (found.confidence, found.evidence_against.concat())
+    };
+    // 100 transactions per second.
+    let aged = |days: f64| {
+        let age = (days * 86_400.0 * 100.0) as u64;
+        of(unused_index(40.0).catalog(|it| it.indexes[0].definition_age = Some(age)))
+    };
+    assert_eq!(aged(8.0).0, Confidence::Likely);
+    assert_eq!(aged(6.0).0, Confidence::Hint);
+    assert!(aged(6.0).1.contains("younger than 7 days"));
+    let (confidence, against) =
+        of(unused_index(40.0).catalog(|it| it.standbys.push("replica2".to_owned())));
+    assert_eq!(confidence, Confidence::Hint);
+    assert!(against.contains("check replica2"), "{against}");
 }
 
 #[test]

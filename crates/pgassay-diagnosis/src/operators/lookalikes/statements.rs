@@ -1,6 +1,7 @@
 //! Servers whose statements, commits or checkpoints cost more than they must.
 
 use pgassay_record::activity::{CheckpointActivity, StatementCounters};
+use pgassay_record::finding::Confidence;
 
 use super::build::{ExampleServer, PLAIN, calls};
 use super::{Edge, LiveCase, case, edge};
@@ -325,4 +326,27 @@ fn a_repeated_statement_over_a_slow_network_has_no_load_and_is_found() {
     let found = super::of_id("n-plus-one", &server.activity);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].saved_sessions, None);
+}
+
+#[test]
+fn a_bulk_load_that_writes_its_own_pages_does_not_need_more_shared_buffers() {
+    let found = |text: &str, major: &str| {
+        let done = CheckpointActivity {
+            buffers_by_backends: 9000,
+            ..CheckpointActivity::default()
+        };
+        let server = ExampleServer::new()
+            .load(text, "IO:DataFileWrite", 0.5)
+            .catalog(|it| it.checkpoints = Some(done));
+        let found = crate::diagnose_activity(&server.activity, Some(major));
+        let mut its = found
+            .into_iter()
+            .filter(|it| it.id == "buffers-written-by-backends");
+        its.next().map(|it| it.confidence)
+    };
+    assert_eq!(found("copy log from stdin", "15"), None);
+    assert_eq!(found("create table b as select * from log", "18"), None);
+    let insert = "insert into log values ($1)";
+    assert_eq!(found(insert, "15"), Some(Confidence::Hint));
+    assert_eq!(found(insert, "16"), Some(Confidence::Likely));
 }

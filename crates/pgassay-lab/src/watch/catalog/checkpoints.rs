@@ -9,16 +9,32 @@ use super::reader::CatalogReader;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CheckpointReading([u64; 6]);
 
+/// Writes of backends to shared buffers' blocks, without those through ring buffers.
+fn normal_writes(written: &str) -> String {
+    format!(
+        "select sum({written})::bigint from pg_stat_io \
+         where object = 'relation' and context = 'normal' and backend_type not in \
+           ('checkpointer', 'background writer', 'standalone backend', 'startup')"
+    )
+}
+
 impl CheckpointReading {
     pub fn read(reader: &mut CatalogReader) -> Option<Self> {
         let sql = match reader.version {
-            ..170_000 => {
+            ..160_000 => {
                 "select checkpoints_timed, checkpoints_req, (checkpoint_write_time * 1e3)::bigint, \
                  (checkpoint_sync_time * 1e3)::bigint, buffers_checkpoint, buffers_backend \
                  from pg_stat_bgwriter"
                     .to_owned()
             }
-            // 17: a view of their own, with those of a standby; writes of backends in pg_stat_io.
+            // 16: writes of backends in pg_stat_io. Those through ring buffers, as of COPY, VACUUM and
+            // large scans, have contexts other than normal.
+            160_000..170_000 => format!(
+                "select checkpoints_timed, checkpoints_req, (checkpoint_write_time * 1e3)::bigint, \
+                 (checkpoint_sync_time * 1e3)::bigint, buffers_checkpoint, ({}) from pg_stat_bgwriter",
+                normal_writes("writes")
+            ),
+            // 17: a view for checkpoints, with those of a standby.
             version => {
                 // 18: bytes instead of blocks, since one write can have several blocks.
                 let written = if version >= 180_000 {
@@ -30,10 +46,8 @@ impl CheckpointReading {
                     "select case when r then restartpoints_timed else num_timed end, \
                      case when r then restartpoints_req else num_requested end, \
                      (write_time * 1e3)::bigint, (sync_time * 1e3)::bigint, buffers_written, \
-                     (select sum({written})::bigint from pg_stat_io \
-                       where object = 'relation' and backend_type not in \
-                         ('checkpointer', 'background writer', 'standalone backend', 'startup')) \
-                     from pg_stat_checkpointer, pg_is_in_recovery() r"
+                     ({}) from pg_stat_checkpointer, pg_is_in_recovery() r",
+                    normal_writes(written)
                 )
             }
         };

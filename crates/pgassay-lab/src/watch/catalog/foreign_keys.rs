@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use pgassay_record::activity::UncoveredForeignKey;
 
 use super::reader::CatalogReader;
-use super::tables::writes;
+use super::tables::{deleted, moved, writes};
 
 /// Those of the largest tables.
 const KEYS_MAX: usize = 200;
@@ -28,7 +28,10 @@ pub(super) fn uncovered_foreign_keys(
            (select json_agg(a.attname::text order by f.place) \
              from unnest(k.conkey) with ordinality f (number, place) \
              join pg_attribute a on a.attrelid = k.conrelid and a.attnum = f.number), \
-           greatest(c.relpages, 0)::bigint * current_setting('block_size')::bigint \
+           greatest(c.relpages, 0)::bigint * current_setting('block_size')::bigint, \
+           (select json_agg(a.attname::text order by f.place) \
+             from unnest(k.confkey) with ordinality f (number, place) \
+             join pg_attribute a on a.attrelid = k.confrelid and a.attnum = f.number) \
          from pg_constraint k \
            join pg_class c on c.oid = k.conrelid join pg_namespace cn on cn.oid = c.relnamespace \
            join pg_class p on p.oid = k.confrelid join pg_namespace pn on pn.oid = p.relnamespace \
@@ -47,11 +50,15 @@ pub(super) fn uncovered_foreign_keys(
     let database = &reader.database;
     let key = |row: &super::row::CatalogRow| {
         let referenced = row.relation(0, database);
+        let counted = differences.get(&referenced.oid);
         UncoveredForeignKey {
             constraint: row.text(6),
             table: row.relation(3, database),
             columns: row.texts(7),
-            referenced_writes: differences.get(&referenced.oid).map_or(0, writes),
+            referenced_columns: row.texts(9),
+            referenced_writes: counted.map_or(0, writes),
+            referenced_deleted: counted.map_or(0, deleted),
+            referenced_moved: counted.map_or(0, moved),
             referenced,
             size_bytes: row.count(8),
         }

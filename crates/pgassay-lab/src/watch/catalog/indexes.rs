@@ -84,7 +84,7 @@ pub(super) fn indexes(
     let Some(rows) = reader.rows("indexes", &sql(reader.version, of_tables)) else {
         return Vec::new();
     };
-    let built = built_now(reader);
+    let built = being_changed(reader);
     let limit = settings.number("gin_pending_list_limit");
     let mut read: Vec<ReadIndex> = rows
         .iter()
@@ -158,7 +158,7 @@ fn sql(version: u32, of_tables: &BTreeSet<u32>) -> String {
            pg_stat_get_numscans(i.indexrelid), \
            i.indisunique or i.indisprimary or i.indisexclusion or i.indisreplident or {is_part} \
              or exists (select 1 from pg_constraint k where k.conindid = i.indexrelid), \
-           i.indisvalid, i.indisready, to_json(x.reloptions) \
+           i.indisvalid, i.indisready, to_json(x.reloptions), age(i.xmin) \
          from chosen join pg_index i on i.indrelid = chosen.oid \
            join pg_class x on x.oid = i.indexrelid join pg_namespace xn on xn.oid = x.relnamespace \
            join pg_class t on t.oid = i.indrelid join pg_namespace tn on tn.oid = t.relnamespace \
@@ -206,6 +206,7 @@ fn read_index(
             columns,
             size_bytes: row.count(16),
             scans_ever,
+            definition_age: row.get(22).map(|_| row.count(22)),
             is_required,
             is_valid,
             is_being_built: false,
@@ -218,19 +219,18 @@ fn read_index(
     })
 }
 
-/// Indexes that are being built now.
-fn built_now(reader: &mut CatalogReader) -> BTreeSet<u32> {
-    let sql = if reader.version >= 120_000 {
-        "select index_relid from pg_stat_progress_create_index where datname = current_database()"
-    } else {
-        // Before 12, CREATE INDEX CONCURRENTLY, the only one whose index is visible before it is
-        // finished, shows by its lock on the table.
-        "select i.indexrelid from pg_index i join pg_locks l on l.relation = i.indrelid \
-           and l.locktype = 'relation' and l.mode = 'ShareUpdateExclusiveLock' \
+/// Invalid indexes of tables on which a session may be building or dropping an index concurrently. Such
+/// commands hold this lock on the table from their first transaction to the last, while
+/// `pg_stat_progress_create_index` (from 12 on) shows one index at a time, and none that is dropped. A
+/// session whose command is hidden from us may run such a command.
+fn being_changed(reader: &mut CatalogReader) -> BTreeSet<u32> {
+    let sql = "select i.indexrelid from pg_index i join pg_locks l on l.relation = i.indrelid \
+           and l.locktype = 'relation' and l.mode = 'ShareUpdateExclusiveLock' and l.granted \
            and l.database = (select oid from pg_database where datname = current_database()) \
          join pg_stat_activity a on a.pid = l.pid \
-         where not i.indisvalid and a.query ~* 'create\\s+(unique\\s+)?index\\s+concurrently'"
-    };
+         where not i.indisvalid and (coalesce(a.query, '') in \
+             ('', '<insufficient privilege>', '<command string not enabled>') \
+           or a.query ~* 'index.*concurrently')";
     let rows = reader.rows("indexes", sql).unwrap_or_default();
     rows.iter().map(|row| row.number(0) as u32).collect()
 }

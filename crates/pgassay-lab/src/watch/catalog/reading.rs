@@ -12,7 +12,7 @@ use super::horizon::horizon;
 use super::indexes::{IndexReading, indexes};
 use super::reader::CatalogReader;
 use super::settings::ServerSettings;
-use super::slots::slots;
+use super::slots::{slots, standbys};
 use super::statements::StatementReading;
 use super::tables::{TableReading, chosen, tables};
 
@@ -33,14 +33,17 @@ pub(super) struct CatalogReading {
 }
 
 impl CatalogReading {
-    /// Reads all counters, within a reading of `reader`. Before version 15 a transaction sees the
+    /// Reads all counters, within a reading of `reader`. A crash discards all statistics; then the
+    /// server's have the time of it, and from 15 on the database's have none. Before version 15 a transaction sees the
     /// statistics as they were at its first look, so all are of one time.
     pub fn read(reader: &mut CatalogReader) -> Self {
         let sql = "select extract(epoch from clock_timestamp()) * 1e6, \
                    txid_snapshot_xmax(txid_current_snapshot()), \
                    extract(epoch from clock_timestamp() - pg_postmaster_start_time()) * 1e6, \
-                   (select extract(epoch from clock_timestamp() - s.stats_reset) * 1e6 \
-                     from pg_stat_database s where s.datname = current_database())";
+                   (select extract(epoch from clock_timestamp() - \
+                       greatest(s.stats_reset, b.stats_reset)) * 1e6 \
+                     from pg_stat_database s, pg_stat_bgwriter b \
+                     where s.datname = current_database())";
         let mut reading = Self::default();
         let rows = reader.rows("server", sql).unwrap_or_default();
         if let Some(row) = rows.first() {
@@ -116,6 +119,7 @@ impl CatalogReading {
             databases,
             horizon: horizon(reader, keeps_text),
             slots: slots(reader),
+            standbys: standbys(reader),
             ages: ages(reader, &settings, consumed_per_s),
             connections: connections(reader, &settings, then.clock_us),
             checkpoints: checkpoints.map(|(now, then)| now.since(then)),

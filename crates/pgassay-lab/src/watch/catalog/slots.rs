@@ -1,4 +1,4 @@
-//! Replication slots and the WAL that they keep.
+//! Replication slots with the WAL that they keep, and connected standbys.
 
 use pgassay_record::activity::SlotState;
 
@@ -54,4 +54,21 @@ pub(super) fn slots(reader: &mut CatalogReader) -> Vec<SlotState> {
         inactive_us: row.duration(5),
     };
     rows.iter().map(slot).collect()
+}
+
+/// Connected standbys, whether or not they use a slot or send feedback. Subscribers and programs that
+/// only receive WAL execute no queries.
+pub(super) fn standbys(reader: &mut CatalogReader) -> Vec<String> {
+    let sql = format!(
+        "select distinct coalesce(nullif(r.application_name, ''), 'PID ' || r.pid) \
+         from pg_stat_replication r where r.pid is not null \
+           and coalesce(r.application_name, '') not in \
+             ('pg_basebackup', 'pg_receivewal', 'pg_receivexlog') \
+           and coalesce(r.state, '') <> 'backup' \
+           and r.pid not in (select s.active_pid from pg_replication_slots s \
+             where s.active_pid is not null and s.slot_type = 'logical') \
+         order by 1 limit {SLOTS_MAX}"
+    );
+    let rows = reader.rows("replication", &sql).unwrap_or_default();
+    rows.iter().map(|row| row.text(0)).collect()
 }

@@ -103,6 +103,16 @@ pub(super) fn writes(counters: &TableCounters) -> u64 {
     counters[4] + counters[6]
 }
 
+/// Rows deleted from a table in the window.
+pub(super) fn deleted(counters: &TableCounters) -> u64 {
+    counters[6]
+}
+
+/// Rows updated in a table in the window, but not HOT.
+pub(super) fn moved(counters: &TableCounters) -> u64 {
+    counters[4].saturating_sub(counters[5])
+}
+
 /// The tables to report: the most active ones, and those that may have a problem.
 pub(super) fn chosen(
     reader: &mut CatalogReader,
