@@ -40,11 +40,32 @@ impl BareServer {
         Self::start_at(hba, "127.0.0.1", free_port(), files)
     }
 
-    /// Starts a primary and a standby of this version, both listening on 127.0.0.1. Nothing is
+    /// Starts a primary and a standby of this version (12 or later), both listening on 127.0.0.1. Nothing is
     /// replicated: the standby is a copy that waits forever.
     pub fn pair(version: &str) -> Option<(Self, Self)> {
+        let (primary, standby, bin) = Self::copies(version)?;
+        let start = |directory| Self::run(&bin, directory, "127.0.0.1", free_port());
+        Some((start(primary), start(standby)))
+    }
+
+    /// The same, with a standby that receives the primary's WAL, without a slot and without feedback.
+    pub fn replicated_pair(version: &str) -> Option<(Self, Self)> {
+        let (primary, standby, bin) = Self::copies(version)?;
+        let start = |directory| Self::run(&bin, directory, "127.0.0.1", free_port());
+        let primary = start(primary);
+        let auto = standby.path().join("data/postgresql.auto.conf");
+        let conninfo = format!(
+            "primary_conninfo = 'host=127.0.0.1 port={} user=tester application_name=replica'\n",
+            primary.port
+        );
+        std::fs::write(&auto, conninfo).unwrap();
+        Some((primary, start(standby)))
+    }
+
+    /// The directories of a primary and its copy, and that of the programs.
+    fn copies(version: &str) -> Option<(tempfile::TempDir, tempfile::TempDir, PathBuf)> {
         let bin = servers::installation(version)?.bin_dir;
-        let hba = "local all all trust\nhost all all 127.0.0.1/32 trust\n";
+        let hba = "local all all trust\nhost all,replication all 127.0.0.1/32 trust\n";
         let primary = initialized(&bin, hba, &[]);
         let standby = empty_directory();
         let copied = Command::new("cp")
@@ -55,8 +76,7 @@ impl BareServer {
         assert!(copied.unwrap().success());
         let data = standby.path().join("data");
         give(Path::new("/dev/null"), &data.join("standby.signal"));
-        let start = |directory| Self::run(&bin, directory, "127.0.0.1", free_port());
-        Some((start(primary), start(standby)))
+        Some((primary, standby, bin))
     }
 
     fn start_at(hba: &str, listen: &str, port: u16, files: &[PathBuf]) -> Option<Self> {

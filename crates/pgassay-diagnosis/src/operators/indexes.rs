@@ -339,6 +339,12 @@ fn gin_pending_list(view: &LiveView<'_>) -> Vec<Detection> {
     indexes
         .map(|index| {
             let limit = index.pending_list_limit_bytes.unwrap_or(0);
+            // A limit that is as low already gives way to none.
+            let parameter = if limit > 1024 * 1024 {
+                "gin_pending_list_limit = 1024"
+            } else {
+                "fastupdate = off"
+            };
             of_index(view, index)
                 .urgent(2)
                 .figure("limit of its pending list", limit as f64, FactUnit::Bytes)
@@ -353,7 +359,7 @@ fn gin_pending_list(view: &LiveView<'_>) -> Vec<Detection> {
                      steps; or turn fastupdate off.",
                 )
                 .sql(format!(
-                    "alter index {} set (gin_pending_list_limit = 1024)",
+                    "alter index {} set ({parameter})",
                     names::relation(&index.relation)
                 ))
                 .risk(

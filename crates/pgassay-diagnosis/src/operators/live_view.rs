@@ -8,6 +8,7 @@ use pgassay_record::activity::{
     SessionStatus, TableActivity,
 };
 
+use super::names;
 use super::sql_text::{self, RelationMention};
 use super::sql_tokens::{self, StatementToken};
 use crate::evidence::Evidence;
@@ -235,6 +236,19 @@ impl<'a> LiveView<'a> {
         let mut settings = self.catalog.settings.iter();
         let found = settings.find(|(own, _)| own == name);
         found.map(|(_, value)| value.as_str())
+    }
+
+    /// Whether a setting is not known to be this large already, in its unit or as a number. -1 stands for
+    /// no limit, and is never less.
+    pub(super) fn is_less(&self, name: &str, value: &str) -> bool {
+        let size = |value: &str| names::micros(value).or_else(|| names::bytes(value));
+        let Some(now) = self.setting(name) else {
+            return true;
+        };
+        now.trim() != "-1"
+            && size(now)
+                .zip(size(value))
+                .is_none_or(|(now, new)| now < new)
     }
 
     /// Whether autovacuum is off on the whole server.

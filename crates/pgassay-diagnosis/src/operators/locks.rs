@@ -49,6 +49,12 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
         detect: wraparound_vacuum,
     },
     OperatorSignature {
+        id: "recovery-blocks",
+        title: "Recovery holds a lock that sessions of this standby wait for",
+        manual: "High Availability: Handling Query Conflicts",
+        detect: recovery_blocks,
+    },
+    OperatorSignature {
         id: "ddl-queue",
         title: "A command that waits for a strong lock blocks those behind it",
         manual: "Explicit Locking: Table-Level Locks",
@@ -103,6 +109,7 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
         detection.urgent(8)
     };
     let first = episode.blocked.first();
+    let known_age = (root.state != STARTUP).then_some(root.state_age_us);
     detection
         .load("sessions waiting for it, on average", waiting)
         .figure(
@@ -110,11 +117,9 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
             episode.blocked.len() as f64,
             FactUnit::Count,
         )
-        .figure(
-            &format!("{} for", root.state),
-            root.state_age_us,
-            FactUnit::Micros,
-        )
+        .with(known_age, |it, age| {
+            it.figure(&format!("{} for", root.state), age, FactUnit::Micros)
+        })
         .with(root.transaction_age_us, |it, age| {
             it.figure("age of its transaction", age, FactUnit::Micros)
         })
@@ -219,6 +224,7 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
             && !root.prevents_wraparound
             && !is_idle_in_transaction(&root.state)
             && root.state != "autovacuum worker"
+            && root.state != STARTUP
             && root.transaction_age_us.unwrap_or(root.state_age_us) >= ACTIONABLE_US
             && root.transaction_age_us.unwrap_or(root.state_age_us) >= 0.5 * longest_us(it)
     };
@@ -280,6 +286,29 @@ fn wraparound_vacuum(view: &LiveView<'_>) -> Vec<Detection> {
             } else {
                 detection
             }
+        })
+        .collect()
+}
+
+/// The `backend_type` of the process that replays WAL on a standby.
+const STARTUP: &str = "startup";
+
+/// A standby replays the locks of the primary's transactions, and holds them until it replays their ends.
+fn recovery_blocks(view: &LiveView<'_>) -> Vec<Detection> {
+    let is_long =
+        |it: &&BlockingEpisode| it.root.state == STARTUP && longest_us(it) >= ACTIONABLE_US;
+    let blocked = weighty(view).filter(is_long);
+    blocked
+        .map(|episode| {
+            blocker(view, episode)
+                .state("it is the startup process, which replays the primary's WAL")
+                .fix(
+                    "Find the transaction on the primary that holds this lock (pg_locks there), and end it \
+                     or let it finish: the lock goes when its end is replayed. Recovery itself cannot be \
+                     canceled. Then take such locks on the primary with a short lock_timeout, at the end \
+                     of short transactions.",
+                )
+                .risk("A transaction that is ended on the primary is rolled back.")
         })
         .collect()
 }
@@ -534,8 +563,10 @@ fn contention(
         })
         .fix(meaning.fix)
         .risk(meaning.risk);
-    match meaning.sql {
-        Some((since, sql)) if view.major >= since => detection.sql(sql),
+    match meaning.larger {
+        Some((since, name, value)) if view.major >= since && view.is_less(name, value) => {
+            detection.sql(format!("alter system set {name} = '{value}'"))
+        }
         _ => detection,
     }
 }

@@ -280,7 +280,7 @@ fn recovery_conflicts(view: &LiveView<'_>) -> Vec<Detection> {
     let databases = view.catalog.databases.iter().filter(|it| it.conflicts > 0);
     databases
         .map(|it| {
-            Detection::of(ObjectKind::Database, names::identifier(&it.name))
+            let detection = Detection::of(ObjectKind::Database, names::identifier(&it.name))
                 .urgent(5)
                 .extent(it.conflicts as f64)
                 .counter("queries canceled by recovery", it.conflicts as f64, FactUnit::Count)
@@ -289,10 +289,14 @@ fn recovery_conflicts(view: &LiveView<'_>) -> Vec<Detection> {
                     "Give queries more time before recovery cancels them, or set hot_standby_feedback = \
                      on, which keeps their rows on the primary.",
                 )
-                .sql("alter system set max_standby_streaming_delay = '5min'")
                 .risk(
                     "It takes effect after pg_reload_conf(); the standby may fall behind by this time.",
-                )
+                );
+            if view.is_less("max_standby_streaming_delay", "5min") {
+                detection.sql("alter system set max_standby_streaming_delay = '5min'")
+            } else {
+                detection
+            }
         })
         .collect()
 }

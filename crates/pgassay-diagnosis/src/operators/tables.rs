@@ -159,18 +159,22 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
                 it.counter("time since the last vacuum", us, FactUnit::Micros)
             });
         let detection = if is_throttled {
-            detection
+            let throttled = detection
                 .state("a vacuum of it ran throughout the window")
                 .fix(
                     "Let its vacuum work faster: it pauses whenever its cost reaches \
                      autovacuum_vacuum_cost_limit. Begin earlier with a lower scale factor.",
-                )
-                .sql(format!(
+                );
+            if has_pauses(view) {
+                throttled.sql(format!(
                     "{} -- after this vacuum has finished: ALTER TABLE cancels an autovacuum",
                     names::set_storage(&table.relation, "autovacuum_vacuum_cost_delay = 0")
                 ))
+            } else {
+                throttled
+            }
         } else {
-            detection
+            let late = detection
                 .sampled(
                     "vacuums that ran on other tables",
                     vacuums(view),
@@ -183,11 +187,15 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
                 .fix(
                     "Vacuum it now with VACUUM, and more often with a lower scale factor, unless it has a \
                      lower one already. Raise autovacuum_max_workers if all of them are busy.",
-                )
-                .sql(names::set_storage(
+                );
+            if table.vacuum_threshold > lower_threshold(view, table) {
+                late.sql(names::set_storage(
                     &table.relation,
-                    "autovacuum_vacuum_scale_factor = 0.02",
+                    &format!("autovacuum_vacuum_scale_factor = {LOWER_SCALE_FACTOR}"),
                 ))
+            } else {
+                late
+            }
         };
         found.push(detection.risk("Vacuums of the table read and write more per second."));
     }
@@ -217,6 +225,29 @@ fn running_for(view: &LiveView<'_>, table: &TableActivity) -> f64 {
 fn vacuums(view: &LiveView<'_>) -> f64 {
     let marks = view.activity.marks.iter();
     marks.filter(|it| it.kind == LoadMarkKind::Vacuum).count() as f64
+}
+
+/// The scale factor that is suggested for a table that is vacuumed too late.
+const LOWER_SCALE_FACTOR: f64 = 0.02;
+
+/// The dead rows at which a table would be vacuumed with it.
+fn lower_threshold(view: &LiveView<'_>, table: &TableActivity) -> f64 {
+    let base = view.setting("autovacuum_vacuum_threshold");
+    let base = base.and_then(names::bytes).unwrap_or(50.0);
+    let rows = table.estimated_rows.unwrap_or(table.live_rows as f64);
+    base + LOWER_SCALE_FACTOR * rows
+}
+
+/// Whether autovacuum pauses to limit its cost; -1 stands for the setting of VACUUM.
+fn has_pauses(view: &LiveView<'_>) -> bool {
+    let delay = match view.setting("autovacuum_vacuum_cost_delay") {
+        Some("-1") => view.setting("vacuum_cost_delay"),
+        own => own,
+    };
+    delay.is_none_or(|it| {
+        it.trim_start_matches(['0', '.', ' '])
+            .starts_with(|c: char| c.is_ascii_digit())
+    })
 }
 
 /// Whether a vacuum ran and left the dead rows: the horizon is the reason, and has its own finding.

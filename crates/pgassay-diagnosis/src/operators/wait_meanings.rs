@@ -14,8 +14,8 @@ pub(super) struct WaitMeaning {
     pub meaning: &'static str,
     /// The suggested fix.
     pub fix: &'static str,
-    /// The fix as SQL, if it is a setting: the first version that has it, and the statement.
-    pub sql: Option<(u32, &'static str)>,
+    /// The fix as a larger value of a setting: the first version that has it, its name, and the value.
+    pub larger: Option<(u32, &'static str, &'static str)>,
     /// The risk of the fix.
     pub risk: &'static str,
 }
@@ -47,7 +47,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
         fix: "Lock fewer relations: prune partitions with constants, keep fewer partitions and \
               indexes, and prepare statements. From PostgreSQL 18 on, raise \
               max_locks_per_transaction, which also sets the number of fast-path slots.",
-        sql: Some((18, "alter system set max_locks_per_transaction = 1024")),
+        larger: Some((18, "max_locks_per_transaction", "1024")),
         risk: RESTART,
     },
     WaitMeaning {
@@ -57,7 +57,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
                   a small table that all update",
         fix: "Spread the writes: partition by hash, lower the fillfactor of a small hot table, or drop \
               unused indexes.",
-        sql: None,
+        larger: None,
         risk: APPLICATION,
     },
     WaitMeaning {
@@ -65,7 +65,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
         names: &["BufferMapping", "buffer_mapping"],
         meaning: "sessions replace buffers faster than the buffer table can be changed",
         fix: "Raise shared_buffers, or add indexes so that statements read fewer pages.",
-        sql: None,
+        larger: None,
         risk: RESTART,
     },
     WaitMeaning {
@@ -74,7 +74,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
         meaning: "sessions wait to insert into the WAL",
         fix: "Write less WAL: fewer indexes, wal_compression, larger checkpoint intervals, COPY \
               instead of single inserts.",
-        sql: None,
+        larger: None,
         risk: APPLICATION,
     },
     WaitMeaning {
@@ -82,7 +82,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
         names: &["WALBufMapping"],
         meaning: "the WAL buffers are full, and sessions write them out themselves",
         fix: "Raise wal_buffers.",
-        sql: Some((9, "alter system set wal_buffers = '64MB'")),
+        larger: Some((9, "wal_buffers", "64MB")),
         risk: RESTART,
     },
     WaitMeaning {
@@ -91,7 +91,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
         meaning: "snapshots and ends of transactions wait for each other",
         fix: "Run fewer transactions at the same time, with a pooler, and more statements per \
               transaction.",
-        sql: None,
+        larger: None,
         risk: APPLICATION,
     },
     WaitMeaning {
@@ -100,7 +100,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
         meaning: "sessions look up the state of transactions in pg_xact",
         fix: "Run VACUUM after large loads, so that rows have their hint bits, and end long \
               transactions. From PostgreSQL 17 on, raise transaction_buffers.",
-        sql: Some((17, "alter system set transaction_buffers = '16MB'")),
+        larger: Some((17, "transaction_buffers", "16MB")),
         risk: RESTART,
     },
     WaitMeaning {
@@ -115,7 +115,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
                   pg_subtrans",
         fix: "Use fewer savepoints (a PL/pgSQL block with EXCEPTION is one), not one per row, and end \
               long transactions. From PostgreSQL 17 on, raise subtransaction_buffers.",
-        sql: Some((17, "alter system set subtransaction_buffers = '8MB'")),
+        larger: Some((17, "subtransaction_buffers", "8MB")),
         risk: RESTART,
     },
     WaitMeaning {
@@ -133,7 +133,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
         fix: "Avoid SELECT … FOR SHARE on rows that many transactions lock, avoid foreign keys to very \
               few parent rows, and shorten the transactions. From PostgreSQL 17 on, raise multixact_member_buffers \
               and multixact_offset_buffers.",
-        sql: Some((17, "alter system set multixact_member_buffers = '2MB'")),
+        larger: Some((17, "multixact_member_buffers", "2MB")),
         risk: RESTART,
     },
     WaitMeaning {
@@ -141,7 +141,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
         names: &["LockFastPath", "lock_fastpath", "FastPath", "proc"],
         meaning: "LOCK TABLE or DDL visits every session to move its fast-path locks",
         fix: "Keep LOCK TABLE and DDL out of the load.",
-        sql: None,
+        larger: None,
         risk: APPLICATION,
     },
     WaitMeaning {
@@ -156,7 +156,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
         meaning: "serializable transactions track what they read",
         fix: "Declare transactions READ ONLY where they are, keep them short, and use indexes, so that \
               they lock less.",
-        sql: None,
+        larger: None,
         risk: APPLICATION,
     },
     WaitMeaning {
@@ -165,7 +165,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
         meaning: "sessions that insert wait to extend the same table or index",
         fix: "Insert with COPY or many rows per statement, partition the table by hash, or upgrade to \
               PostgreSQL 16 or later, which extends by many blocks at a time.",
-        sql: None,
+        larger: None,
         risk: APPLICATION,
     },
     WaitMeaning {
@@ -174,7 +174,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
         meaning: "sessions wait for the lock of a database object: NOTIFY at commit, or DDL",
         fix: "Send fewer notifications, one per batch instead of one per row, and keep DDL out of the \
               load.",
-        sql: None,
+        larger: None,
         risk: APPLICATION,
     },
     WaitMeaning {
@@ -183,7 +183,7 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
         meaning: "the application's own advisory locks make sessions wait",
         fix: "Hold advisory locks for a shorter time, spread their keys, or take work from a queue \
               with FOR UPDATE SKIP LOCKED.",
-        sql: None,
+        larger: None,
         risk: APPLICATION,
     },
 ];

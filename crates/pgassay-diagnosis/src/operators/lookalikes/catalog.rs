@@ -521,3 +521,23 @@ fn stacks_that_empty_a_pending_list_show_it() {
         pgassay_record::finding::Confidence::Hint
     );
 }
+
+#[test]
+fn a_table_with_a_low_threshold_gets_no_higher_scale_factor() {
+    let sql = |threshold: f64| {
+        let orders = TableActivity {
+            vacuum_threshold: threshold,
+            ..dead(900_000.0, 100.0)
+        };
+        let server = ExampleServer::new().table(orders);
+        super::of_id("dead-rows", &server.activity)
+            .remove(0)
+            .fix_sql
+    };
+    assert!(
+        sql(200_050.0)
+            .expect("a statement")
+            .ends_with("(autovacuum_vacuum_scale_factor = 0.02)")
+    );
+    assert_eq!(sql(10_050.0), None);
+}

@@ -350,3 +350,35 @@ fn a_bulk_load_that_writes_its_own_pages_does_not_need_more_shared_buffers() {
     assert_eq!(found(insert, "15"), Some(Confidence::Hint));
     assert_eq!(found(insert, "16"), Some(Confidence::Likely));
 }
+
+#[test]
+fn no_suggested_setting_is_below_the_present_one() {
+    let with = |server: ExampleServer, name: &str, value: &str| {
+        let (name, value) = (name.to_owned(), value.to_owned());
+        server
+            .catalog(|it| it.settings.push((name, value)))
+            .activity
+    };
+    let sql = |id: &str, activity| super::of_id(id, &activity).remove(0).fix_sql;
+    let waits = || ExampleServer::new().load(PLAIN, "LWLock:LockManager", 2.0);
+    let locks = |value| {
+        sql(
+            "lock-contention",
+            with(waits(), "max_locks_per_transaction", value),
+        )
+    };
+    let larger = "alter system set max_locks_per_transaction = '1024'".to_owned();
+    assert_eq!([locks("64"), locks("2048")], [Some(larger), None]);
+    let delay = |value| {
+        let server = conflicts(3.0, true);
+        sql(
+            "recovery-conflicts",
+            with(server, "max_standby_streaming_delay", value),
+        )
+        .is_some()
+    };
+    assert_eq!(
+        [delay("30s"), delay("5min"), delay("1h"), delay("-1")],
+        [true, false, false, false]
+    );
+}

@@ -11,7 +11,7 @@ use super::lock_mode::strength;
 use super::lock_tree::{LockOwner, LockTree, TreePlace, trees};
 use super::locks::{LockReading, LockSession};
 use super::reader::CatalogReader;
-use super::session_texts::SessionTexts;
+use super::session_texts::{SessionText, SessionTexts};
 
 /// Ended episodes that are kept: those with the longest waits. A busy server has several per second.
 const ENDED_MAX: usize = 200;
@@ -258,7 +258,7 @@ impl BlockingWatch {
         RootBlocker {
             pid: Some(pid),
             gid: None,
-            state: state(&session),
+            state: state(&session, &text),
             database: session.database,
             user: session.user,
             application: session.application,
@@ -308,6 +308,13 @@ fn ended_by(
             return "-- let it finish: it prevents wraparound, and begins again if it is canceled"
                 .to_owned();
         }
+        LockOwner::Session(_) if root.state == AUTOVACUUM => {
+            return "-- let it go on: it gives way to a session that waits for deadlock_timeout"
+                .to_owned();
+        }
+        LockOwner::Session(_) if root.state == STARTUP => {
+            return "-- recovery cannot be ended: end the transaction on the primary".to_owned();
+        }
         LockOwner::Session(pid) if root.state.starts_with("idle") => {
             return format!("select pg_terminate_backend({pid});");
         }
@@ -328,8 +335,15 @@ fn ended_by(
     }
 }
 
-/// `state`, or what the process is.
-fn state(session: &LockSession) -> String {
+/// `backend_type`s that are no client's; those of a session that serves one have a state.
+const AUTOVACUUM: &str = "autovacuum worker";
+const STARTUP: &str = "startup";
+
+/// `state`, or what the process is: an autovacuum worker is `active`, too.
+fn state(session: &LockSession, text: &SessionText) -> String {
+    if text.is_autovacuum || session.backend_type == AUTOVACUUM {
+        return AUTOVACUUM.to_owned();
+    }
     let known = [&session.state, &session.backend_type];
     let known = known.into_iter().find(|it| !it.is_empty());
     known.map_or_else(|| "unknown".to_owned(), Clone::clone)

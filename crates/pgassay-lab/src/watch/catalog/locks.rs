@@ -119,6 +119,9 @@ impl LockReading {
         if locks.keys().any(|(pid, _)| *pid == 0) {
             reading.prepared = prepared(reader)?;
         }
+        if reader.is_standby && reader.version < 100_000 {
+            reading.name_startup_process(locks.keys().map(|(pid, _)| *pid));
+        }
         for ((pid, _), locks) in locks {
             let Some(owner) = owner(pid, &locks) else {
                 continue;
@@ -133,6 +136,17 @@ impl LockReading {
                 .extend(awaited.into_iter().map(|lock| (owner, lock)));
         }
         Some(reading)
+    }
+
+    /// Before 10, `pg_stat_activity` does not list the startup process, which holds the locks that a
+    /// standby replays.
+    fn name_startup_process(&mut self, pids: impl Iterator<Item = u32>) {
+        for pid in pids.filter(|&pid| pid != 0) {
+            self.sessions.entry(pid).or_insert_with(|| LockSession {
+                backend_type: "startup".to_owned(),
+                ..LockSession::default()
+            });
+        }
     }
 
     fn leader_of(&self, owner: LockOwner) -> LockOwner {

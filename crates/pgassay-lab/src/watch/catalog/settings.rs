@@ -6,7 +6,7 @@ use super::reader::CatalogReader;
 use super::tables::StorageParameters;
 
 /// Settings in the result, in this order, if the server has them.
-const LISTED: [&str; 42] = [
+const LISTED: [&str; 49] = [
     "autovacuum",
     "autovacuum_analyze_scale_factor",
     "autovacuum_analyze_threshold",
@@ -36,18 +36,25 @@ const LISTED: [&str; 42] = [
     "log_lock_waits",
     "maintenance_work_mem",
     "max_connections",
+    "max_locks_per_transaction",
     "max_slot_wal_keep_size",
+    "max_standby_streaming_delay",
     "max_wal_size",
+    "multixact_member_buffers",
     "plan_cache_mode",
     "random_page_cost",
     "reserved_connections",
     "shared_buffers",
     "statement_timeout",
+    "subtransaction_buffers",
     "superuser_reserved_connections",
     "synchronous_standby_names",
     "track_counts",
     "track_io_timing",
+    "transaction_buffers",
     "transaction_timeout",
+    "vacuum_cost_delay",
+    "wal_buffers",
     "work_mem",
 ];
 
