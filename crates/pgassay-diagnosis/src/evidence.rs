@@ -265,6 +265,13 @@ impl Evidence {
         self.settings.get(name).map(String::as_str)
     }
 
+    /// Whether the study does not set a setting to at least this size already: a fix must not lower it.
+    pub fn is_less(&self, name: &str, value: &str) -> bool {
+        let (now, new) = (self.setting(name), crate::setting_value::bytes(value));
+        let now = now.and_then(crate::setting_value::bytes);
+        now.zip(new).is_none_or(|(now, new)| now < new)
+    }
+
     /// A boolean setting made by the study; `None` if the study does not set it.
     pub fn is_on(&self, name: &str) -> Option<bool> {
         let value = self.setting(name)?.to_lowercase();

@@ -2,6 +2,9 @@
 //!
 //! A holder is a finding only if it does harm: a table was vacuumed since it began, and dead rows beyond
 //! the table's threshold stayed. A report that runs for minutes on a server without such tables is none.
+//!
+//! Sessions and prepared transactions count only for tables of their database, slots and standbys for all
+//! (PostgreSQL's `src/backend/storage/ipc/procarray.c`: `ComputeXidHorizons`, before 14 `GetOldestXmin`).
 
 use pgassay_record::activity::{HorizonHolder, HorizonKind, TableActivity};
 use pgassay_record::finding::{FactUnit, ObjectKind};
@@ -53,10 +56,30 @@ fn lasting_us(view: &LiveView<'_>, holder: &HorizonHolder) -> Option<f64> {
     holder.lasting_us.or(estimated)
 }
 
+/// Whether VACUUM of this database's tables must respect the holder.
+pub(super) fn affects(holder: &HorizonHolder, database: &str) -> bool {
+    holder.database.as_ref().is_none_or(|own| own == database)
+}
+
+/// Whether a holder that began before this time keeps dead rows in the watched database.
+pub(super) fn is_held_back_since(view: &LiveView<'_>, ago_us: f64) -> bool {
+    let database = &view.catalog.database;
+    let all = &view.catalog.horizon;
+    // A snapshot of this database is as old as the oldest transaction that writes in any database: while
+    // sessions here have snapshots, such a transaction of another database counts after all.
+    let is_seen_here = |other: &HorizonHolder| {
+        let mut sessions = all.iter().filter(|it| it.kind == HorizonKind::Session);
+        sessions.any(|it| affects(it, database) && it.age >= other.age)
+    };
+    let mut early = all
+        .iter()
+        .filter(|it| it.lasting_us.is_some_and(|us| us > ago_us));
+    early.any(|it| affects(it, database) || is_seen_here(it))
+}
+
 /// Tables that were vacuumed under the holder and have kept more dead rows than autovacuum tolerates.
 fn kept_back<'a>(view: &LiveView<'a>, holder: &HorizonHolder) -> Vec<&'a TableActivity> {
-    let database = &view.catalog.database;
-    let affects = holder.database.as_ref().is_none_or(|own| own == database);
+    let affects = affects(holder, &view.catalog.database);
     let mut tables: Vec<&TableActivity> = view
         .catalog
         .tables
@@ -71,11 +94,13 @@ fn kept_back<'a>(view: &LiveView<'a>, holder: &HorizonHolder) -> Vec<&'a TableAc
     tables
 }
 
-/// Whether another holder is far older: then this one matters only after that one is gone.
+/// Whether another holder that counts here is far older: then this one matters only after that one is
+/// gone.
 fn is_oldest(view: &LiveView<'_>, holder: &HorizonHolder) -> bool {
+    let database = &view.catalog.database;
     let ages = view.catalog.horizon.iter();
     let oldest = ages
-        .filter(|it| it.kind != HorizonKind::SlotCatalog)
+        .filter(|it| it.kind != HorizonKind::SlotCatalog && affects(it, database))
         .map(|it| it.age)
         .max();
     holder.age.saturating_mul(10) >= oldest.unwrap_or(0).saturating_mul(9)
@@ -139,8 +164,10 @@ fn detection(
             });
     }
     if prevents_freezing {
+        let of_its = holder.database.as_deref().map(names::identifier);
+        let of_its = of_its.map_or_else(String::new, |own| format!(" of database {own}"));
         detection = detection.state(format!(
-            "no row younger than its snapshot can be frozen; autovacuum_freeze_max_age is {}",
+            "no row{of_its} younger than its snapshot can be frozen; autovacuum_freeze_max_age is {}",
             view.catalog
                 .ages
                 .iter()

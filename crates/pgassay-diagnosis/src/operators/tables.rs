@@ -4,6 +4,7 @@ use pgassay_record::activity::{DatabaseAge, LoadMarkKind, TableActivity};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
+use super::horizon;
 use super::live_view::LiveView;
 use super::names;
 use super::signature::OperatorSignature;
@@ -253,8 +254,7 @@ fn has_pauses(view: &LiveView<'_>) -> bool {
 /// Whether a vacuum ran and left the dead rows: the horizon is the reason, and has its own finding.
 fn is_held_back(view: &LiveView<'_>, table: &TableActivity) -> bool {
     let vacuumed_us = table.vacuumed_ago_us.unwrap_or(f64::INFINITY);
-    let mut holders = view.catalog.horizon.iter();
-    holders.any(|it| it.lasting_us.is_some_and(|us| us > vacuumed_us))
+    horizon::is_held_back_since(view, vacuumed_us)
 }
 
 fn autovacuum_disabled(view: &LiveView<'_>) -> Vec<Detection> {
@@ -336,7 +336,8 @@ fn close(view: &LiveView<'_>, age: &DatabaseAge, days: Option<f64>) -> Detection
     let oldest = oldest.filter(|it| {
         age.database == view.catalog.database && it.age as f64 >= 0.9 * age.freeze_max_age as f64
     });
-    let holder = view.catalog.horizon.first();
+    let mut holders = view.catalog.horizon.iter();
+    let holder = holders.find(|it| horizon::affects(it, &age.database));
     let holder = holder.filter(|it| it.age >= age.freeze_max_age);
     let is_soon = days.is_some_and(|days| days < DAYS_MIN) || age.left < 200_000_000;
     let detection = Detection::of(ObjectKind::Database, names::identifier(&age.database))

@@ -9,6 +9,8 @@ use pgassay_record::remedy::RemedyVariant;
 use crate::evaluation::{Evaluation, Signature};
 use crate::evidence::Evidence;
 
+use super::larger;
+
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
         id: "hot-row",
@@ -225,10 +227,7 @@ fn lock_manager(e: &Evidence) -> Evaluation {
         )
         .remedy(remedy)
         .variant(if by_setting {
-            Some(RemedyVariant::settings(&[(
-                "max_locks_per_transaction",
-                "1024",
-            )]))
+            larger(e, "max_locks_per_transaction", "1024")
         } else {
             e.until(17).then(|| RemedyVariant::version("18"))
         })
@@ -338,7 +337,8 @@ fn subtransactions(e: &Evidence) -> Evaluation {
         )
         .variant(
             e.since(17)
-                .then(|| RemedyVariant::settings(&[("subtransaction_buffers", "8MB")])),
+                .then(|| larger(e, "subtransaction_buffers", "8MB"))
+                .flatten(),
         )
 }
 

@@ -228,6 +228,7 @@ fn temporary_files(e: &Evidence) -> Evaluation {
     // Data takes more room in memory than in a file.
     let largest = bytes.unwrap_or(0.0) / files.unwrap_or(1.0).max(1.0);
     let wanted_mb = (largest * 4.0 / 1e6).clamp(64.0, 512.0) as u64;
+    let wanted = format!("{wanted_mb}MB");
     Evaluation::of(us + waited)
         .when(spilled || e.of_cpu(us) >= 0.05 || e.of_response(waited) >= 0.05)
         .bytes("temporary file bytes", bytes)
@@ -239,10 +240,10 @@ fn temporary_files(e: &Evidence) -> Evaluation {
              per plan node and per worker; hash tables may use hash_mem_multiplier times as much \
              (PostgreSQL 13 and later). An index that provides the order avoids the sort.",
         )
-        .variant(Some(RemedyVariant::session(&[(
-            "work_mem",
-            &format!("{wanted_mb}MB"),
-        )])))
+        .variant(
+            e.is_less("work_mem", &wanted)
+                .then(|| RemedyVariant::session(&[("work_mem", &wanted)])),
+        )
 }
 
 fn checksums(e: &Evidence) -> Evaluation {

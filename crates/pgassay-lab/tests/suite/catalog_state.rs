@@ -3,7 +3,7 @@
 use pgassay_record::activity::{HorizonKind, LoadMarkKind};
 use pgassay_test_support::wait_until;
 
-use crate::catalog_common::{VERSIONS, execute, on_each, open, pid, start};
+use crate::catalog_common::{VERSIONS, exchange, execute, on_each, open, pid, start};
 
 #[test]
 fn whoever_holds_back_the_horizon_is_listed_oldest_first() {
@@ -54,6 +54,55 @@ fn whoever_holds_back_the_horizon_is_listed_oldest_first() {
         assert!(catalog.horizon.iter().all(|it| it.lasting_us > Some(0.0)));
         execute(&mut connection, "rollback prepared 'it''s'");
     });
+}
+
+/// More of them than are listed, and older than the snapshot of this database. The server itself says which
+/// ones count: only without that snapshot does VACUUM make the table empty.
+#[test]
+fn snapshots_of_another_database_neither_hold_vacuum_nor_hide_those_of_this_one() {
+    on_each(
+        &["9.6", "10", "12", "13", "15", "18"],
+        start,
+        check_two_databases,
+    );
+}
+
+fn check_two_databases(version: &str, server: &pgassay_server::Server) {
+    let mut connection = server.connect().expect("a connection");
+    execute(&mut connection, "create database other");
+    execute(&mut connection, "create table t (n int)");
+    let snapshot = "begin isolation level repeatable read; select 1";
+    let others = [0; 25].map(|_| {
+        let mut other = exchange(server, "dbname=other");
+        other.run(snapshot).expect("a snapshot");
+        other
+    });
+    let fill = "insert into t select generate_series(1, 1000)";
+    execute(&mut connection, fill);
+    execute(&mut connection, "delete from t");
+    execute(&mut connection, "vacuum t");
+    let size = "select pg_relation_size('t')";
+    let blocks = |connection: &mut pgassay_server::Connection| {
+        let bytes = connection.value(size).expect("the size").expect("a value");
+        bytes.parse::<u64>().expect("a number") / 8192
+    };
+    assert_eq!(blocks(&mut connection), 0, "{version}");
+
+    let mut own = server.connect().expect("a connection");
+    execute(&mut own, snapshot);
+    execute(&mut connection, fill);
+    execute(&mut connection, "delete from t");
+    execute(&mut connection, "vacuum t");
+    assert!(blocks(&mut connection) > 0, "{version}");
+    let catalog = open(server).finish().catalog.expect("a catalog");
+    let of = |database: &str| {
+        let its = catalog.horizon.iter();
+        let its = its.filter(|it| it.database.as_deref() == Some(database));
+        its.map(|it| it.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(of(server.database()), [pid(&own).to_string()], "{version}");
+    assert_eq!(of("other").len(), 20, "{version}");
+    drop(others);
 }
 
 #[test]

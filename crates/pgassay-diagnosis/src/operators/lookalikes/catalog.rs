@@ -167,7 +167,7 @@ fn modified(rows: f64, per_s: f64) -> TableActivity {
     }
 }
 
-fn dead(rows: f64, per_s: f64) -> TableActivity {
+pub(super) fn dead(rows: f64, per_s: f64) -> TableActivity {
     TableActivity {
         dead_rows: rows as u64,
         updated: (per_s * WINDOW_US / 1e6) as u64,
@@ -182,7 +182,7 @@ fn disabled(dead_rows: f64) -> ExampleServer {
     })
 }
 
-fn aged(age: f64) -> ExampleServer {
+pub(super) fn aged(age: f64) -> ExampleServer {
     ExampleServer::new().catalog(|it| {
         it.ages[0].age = age as u64;
         it.ages[0].left = 2_144_483_647 - age as u64;

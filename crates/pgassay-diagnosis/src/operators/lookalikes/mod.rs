@@ -6,6 +6,7 @@
 
 mod build;
 mod catalog;
+mod horizon;
 mod sessions;
 mod statements;
 

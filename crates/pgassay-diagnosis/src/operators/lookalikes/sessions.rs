@@ -220,7 +220,7 @@ fn of_connections() -> Vec<LiveCase> {
     ]
 }
 
-fn horizon(kind: HorizonKind, name: &str, detail: &str) -> HorizonHolder {
+pub(super) fn horizon(kind: HorizonKind, name: &str, detail: &str) -> HorizonHolder {
     // Of slots and standbys, only the age in transactions is known; 100 per second are used.
     let is_local = matches!(
         kind,
@@ -237,7 +237,7 @@ fn horizon(kind: HorizonKind, name: &str, detail: &str) -> HorizonHolder {
 }
 
 /// A server with this holder, and a table that was vacuumed this long ago and has kept dead rows.
-fn kept_back(holder: HorizonHolder, vacuumed_us: f64) -> ExampleServer {
+pub(super) fn kept_back(holder: HorizonHolder, vacuumed_us: f64) -> ExampleServer {
     let orders = TableActivity {
         dead_rows: 400_000,
         updated: 10_000,

@@ -7,26 +7,51 @@ use super::reader::CatalogReader;
 use super::row::CatalogRow;
 use super::session_texts::SessionText;
 
-/// The oldest of each kind.
+/// The oldest of each kind; of sessions and prepared transactions, so many of this database, which keep its
+/// dead rows, and so many of all others.
 const HOLDERS_MAX: usize = 20;
 
-/// Sessions: name, age, start, database, user, state, statement. Vacuums and logical decoding do not
-/// count; WAL senders are listed with the standbys. Of several with one age, such as a writer and those
-/// whose snapshots see it running, the one that began first comes first.
-const SESSIONS: &str = "select a.pid, greatest(age(a.backend_xid), age(a.backend_xmin)), \
-       extract(epoch from clock_timestamp() - a.xact_start) * 1e6, a.datname, a.usename, a.state, \
-       a.query \
-     from pg_stat_activity a where a.pid <> pg_backend_pid() \
-       and (a.backend_xid is not null or a.backend_xmin is not null) \
-       and a.pid not in (select v.pid from pg_stat_progress_vacuum v where v.pid is not null) \
-       and a.pid not in (select r.pid from pg_stat_replication r where r.pid is not null) \
-       and a.pid not in (select s.active_pid from pg_replication_slots s \
-         where s.active_pid is not null and s.slot_type = 'logical') \
-     order by 2 desc, a.xact_start limit 20";
+/// Sessions: name, age, time since the start, database, user or what other process it is, state,
+/// statement. Vacuums and logical decoding do not count; WAL senders are listed with the standbys. Of
+/// several with one age, such as a writer and those whose snapshots see it running, the one that began
+/// first comes first.
+fn sessions_sql(version: u32) -> String {
+    // 10: the type. Before, an autovacuum worker has the user that created the cluster.
+    let process = if version >= 100_000 {
+        "case when a.backend_type = 'client backend' then a.usename \
+           else coalesce(a.backend_type, a.usename) end"
+    } else {
+        "case when a.client_port is null and a.query like 'autovacuum: %' then 'autovacuum worker' \
+           else a.usename end"
+    };
+    format!(
+        "select pid, age, lasting, datname, process, state, query from (select a.*, \
+           row_number() over (partition by datname is distinct from current_database() \
+             order by age desc, xact_start) as place \
+         from (select a.pid, greatest(age(a.backend_xid), age(a.backend_xmin)) as age, \
+             extract(epoch from clock_timestamp() - a.xact_start) * 1e6 as lasting, a.datname, \
+             {process} as process, a.state, a.query, a.xact_start \
+           from pg_stat_activity a where a.pid <> pg_backend_pid() \
+             and (a.backend_xid is not null or a.backend_xmin is not null) \
+             and a.pid not in (select v.pid from pg_stat_progress_vacuum v where v.pid is not null) \
+             and a.pid not in (select r.pid from pg_stat_replication r where r.pid is not null) \
+             and a.pid not in (select s.active_pid from pg_replication_slots s \
+               where s.active_pid is not null and s.slot_type = 'logical')) a) a \
+         where place <= {HOLDERS_MAX} order by age desc, xact_start"
+    )
+}
 
-const PREPARED: &str = "select gid, age(transaction), \
-       extract(epoch from clock_timestamp() - prepared) * 1e6, database, owner \
-     from pg_prepared_xacts order by 2 desc limit 20";
+fn prepared_sql() -> String {
+    format!(
+        "select gid, age, lasting, database, owner from (select p.*, \
+           row_number() over (partition by database is distinct from current_database() \
+             order by age desc) as place \
+         from (select gid, age(transaction) as age, \
+             extract(epoch from clock_timestamp() - prepared) * 1e6 as lasting, database, owner \
+           from pg_prepared_xacts) p) p \
+         where place <= {HOLDERS_MAX} order by age desc"
+    )
+}
 
 const SLOTS: &str = "select slot_name, age(xmin) from pg_replication_slots \
      where xmin is not null order by 2 desc limit 20";
@@ -42,8 +67,8 @@ const STANDBYS: &str = "select application_name, age(backend_xmin) from pg_stat_
 pub(super) fn horizon(reader: &mut CatalogReader, keeps_text: bool) -> Vec<HorizonHolder> {
     let mut holders = Vec::new();
     for (kind, sql) in [
-        (HorizonKind::Session, SESSIONS),
-        (HorizonKind::PreparedTransaction, PREPARED),
+        (HorizonKind::Session, &*sessions_sql(reader.version)),
+        (HorizonKind::PreparedTransaction, &prepared_sql()),
         (HorizonKind::Slot, SLOTS),
         (HorizonKind::SlotCatalog, SLOT_CATALOGS),
         (HorizonKind::Standby, STANDBYS),
@@ -60,13 +85,13 @@ pub(super) fn horizon(reader: &mut CatalogReader, keeps_text: bool) -> Vec<Horiz
                 _ => row.text(4),
             },
         };
-        holders.extend(rows.iter().take(HOLDERS_MAX).map(holder));
+        holders.extend(rows.iter().map(holder));
     }
     holders.sort_by_key(|it| std::cmp::Reverse(it.age));
     holders
 }
 
-/// User, state and last statement.
+/// User or process, state and last statement.
 fn session_detail(row: &CatalogRow, keeps_text: bool) -> String {
     let text = SessionText::new(row.get(6).unwrap_or_default(), keeps_text);
     let words = [row.text(4), row.text(5)];

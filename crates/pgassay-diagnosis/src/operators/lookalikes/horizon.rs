@@ -1,0 +1,110 @@
+//! Holders of the xmin horizon in this database and in others.
+
+use pgassay_record::activity::{HorizonHolder, HorizonKind};
+use pgassay_record::finding::Finding;
+
+use super::build::ExampleServer;
+use super::catalog::{aged, dead};
+use super::of_id;
+use super::sessions::{horizon, kept_back};
+
+fn elsewhere(holder: HorizonHolder) -> HorizonHolder {
+    HorizonHolder {
+        database: Some("other".to_owned()),
+        ..holder
+    }
+}
+
+fn names(found: &[Finding]) -> Vec<&str> {
+    let objects = found.iter().filter_map(|it| it.object.as_ref());
+    objects.map(|it| it.name.as_str()).collect()
+}
+
+fn also(server: ExampleServer, holder: HorizonHolder) -> ExampleServer {
+    server.catalog(|it| {
+        it.horizon.push(holder);
+        it.horizon.sort_by_key(|it| std::cmp::Reverse(it.age));
+    })
+}
+
+#[test]
+fn an_older_snapshot_of_another_database_does_not_excuse_the_one_of_this_database() {
+    for kind in [HorizonKind::Session, HorizonKind::PreparedTransaction] {
+        let older = HorizonHolder {
+            age: 1_000_000,
+            ..elsewhere(horizon(kind, "4712", ""))
+        };
+        let server = kept_back(horizon(HorizonKind::Session, "4711", ""), 20e6);
+        let found = of_id("horizon-session", &also(server, older).activity);
+        assert_eq!(names(&found), ["4711"], "{kind:?}");
+    }
+    // A slot counts for all databases.
+    let slot = HorizonHolder {
+        age: 1_000_000,
+        ..horizon(HorizonKind::Slot, "replica", "")
+    };
+    let server = kept_back(horizon(HorizonKind::Session, "4711", ""), 20e6);
+    let server = also(server, slot);
+    assert_eq!(of_id("horizon-session", &server.activity), []);
+    assert_eq!(names(&of_id("slot-horizon", &server.activity)), ["replica"]);
+}
+
+#[test]
+fn a_snapshot_of_another_database_is_not_blamed_for_dead_rows_here() {
+    for kind in [HorizonKind::Session, HorizonKind::PreparedTransaction] {
+        let server = kept_back(elsewhere(horizon(kind, "4711", "")), 20e6);
+        assert_eq!(of_id("horizon-session", &server.activity), []);
+        assert_eq!(of_id("prepared-transaction", &server.activity), []);
+    }
+}
+
+#[test]
+fn dead_rows_are_not_blamed_on_a_snapshot_of_another_database() {
+    let late = || ExampleServer::new().table(dead(600_000.0, 100.0));
+    assert_eq!(of_id("dead-rows", &late().activity).len(), 1);
+    let long = |holder| HorizonHolder {
+        lasting_us: Some(3600e6),
+        ..holder
+    };
+    let session = || long(horizon(HorizonKind::Session, "4711", ""));
+    let other = also(late(), elsewhere(session()));
+    assert_eq!(of_id("dead-rows", &other.activity).len(), 1);
+    let own = also(late(), session());
+    assert_eq!(of_id("dead-rows", &own.activity), []);
+    // A transaction that writes there is seen as running by each snapshot taken here.
+    let short = HorizonHolder {
+        lasting_us: Some(1e6),
+        ..horizon(HorizonKind::Session, "4712", "")
+    };
+    let seen = also(other, short);
+    assert_eq!(of_id("dead-rows", &seen.activity), []);
+}
+
+#[test]
+fn wraparound_of_a_database_is_not_blamed_on_a_snapshot_of_another_one() {
+    let old = |holder| HorizonHolder {
+        age: 290_000_000,
+        ..holder
+    };
+    let session = || old(horizon(HorizonKind::Session, "4711", ""));
+    let states = |server: ExampleServer| {
+        let found = of_id("wraparound", &server.activity);
+        let facts = found[0].evidence.iter();
+        let blamed = facts.filter(|it| it.what.contains("prevents freezing"));
+        blamed.map(|it| it.what.clone()).collect::<Vec<_>>()
+    };
+    let aged = || aged(300e6);
+    assert_eq!(
+        states(also(aged(), session())),
+        ["4711 prevents freezing, see its finding"]
+    );
+    let server = also(aged(), elsewhere(session()));
+    let found = of_id("horizon-session", &server.activity);
+    let of_its = |it: &&Finding| {
+        it.evidence
+            .iter()
+            .any(|it| it.what.contains("of database other "))
+    };
+    assert!(found.iter().any(|it| of_its(&it)), "{found:#?}");
+    assert_eq!(states(server), [""; 0]);
+}
