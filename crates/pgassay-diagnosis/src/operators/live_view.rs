@@ -9,6 +9,7 @@ use pgassay_record::activity::{
 };
 
 use super::names;
+use super::session_settings::SettingSessions;
 use super::sql_text::{self, RelationMention};
 use super::sql_tokens::{self, StatementToken};
 use crate::evidence::Evidence;
@@ -55,6 +56,8 @@ pub(crate) struct StatementLoad {
     pub by_wait: BTreeMap<(String, String), f64>,
     /// Its users, each with its part of `active`.
     pub users: BTreeMap<String, f64>,
+    /// Its databases, likewise.
+    pub databases: BTreeMap<String, f64>,
     /// Its text, lexically; empty if unknown.
     pub tokens: Vec<StatementToken>,
     /// The relations that it names.
@@ -71,10 +74,23 @@ impl StatementLoad {
 
     /// The user with most of its load.
     pub(super) fn user(&self) -> Option<&str> {
-        let known = self.users.iter().filter(|(user, _)| !user.is_empty());
-        let most = known.max_by(|a, b| a.1.total_cmp(b.1));
-        most.map(|(user, _)| user.as_str())
+        most_of(&self.users)
     }
+
+    /// Whose sessions execute it: the user and the database with most of its load.
+    pub(super) fn scope(&self) -> SettingSessions<'_> {
+        SettingSessions {
+            user: self.user(),
+            database: most_of(&self.databases),
+        }
+    }
+}
+
+/// The name with most of the load.
+fn most_of(names: &BTreeMap<String, f64>) -> Option<&str> {
+    let known = names.iter().filter(|(name, _)| !name.is_empty());
+    let most = known.max_by(|a, b| a.1.total_cmp(b.1));
+    most.map(|(name, _)| name.as_str())
 }
 
 impl<'a> LiveView<'a> {
@@ -111,7 +127,7 @@ impl<'a> LiveView<'a> {
             return;
         };
         let (user, database) = session.map_or(("", ""), |it| (&it.user, &it.database));
-        let user = user.to_owned();
+        let (user, database) = (user.to_owned(), database.to_owned());
         let is_local = database == self.catalog.database;
         let wait = self.wait(cell);
         let wait = (wait.0.to_owned(), wait.1.to_owned());
@@ -127,6 +143,7 @@ impl<'a> LiveView<'a> {
         }
         *own.by_wait.entry(wait).or_default() += load;
         *own.users.entry(user).or_default() += load;
+        *own.databases.entry(database).or_default() += load;
     }
 
     /// Type and name of a cell's wait.

@@ -8,6 +8,7 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 use super::detection::Detection;
 use super::live_view::{LiveView, statement_name};
 use super::names;
+use super::session_settings::SettingSessions;
 use super::signature::OperatorSignature;
 use super::wait_meanings::{MEANINGS, WaitMeaning};
 
@@ -174,7 +175,7 @@ fn idle_blocker(view: &LiveView<'_>) -> Vec<Detection> {
     blocked
         .map(|episode| {
             let root = &episode.root;
-            let limit = limit_idle_transactions(root);
+            let limit = limit_idle_transactions(view, root);
             let detection = blocker(view, episode).risk(
                 "Its transaction is rolled back, and its application gets an error at its next \
                  statement.",
@@ -183,18 +184,22 @@ fn idle_blocker(view: &LiveView<'_>) -> Vec<Detection> {
                 detection
                     .fix(format!(
                         "End the session. Then find out why the application pauses inside a \
-                         transaction, and limit it: {limit}."
+                         transaction, and limit it: {}.",
+                        words_of_limit(limit.as_deref())
                     ))
                     .sql(format!(
                         "select pg_terminate_backend({})",
                         root.pid.unwrap_or(0)
                     ))
             } else {
+                let detection = detection.fix(
+                    "It has ended. Find out why the application pauses inside a transaction, and limit \
+                     such pauses.",
+                );
+                let Some(limit) = limit else {
+                    return detection.risk("No change on the server, only in the application.");
+                };
                 detection
-                    .fix(
-                        "It has ended. Find out why the application pauses inside a transaction, and \
-                         limit such pauses.",
-                    )
                     .sql(limit)
                     .risk(
                         "New sessions of this role that are idle in a transaction for over a minute are \
@@ -205,15 +210,28 @@ fn idle_blocker(view: &LiveView<'_>) -> Vec<Detection> {
         .collect()
 }
 
-/// The statement that limits pauses in transactions of a session's user.
-pub(super) fn limit_idle_transactions(root: &RootBlocker) -> String {
-    if root.user.is_empty() {
-        return "alter system set idle_in_transaction_session_timeout = '1min'".to_owned();
+/// The statement that limits pauses in transactions of a session's user; `None` if they are limited to as
+/// little already.
+pub(super) fn limit_idle_transactions(view: &LiveView<'_>, root: &RootBlocker) -> Option<String> {
+    const NAME: &str = "idle_in_transaction_session_timeout";
+    let known = |name| Some(name).filter(|it: &&str| !it.is_empty());
+    let scope = SettingSessions {
+        user: known(&*root.user),
+        database: known(&*root.database),
+    };
+    let now_us = scope.value(view, NAME).and_then(names::micros);
+    if now_us.is_some_and(|us| us > 0.0 && us <= 60e6) {
+        return None;
     }
-    format!(
-        "alter role {} set idle_in_transaction_session_timeout = '1min'",
-        names::identifier(&root.user)
-    )
+    if scope.user.is_none() {
+        return Some(format!("alter system set {NAME} = '1min'"));
+    }
+    Some(scope.command(view, NAME, "'1min'"))
+}
+
+/// What [`limit_idle_transactions`] suggests, in a sentence.
+pub(super) fn words_of_limit(limit: Option<&str>) -> &str {
+    limit.unwrap_or("idle_in_transaction_session_timeout is a minute or less already")
 }
 
 fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {

@@ -19,6 +19,7 @@ mod lookalikes;
 mod missing_index;
 mod names;
 mod server;
+mod session_settings;
 mod sessions;
 mod signature;
 mod slots;

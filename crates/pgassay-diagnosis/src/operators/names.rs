@@ -66,17 +66,11 @@ pub(super) fn set_storage(table: &RelationName, parameters: &str) -> String {
     format!("alter table {} set ({parameters})", relation(table))
 }
 
-/// A setting for a role, by its quoted name; without one, for the session that runs the statement.
-pub(super) fn setting_of(role: Option<&str>, setting: &str) -> String {
-    match role {
-        Some(role) => format!("alter role {role} set {setting}"),
-        None => format!("set {setting} -- in the session that runs the statement"),
-    }
-}
-
-/// What a statement of [`setting_of`], or one for a database, applies to.
+/// What a statement that changes a setting applies to.
 pub(super) fn reach_of(sql: &str) -> &'static str {
-    if sql.starts_with("alter role") {
+    if sql.starts_with("alter role") && sql.contains(" in database ") {
+        "It applies to all statements of the role in this database, in new sessions."
+    } else if sql.starts_with("alter role") {
         "It applies to all statements of the role, in new sessions."
     } else if sql.starts_with("alter database") {
         "It applies to all new sessions in this database."

@@ -4,8 +4,9 @@ use pgassay_record::activity::{CheckpointActivity, DatabaseActivity, LoadMarkKin
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
-use super::live_view::{LiveView, statement_name};
+use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::names;
+use super::session_settings::SettingSessions;
 use super::signature::OperatorSignature;
 use super::sql_text;
 
@@ -154,10 +155,10 @@ fn slow_wal_sync(view: &LiveView<'_>) -> Vec<Detection> {
         return Vec::new();
     }
     let statement = waiting.statement;
-    let user = statement
-        .and_then(|index| view.statements.get(index)?.user())
-        .map(names::identifier);
-    let sql = names::setting_of(user.as_deref(), "synchronous_commit = off");
+    let load = statement.and_then(|index| view.statements.get(index));
+    let user = load.and_then(StatementLoad::user);
+    let database = user.and(load).and_then(|it| it.scope().database);
+    let sql = SettingSessions { user, database }.command(view, "synchronous_commit", "off");
     let detection = Detection::of(ObjectKind::Server, "")
         .statement(statement.and_then(|index| view.activity.statements.get(index)))
         .saved(waiting.load)

@@ -64,12 +64,13 @@ fn idle_lock_holder(view: &LiveView<'_>) -> Vec<Detection> {
         let blocks = it.pid.is_some_and(|pid| blocking.contains(&pid));
         !blocks && locks::is_idle_in_transaction(&it.state) && it.state_age_us >= hold_us
     });
-    holders.map(idle_holder).collect()
+    holders.map(|it| idle_holder(view, it)).collect()
 }
 
-fn idle_holder(holder: &RootBlocker) -> Detection {
+fn idle_holder(view: &LiveView<'_>, holder: &RootBlocker) -> Detection {
     let pid = holder.pid.unwrap_or(0);
-    let limit = locks::limit_idle_transactions(holder);
+    let limit = locks::limit_idle_transactions(view, holder);
+    let limit = locks::words_of_limit(limit.as_deref());
     let strong = holder
         .holds
         .as_ref()

@@ -6,6 +6,7 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 use super::detection::Detection;
 use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::names;
+use super::session_settings::SettingSessions;
 use super::signature::OperatorSignature;
 use super::sql_text;
 
@@ -151,9 +152,10 @@ fn temp_spill(view: &LiveView<'_>) -> Vec<Detection> {
             detection.urgent(5)
         };
         let bytes = per_call.or_else(|| largest_file(view));
-        let user = load.user().map(names::identifier);
-        let set = |setting: &str| names::setting_of(user.as_deref(), setting);
-        found.push(with_work_mem(view, detection, bytes, set));
+        let mut scope = load.scope();
+        // Without a user, the session that runs it can set it, which concerns nothing else.
+        scope.database = scope.user.and(scope.database);
+        found.push(with_work_mem(view, detection, bytes, scope));
     }
     if found.is_empty() {
         found.extend(spilling_databases(view));
@@ -198,9 +200,14 @@ fn spilling_databases(view: &LiveView<'_>) -> Vec<Detection> {
                     "which statement writes them is unknown; pg_stat_statements and log_temp_files \
                      show it",
                 );
-            with_work_mem(view, detection, Some(bytes), |setting| {
-                format!("alter database {name} set {setting}")
-            })
+            let database = Some(&*database.name);
+            let user = None;
+            with_work_mem(
+                view,
+                detection,
+                Some(bytes),
+                SettingSessions { user, database },
+            )
         })
         .collect()
 }
@@ -209,9 +216,9 @@ fn with_work_mem(
     view: &LiveView<'_>,
     detection: Detection,
     bytes: Option<f64>,
-    set: impl Fn(&str) -> String,
+    scope: SettingSessions<'_>,
 ) -> Detection {
-    let now = view.setting("work_mem").and_then(names::bytes);
+    let now = scope.value(view, "work_mem").and_then(names::bytes);
     let wanted = bytes.map(|it| it * MEMORY_PER_BYTE);
     let wanted = wanted.unwrap_or(0.0).max(2.0 * now.unwrap_or(4_194_304.0));
     let detection = detection.with(now, |it, bytes| {
@@ -223,7 +230,7 @@ fn with_work_mem(
              LIMIT. It would take more memory than is advisable for one statement.",
         );
     }
-    let sql = set(&format!("work_mem = '{}'", names::memory(wanted)));
+    let sql = scope.command(view, "work_mem", &format!("'{}'", names::memory(wanted)));
     let risk = format!(
         "{} Each sort and hash of each session and parallel worker may take this much memory; if memory runs \
          out, the kernel's OOM killer may end a backend, and all sessions are disconnected.",
@@ -269,11 +276,11 @@ fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
             );
         let skewed =
             "A generic plan does not know the values: with skewed data it may be much slower.";
-        let user = load.user().filter(|_| view.major >= 12);
-        found.push(match user {
-            Some(user) => {
-                let setting = "plan_cache_mode = force_generic_plan";
-                let sql = names::setting_of(Some(&names::identifier(user)), setting);
+        let scope = load.scope();
+        let scope = (view.major >= 12 && scope.user.is_some()).then_some(scope);
+        found.push(match scope {
+            Some(scope) => {
+                let sql = scope.command(view, "plan_cache_mode", "force_generic_plan");
                 let risk = format!("{} {skewed}", names::reach_of(&sql));
                 detection.sql(sql).risk(risk)
             }

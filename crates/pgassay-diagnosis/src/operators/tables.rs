@@ -159,23 +159,36 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
             .with(table.vacuumed_ago_us, |it, us| {
                 it.counter("time since the last vacuum", us, FactUnit::Micros)
             });
-        let detection = if is_throttled {
-            let throttled = detection
-                .state("a vacuum of it ran throughout the window")
-                .fix(
-                    "Let its vacuum work faster: it pauses whenever its cost reaches \
+        let detection = vacuum_sooner(view, table, detection, is_throttled);
+        found.push(detection.risk("Vacuums of the table read and write more per second."));
+    }
+    found
+}
+
+/// Adds the fix of a table that is vacuumed too late, or too slowly.
+fn vacuum_sooner(
+    view: &LiveView<'_>,
+    table: &TableActivity,
+    detection: Detection,
+    is_throttled: bool,
+) -> Detection {
+    if is_throttled {
+        let throttled = detection
+            .state("a vacuum of it ran throughout the window")
+            .fix(
+                "Let its vacuum work faster: it pauses whenever its cost reaches \
                      autovacuum_vacuum_cost_limit. Begin earlier with a lower scale factor.",
-                );
-            if has_pauses(view) {
-                throttled.sql(format!(
-                    "{} -- after this vacuum has finished: ALTER TABLE cancels an autovacuum",
-                    names::set_storage(&table.relation, "autovacuum_vacuum_cost_delay = 0")
-                ))
-            } else {
-                throttled
-            }
+            );
+        if has_pauses(view) {
+            throttled.sql(format!(
+                "{} -- after this vacuum has finished: ALTER TABLE cancels an autovacuum",
+                names::set_storage(&table.relation, "autovacuum_vacuum_cost_delay = 0")
+            ))
         } else {
-            let late = detection
+            throttled
+        }
+    } else {
+        let late = detection
                 .sampled(
                     "vacuums that ran on other tables",
                     vacuums(view),
@@ -189,18 +202,15 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
                     "Vacuum it now with VACUUM, and more often with a lower scale factor, unless it has a \
                      lower one already. Raise autovacuum_max_workers if all of them are busy.",
                 );
-            if table.vacuum_threshold > lower_threshold(view, table) {
-                late.sql(names::set_storage(
-                    &table.relation,
-                    &format!("autovacuum_vacuum_scale_factor = {LOWER_SCALE_FACTOR}"),
-                ))
-            } else {
-                late
-            }
-        };
-        found.push(detection.risk("Vacuums of the table read and write more per second."));
+        if table.vacuum_threshold > lower_threshold(view, table) {
+            late.sql(names::set_storage(
+                &table.relation,
+                &format!("autovacuum_vacuum_scale_factor = {LOWER_SCALE_FACTOR}"),
+            ))
+        } else {
+            late
+        }
     }
-    found
 }
 
 /// Time in the window in which the table was vacuumed; one that went on beyond the window counts from

@@ -9,8 +9,6 @@ use pgassay_record::remedy::RemedyVariant;
 use crate::evaluation::{Evaluation, Signature};
 use crate::evidence::Evidence;
 
-use super::larger;
-
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
         id: "hot-row",
@@ -227,7 +225,7 @@ fn lock_manager(e: &Evidence) -> Evaluation {
         )
         .remedy(remedy)
         .variant(if by_setting {
-            larger(e, "max_locks_per_transaction", "1024")
+            e.larger("max_locks_per_transaction", "1024")
         } else {
             e.until(17).then(|| RemedyVariant::version("18"))
         })
@@ -337,7 +335,7 @@ fn subtransactions(e: &Evidence) -> Evaluation {
         )
         .variant(
             e.since(17)
-                .then(|| larger(e, "subtransaction_buffers", "8MB"))
+                .then(|| e.larger("subtransaction_buffers", "8MB"))
                 .flatten(),
         )
 }

@@ -9,8 +9,6 @@ use pgassay_record::remedy::RemedyVariant;
 use crate::evaluation::{Evaluation, Signature};
 use crate::evidence::Evidence;
 
-use super::larger;
-
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
         id: "commit-sync",
@@ -161,7 +159,7 @@ fn wal_buffers(e: &Evidence) -> Evaluation {
             "Raise wal_buffers: a backend that finds the WAL buffers full must write WAL itself \
              before it can continue. The default is 1/32 of shared_buffers, at most 16 MB.",
         )
-        .variant(larger(e, "wal_buffers", "64MB"))
+        .variant(e.larger("wal_buffers", "64MB"))
 }
 
 fn synchronous_replication(e: &Evidence) -> Evaluation {

@@ -245,3 +245,45 @@ fn a_lost_connection_is_said_and_ends_nothing() {
     assert!(names.contains(&"catalog connection"), "{names:?}");
     server.stop().expect("the server stops");
 }
+
+#[test]
+fn values_set_for_roles_and_databases_are_read() {
+    on_each(&VERSIONS, start, |version, server| {
+        let mut connection = server.connect().expect("a connection");
+        for sql in [
+            "create role \"we,ird\" login",
+            "create database shop",
+            "alter role \"we,ird\" in database shop set work_mem = '32MB'",
+            "alter role \"we,ird\" set work_mem = 65536",
+            "alter database shop set synchronous_commit = off",
+            "alter role all set idle_in_transaction_session_timeout = 5000",
+            "alter database shop set enable_seqscan = off",
+        ] {
+            execute(&mut connection, sql);
+        }
+        let catalog = open(server).finish().catalog.expect("a catalog");
+        let found = catalog.role_settings.iter().map(|it| {
+            let (role, database) = (it.role.as_deref(), it.database.as_deref());
+            (
+                role.unwrap_or("all"),
+                database.unwrap_or("all"),
+                &*it.name,
+                &*it.value,
+            )
+        });
+        let mut found: Vec<_> = found.collect();
+        found.sort_unstable();
+        let expected = [
+            (
+                "all",
+                "all",
+                "idle_in_transaction_session_timeout",
+                "5000ms",
+            ),
+            ("all", "shop", "synchronous_commit", "off"),
+            ("we,ird", "all", "work_mem", "65536kB"),
+            ("we,ird", "shop", "work_mem", "32MB"),
+        ];
+        assert_eq!(found, expected, "{version}");
+    });
+}

@@ -62,6 +62,24 @@ pub struct CatalogActivity {
     pub checkpoints: Option<CheckpointActivity>,
     /// Settings that findings refer to: name and value with its unit.
     pub settings: Vec<(String, String)>,
+    /// Settings that findings refer to and that some sessions start with instead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub role_settings: Vec<RoleSetting>,
+}
+
+/// A value that ALTER ROLE or ALTER DATABASE has set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RoleSetting {
+    /// Its role; `None` for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// Its database; `None` for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub database: Option<String>,
+    /// The setting.
+    pub name: String,
+    /// The value as it was written, with its unit.
+    pub value: String,
 }
 
 /// One table.

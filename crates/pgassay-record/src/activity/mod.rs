@@ -20,7 +20,7 @@ pub use blocking::{
 };
 pub use catalog::{
     CatalogActivity, CheckpointActivity, ConnectionUse, DatabaseActivity, DatabaseAge,
-    HorizonHolder, HorizonKind, IndexActivity, RelationName, SlotState, TableActivity,
+    HorizonHolder, HorizonKind, IndexActivity, RelationName, RoleSetting, SlotState, TableActivity,
     UncoveredForeignKey,
 };
 pub use load::{LoadBy, LoadRow};

@@ -1,6 +1,6 @@
 //! Servers whose statements, commits or checkpoints cost more than they must.
 
-use pgassay_record::activity::{CheckpointActivity, StatementCounters};
+use pgassay_record::activity::{CheckpointActivity, RoleSetting, StatementCounters};
 use pgassay_record::finding::Confidence;
 
 use super::build::{ExampleServer, PLAIN, calls};
@@ -381,4 +381,32 @@ fn no_suggested_setting_is_below_the_present_one() {
         [delay("30s"), delay("5min"), delay("1h"), delay("-1")],
         [true, false, false, false]
     );
+}
+
+#[test]
+fn a_setting_of_a_role_in_a_database_is_changed_where_it_is_set() {
+    let sql = |role: Option<&str>, database: Option<&str>, value: &str| {
+        let setting = RoleSetting {
+            role: role.map(str::to_owned),
+            database: database.map(str::to_owned),
+            name: "work_mem".to_owned(),
+            value: value.to_owned(),
+        };
+        let server = sorted(1.0, 1).catalog(|it| it.role_settings.push(setting));
+        let found = super::of_id("temp-spill", &server.activity);
+        found[0].fix_sql.clone().expect("a statement")
+    };
+    let (web, shop) = (Some("web"), Some("shop"));
+    let in_database = "alter role web in database shop set work_mem = '64MB'";
+    assert_eq!(sql(web, shop, "32MB"), in_database);
+    // The value of the role comes before the one of the database, which comes before the server's.
+    let of_role = "alter role web set work_mem = '64MB'";
+    assert_eq!(sql(web, None, "32MB"), of_role);
+    assert_eq!(sql(None, shop, "32MB"), of_role);
+    assert_eq!(sql(None, None, "32MB"), of_role);
+    let others = [(Some("other"), None), (web, Some("other"))];
+    for (role, database) in others {
+        let of_server = "alter role web set work_mem = '8MB'";
+        assert_eq!(sql(role, database, "32MB"), of_server);
+    }
 }

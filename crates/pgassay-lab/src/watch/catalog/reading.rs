@@ -11,7 +11,7 @@ use super::foreign_keys::uncovered_foreign_keys;
 use super::horizon::horizon;
 use super::indexes::{IndexReading, indexes};
 use super::reader::CatalogReader;
-use super::settings::ServerSettings;
+use super::settings::{ServerSettings, role_settings};
 use super::slots::{slots, standbys};
 use super::statements::StatementReading;
 use super::tables::{TableReading, chosen, tables};
@@ -124,6 +124,7 @@ impl CatalogReading {
             connections: connections(reader, &settings, then.clock_us),
             checkpoints: checkpoints.map(|(now, then)| now.since(then)),
             settings: settings.listed(),
+            role_settings: role_settings(reader),
         }
     }
 }

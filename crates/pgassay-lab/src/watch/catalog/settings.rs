@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use pgassay_record::activity::RoleSetting;
+
 use super::reader::CatalogReader;
+use super::row::CatalogRow;
 use super::tables::StorageParameters;
 
 /// Settings in the result, in this order, if the server has them.
@@ -57,6 +60,43 @@ const LISTED: [&str; 49] = [
     "wal_buffers",
     "work_mem",
 ];
+
+/// Settings of sessions that findings suggest to change, with the unit of a plain number.
+const OF_SESSIONS: [(&str, &str); 4] = [
+    ("idle_in_transaction_session_timeout", "ms"),
+    ("plan_cache_mode", ""),
+    ("synchronous_commit", ""),
+    ("work_mem", "kB"),
+];
+/// Values of roles and databases that are read.
+const ROLE_SETTINGS_MAX: usize = 1000;
+
+/// What ALTER ROLE and ALTER DATABASE have set: our own session does not start with it.
+pub(super) fn role_settings(reader: &mut CatalogReader) -> Vec<RoleSetting> {
+    let names = OF_SESSIONS.map(|(name, _)| name).join(",");
+    let sql = format!(
+        "select r.rolname, d.datname, split_part(c.item, '=', 1), \
+           substr(c.item, strpos(c.item, '=') + 1) \
+         from pg_db_role_setting s cross join unnest(s.setconfig) c (item) \
+           left join pg_roles r on r.oid = s.setrole left join pg_database d on d.oid = s.setdatabase \
+         where split_part(c.item, '=', 1) = any ('{{{names}}}'::text[]) \
+           and (s.setrole = 0 or r.oid is not null) and (s.setdatabase = 0 or d.oid is not null) \
+         order by 1, 2, 3 limit {ROLE_SETTINGS_MAX}"
+    );
+    let rows = reader.rows("settings of roles", &sql).unwrap_or_default();
+    let setting = |row: &CatalogRow| {
+        let (name, value) = (row.text(2), row.text(3));
+        let unit = OF_SESSIONS.iter().find(|it| it.0 == name);
+        let unit = unit.filter(|_| value.chars().all(|c| c.is_ascii_digit()));
+        RoleSetting {
+            role: row.get(0).map(str::to_owned),
+            database: row.get(1).map(str::to_owned),
+            name,
+            value: value + unit.map_or("", |it| it.1),
+        }
+    };
+    rows.iter().map(setting).collect()
+}
 
 /// Settings by name.
 #[derive(Debug, Default)]
