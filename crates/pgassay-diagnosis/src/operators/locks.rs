@@ -8,11 +8,12 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 use super::detection::Detection;
 use super::live_view::{LiveView, statement_name};
 use super::names;
+use super::recovery_locks;
 use super::signature::OperatorSignature;
 use super::wait_meanings::{MEANINGS, WaitMeaning};
 
 /// A blocker that has been there for less is over before anyone can end it.
-const ACTIONABLE_US: f64 = 1e6;
+pub(super) const ACTIONABLE_US: f64 = 1e6;
 /// A session that has waited this long is worth a finding on a server of any size, on which it may be
 /// a small share of the load.
 const LONG_WAIT_US: f64 = 10e6;
@@ -79,7 +80,7 @@ pub(super) fn is_idle_in_transaction(state: &str) -> bool {
 }
 
 /// The longest wait of the sessions behind a root.
-fn longest_us(episode: &BlockingEpisode) -> f64 {
+pub(super) fn longest_us(episode: &BlockingEpisode) -> f64 {
     let waits = episode.blocked.iter().map(|it| it.waited_us);
     waits.fold(0.0, f64::max)
 }
@@ -96,12 +97,7 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
         }
     };
     let detection = Detection::of(kind, name).fingerprint(root.fingerprint.as_deref());
-    // A long wait counts also if it is a small share of the load.
-    let detection = if longest_us(episode) < LONG_WAIT_US || waiting >= view.noticeable() {
-        detection.saved(waiting)
-    } else {
-        detection.urgent(8)
-    };
+    let detection = weighed(view, episode, detection);
     let first = episode.blocked.first();
     detection
         .load("sessions waiting for it, on average", waiting)
@@ -133,6 +129,20 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
         .figure("longest wait", longest_us(episode), FactUnit::Micros)
 }
 
+/// With what all wait for it; a long wait counts also if it is a small share of the load.
+pub(super) fn weighed(
+    view: &LiveView<'_>,
+    episode: &BlockingEpisode,
+    detection: Detection,
+) -> Detection {
+    let waiting = episode.waited_us / view.activity.window_us.max(f64::MIN_POSITIVE);
+    if longest_us(episode) < LONG_WAIT_US || waiting >= view.noticeable() {
+        detection.saved(waiting)
+    } else {
+        detection.urgent(8)
+    }
+}
+
 /// `user app (psql, 10.0.0.7)`.
 pub(super) fn origin(root: &RootBlocker) -> String {
     let of: Vec<&str> = [&root.application, &root.client]
@@ -149,7 +159,7 @@ pub(super) fn origin(root: &RootBlocker) -> String {
 }
 
 /// Whose episodes are long enough to act on, and cost something.
-fn weighty<'a>(view: &LiveView<'a>) -> impl Iterator<Item = &'a BlockingEpisode> {
+pub(super) fn weighty<'a>(view: &LiveView<'a>) -> impl Iterator<Item = &'a BlockingEpisode> {
     view.activity
         .blocking
         .iter()
@@ -214,11 +224,13 @@ pub(super) fn limit_idle_transactions(root: &RootBlocker) -> String {
 fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
     let is_long = |it: &&BlockingEpisode| {
         let root = &it.root;
-        // An autovacuum worker that does not prevent wraparound yields by itself.
+        // An autovacuum worker that does not prevent wraparound yields by itself, and recovery cannot be
+        // ended.
         root.gid.is_none()
             && !root.prevents_wraparound
+            && !root.gives_way()
+            && !root.is_recovery()
             && !is_idle_in_transaction(&root.state)
-            && root.state != "autovacuum worker"
             && root.transaction_age_us.unwrap_or(root.state_age_us) >= ACTIONABLE_US
             && root.transaction_age_us.unwrap_or(root.state_age_us) >= 0.5 * longest_us(it)
     };
@@ -313,7 +325,8 @@ fn behind(episode: &BlockingEpisode, pid: u32) -> Vec<&BlockedSession> {
 
 fn ddl_queue(view: &LiveView<'_>) -> Vec<Detection> {
     let mut found = Vec::new();
-    for episode in weighty(view) {
+    // The command gets its lock from an autovacuum that gives way.
+    for episode in weighty(view).filter(|it| !it.root.gives_way()) {
         let whole_us: f64 = episode.blocked.iter().map(|it| it.waited_us).sum();
         let queued = episode
             .blocked
@@ -352,22 +365,33 @@ fn queue_behind(
     };
     let root = match (&episode.root.gid, episode.root.pid) {
         (Some(gid), _) => format!("prepared transaction {gid}"),
+        (None, Some(pid)) if episode.root.is_recovery() => recovery_locks::process(pid),
         (None, Some(pid)) => format!("session {pid}, {}", episode.root.state),
         (None, None) => episode.root.state.clone(),
+    };
+    let waiter = if ddl.is_recovery {
+        recovery_locks::process(ddl.pid)
+    } else {
+        format!("session {}", ddl.pid)
     };
     let detection = detection
         .fingerprint(ddl.fingerprint.as_deref())
         .load("average sessions that wait behind it", waited)
-        .figure("most sessions behind it at once", behind as f64, FactUnit::Count)
-        .state(format!(
-            "session {} waits for {}",
-            ddl.pid, ddl.waits_for.mode
-        ))
+        .figure(
+            "most sessions behind it at once",
+            behind as f64,
+            FactUnit::Count,
+        )
+        .state(format!("{waiter} waits for {}", ddl.waits_for.mode))
         .figure("its wait", ddl.waited_us, FactUnit::Micros)
         .state(format!("it waits for {root}"))
         .with(ddl.statement.as_ref(), |it, statement| {
             it.context(format!("its statement: {statement}"))
-        })
+        });
+    if ddl.is_recovery {
+        return recovery_locks::queue_fix(detection);
+    }
+    let detection = detection
         .fix(
             "Cancel the command, and repeat it with a short lock_timeout (set lock_timeout = '2s') \
              until it gets its lock. All that come after a waiting command queue behind it, even if \

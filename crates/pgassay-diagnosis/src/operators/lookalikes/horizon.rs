@@ -108,3 +108,12 @@ fn wraparound_of_a_database_is_not_blamed_on_a_snapshot_of_another_one() {
     assert!(found.iter().any(|it| of_its(&it)), "{found:#?}");
     assert_eq!(states(server), [""; 0]);
 }
+
+#[test]
+fn an_autovacuum_that_holds_the_horizon_is_not_to_be_ended() {
+    let detail = "autovacuum worker, active: autovacuum: ANALYZE public.orders";
+    let server = kept_back(horizon(HorizonKind::Session, "4711", detail), 20e6);
+    let found = of_id("horizon-session", &server.activity);
+    assert_eq!(names(&found), ["4711"]);
+    assert_eq!(found[0].fix_sql, None, "{found:?}");
+}

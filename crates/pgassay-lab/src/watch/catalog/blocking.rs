@@ -177,7 +177,12 @@ impl BlockingWatch {
             .iter()
             .filter_map(|it| it.waits_for.relation.clone())
             .collect();
-        let root = self.root(reading, tree.root, &awaited);
+        let mut root = self.root(reading, tree.root, &awaited);
+        if root.is_recovery() {
+            // The server does not say since when; at least for as long as others wait.
+            let waits = blocked.iter().map(|it| it.waited_us);
+            root.state_age_us = waits.fold(0.0, f64::max);
+        }
         let session = reading.sessions.get(&tree.root.pid());
         let key = (tree.root, session.and_then(|it| it.transaction_started_us));
         let ended_by = ended_by(reader, reading, tree.root, &root);
@@ -281,6 +286,7 @@ impl BlockingWatch {
             pid,
             blocked_by: place.blocked_by.pid(),
             depth: place.depth,
+            is_recovery: session.is_recovery(),
             user: session.user,
             application: session.application,
             statement: text.statement,
@@ -308,6 +314,13 @@ fn ended_by(
             return "-- let it finish: it prevents wraparound, and begins again if it is canceled"
                 .to_owned();
         }
+        LockOwner::Session(_) if root.gives_way() => {
+            return "-- an autovacuum gives way by itself after deadlock_timeout".to_owned();
+        }
+        LockOwner::Session(_) if root.is_recovery() => {
+            return "-- end the transaction on the primary that holds the lock: recovery cannot be canceled"
+                .to_owned();
+        }
         LockOwner::Session(pid) if root.state.starts_with("idle") => {
             return format!("select pg_terminate_backend({pid});");
         }
@@ -330,6 +343,13 @@ fn ended_by(
 
 /// `state`, or what the process is.
 fn state(session: &LockSession) -> String {
+    if session.is_recovery() {
+        return RootBlocker::RECOVERY.to_owned();
+    }
+    // Its state is `active` for as long as it works.
+    if session.backend_type == RootBlocker::AUTOVACUUM {
+        return session.backend_type.clone();
+    }
     let known = [&session.state, &session.backend_type];
     let known = known.into_iter().find(|it| !it.is_empty());
     known.map_or_else(|| "unknown".to_owned(), Clone::clone)
