@@ -50,7 +50,7 @@ fn an_older_snapshot_of_another_database_does_not_excuse_the_one_of_this_databas
 }
 
 #[test]
-fn a_snapshot_of_another_database_is_not_blamed_for_dead_rows_here() {
+fn a_snapshot_of_another_database_does_not_explain_dead_rows_here() {
     for kind in [HorizonKind::Session, HorizonKind::PreparedTransaction] {
         let server = kept_back(elsewhere(horizon(kind, "4711", "")), 20e6);
         assert_eq!(of_id("horizon-session", &server.activity), []);
@@ -59,7 +59,7 @@ fn a_snapshot_of_another_database_is_not_blamed_for_dead_rows_here() {
 }
 
 #[test]
-fn dead_rows_are_not_blamed_on_a_snapshot_of_another_database() {
+fn dead_rows_are_reported_despite_a_snapshot_of_another_database() {
     let late = || ExampleServer::new().table(dead(600_000.0, 100.0));
     assert_eq!(of_id("dead-rows", &late().activity).len(), 1);
     let long = |holder| HorizonHolder {
@@ -81,7 +81,7 @@ fn dead_rows_are_not_blamed_on_a_snapshot_of_another_database() {
 }
 
 #[test]
-fn wraparound_of_a_database_is_not_blamed_on_a_snapshot_of_another_one() {
+fn wraparound_does_not_name_a_snapshot_of_another_database() {
     let old = |holder| HorizonHolder {
         age: 290_000_000,
         ..holder
@@ -90,8 +90,8 @@ fn wraparound_of_a_database_is_not_blamed_on_a_snapshot_of_another_one() {
     let states = |server: ExampleServer| {
         let found = of_id("wraparound", &server.activity);
         let facts = found[0].evidence.iter();
-        let blamed = facts.filter(|it| it.what.contains("prevents freezing"));
-        blamed.map(|it| it.what.clone()).collect::<Vec<_>>()
+        let causes = facts.filter(|it| it.what.contains("prevents freezing"));
+        causes.map(|it| it.what.clone()).collect::<Vec<_>>()
     };
     let aged = || aged(300e6);
     assert_eq!(
