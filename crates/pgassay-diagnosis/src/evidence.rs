@@ -8,7 +8,6 @@ use pgassay_account::ledger::{Divider, Ledger, Nature, Part, Row};
 use pgassay_model::study::Protocol;
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_record::observation::Observation;
-use pgassay_record::remedy::RemedyVariant;
 use pgassay_record::run::Run;
 
 use super::stacks::Stacks;
@@ -264,19 +263,6 @@ impl Evidence {
     /// A setting made by the study.
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
-    }
-
-    /// Whether the study does not set a setting to at least this size already: a fix must not lower it.
-    pub fn is_less(&self, name: &str, value: &str) -> bool {
-        let (now, new) = (self.setting(name), crate::setting_value::bytes(value));
-        let now = now.and_then(crate::setting_value::bytes);
-        now.zip(new).is_none_or(|(now, new)| now < new)
-    }
-
-    /// A server with a larger value of a setting, unless the study has set it to as much already.
-    pub fn larger(&self, name: &str, value: &str) -> Option<RemedyVariant> {
-        self.is_less(name, value)
-            .then(|| RemedyVariant::settings(&[(name, value)]))
     }
 
     /// A boolean setting made by the study; `None` if the study does not set it.

@@ -43,7 +43,6 @@ mod operators;
 #[cfg(test)]
 mod regressions;
 mod remedy_trial;
-mod setting_value;
 mod side;
 mod signatures;
 mod stacks;

@@ -322,24 +322,3 @@ fn findings_of_older_versions_load() {
     let finding: Finding = serde_json::from_str(old).expect("it opens");
     assert!(!finding.queueing && finding.fix_result.is_none() && !finding.evidence[0].context);
 }
-
-#[test]
-fn no_fix_that_is_tried_lowers_a_setting() {
-    let spilled = |work_mem: &str| {
-        let counters = [
-            ("pg_stat_database.temp_bytes", 1e6),
-            ("pg_stat_database.temp_files", 1.0),
-        ];
-        let mut evidence = load(&[("BufFileWrite", 30)], &[], &counters);
-        evidence
-            .settings
-            .insert("work_mem".to_owned(), work_mem.to_owned());
-        let found = findings_of_point(&evidence, (None, None));
-        let found = found.into_iter().find(|it| it.id == "temporary-files");
-        !found.expect("it is found").fix_variants.is_empty()
-    };
-    assert_eq!(
-        [spilled("4MB"), spilled("64MB"), spilled("1GB")],
-        [true, false, false]
-    );
-}

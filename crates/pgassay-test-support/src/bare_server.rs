@@ -40,43 +40,56 @@ impl BareServer {
         Self::start_at(hba, "127.0.0.1", free_port(), files)
     }
 
-    /// Starts a primary and a standby of this version (12 or later), both listening on 127.0.0.1. Nothing is
+    /// Starts a primary and a standby of this version, both listening on 127.0.0.1. Nothing is
     /// replicated: the standby is a copy that waits forever.
     pub fn pair(version: &str) -> Option<(Self, Self)> {
-        let (primary, standby, bin) = Self::copies(version)?;
+        let bin = servers::installation(version)?.bin_dir;
+        let hba = "local all all trust\nhost all all 127.0.0.1/32 trust\n";
+        let primary = initialized(&bin, hba, &[]);
+        let standby = copied(&primary);
+        let data = standby.path().join("data");
+        give(Path::new("/dev/null"), &data.join("standby.signal"));
         let start = |directory| Self::run(&bin, directory, "127.0.0.1", free_port());
         Some((start(primary), start(standby)))
     }
 
-    /// The same, with a standby that receives the primary's WAL, without a slot and without feedback.
-    pub fn replicated_pair(version: &str) -> Option<(Self, Self)> {
-        let (primary, standby, bin) = Self::copies(version)?;
-        let start = |directory| Self::run(&bin, directory, "127.0.0.1", free_port());
-        let primary = start(primary);
-        let auto = standby.path().join("data/postgresql.auto.conf");
-        let conninfo = format!(
-            "primary_conninfo = 'host=127.0.0.1 port={} user=tester application_name=replica'\n",
-            primary.port
-        );
-        std::fs::write(&auto, conninfo).unwrap();
-        Some((primary, start(standby)))
-    }
-
-    /// The directories of a primary and its copy, and that of the programs.
-    fn copies(version: &str) -> Option<(tempfile::TempDir, tempfile::TempDir, PathBuf)> {
+    /// Starts a primary and a standby of this version that streams from it.
+    pub fn streaming_pair(version: &str) -> Option<(Self, Self)> {
         let bin = servers::installation(version)?.bin_dir;
-        let hba = "local all all trust\nhost all,replication all 127.0.0.1/32 trust\n";
+        let hba = "local all all trust\nlocal replication all trust\n";
         let primary = initialized(&bin, hba, &[]);
-        let standby = empty_directory();
-        let copied = Command::new("cp")
-            .arg("-a")
-            .arg(primary.path().join("data"))
-            .arg(standby.path())
-            .status();
-        assert!(copied.unwrap().success());
+        // The defaults of version 9.6 do not replicate.
+        let settings = "wal_level = replica\nmax_wal_senders = 5\nhot_standby = on\n";
+        let data = primary.path().join("data");
+        append(&data.join("postgresql.conf"), settings);
+        // The cluster's first checkpoint has the defaults.
+        let shut_down = command(&bin, "postgres")
+            .args(["--single", "-D"])
+            .arg(&data)
+            .arg("postgres")
+            .stdin(Stdio::null())
+            .output();
+        assert!(shut_down.unwrap().status.success());
+        // The programs of a version lack pg_basebackup: the standby begins as the same new cluster.
+        let standby = copied(&primary);
+        let primary = Self::run(&bin, primary, "", PORT);
         let data = standby.path().join("data");
-        give(Path::new("/dev/null"), &data.join("standby.signal"));
-        Some((primary, standby, bin))
+        let source = primary.socket_directory();
+        let source = format!(
+            "primary_conninfo = 'host={} user=tester'\n",
+            source.display()
+        );
+        // 12: a file marks a standby, and its settings are those of the server.
+        if matches!(version, "9.6" | "10" | "11") {
+            let recovery = standby.path().join("recovery.conf");
+            std::fs::write(&recovery, format!("standby_mode = on\n{source}")).unwrap();
+            give(&recovery, &data.join("recovery.conf"));
+        } else {
+            append(&data.join("postgresql.conf"), &source);
+            give(Path::new("/dev/null"), &data.join("standby.signal"));
+        }
+        let standby = Self::run(&bin, standby, "", PORT);
+        Some((primary, standby))
     }
 
     fn start_at(hba: &str, listen: &str, port: u16, files: &[PathBuf]) -> Option<Self> {
@@ -259,6 +272,23 @@ fn initialized(bin: &Path, hba: &str, files: &[PathBuf]) -> tempfile::TempDir {
     }
     std::fs::write(data.join("postgresql.conf"), conf).unwrap();
     directory
+}
+
+/// A copy of a cluster that does not run.
+fn copied(cluster: &tempfile::TempDir) -> tempfile::TempDir {
+    let copy = empty_directory();
+    let copied = Command::new("cp")
+        .arg("-a")
+        .arg(cluster.path().join("data"))
+        .arg(copy.path())
+        .status();
+    assert!(copied.unwrap().success());
+    copy
+}
+
+fn append(file: &Path, text: &str) {
+    let before = std::fs::read_to_string(file).unwrap();
+    std::fs::write(file, before + text).unwrap();
 }
 
 /// Copies a file and makes the server's user its owner.

@@ -6,7 +6,7 @@
 //! Sessions and prepared transactions count only for tables of their database, slots and standbys for all
 //! (PostgreSQL's `src/backend/storage/ipc/procarray.c`: `ComputeXidHorizons`, before 14 `GetOldestXmin`).
 
-use pgassay_record::activity::{HorizonHolder, HorizonKind, TableActivity};
+use pgassay_record::activity::{HorizonHolder, HorizonKind, RootBlocker, TableActivity};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
@@ -196,8 +196,17 @@ fn session(view: &LiveView<'_>) -> Vec<Detection> {
         .map(|it| {
             let holder = by_name(it.name());
             let is_idle = holder.is_some_and(|it| it.detail.contains("idle in transaction"));
+            let is_autovacuum =
+                holder.is_some_and(|it| it.detail.starts_with(RootBlocker::AUTOVACUUM));
             let pid = it.name().to_owned();
-            if is_idle {
+            if is_autovacuum {
+                it.fix(
+                    "Let it end: an autovacuum that analyzes a large table keeps its snapshot until it is \
+                     done, and would begin again if it were canceled. Lower the statistics target of \
+                     columns that do not need it, or partition the table.",
+                )
+                .risk("None.")
+            } else if is_idle {
                 it.fix(
                     "End the session: it is idle in a transaction that holds back the xmin horizon. \
                      Commit before pauses, and set idle_in_transaction_session_timeout.",

@@ -8,12 +8,13 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 use super::detection::Detection;
 use super::live_view::{LiveView, statement_name};
 use super::names;
+use super::recovery_locks;
 use super::session_settings::SettingSessions;
 use super::signature::OperatorSignature;
 use super::wait_meanings::{MEANINGS, WaitMeaning};
 
 /// A blocker that has been there for less is over before anyone can end it.
-const ACTIONABLE_US: f64 = 1e6;
+pub(super) const ACTIONABLE_US: f64 = 1e6;
 /// A session that has waited this long is worth a finding on a server of any size, on which it may be
 /// a small share of the load.
 const LONG_WAIT_US: f64 = 10e6;
@@ -50,12 +51,6 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
         detect: wraparound_vacuum,
     },
     OperatorSignature {
-        id: "recovery-blocks",
-        title: "Recovery holds a lock that sessions of this standby wait for",
-        manual: "High Availability: Handling Query Conflicts",
-        detect: recovery_blocks,
-    },
-    OperatorSignature {
         id: "ddl-queue",
         title: "A command that waits for a strong lock blocks those behind it",
         manual: "Explicit Locking: Table-Level Locks",
@@ -86,7 +81,7 @@ pub(super) fn is_idle_in_transaction(state: &str) -> bool {
 }
 
 /// The longest wait of the sessions behind a root.
-fn longest_us(episode: &BlockingEpisode) -> f64 {
+pub(super) fn longest_us(episode: &BlockingEpisode) -> f64 {
     let waits = episode.blocked.iter().map(|it| it.waited_us);
     waits.fold(0.0, f64::max)
 }
@@ -103,14 +98,8 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
         }
     };
     let detection = Detection::of(kind, name).fingerprint(root.fingerprint.as_deref());
-    // A long wait counts also if it is a small share of the load.
-    let detection = if longest_us(episode) < LONG_WAIT_US || waiting >= view.noticeable() {
-        detection.saved(waiting)
-    } else {
-        detection.urgent(8)
-    };
+    let detection = weighed(view, episode, detection);
     let first = episode.blocked.first();
-    let known_age = (root.state != STARTUP).then_some(root.state_age_us);
     detection
         .load("sessions waiting for it, on average", waiting)
         .figure(
@@ -118,9 +107,11 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
             episode.blocked.len() as f64,
             FactUnit::Count,
         )
-        .with(known_age, |it, age| {
-            it.figure(&format!("{} for", root.state), age, FactUnit::Micros)
-        })
+        .figure(
+            &format!("{} for", root.state),
+            root.state_age_us,
+            FactUnit::Micros,
+        )
         .with(root.transaction_age_us, |it, age| {
             it.figure("age of its transaction", age, FactUnit::Micros)
         })
@@ -139,6 +130,20 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
         .figure("longest wait", longest_us(episode), FactUnit::Micros)
 }
 
+/// With what all wait for it; a long wait counts also if it is a small share of the load.
+pub(super) fn weighed(
+    view: &LiveView<'_>,
+    episode: &BlockingEpisode,
+    detection: Detection,
+) -> Detection {
+    let waiting = episode.waited_us / view.activity.window_us.max(f64::MIN_POSITIVE);
+    if longest_us(episode) < LONG_WAIT_US || waiting >= view.noticeable() {
+        detection.saved(waiting)
+    } else {
+        detection.urgent(8)
+    }
+}
+
 /// `user app (psql, 10.0.0.7)`.
 pub(super) fn origin(root: &RootBlocker) -> String {
     let of: Vec<&str> = [&root.application, &root.client]
@@ -155,7 +160,7 @@ pub(super) fn origin(root: &RootBlocker) -> String {
 }
 
 /// Whose episodes are long enough to act on, and cost something.
-fn weighty<'a>(view: &LiveView<'a>) -> impl Iterator<Item = &'a BlockingEpisode> {
+pub(super) fn weighty<'a>(view: &LiveView<'a>) -> impl Iterator<Item = &'a BlockingEpisode> {
     view.activity
         .blocking
         .iter()
@@ -237,12 +242,13 @@ pub(super) fn words_of_limit(limit: Option<&str>) -> &str {
 fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
     let is_long = |it: &&BlockingEpisode| {
         let root = &it.root;
-        // An autovacuum worker that does not prevent wraparound yields by itself.
+        // An autovacuum worker that does not prevent wraparound yields by itself, and recovery cannot be
+        // ended.
         root.gid.is_none()
             && !root.prevents_wraparound
+            && !root.gives_way()
+            && !root.is_recovery()
             && !is_idle_in_transaction(&root.state)
-            && root.state != "autovacuum worker"
-            && root.state != STARTUP
             && root.transaction_age_us.unwrap_or(root.state_age_us) >= ACTIONABLE_US
             && root.transaction_age_us.unwrap_or(root.state_age_us) >= 0.5 * longest_us(it)
     };
@@ -308,29 +314,6 @@ fn wraparound_vacuum(view: &LiveView<'_>) -> Vec<Detection> {
         .collect()
 }
 
-/// The `backend_type` of the process that replays WAL on a standby.
-const STARTUP: &str = "startup";
-
-/// A standby replays the locks of the primary's transactions, and holds them until it replays their ends.
-fn recovery_blocks(view: &LiveView<'_>) -> Vec<Detection> {
-    let is_long =
-        |it: &&BlockingEpisode| it.root.state == STARTUP && longest_us(it) >= ACTIONABLE_US;
-    let blocked = weighty(view).filter(is_long);
-    blocked
-        .map(|episode| {
-            blocker(view, episode)
-                .state("it is the startup process, which replays the primary's WAL")
-                .fix(
-                    "Find the transaction on the primary that holds this lock (pg_locks there), and end it \
-                     or let it finish: the lock goes when its end is replayed. Recovery itself cannot be \
-                     canceled. Then take such locks on the primary with a short lock_timeout, at the end \
-                     of short transactions.",
-                )
-                .risk("A transaction that is ended on the primary is rolled back.")
-        })
-        .collect()
-}
-
 /// The risk of `pg_cancel_backend`.
 const CANCELED: &str = "The canceled command fails, its transaction is rolled back, and all of that transaction \
                         must be repeated.";
@@ -360,7 +343,8 @@ fn behind(episode: &BlockingEpisode, pid: u32) -> Vec<&BlockedSession> {
 
 fn ddl_queue(view: &LiveView<'_>) -> Vec<Detection> {
     let mut found = Vec::new();
-    for episode in weighty(view) {
+    // The command gets its lock from an autovacuum that gives way.
+    for episode in weighty(view).filter(|it| !it.root.gives_way()) {
         let whole_us: f64 = episode.blocked.iter().map(|it| it.waited_us).sum();
         let queued = episode
             .blocked
@@ -399,22 +383,33 @@ fn queue_behind(
     };
     let root = match (&episode.root.gid, episode.root.pid) {
         (Some(gid), _) => format!("prepared transaction {gid}"),
+        (None, Some(pid)) if episode.root.is_recovery() => recovery_locks::process(pid),
         (None, Some(pid)) => format!("session {pid}, {}", episode.root.state),
         (None, None) => episode.root.state.clone(),
+    };
+    let waiter = if ddl.is_recovery {
+        recovery_locks::process(ddl.pid)
+    } else {
+        format!("session {}", ddl.pid)
     };
     let detection = detection
         .fingerprint(ddl.fingerprint.as_deref())
         .load("average sessions that wait behind it", waited)
-        .figure("most sessions behind it at once", behind as f64, FactUnit::Count)
-        .state(format!(
-            "session {} waits for {}",
-            ddl.pid, ddl.waits_for.mode
-        ))
+        .figure(
+            "most sessions behind it at once",
+            behind as f64,
+            FactUnit::Count,
+        )
+        .state(format!("{waiter} waits for {}", ddl.waits_for.mode))
         .figure("its wait", ddl.waited_us, FactUnit::Micros)
         .state(format!("it waits for {root}"))
         .with(ddl.statement.as_ref(), |it, statement| {
             it.context(format!("its statement: {statement}"))
-        })
+        });
+    if ddl.is_recovery {
+        return recovery_locks::queue_fix(detection);
+    }
+    let detection = detection
         .fix(
             "Cancel the command, and repeat it with a short lock_timeout (set lock_timeout = '2s') \
              until it gets its lock. All that come after a waiting command queue behind it, even if \

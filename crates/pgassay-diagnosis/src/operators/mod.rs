@@ -18,6 +18,7 @@ mod locks;
 mod lookalikes;
 mod missing_index;
 mod names;
+mod recovery_locks;
 mod server;
 mod session_settings;
 mod sessions;
@@ -45,9 +46,10 @@ const FINDINGS_MAX: usize = 10;
 /// Findings about queues on which a blocking session has the same effect as many sessions at one row.
 const LOCK_QUEUES: [&str; 2] = ["relation-lock", "hot-row"];
 /// Findings that name who blocks.
-const BLOCKERS: [&str; 4] = [
+const BLOCKERS: [&str; 5] = [
     "idle-blocker",
     "long-blocker",
+    "recovery-blocks",
     "wraparound-vacuum-blocks",
     "prepared-transaction",
 ];
@@ -56,6 +58,7 @@ const BLOCKERS: [&str; 4] = [
 pub(crate) fn operator_signatures() -> impl Iterator<Item = &'static OperatorSignature> {
     [
         locks::SIGNATURES,
+        recovery_locks::SIGNATURES,
         sessions::SIGNATURES,
         horizon::SIGNATURES,
         slots::SIGNATURES,

@@ -9,6 +9,8 @@ use pgassay_record::remedy::RemedyVariant;
 use crate::evaluation::{Evaluation, Signature};
 use crate::evidence::Evidence;
 
+use super::raising::{BLOCK, raised};
+
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
         id: "hot-row",
@@ -225,7 +227,7 @@ fn lock_manager(e: &Evidence) -> Evaluation {
         )
         .remedy(remedy)
         .variant(if by_setting {
-            e.larger("max_locks_per_transaction", "1024")
+            raised(e, "max_locks_per_transaction", "1024", 1.0)
         } else {
             e.until(17).then(|| RemedyVariant::version("18"))
         })
@@ -333,11 +335,7 @@ fn subtransactions(e: &Evidence) -> Evaluation {
              that sees them must look up parents in pg_subtrans. From PostgreSQL 17 on, raise \
              subtransaction_buffers.",
         )
-        .variant(
-            e.since(17)
-                .then(|| e.larger("subtransaction_buffers", "8MB"))
-                .flatten(),
-        )
+        .variant(raised(e, "subtransaction_buffers", "8MB", BLOCK).filter(|_| e.since(17)))
 }
 
 fn multixacts(e: &Evidence) -> Evaluation {

@@ -3,6 +3,7 @@
 mod client;
 mod locks;
 mod machine;
+mod raising;
 mod statements;
 mod storage;
 mod wal;

@@ -9,6 +9,8 @@ use pgassay_record::remedy::RemedyVariant;
 use crate::evaluation::{Evaluation, Signature};
 use crate::evidence::Evidence;
 
+use super::raising::{BLOCK, MIB, amount};
+
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
         id: "data-reads",
@@ -78,25 +80,12 @@ const READS: [&str; 10] = [
 fn larger_shared_buffers(e: &Evidence) -> Option<RemedyVariant> {
     let now_mb = match e.setting("shared_buffers") {
         None => 128,
-        Some(value) => megabytes(value)?,
+        Some(value) => (amount(value, BLOCK)? / MIB) as u64,
     };
     // Whether to use more than 1 GB is the user's decision.
     let wanted_mb = (now_mb * 4).min(1024);
     let wanted = format!("{wanted_mb}MB");
     (wanted_mb > now_mb).then(|| RemedyVariant::settings(&[("shared_buffers", &wanted)]))
-}
-
-/// Whole megabytes of a size as PostgreSQL writes it; without a unit it is in blocks of 8 kB.
-fn megabytes(value: &str) -> Option<u64> {
-    let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
-    let number: u64 = digits.parse().ok()?;
-    match value[digits.len()..].trim() {
-        "GB" => Some(number * 1024),
-        "MB" => Some(number),
-        "kB" => Some(number / 1024),
-        "" => Some(number / 128),
-        _ => None,
-    }
 }
 
 fn data_reads(e: &Evidence) -> Evaluation {
@@ -228,7 +217,6 @@ fn temporary_files(e: &Evidence) -> Evaluation {
     // Data takes more room in memory than in a file.
     let largest = bytes.unwrap_or(0.0) / files.unwrap_or(1.0).max(1.0);
     let wanted_mb = (largest * 4.0 / 1e6).clamp(64.0, 512.0) as u64;
-    let wanted = format!("{wanted_mb}MB");
     Evaluation::of(us + waited)
         .when(spilled || e.of_cpu(us) >= 0.05 || e.of_response(waited) >= 0.05)
         .bytes("temporary file bytes", bytes)
@@ -240,10 +228,16 @@ fn temporary_files(e: &Evidence) -> Evaluation {
              per plan node and per worker; hash tables may use hash_mem_multiplier times as much \
              (PostgreSQL 13 and later). An index that provides the order avoids the sort.",
         )
-        .variant(
-            e.is_less("work_mem", &wanted)
-                .then(|| RemedyVariant::session(&[("work_mem", &wanted)])),
-        )
+        .variant(larger_work_mem(e, wanted_mb))
+}
+
+/// At least this many megabytes; twice what the study has if that is as much already, up to 1 GB.
+fn larger_work_mem(e: &Evidence, wanted_mb: u64) -> Option<RemedyVariant> {
+    let now = e.setting("work_mem").map(|value| amount(value, 1024.0));
+    let now_mb = now.map_or(Some(4.0), |it| it.map(|bytes| bytes / MIB))?;
+    let wanted_mb = wanted_mb.max((2.0 * now_mb) as u64);
+    let wanted = format!("{wanted_mb}MB");
+    (wanted_mb <= 1024).then(|| RemedyVariant::session(&[("work_mem", &wanted)]))
 }
 
 fn checksums(e: &Evidence) -> Evaluation {
@@ -307,8 +301,17 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_postgresql_writes_them() {
-        let sizes = ["128MB", "1GB", "16384", "65536kB", "many"].map(megabytes);
-        assert_eq!(sizes, [Some(128), Some(1024), Some(128), Some(64), None]);
+        let sizes = ["128MB", "1GB", "16384", "65536kB", "many", "-1"];
+        let sizes = sizes.map(|it| amount(it, BLOCK).map(|bytes| bytes / MIB));
+        let expected = [
+            Some(128.0),
+            Some(1024.0),
+            Some(128.0),
+            Some(64.0),
+            None,
+            None,
+        ];
+        assert_eq!(sizes, expected);
         let with = |value: &str| Evidence {
             settings: [("shared_buffers".to_owned(), value.to_owned())].into(),
             ..Evidence::default()
@@ -316,5 +319,22 @@ mod tests {
         let wanted = larger_shared_buffers(&with("16MB")).unwrap();
         assert_eq!(wanted.name, "shared_buffers=64MB");
         assert_eq!(larger_shared_buffers(&with("2GB")), None);
+    }
+
+    #[test]
+    fn a_fix_never_lowers_work_mem() {
+        let name = |value: &str| {
+            let evidence = Evidence {
+                settings: [("work_mem".to_owned(), value.to_owned())].into(),
+                ..Evidence::default()
+            };
+            larger_work_mem(&evidence, 64).map(|it| it.name)
+        };
+        let unset = larger_work_mem(&Evidence::default(), 64).map(|it| it.name);
+        assert_eq!(unset.as_deref(), Some("work_mem=64MB"));
+        assert_eq!(name("1MB").as_deref(), Some("work_mem=64MB"));
+        assert_eq!(name("65536").as_deref(), Some("work_mem=128MB"));
+        assert_eq!(name("512MB").as_deref(), Some("work_mem=1024MB"));
+        assert_eq!(name("1GB"), None);
     }
 }

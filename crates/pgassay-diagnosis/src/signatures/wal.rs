@@ -9,6 +9,8 @@ use pgassay_record::remedy::RemedyVariant;
 use crate::evaluation::{Evaluation, Signature};
 use crate::evidence::Evidence;
 
+use super::raising::{BLOCK, raised};
+
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
         id: "commit-sync",
@@ -159,7 +161,7 @@ fn wal_buffers(e: &Evidence) -> Evaluation {
             "Raise wal_buffers: a backend that finds the WAL buffers full must write WAL itself \
              before it can continue. The default is 1/32 of shared_buffers, at most 16 MB.",
         )
-        .variant(e.larger("wal_buffers", "64MB"))
+        .variant(raised(e, "wal_buffers", "64MB", BLOCK))
 }
 
 fn synchronous_replication(e: &Evidence) -> Evaluation {

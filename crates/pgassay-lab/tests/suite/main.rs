@@ -4,6 +4,7 @@ mod catalog_blocking;
 mod catalog_common;
 mod catalog_counters;
 mod catalog_indexes;
+mod catalog_processes;
 mod catalog_rights;
 mod catalog_state;
 mod two_stages;

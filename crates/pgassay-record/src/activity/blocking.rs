@@ -41,8 +41,8 @@ pub struct RootBlocker {
     pub application: String,
     /// Client address, or `local`.
     pub client: String,
-    /// `state`, such as `idle in transaction`; `prepared transaction`; or the `backend_type` of a process
-    /// without a state.
+    /// `state`, such as `idle in transaction`; `prepared transaction`; `autovacuum worker`; `recovery`, which
+    /// is the startup process of a standby; or the `backend_type` of another process without a state.
     pub state: String,
     /// Time in this state, in microseconds.
     pub state_age_us: f64,
@@ -61,6 +61,23 @@ pub struct RootBlocker {
     /// It is an autovacuum worker that prevents wraparound, and does not yield to others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub prevents_wraparound: bool,
+}
+
+impl RootBlocker {
+    /// The `state` of a standby's startup process. It holds the locks that it replays.
+    pub const RECOVERY: &str = "recovery";
+    /// The `state` of an autovacuum worker.
+    pub const AUTOVACUUM: &str = "autovacuum worker";
+
+    /// It is a standby's startup process, which no session can cancel or terminate.
+    pub fn is_recovery(&self) -> bool {
+        self.state == Self::RECOVERY
+    }
+
+    /// It is an autovacuum worker that a session which waits for it cancels after `deadlock_timeout`.
+    pub fn gives_way(&self) -> bool {
+        self.state == Self::AUTOVACUUM && !self.prevents_wraparound
+    }
 }
 
 /// A transaction that is idle, or prepared, and holds locks on rows or stronger ones, but does not block
@@ -102,6 +119,9 @@ pub struct BlockedSession {
     /// The statement's fingerprint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
+    /// It is a standby's startup process, which waits to replay a lock of the primary.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_recovery: bool,
     /// What it waits for.
     pub waits_for: LockTarget,
     /// How long it has waited, in microseconds.

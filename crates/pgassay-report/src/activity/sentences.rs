@@ -16,10 +16,11 @@ pub fn wait_name(wait: &ActivityWait) -> String {
     }
 }
 
-/// A root blocker's name: `session 4711`, `prepared transaction 'x'`.
+/// A root blocker's name: `session 4711`, `startup process 4711`, `prepared transaction 'x'`.
 pub fn root_name(root: &RootBlocker) -> String {
     match (root.pid, &root.gid) {
         (_, Some(gid)) => format!("prepared transaction '{gid}'"),
+        (Some(pid), None) if root.is_recovery() => format!("startup process {pid}"),
         (Some(pid), None) => format!("session {pid}"),
         (None, None) => "a session without a PID".to_owned(),
     }

@@ -59,7 +59,7 @@ fn a_snapshot_of_another_database_does_not_explain_dead_rows_here() {
 }
 
 #[test]
-fn dead_rows_are_not_explained_by_a_snapshot_of_another_database() {
+fn dead_rows_are_reported_despite_a_snapshot_of_another_database() {
     let late = || ExampleServer::new().table(dead(600_000.0, 100.0));
     assert_eq!(of_id("dead-rows", &late().activity).len(), 1);
     let long = |holder| HorizonHolder {
@@ -81,7 +81,7 @@ fn dead_rows_are_not_explained_by_a_snapshot_of_another_database() {
 }
 
 #[test]
-fn wraparound_of_a_database_is_not_explained_by_a_snapshot_of_another_one() {
+fn wraparound_does_not_name_a_snapshot_of_another_database() {
     let old = |holder| HorizonHolder {
         age: 290_000_000,
         ..holder
@@ -90,8 +90,8 @@ fn wraparound_of_a_database_is_not_explained_by_a_snapshot_of_another_one() {
     let states = |server: ExampleServer| {
         let found = of_id("wraparound", &server.activity);
         let facts = found[0].evidence.iter();
-        let named = facts.filter(|it| it.what.contains("prevents freezing"));
-        named.map(|it| it.what.clone()).collect::<Vec<_>>()
+        let causes = facts.filter(|it| it.what.contains("prevents freezing"));
+        causes.map(|it| it.what.clone()).collect::<Vec<_>>()
     };
     let aged = || aged(300e6);
     assert_eq!(
@@ -107,4 +107,13 @@ fn wraparound_of_a_database_is_not_explained_by_a_snapshot_of_another_one() {
     };
     assert!(found.iter().any(|it| of_its(&it)), "{found:#?}");
     assert_eq!(states(server), [""; 0]);
+}
+
+#[test]
+fn an_autovacuum_that_holds_the_horizon_is_not_to_be_ended() {
+    let detail = "autovacuum worker, active: autovacuum: ANALYZE public.orders";
+    let server = kept_back(horizon(HorizonKind::Session, "4711", detail), 20e6);
+    let found = of_id("horizon-session", &server.activity);
+    assert_eq!(names(&found), ["4711"]);
+    assert_eq!(found[0].fix_sql, None, "{found:?}");
 }

@@ -7,6 +7,7 @@
 mod build;
 mod catalog;
 mod horizon;
+mod processes;
 mod sessions;
 mod statements;
 
@@ -64,6 +65,7 @@ fn edge(id: &'static str, of: impl Fn(f64) -> ExampleServer, above: f64, below: 
 
 fn cases() -> Vec<LiveCase> {
     let mut all = sessions::cases();
+    all.extend(processes::cases());
     all.extend(catalog::cases());
     all.extend(statements::cases());
     all
@@ -71,6 +73,7 @@ fn cases() -> Vec<LiveCase> {
 
 fn edges() -> Vec<Edge> {
     let mut all = sessions::edges();
+    all.extend(processes::edges());
     all.extend(catalog::edges());
     all.extend(statements::edges());
     all

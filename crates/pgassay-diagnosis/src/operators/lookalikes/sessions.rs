@@ -60,13 +60,6 @@ fn of_blocking() -> Vec<LiveCase> {
             blocking(episode(yields, vec![ddl()])),
         ),
         case(
-            "recovery-blocks",
-            "session 4711",
-            "locks of short transactions on the primary, for which sessions of the standby wait for milliseconds",
-            replaying(6e6),
-            replaying(5000.0),
-        ),
-        case(
             "ddl-queue",
             "table public.orders",
             "a command that waits for a strong lock, with no session behind it",
@@ -80,18 +73,6 @@ fn of_blocking() -> Vec<LiveCase> {
             )),
         ),
     ]
-}
-
-/// A standby on which eight sessions wait this long for a lock that recovery holds.
-fn replaying(waited_us: f64) -> ExampleServer {
-    let readers = (1..=8).map(|pid| queued(pid, 4711, "AccessShareLock", waited_us));
-    let startup = RootBlocker {
-        transaction_age_us: None,
-        statement: None,
-        ..root("startup", 0.0)
-    };
-    let server = blocking(episode(startup, readers.collect()));
-    server.catalog(|it| it.is_standby = true)
 }
 
 const UPDATE: &str = "update branch set balance = balance + $1 where id = $2";
@@ -363,7 +344,6 @@ fn edges_of_blocking() -> Vec<Edge> {
             share(0.06),
             share(0.04),
         ),
-        edge("recovery-blocks", replaying, 1e6, 0.9e6),
         edge("ddl-queue", ddl_waits, share(0.06), share(0.04)),
     ]
 }
@@ -564,21 +544,4 @@ fn an_idle_session_that_holds_an_advisory_lock_is_ended_not_canceled() {
     let sql: Vec<_> = found.iter().flat_map(|it| &it.fix_sql).collect();
     assert_eq!(sql.len(), 1, "{found:?}");
     assert!(sql[0].contains("pg_terminate_backend(4711)"), "{sql:?}");
-}
-
-#[test]
-fn recovery_and_an_ordinary_autovacuum_are_never_to_be_ended() {
-    let found = |server: &ExampleServer| crate::diagnose_activity(&server.activity, Some("18"));
-    let of_recovery = found(&replaying(6e6));
-    let ids: Vec<&str> = of_recovery.iter().map(|it| it.id.as_str()).collect();
-    assert!(ids.contains(&"recovery-blocks"), "{ids:?}");
-    let vacuum = root("autovacuum worker", 60e6);
-    let of_vacuum = found(&blocking(episode(
-        vacuum,
-        vec![queued(20, 4711, "ShareUpdateExclusiveLock", 6e6)],
-    )));
-    for finding in of_recovery.iter().chain(&of_vacuum) {
-        let sql = finding.fix_sql.as_deref().unwrap_or_default();
-        assert!(!sql.contains("4711"), "{finding:?}");
-    }
 }

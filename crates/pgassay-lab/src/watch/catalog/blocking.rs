@@ -11,7 +11,7 @@ use super::lock_mode::strength;
 use super::lock_tree::{LockOwner, LockTree, TreePlace, trees};
 use super::locks::{LockReading, LockSession};
 use super::reader::CatalogReader;
-use super::session_texts::{SessionText, SessionTexts};
+use super::session_texts::SessionTexts;
 
 /// Ended episodes that are kept: those with the longest waits. A busy server has several per second.
 const ENDED_MAX: usize = 200;
@@ -177,7 +177,12 @@ impl BlockingWatch {
             .iter()
             .filter_map(|it| it.waits_for.relation.clone())
             .collect();
-        let root = self.root(reading, tree.root, &awaited);
+        let mut root = self.root(reading, tree.root, &awaited);
+        if root.is_recovery() {
+            // The server does not say since when; at least for as long as others wait.
+            let waits = blocked.iter().map(|it| it.waited_us);
+            root.state_age_us = waits.fold(0.0, f64::max);
+        }
         let session = reading.sessions.get(&tree.root.pid());
         let key = (tree.root, session.and_then(|it| it.transaction_started_us));
         let ended_by = ended_by(reader, reading, tree.root, &root);
@@ -258,7 +263,7 @@ impl BlockingWatch {
         RootBlocker {
             pid: Some(pid),
             gid: None,
-            state: state(&session, &text),
+            state: state(&session),
             database: session.database,
             user: session.user,
             application: session.application,
@@ -281,6 +286,7 @@ impl BlockingWatch {
             pid,
             blocked_by: place.blocked_by.pid(),
             depth: place.depth,
+            is_recovery: session.is_recovery(),
             user: session.user,
             application: session.application,
             statement: text.statement,
@@ -308,12 +314,12 @@ fn ended_by(
             return "-- let it finish: it prevents wraparound, and begins again if it is canceled"
                 .to_owned();
         }
-        LockOwner::Session(_) if root.state == AUTOVACUUM => {
-            return "-- let it go on: it gives way to a session that waits for deadlock_timeout"
-                .to_owned();
+        LockOwner::Session(_) if root.gives_way() => {
+            return "-- an autovacuum gives way by itself after deadlock_timeout".to_owned();
         }
-        LockOwner::Session(_) if root.state == STARTUP => {
-            return "-- recovery cannot be ended: end the transaction on the primary".to_owned();
+        LockOwner::Session(_) if root.is_recovery() => {
+            return "-- end the transaction on the primary that holds the lock: recovery cannot be canceled"
+                .to_owned();
         }
         LockOwner::Session(pid) if root.state.starts_with("idle") => {
             return format!("select pg_terminate_backend({pid});");
@@ -335,14 +341,14 @@ fn ended_by(
     }
 }
 
-/// `backend_type`s that are no client's; those of a session that serves one have a state.
-const AUTOVACUUM: &str = "autovacuum worker";
-const STARTUP: &str = "startup";
-
-/// `state`, or what the process is: an autovacuum worker is `active`, too.
-fn state(session: &LockSession, text: &SessionText) -> String {
-    if text.is_autovacuum || session.backend_type == AUTOVACUUM {
-        return AUTOVACUUM.to_owned();
+/// `state`, or what the process is.
+fn state(session: &LockSession) -> String {
+    if session.is_recovery() {
+        return RootBlocker::RECOVERY.to_owned();
+    }
+    // Its state is `active` for as long as it works.
+    if session.backend_type == RootBlocker::AUTOVACUUM {
+        return session.backend_type.clone();
     }
     let known = [&session.state, &session.backend_type];
     let known = known.into_iter().find(|it| !it.is_empty());

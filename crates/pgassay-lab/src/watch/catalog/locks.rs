@@ -37,6 +37,16 @@ pub(super) struct SeenLock {
     pub waited_us: Option<f64>,
 }
 
+impl SeenLock {
+    /// On a standby, only the startup process takes this lock (manual, "Hot Standby Overview").
+    fn is_replayed(&self) -> bool {
+        self.kind == "relation" && self.mode == "AccessExclusiveLock"
+    }
+}
+
+/// The `backend_type` of the process that replays WAL.
+const STARTUP: &str = "startup";
+
 /// A session of a reading.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LockSession {
@@ -46,7 +56,7 @@ pub(super) struct LockSession {
     pub client: String,
     /// Empty if hidden, or for a process without a state.
     pub state: String,
-    /// Empty before version 10, or if hidden.
+    /// Empty if hidden; before version 10 known only of autovacuum workers and the startup process.
     pub backend_type: String,
     pub state_age_us: f64,
     pub transaction_age_us: Option<f64>,
@@ -81,6 +91,12 @@ pub(super) struct LockReading {
     pub sessions: BTreeMap<u32, LockSession>,
     /// By transaction ID.
     pub prepared: BTreeMap<u32, PreparedTransaction>,
+}
+
+impl LockSession {
+    pub fn is_recovery(&self) -> bool {
+        self.backend_type == STARTUP
+    }
 }
 
 impl LockReading {
@@ -119,10 +135,12 @@ impl LockReading {
         if locks.keys().any(|(pid, _)| *pid == 0) {
             reading.prepared = prepared(reader)?;
         }
-        if reader.is_standby && reader.version < 100_000 {
-            reading.name_startup_process(locks.keys().map(|(pid, _)| *pid));
-        }
         for ((pid, _), locks) in locks {
+            if reader.is_standby && locks.iter().any(SeenLock::is_replayed) {
+                // Before version 10 it is not in pg_stat_activity.
+                let startup = reading.sessions.entry(pid).or_default();
+                STARTUP.clone_into(&mut startup.backend_type);
+            }
             let Some(owner) = owner(pid, &locks) else {
                 continue;
             };
@@ -136,17 +154,6 @@ impl LockReading {
                 .extend(awaited.into_iter().map(|lock| (owner, lock)));
         }
         Some(reading)
-    }
-
-    /// Before 10, `pg_stat_activity` does not list the startup process, which holds the locks that a
-    /// standby replays.
-    fn name_startup_process(&mut self, pids: impl Iterator<Item = u32>) {
-        for pid in pids.filter(|&pid| pid != 0) {
-            self.sessions.entry(pid).or_insert_with(|| LockSession {
-                backend_type: "startup".to_owned(),
-                ..LockSession::default()
-            });
-        }
     }
 
     fn leader_of(&self, owner: LockOwner) -> LockOwner {
@@ -279,12 +286,26 @@ impl LockReading {
 /// PostgreSQL's `src/include/access/transam.h`, `FirstNormalObjectId`.
 pub(super) const FIRST_USER_OID: u32 = 16_384;
 
+/// Those in the way of the startup process, of which `pg_blocking_pids` knows nothing. What it waits for
+/// conflicts with every lock.
+const IN_THE_WAY_OF_RECOVERY: &str = "with l as (select * from pg_locks where locktype = 'relation') \
+     select w.pid, h.pid from l w join l h on h.granted and h.pid <> w.pid \
+       and (h.database, h.relation) = (w.database, w.relation) \
+     where w.mode = 'AccessExclusiveLock' and not w.granted";
+
 /// Who blocks whom, by PID; 0 is a prepared transaction. Only those that are blocked.
 fn blockers(reader: &mut CatalogReader, waiters: &[u32]) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
     let mut found: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
     let mut asked: BTreeSet<u32> = BTreeSet::new();
     let waiting: BTreeSet<u32> = waiters.iter().copied().collect();
     let mut next: Vec<u32> = waiters.iter().copied().take(ASKED_MAX).collect();
+    if reader.is_standby {
+        for row in reader.rows("blocking sessions", IN_THE_WAY_OF_RECOVERY)? {
+            let (startup, by) = (row.number(0) as u32, row.number(1) as u32);
+            found.entry(startup).or_default().insert(by);
+        }
+        asked.extend(found.keys());
+    }
     for _ in 0..ROUNDS_MAX {
         asked.extend(&next);
         let sql = format!(
@@ -384,24 +405,26 @@ fn sessions(
     reader: &mut CatalogReader,
     pids: &BTreeSet<u32>,
 ) -> Option<BTreeMap<u32, LockSession>> {
-    let since = |version, column| {
-        if reader.version >= version {
-            column
-        } else {
-            "null"
-        }
+    // 10: the type; 13: the leader.
+    let backend_type = if reader.version >= 100_000 {
+        "a.backend_type"
+    } else {
+        "case when a.client_port is null and a.query like 'autovacuum: %' then 'autovacuum worker' end"
+    };
+    let leader = if reader.version >= 130_000 {
+        "a.leader_pid"
+    } else {
+        "null"
     };
     let sql = format!(
         "select a.pid, a.datname, a.usename, a.application_name, \
          case when a.client_addr is not null then host(a.client_addr) \
            when a.client_port = -1 then 'local' end, \
-         a.state, {}, extract(epoch from clock_timestamp() - a.state_change) * 1e6, \
+         a.state, {backend_type}, extract(epoch from clock_timestamp() - a.state_change) * 1e6, \
          extract(epoch from clock_timestamp() - a.xact_start) * 1e6, \
          (extract(epoch from a.xact_start) * 1e6)::bigint, \
-         (extract(epoch from a.query_start) * 1e6)::bigint, {} \
+         (extract(epoch from a.query_start) * 1e6)::bigint, {leader} \
          from pg_stat_activity a where a.pid = any ('{}'::int[])",
-        since(100_000, "a.backend_type"),
-        since(130_000, "a.leader_pid"),
         array(pids.iter().copied())
     );
     let rows = reader.rows("sessions", &sql)?;

@@ -16,8 +16,6 @@ pub(super) struct SessionText {
     /// Normalized; `None` if texts are not kept, hidden, or empty.
     pub statement: Option<String>,
     pub fingerprint: Option<String>,
-    /// It is an autovacuum.
-    pub is_autovacuum: bool,
     /// It is an autovacuum that prevents wraparound.
     pub prevents_wraparound: bool,
 }
@@ -28,13 +26,12 @@ impl SessionText {
             return Self::default();
         }
         let normalized = normalize(text);
-        // PostgreSQL's src/backend/postmaster/autovacuum.c, autovac_report_activity.
-        let is_autovacuum = text.starts_with("autovacuum:");
         Self {
             statement: keeps_text.then_some(normalized.text),
             fingerprint: Some(normalized.fingerprint),
-            is_autovacuum,
-            prevents_wraparound: is_autovacuum && text.contains("(to prevent wraparound)"),
+            // PostgreSQL's src/backend/postmaster/autovacuum.c, autovac_report_activity.
+            prevents_wraparound: text.starts_with("autovacuum:")
+                && text.contains("(to prevent wraparound)"),
         }
     }
 }

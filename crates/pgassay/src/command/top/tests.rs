@@ -38,6 +38,7 @@ fn blocked(pid: u32, blocked_by: u32, depth: u32, kind: &str) -> BlockedSession 
         application: "checkout".to_owned(),
         statement: Some(UPDATE.to_owned()),
         fingerprint: Some("f0".to_owned()),
+        is_recovery: false,
         waits_for: LockTarget {
             kind: kind.to_owned(),
             mode: "ShareLock".to_owned(),

@@ -1,0 +1,105 @@
+//! Processes of the server itself that block sessions: autovacuum workers, and a standby's startup process.
+
+use pgassay_record::activity::{BlockedSession, BlockingEpisode, RootBlocker, SessionHold};
+use pgassay_record::finding::Finding;
+
+use super::build::{ExampleServer, blocking, episode, queued, relation, root};
+use super::{Edge, LiveCase, case, edge, findings, of_id};
+
+/// A standby on which recovery holds the lock of a table, and eight sessions have waited for this long.
+fn replayed(waited_us: f64) -> ExampleServer {
+    let startup = RootBlocker {
+        user: String::new(),
+        statement: None,
+        fingerprint: None,
+        transaction_age_us: None,
+        holds: Some(SessionHold {
+            mode: "AccessExclusiveLock".to_owned(),
+            relation: relation("orders"),
+        }),
+        ..root(RootBlocker::RECOVERY, waited_us)
+    };
+    let readers = (1..=8).map(|pid| queued(pid, 4711, "AccessShareLock", waited_us));
+    let server = blocking(episode(startup, readers.collect()));
+    server.catalog(|it| it.is_standby = true)
+}
+
+pub(super) fn cases() -> Vec<LiveCase> {
+    vec![case(
+        "recovery-blocks",
+        "table public.orders",
+        "a standby that replays short DDL, whose locks readers wait for in milliseconds",
+        replayed(5e6),
+        replayed(8000.0),
+    )]
+}
+
+pub(super) fn edges() -> Vec<Edge> {
+    vec![edge("recovery-blocks", replayed, 1.0e6, 0.9e6)]
+}
+
+/// Findings that suggest ending a process.
+fn ending(server: &ExampleServer) -> Vec<Finding> {
+    let mut found = findings(&server.activity);
+    found.retain(|it| {
+        let sql = it.fix_sql.as_deref().unwrap_or_default();
+        sql.contains("_backend(")
+    });
+    found
+}
+
+fn behind(root: RootBlocker) -> BlockingEpisode {
+    let ddl = queued(20, 4711, "AccessExclusiveLock", 6e6);
+    let readers = (1..=8).map(|pid| queued(pid, 20, "AccessShareLock", 5e6));
+    episode(root, [ddl].into_iter().chain(readers).collect())
+}
+
+#[test]
+fn an_ordinary_autovacuum_is_neither_a_blocker_nor_ended() {
+    for text in ["VACUUM ANALYZE public.orders", "ANALYZE public.orders"] {
+        let worker = RootBlocker {
+            statement: Some(format!("autovacuum: {text}")),
+            ..root(RootBlocker::AUTOVACUUM, 60e6)
+        };
+        assert_eq!(ending(&blocking(behind(worker))), [], "{text}");
+    }
+    // A VACUUM by hand does not give way.
+    let manual = RootBlocker {
+        statement: Some("VACUUM public.orders".to_owned()),
+        ..root("active", 60e6)
+    };
+    let server = blocking(behind(manual));
+    let found = of_id("long-blocker", &server.activity);
+    assert_eq!(
+        found[0].fix_sql.as_deref(),
+        Some("select pg_cancel_backend(4711)")
+    );
+}
+
+#[test]
+fn recovery_that_blocks_a_standby_is_named_and_never_ended() {
+    let server = replayed(5e6);
+    let found = of_id("recovery-blocks", &server.activity);
+    assert_eq!(found[0].fix_sql, None);
+    let names_it = |it: &pgassay_record::finding::Fact| it.what.contains("startup process 4711");
+    assert!(found[0].evidence.iter().any(names_it), "{found:#?}");
+    assert_eq!(ending(&server), []);
+}
+
+/// Recovery waits for a session of the standby, and readers queue behind recovery.
+#[test]
+fn recovery_that_waits_for_a_session_is_not_ended() {
+    let mut waiting = behind(root("active", 30e6));
+    waiting.blocked[0] = BlockedSession {
+        is_recovery: true,
+        statement: None,
+        ..waiting.blocked[0].clone()
+    };
+    let server = blocking(waiting);
+    let found = of_id("ddl-queue", &server.activity);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].fix_sql, None, "{found:#?}");
+    let ended = ending(&server);
+    let sql: Vec<_> = ended.iter().flat_map(|it| &it.fix_sql).collect();
+    assert_eq!(sql, ["select pg_cancel_backend(4711)"]);
+}
