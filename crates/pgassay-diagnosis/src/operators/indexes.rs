@@ -6,11 +6,10 @@ use pgassay_record::activity::{HorizonKind, IndexActivity, TableActivity, Uncove
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
-use super::live_view::LiveView;
+use super::live_view::{LiveView, StatementLoad};
 use super::names;
 use super::signature::OperatorSignature;
 use super::sql_text;
-use super::sql_tokens::StatementToken;
 
 /// Writes per second from which on maintaining an index costs anything.
 const WRITES_MIN: f64 = 1.0;
@@ -116,7 +115,22 @@ fn definition_age_us(view: &LiveView<'_>, index: &IndexActivity) -> Option<f64> 
     (rate > 0.0).then(|| age as f64 / rate * 1e6)
 }
 
+/// What the age of an index says against its scans, which are counted since it was created.
+fn youth(view: &LiveView<'_>, index: &IndexActivity) -> Option<&'static str> {
+    match definition_age_us(view, index) {
+        Some(us) if us >= STATISTICS_AGE_US => None,
+        Some(_) => Some(
+            "the index may be younger than 7 days, by the age of its definition in transactions",
+        ),
+        None => Some("the age of the index is unknown: it may be younger than the statistics"),
+    }
+}
+
 fn unused(view: &LiveView<'_>) -> Vec<Detection> {
+    // Nothing writes on a standby, and the primary's queries are not counted there.
+    if view.catalog.is_standby {
+        return Vec::new();
+    }
     let age_us = view.statistics_age_us();
     let standbys = standbys(view);
     let indexes = view.catalog.indexes.iter().filter(|it| {
@@ -139,9 +153,10 @@ fn unused(view: &LiveView<'_>) -> Vec<Detection> {
                     age_us < STATISTICS_AGE_US,
                     "the statistics are too young to exclude a weekly or monthly job",
                 )
+                .with(youth(view, index), |it, why| it.against(true, why))
                 .against(
-                    definition_age_us(view, index).is_some_and(|it| it < STATISTICS_AGE_US),
-                    "the index may be younger than 7 days, by the age of its definition in transactions",
+                    view.catalog.statistics_age_us.is_none(),
+                    "the age of the statistics is unknown: a crash discards them",
                 )
                 .against(
                     !standbys.is_empty(),
@@ -262,10 +277,20 @@ fn foreign_key(view: &LiveView<'_>) -> Vec<Detection> {
 /// alone is not checked.
 fn checked_rows(view: &LiveView<'_>, key: &UncoveredForeignKey) -> u64 {
     let mut writers = view.statements_on(&key.referenced);
-    let changes_key =
-        writers.any(|(_, load)| sql_text::sets_any(&load.tokens, &key.referenced_columns));
+    let changes_key = writers.any(|(_, load)| sets_key(view, load, key));
     let moved = if changes_key { key.referenced_moved } else { 0 };
     key.referenced_deleted + moved
+}
+
+/// Whether the statement changes rows of the referenced table, and does not only read them to change
+/// those of another.
+fn writes_referenced(view: &LiveView<'_>, load: &StatementLoad, key: &UncoveredForeignKey) -> bool {
+    let target = load.relations.first();
+    target.is_some_and(|it| view.is_mention_of(it, &key.referenced))
+}
+
+fn sets_key(view: &LiveView<'_>, load: &StatementLoad, key: &UncoveredForeignKey) -> bool {
+    writes_referenced(view, load, key) && sql_text::sets_any(&load.tokens, &key.referenced_columns)
 }
 
 fn uncovered(
@@ -275,12 +300,12 @@ fn uncovered(
     rows: f64,
     checked: u64,
 ) -> Detection {
-    let checks = |tokens: &[StatementToken]| {
-        sql_text::command(tokens) == "delete" || sql_text::sets_any(tokens, &key.referenced_columns)
+    let deletes = |load: &StatementLoad| {
+        sql_text::command(&load.tokens) == "delete" && writes_referenced(view, load, key)
     };
     let writers: Vec<_> = view
         .statements_on(&key.referenced)
-        .filter(|(_, load)| checks(&load.tokens))
+        .filter(|(_, load)| deletes(load) || sets_key(view, load, key))
         .collect();
     let load: f64 = writers.iter().map(|(_, load)| load.local).sum();
     let heaviest = writers
@@ -307,6 +332,10 @@ fn uncovered(
             FactUnit::PerSecond,
         )
         .load("average sessions that delete or update referenced rows", load)
+        .against(
+            key.referenced_deleted == 0,
+            "no row was deleted, and an update that sets the key to the value that it has is not checked",
+        )
         .context_figure("size of the table", key.size_bytes as f64, FactUnit::Bytes)
         .fix(
             "Create an index on the referencing columns: each row deleted from the referenced table, or \

@@ -189,12 +189,26 @@ impl<'a> LiveView<'a> {
     /// The load of active client sessions in waits that satisfy the condition, its samples, and the
     /// index of the statement with most of it.
     pub(super) fn waiting(&self, includes: impl Fn(&str, &str) -> bool) -> WaitLoad {
+        self.waiting_of(includes, |_| true)
+    }
+
+    /// The same of the statements that satisfy another condition, and of unknown ones.
+    pub(super) fn waiting_of(
+        &self,
+        includes: impl Fn(&str, &str) -> bool,
+        counts: impl Fn(&StatementLoad) -> bool,
+    ) -> WaitLoad {
         let mut sum = WaitLoad::default();
         let mut by_statement: BTreeMap<u32, f64> = BTreeMap::new();
         for cell in &self.activity.cells {
             let (kind, name) = self.wait(cell);
             let is_client = self.session(cell).is_none_or(serves_client);
             if cell.state != SessionStatus::Active || !is_client || !includes(kind, name) {
+                continue;
+            }
+            let statement = cell.statement.map(|index| index as usize);
+            let known = statement.and_then(|index| self.statements.get(index));
+            if !known.is_none_or(&counts) {
                 continue;
             }
             let load = cell.time_us / self.activity.window_us.max(f64::MIN_POSITIVE);

@@ -227,29 +227,30 @@ fn written_by_backends(view: &LiveView<'_>) -> Vec<Detection> {
     let Some(checkpoints) = view.catalog.checkpoints else {
         return Vec::new();
     };
-    // Extending a table also counts as a write of a backend up to version 16, but has its own wait.
-    let waiting = view.waiting(|kind, name| kind == "IO" && name == "DataFileWrite");
+    let is_write = |kind: &str, name: &str| kind == "IO" && name == "DataFileWrite";
+    let waiting = view.waiting_of(is_write, |it| !sql_text::is_bulk(&it.tokens));
     if waiting.is_chance() || checkpoints.buffers_by_backends == 0 {
         return Vec::new();
     }
     let statement = waiting
         .statement
         .and_then(|index| view.activity.statements.get(index));
-    // A ring buffer is as small in a large buffer cache.
-    let loads = waiting
-        .statement
-        .and_then(|index| view.statements.get(index));
-    if loads.is_some_and(|it| sql_text::is_bulk(&it.tokens)) {
-        return Vec::new();
-    }
+    // Only writes for free buffers are fewer with more of them: a ring buffer is as small in a large
+    // buffer cache, and any statement that scans a large table has one.
+    let by_backends = checkpoints.buffers_by_backends as f64;
+    let rings = checkpoints.buffers_through_rings.map(|it| it as f64);
+    let saved = rings.map_or(waiting.load, |rings| {
+        let all = view.waiting(is_write).load;
+        waiting.load.min(all * by_backends / (by_backends + rings))
+    });
     let now = view.setting("shared_buffers").and_then(names::bytes);
     let detection = Detection::of(ObjectKind::Setting, "shared_buffers")
         .statement(statement)
-        .saved(waiting.load)
-        .load("average sessions that write a buffer to get a free one", waiting.load)
+        .saved(saved)
+        .load("average sessions that write a buffer to get a free one", saved)
         .counter(
             "buffers written by backends",
-            checkpoints.buffers_by_backends as f64 / view.window_s,
+            by_backends / view.window_s,
             FactUnit::PerSecond,
         )
         .counter(
@@ -259,9 +260,9 @@ fn written_by_backends(view: &LiveView<'_>) -> Vec<Detection> {
         )
         .with(now, |it, bytes| it.figure("shared_buffers", bytes, FactUnit::Bytes))
         .against(
-            view.major < 16,
-            "before version 16 the counter includes extending tables and bulk commands, which write \
-             whatever the size of shared_buffers",
+            rings.is_none(),
+            "before version 16 the counter includes extending tables and the ring buffers of bulk \
+             commands and large scans, which write whatever the size of shared_buffers",
         )
         .fix(
             "Increase shared_buffers, up to a quarter of the memory, and let the background writer clean \

@@ -128,10 +128,17 @@ pub(super) fn sets_any(tokens: &[StatementToken], columns: &[String]) -> bool {
     false
 }
 
-/// Whether it is a command that writes through a ring buffer, whatever the size of shared buffers.
+/// Whether it is a command that writes through a ring buffer, or past the buffer cache, whatever the
+/// size of shared buffers.
 pub(super) fn is_bulk(tokens: &[StatementToken]) -> bool {
-    let bulk = ["copy", "vacuum", "create", "cluster", "refresh", "reindex"];
-    bulk.contains(&command(tokens))
+    match command(tokens) {
+        "copy" | "vacuum" | "analyze" | "create" | "cluster" | "refresh" | "reindex" | "alter" => {
+            true
+        }
+        // SELECT INTO creates a table.
+        "select" => tokens.iter().any(|it| it.is("into")),
+        _ => false,
+    }
 }
 
 /// The relations that it names, in order, without repetition.

@@ -3,9 +3,9 @@
 use pgassay_lab::watch::catalog::CatalogResult;
 use pgassay_record::activity::{StatementCounters, TableActivity};
 use pgassay_server::{Connection, Server};
-use pgassay_test_support::wait_until;
+use pgassay_test_support::{servers, wait_until};
 
-use crate::catalog_common::{VERSIONS, execute, on_each, open, start};
+use crate::catalog_common::{VERSIONS, config, execute, on_each, open, pid, start};
 
 const SETUP: &str = "create extension pg_stat_statements; create schema shop; \
      create table shop.items (id int primary key, n int) with (fillfactor = 50, \
@@ -204,4 +204,53 @@ fn statements_without_the_extension_are_said_to_be_missing() {
     );
     assert!(result.catalog.is_some() && result.counters.is_empty());
     server.stop().expect("the server stops");
+}
+
+/// With a buffer cache of 8 MB, whose pages only backends write.
+fn with_few_buffers(version: &str) -> Option<Server> {
+    let mut config = config();
+    let settings = [("shared_buffers", "8MB"), ("bgwriter_lru_maxpages", "0")];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    config.settings.extend(settings);
+    servers::start_with(version, &config)
+}
+
+#[test]
+fn writes_of_a_bulk_command_are_not_those_of_sessions_that_need_buffers() {
+    on_each(&["12", "15", "18"], with_few_buffers, |version, server| {
+        let written = |sql: &str| {
+            let mut watch = open(server);
+            let mut connection = server.connect().expect("a connection");
+            execute(&mut connection, sql);
+            // Statistics are sent when the session ends, at the latest.
+            let pid = pid(&connection);
+            connection.close().expect("it closes");
+            let mut asker = server.connect().expect("a connection");
+            let ended = format!("select count(*) from pg_stat_activity where pid = {pid}");
+            wait_until("the session ends", || {
+                asker.value(&ended).expect("a count").as_deref() == Some("0")
+            });
+            let catalog = watch.refresh().expect("a catalog");
+            catalog.checkpoints.expect("counters")
+        };
+        let create = "create table bulk as select i, repeat('x', 500) as note \
+                      from generate_series(1, 100000) i";
+        let done = written(create);
+        if version != "18" {
+            assert_eq!(done.buffers_through_rings, None, "{version}");
+            return;
+        }
+        let rings = done.buffers_through_rings.expect("they are counted");
+        // The table has more than 6000 blocks, and the cache 1024.
+        assert!(rings > 3000, "{done:?}");
+        assert!(done.buffers_by_backends < rings / 10, "{done:?}");
+        // Lookups by index in random order use the whole cache.
+        let lookups = "create index on bulk (i); set enable_seqscan = off; \
+                       set enable_bitmapscan = off; \
+                       do $$ begin for n in 1..20000 loop \
+                         update bulk set note = 'y' where i = n * 7919 % 100000; \
+                       end loop; end $$";
+        let done = written(lookups);
+        assert!(done.buffers_by_backends > 3000, "{done:?}");
+    });
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Instant;
 
+use pgassay_lab::watch::catalog::{CatalogOptions, CatalogWatch};
 use pgassay_record::activity::{CatalogActivity, IndexActivity};
 use pgassay_server::Server;
 use pgassay_test_support::wait_until;
 
-use crate::catalog_common::{VERSIONS, Waiter, execute, on_each, open, start};
+use crate::catalog_common::{VERSIONS, Waiter, exchange, execute, on_each, open, start};
 
 const SETUP: &str = r#"
 create schema "we,ird ""s";
@@ -192,34 +193,82 @@ fn scans_of_an_index_are_counted_in_the_window() {
     server.stop().expect("the server stops");
 }
 
+/// Transactions for which such a command waits: to write to its new indexes, to see all rows in them, and
+/// to use no old one.
+const HELD: [&str; 3] = [
+    "begin; insert into held values (nextval('id'), 1)",
+    "begin isolation level repeatable read; select * from held",
+    "begin; select * from held",
+];
+
 #[test]
 fn an_index_is_not_invalid_while_it_is_rebuilt_or_dropped_concurrently() {
     on_each(&VERSIONS, start, |version, server| {
         let mut holder = server.connect().expect("a connection");
-        execute(&mut holder, "create table held (id int primary key, n int)");
-        execute(&mut holder, "create index held_n on held (n)");
-        let mut commands = vec!["drop index concurrently held_n"];
-        if version != "9.6" {
-            commands.insert(0, "reindex table concurrently held");
+        execute(
+            &mut holder,
+            "create table held (id int primary key, n int); create sequence id",
+        );
+        for held in HELD {
+            execute(&mut holder, "create index held_n on held (n)");
+            let mut commands = vec!["drop index concurrently held_n"];
+            if version != "9.6" {
+                commands.insert(0, "reindex table concurrently held");
+            }
+            for command in commands {
+                execute(&mut holder, held);
+                let waiter = Waiter::start(server, "", command);
+                let invalid = invalid(&mut open(server));
+                assert!(!invalid.is_empty(), "{version}: {command} and {held}");
+                assert!(
+                    invalid.iter().all(|it| it.is_being_built),
+                    "{version}: {command} and {held}: {invalid:?}"
+                );
+                execute(&mut holder, "rollback");
+                waiter.finish().expect("it succeeds");
+            }
         }
-        for command in commands {
-            // A transaction that has read the table: the command marks the index first, then waits.
-            execute(
-                &mut holder,
-                "begin isolation level repeatable read; select * from held",
-            );
-            let waiter = Waiter::start(server, "", command);
-            let catalog = open(server).finish().catalog.expect("a catalog");
-            let invalid: Vec<&IndexActivity> =
-                catalog.indexes.iter().filter(|it| !it.is_valid).collect();
-            assert!(!invalid.is_empty(), "{version}: {command}");
-            assert!(
-                invalid.iter().all(|it| it.is_being_built),
-                "{version}: {command}: {invalid:?}"
-            );
-            execute(&mut holder, "rollback");
-            waiter.finish().expect("it succeeds");
-        }
+    });
+}
+
+fn invalid(watch: &mut CatalogWatch) -> Vec<IndexActivity> {
+    let mut indexes = watch.refresh().expect("a catalog").indexes;
+    indexes.retain(|it| !it.is_valid);
+    indexes
+}
+
+/// The rest of a build that failed is one until it is dropped; a command that waits to begin counts, and
+/// one that cannot be seen.
+#[test]
+fn an_invalid_index_that_is_about_to_be_dropped_or_may_be_is_not_reported() {
+    on_each(&VERSIONS, start, |version, server| {
+        let mut holder = server.connect().expect("a connection");
+        execute(
+            &mut holder,
+            "create table held (n int); insert into held values (1), (1); \
+             create role unprivileged login password 'secret'",
+        );
+        let build = "create unique index concurrently failed on held (n)";
+        holder.execute(build).expect_err("there are duplicates");
+        // As VACUUM does.
+        execute(
+            &mut holder,
+            "begin; lock table held in share update exclusive mode",
+        );
+        let found = |watch: &mut CatalogWatch| {
+            let found = invalid(watch);
+            assert_eq!(found.len(), 1, "{version}: {found:?}");
+            found[0].is_being_built
+        };
+        assert!(!found(&mut open(server)), "{version}: a lock of another");
+        let hidden = exchange(server, "user=unprivileged password=secret");
+        let options = CatalogOptions { keeps_text: true };
+        let mut hidden = CatalogWatch::open(hidden, &options).expect("the watch opens");
+        assert!(found(&mut hidden), "{version}: a hidden command");
+        let waiter = Waiter::start(server, "", "drop index concurrently failed");
+        assert!(found(&mut open(server)), "{version}: it waits to begin");
+        execute(&mut holder, "rollback");
+        waiter.finish().expect("it succeeds");
     });
 }
 

@@ -1,6 +1,8 @@
 //! Only reads, with few rights, on a standby.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 
 use pgassay_lab::connector::connect;
 use pgassay_lab::watch::catalog::{CatalogOptions, CatalogResult, CatalogWatch};
@@ -219,4 +221,58 @@ fn a_standby_without_slot_and_feedback_is_listed() {
         wait_until("the standby is connected", || !standbys().is_empty());
         assert_eq!(standbys(), ["walreceiver"], "{version}");
     }
+}
+
+#[test]
+fn a_program_that_only_receives_wal_is_not_listed_as_a_standby() {
+    for version in ["9.6", "12", "15", "18"] {
+        let Some((primary, standby)) = BareServer::streaming_pair(version) else {
+            continue;
+        };
+        drop(standby);
+        let _archiver = archiver(&primary);
+        // 10: xlog locations became LSNs.
+        let write = if version == "9.6" {
+            "write_location"
+        } else {
+            "write_lsn"
+        };
+        let reported = format!(
+            "select 1 from pg_stat_replication \
+             where application_name = 'archiver' and {write} is not null"
+        );
+        wait_until("the archiver has reported", || {
+            primary.value(&reported).is_some()
+        });
+        let catalog = open_bare(&primary).finish().catalog.expect("a catalog");
+        assert!(
+            !catalog.standbys.contains(&"archiver".to_owned()),
+            "{version}: {:?}",
+            catalog.standbys
+        );
+    }
+}
+
+/// A program that only receives WAL, as `pg_receivewal` does, under a name of an administrator's choice.
+fn archiver(primary: &BareServer) -> UnixStream {
+    let mut stream = primary.connect();
+    let mut startup = 196_608_u32.to_be_bytes().to_vec();
+    startup.extend(b"user\0tester\0replication\0true\0application_name\0archiver\0\0");
+    send(&mut stream, b"", &startup);
+    send(&mut stream, b"Q", b"START_REPLICATION PHYSICAL 0/1000000\0");
+    // Standby status update: written and flushed, but nothing replayed.
+    let mut status = vec![b'r'];
+    for position in [0x0100_0000_u64, 0x0100_0000, 0, 0] {
+        status.extend(position.to_be_bytes());
+    }
+    status.push(0);
+    send(&mut stream, b"d", &status);
+    stream
+}
+
+/// Sends a message with its length.
+fn send(stream: &mut UnixStream, kind: &[u8], body: &[u8]) {
+    let length = u32::try_from(body.len() + 4).expect("short").to_be_bytes();
+    let message = [kind, &length, body].concat();
+    stream.write_all(&message).expect("it is sent");
 }

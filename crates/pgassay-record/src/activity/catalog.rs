@@ -319,6 +319,11 @@ pub struct CheckpointActivity {
     pub sync_us: f64,
     /// Buffers written by checkpoints.
     pub buffers_written: u64,
-    /// Buffers that backends wrote themselves.
+    /// Buffers that backends wrote themselves, to get free ones. Before version 16, also those of ring
+    /// buffers, and blocks by which relations were extended.
     pub buffers_by_backends: u64,
+    /// Buffers that backends wrote to reuse those of a ring buffer, as COPY, VACUUM and large scans do
+    /// whatever the size of the buffer cache; `None` before version 16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffers_through_rings: Option<u64>,
 }

@@ -221,6 +221,8 @@ pub(super) fn index(name: &str, columns: &[&str]) -> IndexActivity {
         size_bytes: 10_000_000,
         scans: 100,
         scans_ever: 1_000_000,
+        // At 100 transactions per second, more than 100 days.
+        definition_age: Some(1_000_000_000),
         is_valid: true,
         ..IndexActivity::default()
     }

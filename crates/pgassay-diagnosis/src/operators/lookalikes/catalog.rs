@@ -56,7 +56,7 @@ fn deleting(rows: f64) -> ExampleServer {
 }
 
 /// Updates of `customer`, of which this many rows were not HOT, beside scans of all of `orders`.
-fn updating(text: &str, moved: u64) -> ExampleServer {
+pub(super) fn updating(text: &str, moved: u64) -> ExampleServer {
     let server = deleting(1e6).without_load();
     server.load(text, "", 1.0).catalog(|it| {
         let key = &mut it.uncovered_foreign_keys[0];

@@ -7,6 +7,7 @@
 mod build;
 mod catalog;
 mod horizon;
+mod index_evidence;
 mod processes;
 mod sessions;
 mod statements;

@@ -1,7 +1,7 @@
 //! Servers whose statements, commits or checkpoints cost more than they must.
 
 use pgassay_record::activity::{CheckpointActivity, RoleSetting, StatementCounters};
-use pgassay_record::finding::Confidence;
+use pgassay_record::finding::{Confidence, Finding};
 
 use super::build::{ExampleServer, PLAIN, calls};
 use super::{Edge, LiveCase, case, edge};
@@ -110,6 +110,7 @@ fn checkpointed(requested: u64, timed: u64) -> ExampleServer {
 fn evicting(wait: &str, load: f64) -> ExampleServer {
     let done = CheckpointActivity {
         buffers_by_backends: 9000,
+        buffers_through_rings: Some(0),
         ..CheckpointActivity::default()
     };
     let server = ExampleServer::new().load("insert into log values ($1)", wait, load);
@@ -328,27 +329,49 @@ fn a_repeated_statement_over_a_slow_network_has_no_load_and_is_found() {
     assert_eq!(found[0].saved_sessions, None);
 }
 
+/// Sessions that wait for writes, and the writes of backends, as version 16 counts them.
+fn writing(loads: &[(&str, f64)], normal: u64, rings: Option<u64>) -> Option<Finding> {
+    let done = CheckpointActivity {
+        buffers_by_backends: normal,
+        buffers_through_rings: rings,
+        ..CheckpointActivity::default()
+    };
+    let server = ExampleServer::new().catalog(|it| it.checkpoints = Some(done));
+    let server = loads.iter().fold(server, |server, (text, load)| {
+        server.load(text, "IO:DataFileWrite", *load)
+    });
+    super::of_id("buffers-written-by-backends", &server.activity).pop()
+}
+
 #[test]
 fn a_bulk_load_that_writes_its_own_pages_does_not_need_more_shared_buffers() {
-    let found = |text: &str, major: &str| {
-        let done = CheckpointActivity {
-            buffers_by_backends: 9000,
-            ..CheckpointActivity::default()
-        };
-        let server = ExampleServer::new()
-            .load(text, "IO:DataFileWrite", 0.5)
-            .catalog(|it| it.checkpoints = Some(done));
-        let found = crate::diagnose_activity(&server.activity, Some(major));
-        let mut its = found
-            .into_iter()
-            .filter(|it| it.id == "buffers-written-by-backends");
-        its.next().map(|it| it.confidence)
-    };
-    assert_eq!(found("copy log from stdin", "15"), None);
-    assert_eq!(found("create table b as select * from log", "18"), None);
-    let insert = "insert into log values ($1)";
-    assert_eq!(found(insert, "15"), Some(Confidence::Hint));
-    assert_eq!(found(insert, "16"), Some(Confidence::Likely));
+    let insert = ("insert into log values ($1)", 0.5);
+    for bulk in [
+        "copy log from stdin",
+        "create table b as select * from log",
+        "select * into b from log",
+        "vacuum log",
+        "alter table log alter n type bigint",
+    ] {
+        assert_eq!(writing(&[(bulk, 0.5)], 9000, None), None, "{bulk}");
+        assert_eq!(writing(&[(bulk, 0.5)], 9000, Some(0)), None, "{bulk}");
+        // Only what other sessions wait for counts.
+        let found = writing(&[(bulk, 0.9), insert], 9000, None).expect(bulk);
+        let saved = found.saved_sessions.expect("a load");
+        assert!((saved - 0.5).abs() < 1e-9, "{bulk}: {saved}");
+    }
+    let confidence = |rings| writing(&[insert], 9000, rings).map(|it| it.confidence);
+    assert_eq!(confidence(None), Some(Confidence::Hint));
+    assert_eq!(confidence(Some(0)), Some(Confidence::Likely));
+}
+
+#[test]
+fn a_large_scan_that_writes_through_its_ring_does_not_need_more_shared_buffers() {
+    let scan = [("select sum(total) from orders", 0.5)];
+    assert_eq!(writing(&scan, 90, Some(9000)), None);
+    let found = writing(&scan, 9000, Some(9000)).expect("half of them are not through rings");
+    let saved = found.saved_sessions.expect("a load");
+    assert!((saved - 0.25).abs() < 1e-9, "{saved}");
 }
 
 #[test]

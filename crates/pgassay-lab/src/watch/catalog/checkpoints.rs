@@ -5,17 +5,30 @@ use pgassay_record::activity::CheckpointActivity;
 use super::counts::counted;
 use super::reader::CatalogReader;
 
-/// Timed, requested, write and sync time in microseconds, buffers written, buffers by backends.
+/// Timed, requested, write and sync time in microseconds, buffers written, buffers by backends, buffers
+/// through ring buffers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct CheckpointReading([u64; 6]);
+pub(super) struct CheckpointReading {
+    counters: [u64; 7],
+    /// Those through ring buffers are counted.
+    has_rings: bool,
+}
 
-/// Writes of backends to shared buffers' blocks, without those through ring buffers.
-fn normal_writes(written: &str) -> String {
+/// Writes of client backends and their parallel workers in contexts of `pg_stat_io`. Extending a
+/// relation is no write.
+fn writes_in(contexts: &str, written: &str) -> String {
     format!(
-        "select sum({written})::bigint from pg_stat_io \
-         where object = 'relation' and context = 'normal' and backend_type not in \
-           ('checkpointer', 'background writer', 'standalone backend', 'startup')"
+        "(select coalesce(sum({written}), 0)::bigint from pg_stat_io \
+         where object = 'relation' and context {contexts} \
+           and backend_type in ('client backend', 'background worker'))"
     )
+}
+
+/// Writes to get a free buffer, and writes to reuse a buffer of a ring.
+fn backend_writes(written: &str) -> String {
+    let rings = "in ('bulkread', 'bulkwrite', 'vacuum')";
+    let (normal, rings) = (writes_in("= 'normal'", written), writes_in(rings, written));
+    format!("{normal}, {rings}")
 }
 
 impl CheckpointReading {
@@ -23,7 +36,7 @@ impl CheckpointReading {
         let sql = match reader.version {
             ..160_000 => {
                 "select checkpoints_timed, checkpoints_req, (checkpoint_write_time * 1e3)::bigint, \
-                 (checkpoint_sync_time * 1e3)::bigint, buffers_checkpoint, buffers_backend \
+                 (checkpoint_sync_time * 1e3)::bigint, buffers_checkpoint, buffers_backend, null \
                  from pg_stat_bgwriter"
                     .to_owned()
             }
@@ -31,8 +44,8 @@ impl CheckpointReading {
             // large scans, have contexts other than normal.
             160_000..170_000 => format!(
                 "select checkpoints_timed, checkpoints_req, (checkpoint_write_time * 1e3)::bigint, \
-                 (checkpoint_sync_time * 1e3)::bigint, buffers_checkpoint, ({}) from pg_stat_bgwriter",
-                normal_writes("writes")
+                 (checkpoint_sync_time * 1e3)::bigint, buffers_checkpoint, {} from pg_stat_bgwriter",
+                backend_writes("writes")
             ),
             // 17: a view for checkpoints, with those of a standby.
             version => {
@@ -46,14 +59,17 @@ impl CheckpointReading {
                     "select case when r then restartpoints_timed else num_timed end, \
                      case when r then restartpoints_req else num_requested end, \
                      (write_time * 1e3)::bigint, (sync_time * 1e3)::bigint, buffers_written, \
-                     ({}) from pg_stat_checkpointer, pg_is_in_recovery() r",
-                    normal_writes(written)
+                     {} from pg_stat_checkpointer, pg_is_in_recovery() r",
+                    backend_writes(written)
                 )
             }
         };
         let rows = reader.rows("checkpoints", &sql)?;
         let row = rows.first()?;
-        Some(Self(std::array::from_fn(|at| row.count(at))))
+        Some(Self {
+            counters: std::array::from_fn(|at| row.count(at)),
+            has_rings: row.get(6).is_some(),
+        })
     }
 
     pub fn since(self, then: Self) -> CheckpointActivity {
@@ -64,7 +80,8 @@ impl CheckpointReading {
             sync_us,
             buffers_written,
             buffers_by_backends,
-        ] = counted(self.0, then.0);
+            through_rings,
+        ] = counted(self.counters, then.counters);
         CheckpointActivity {
             timed,
             requested,
@@ -72,6 +89,7 @@ impl CheckpointReading {
             sync_us: sync_us as f64,
             buffers_written,
             buffers_by_backends,
+            buffers_through_rings: self.has_rings.then_some(through_rings),
         }
     }
 }

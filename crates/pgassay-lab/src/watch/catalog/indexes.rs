@@ -84,14 +84,16 @@ pub(super) fn indexes(
     let Some(rows) = reader.rows("indexes", &sql(reader.version, of_tables)) else {
         return Vec::new();
     };
-    let built = being_changed(reader);
     let limit = settings.number("gin_pending_list_limit");
     let mut read: Vec<ReadIndex> = rows
         .iter()
         .filter_map(|row| read_index(row, &reader.database, then, limit))
         .collect();
+    let invalid = read.iter().map(|it| &it.activity).filter(|it| !it.is_valid);
+    let broken = broken(reader, invalid.map(|it| it.relation.oid).collect());
     for index in &mut read {
-        index.activity.is_being_built = built.contains(&index.activity.relation.oid);
+        let activity = &mut index.activity;
+        activity.is_being_built = !activity.is_valid && !broken.contains(&activity.relation.oid);
     }
     let redundant: Vec<Option<RelationName>> = read
         .iter()
@@ -219,18 +221,41 @@ fn read_index(
     })
 }
 
-/// Invalid indexes of tables on which a session may be building or dropping an index concurrently. Such
-/// commands hold this lock on the table from their first transaction to the last, while
-/// `pg_stat_progress_create_index` (from 12 on) shows one index at a time, and none that is dropped. A
-/// session whose command is hidden from us may run such a command.
-fn being_changed(reader: &mut CatalogReader) -> BTreeSet<u32> {
+/// Those of these invalid indexes that no session builds or drops.
+///
+/// A command may end after the indexes were read and before the locks are: then its index is valid or
+/// gone when it is read again, after the locks.
+fn broken(reader: &mut CatalogReader, invalid: BTreeSet<u32>) -> BTreeSet<u32> {
+    if invalid.is_empty() {
+        return invalid;
+    }
+    let Some(changing) = being_changed(reader) else {
+        return BTreeSet::new();
+    };
+    let sql = format!(
+        "select indexrelid from pg_index where not indisvalid and indexrelid = any ('{}'::oid[])",
+        array(invalid)
+    );
+    let still = oids(reader, &sql).unwrap_or_default();
+    still.difference(&changing).copied().collect()
+}
+
+/// Invalid indexes of tables on which a session may be building or dropping an index concurrently, or
+/// waits to begin. Such commands hold this lock on the table from their first transaction to the last,
+/// while `pg_stat_progress_create_index` (from 12 on) shows one index at a time, and none that is
+/// dropped. A session whose command is hidden from us may run such a command.
+fn being_changed(reader: &mut CatalogReader) -> Option<BTreeSet<u32>> {
     let sql = "select i.indexrelid from pg_index i join pg_locks l on l.relation = i.indrelid \
-           and l.locktype = 'relation' and l.mode = 'ShareUpdateExclusiveLock' and l.granted \
+           and l.locktype = 'relation' and l.mode = 'ShareUpdateExclusiveLock' \
            and l.database = (select oid from pg_database where datname = current_database()) \
          join pg_stat_activity a on a.pid = l.pid \
          where not i.indisvalid and (coalesce(a.query, '') in \
              ('', '<insufficient privilege>', '<command string not enabled>') \
            or a.query ~* 'index.*concurrently')";
-    let rows = reader.rows("indexes", sql).unwrap_or_default();
-    rows.iter().map(|row| row.number(0) as u32).collect()
+    oids(reader, sql)
+}
+
+fn oids(reader: &mut CatalogReader, sql: &str) -> Option<BTreeSet<u32>> {
+    let rows = reader.rows("indexes", sql)?;
+    Some(rows.iter().map(|row| row.number(0) as u32).collect())
 }

@@ -57,14 +57,21 @@ pub(super) fn slots(reader: &mut CatalogReader) -> Vec<SlotState> {
 }
 
 /// Connected standbys, whether or not they use a slot or send feedback. Subscribers and programs that
-/// only receive WAL execute no queries.
+/// only receive WAL execute no queries: such programs report what they have written, under any name,
+/// but nothing that they have replayed.
 pub(super) fn standbys(reader: &mut CatalogReader) -> Vec<String> {
+    let (write, replay) = if reader.version >= 100_000 {
+        ("write_lsn", "replay_lsn")
+    } else {
+        ("write_location", "replay_location")
+    };
     let sql = format!(
         "select distinct coalesce(nullif(r.application_name, ''), 'PID ' || r.pid) \
          from pg_stat_replication r where r.pid is not null \
            and coalesce(r.application_name, '') not in \
              ('pg_basebackup', 'pg_receivewal', 'pg_receivexlog') \
            and coalesce(r.state, '') <> 'backup' \
+           and not (r.{write} is not null and r.{replay} is null) \
            and r.pid not in (select s.active_pid from pg_replication_slots s \
              where s.active_pid is not null and s.slot_type = 'logical') \
          order by 1 limit {SLOTS_MAX}"

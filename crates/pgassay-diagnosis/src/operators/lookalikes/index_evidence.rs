@@ -1,0 +1,59 @@
+//! What findings about indexes must not conclude from counters that are young, or count something else.
+
+use pgassay_record::finding::{Confidence, Finding};
+
+use super::build::{ExampleServer, unused_index};
+use super::catalog::updating;
+
+fn unused(server: &ExampleServer) -> Finding {
+    super::of_id("unused-index", &server.activity).remove(0)
+}
+
+#[test]
+fn an_update_of_another_table_that_reads_referenced_rows_changes_no_key() {
+    let found = |text: &str| {
+        let server = updating(text, 100);
+        super::of_id("foreign-key-index", &server.activity).len()
+    };
+    assert_eq!(
+        found("update invoice set id = $1 from customer where customer.name = $2"),
+        0
+    );
+    assert_eq!(found("update only public.customer c set id = $1"), 1);
+}
+
+#[test]
+fn updates_that_may_set_the_key_to_the_same_value_are_only_a_hint() {
+    let of = |deleted: u64| {
+        let server = updating("update customer set id = $1, name = $2", 100)
+            .catalog(|it| it.uncovered_foreign_keys[0].referenced_deleted = deleted);
+        super::of_id("foreign-key-index", &server.activity).remove(0)
+    };
+    assert_eq!(of(0).confidence, Confidence::Hint);
+    assert_eq!(of(1).confidence, Confidence::Likely);
+}
+
+#[test]
+fn an_unused_index_of_unknown_age_is_only_a_hint() {
+    assert_eq!(unused(&unused_index(40.0)).confidence, Confidence::Likely);
+    let without_age = unused_index(40.0).catalog(|it| it.indexes[0].definition_age = None);
+    let without_rate = unused_index(40.0).catalog(|it| it.ages[0].consumed_per_s = 0.0);
+    for server in [without_age, without_rate] {
+        let found = unused(&server);
+        assert_eq!(found.confidence, Confidence::Hint);
+        let against = found.evidence_against.concat();
+        assert!(against.contains("age of the index is unknown"), "{against}");
+    }
+}
+
+#[test]
+fn an_uptime_is_not_the_age_of_the_statistics() {
+    let server = unused_index(40.0).catalog(|it| it.statistics_age_us = None);
+    assert_eq!(unused(&server).confidence, Confidence::Hint);
+}
+
+#[test]
+fn an_unused_index_is_never_found_on_a_standby() {
+    let standby = unused_index(40.0).catalog(|it| it.is_standby = true);
+    assert_eq!(super::of_id("unused-index", &standby.activity), []);
+}
