@@ -43,6 +43,7 @@ mod operators;
 #[cfg(test)]
 mod regressions;
 mod remedy_trial;
+mod setting_size;
 mod side;
 mod signatures;
 mod stacks;

@@ -9,7 +9,7 @@ use pgassay_record::activity::{
 };
 
 use super::names;
-use super::session_settings::SettingSessions;
+use super::session_settings::RoleInDatabase;
 use super::sql_text::{self, RelationMention};
 use super::sql_tokens::{self, StatementToken};
 use crate::evidence::Evidence;
@@ -77,12 +77,12 @@ impl StatementLoad {
         most_of(&self.users)
     }
 
-    /// Whose sessions execute it: the user and the database with most of its load.
-    pub(super) fn scope(&self) -> SettingSessions<'_> {
-        SettingSessions {
-            user: self.user(),
-            database: most_of(&self.databases),
-        }
+    /// Whose sessions execute it: the user and the database with most of its load. Neither if the user is
+    /// unknown: a setting of the database would concern others.
+    pub(super) fn role_in_database(&self) -> RoleInDatabase<'_> {
+        let user = self.user();
+        let database = user.and(most_of(&self.databases));
+        RoleInDatabase { user, database }
     }
 }
 

@@ -9,7 +9,7 @@ use super::detection::Detection;
 use super::live_view::{LiveView, statement_name};
 use super::names;
 use super::recovery_locks;
-use super::session_settings::SettingSessions;
+use super::session_settings::RoleInDatabase;
 use super::signature::OperatorSignature;
 use super::wait_meanings::{MEANINGS, WaitMeaning};
 
@@ -220,18 +220,18 @@ fn idle_blocker(view: &LiveView<'_>) -> Vec<Detection> {
 pub(super) fn limit_idle_transactions(view: &LiveView<'_>, root: &RootBlocker) -> Option<String> {
     const NAME: &str = "idle_in_transaction_session_timeout";
     let known = |name| Some(name).filter(|it: &&str| !it.is_empty());
-    let scope = SettingSessions {
+    let role = RoleInDatabase {
         user: known(&*root.user),
         database: known(&*root.database),
     };
-    let now_us = scope.value(view, NAME).and_then(names::micros);
+    let now_us = role.value(view, NAME).and_then(names::micros);
     if now_us.is_some_and(|us| us > 0.0 && us <= 60e6) {
         return None;
     }
-    if scope.user.is_none() {
+    if role.user.is_none() {
         return Some(format!("alter system set {NAME} = '1min'"));
     }
-    Some(scope.command(view, NAME, "'1min'"))
+    Some(role.command(view, NAME, "'1min'"))
 }
 
 /// What [`limit_idle_transactions`] suggests, in a sentence.

@@ -2,6 +2,8 @@
 
 use pgassay_record::activity::RelationName;
 
+use crate::setting_size::setting_size;
+
 /// PostgreSQL's reserved key words, also those that may be function or type names: `src/include/parser/kwlist.h`
 /// of versions 9.6 to 18.
 const RESERVED: &str = concat!(
@@ -94,29 +96,10 @@ pub(super) fn memory(bytes: f64) -> String {
     }
 }
 
-/// Bytes of a setting's value with its unit, such as `1GB`, `16384 8kB` or `64 MB`; `None` if it is none.
+/// Bytes of a setting's value with its unit, such as `1GB`, `16384 8kB` or `64 MB`, or a plain number;
+/// `None` if it is none.
 pub(super) fn bytes(value: &str) -> Option<f64> {
-    let value = value.trim();
-    let digits = value.find(|c: char| !c.is_ascii_digit() && c != '.');
-    let (number, unit) = value.split_at(digits.unwrap_or(value.len()));
-    let number: f64 = number.parse().ok()?;
-    let unit = unit.trim();
-    let multiple = unit.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
-    let (multiple, unit) = unit.split_at(multiple);
-    let multiple: f64 = if multiple.is_empty() {
-        1.0
-    } else {
-        multiple.parse().ok()?
-    };
-    let unit = match unit {
-        "" | "B" => 1.0,
-        "kB" => 1024.0,
-        "MB" => 1_048_576.0,
-        "GB" => 1_073_741_824.0,
-        "TB" => 1_099_511_627_776.0,
-        _ => return None,
-    };
-    Some(number * multiple * unit)
+    setting_size(value, 1.0)
 }
 
 /// Microseconds of a setting's value with its unit, such as `5min`, `300 s` or `1000ms`; `None` if it is

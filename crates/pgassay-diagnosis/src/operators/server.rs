@@ -6,7 +6,6 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 use super::detection::Detection;
 use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::names;
-use super::session_settings::SettingSessions;
 use super::signature::OperatorSignature;
 use super::sql_text;
 
@@ -156,9 +155,10 @@ fn slow_wal_sync(view: &LiveView<'_>) -> Vec<Detection> {
     }
     let statement = waiting.statement;
     let load = statement.and_then(|index| view.statements.get(index));
-    let user = load.and_then(StatementLoad::user);
-    let database = user.and(load).and_then(|it| it.scope().database);
-    let sql = SettingSessions { user, database }.command(view, "synchronous_commit", "off");
+    let role = load
+        .map(StatementLoad::role_in_database)
+        .unwrap_or_default();
+    let sql = role.command(view, "synchronous_commit", "off");
     let detection = Detection::of(ObjectKind::Server, "")
         .statement(statement.and_then(|index| view.activity.statements.get(index)))
         .saved(waiting.load)

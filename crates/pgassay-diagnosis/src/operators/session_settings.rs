@@ -7,13 +7,13 @@ use super::live_view::LiveView;
 use super::names;
 
 /// Whose sessions a setting is for; `None` if unknown.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SettingSessions<'a> {
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RoleInDatabase<'a> {
     pub user: Option<&'a str>,
     pub database: Option<&'a str>,
 }
 
-impl SettingSessions<'_> {
+impl RoleInDatabase<'_> {
     /// The value with which these sessions start.
     pub fn value<'a>(&self, view: &LiveView<'a>, name: &str) -> Option<&'a str> {
         let role = self.user.is_some().then_some(self.user);

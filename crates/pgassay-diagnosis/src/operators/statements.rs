@@ -6,7 +6,7 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 use super::detection::Detection;
 use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::names;
-use super::session_settings::SettingSessions;
+use super::session_settings::RoleInDatabase;
 use super::signature::OperatorSignature;
 use super::sql_text;
 
@@ -152,10 +152,12 @@ fn temp_spill(view: &LiveView<'_>) -> Vec<Detection> {
             detection.urgent(5)
         };
         let bytes = per_call.or_else(|| largest_file(view));
-        let mut scope = load.scope();
-        // Without a user, the session that runs it can set it, which concerns nothing else.
-        scope.database = scope.user.and(scope.database);
-        found.push(with_work_mem(view, detection, bytes, scope));
+        found.push(with_work_mem(
+            view,
+            detection,
+            bytes,
+            load.role_in_database(),
+        ));
     }
     if found.is_empty() {
         found.extend(spilling_databases(view));
@@ -206,7 +208,7 @@ fn spilling_databases(view: &LiveView<'_>) -> Vec<Detection> {
                 view,
                 detection,
                 Some(bytes),
-                SettingSessions { user, database },
+                RoleInDatabase { user, database },
             )
         })
         .collect()
@@ -216,9 +218,9 @@ fn with_work_mem(
     view: &LiveView<'_>,
     detection: Detection,
     bytes: Option<f64>,
-    scope: SettingSessions<'_>,
+    role: RoleInDatabase<'_>,
 ) -> Detection {
-    let now = scope.value(view, "work_mem").and_then(names::bytes);
+    let now = role.value(view, "work_mem").and_then(names::bytes);
     let wanted = bytes.map(|it| it * MEMORY_PER_BYTE);
     let wanted = wanted.unwrap_or(0.0).max(2.0 * now.unwrap_or(4_194_304.0));
     let detection = detection.with(now, |it, bytes| {
@@ -230,7 +232,7 @@ fn with_work_mem(
              LIMIT. It would take more memory than is advisable for one statement.",
         );
     }
-    let sql = scope.command(view, "work_mem", &format!("'{}'", names::memory(wanted)));
+    let sql = role.command(view, "work_mem", &format!("'{}'", names::memory(wanted)));
     let risk = format!(
         "{} Each sort and hash of each session and parallel worker may take this much memory; if memory runs \
          out, the kernel's OOM killer may end a backend, and all sessions are disconnected.",
@@ -276,11 +278,11 @@ fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
             );
         let skewed =
             "A generic plan does not know the values: with skewed data it may be much slower.";
-        let scope = load.scope();
-        let scope = (view.major >= 12 && scope.user.is_some()).then_some(scope);
-        found.push(match scope {
-            Some(scope) => {
-                let sql = scope.command(view, "plan_cache_mode", "force_generic_plan");
+        let role = load.role_in_database();
+        let role = (view.major >= 12 && role.user.is_some()).then_some(role);
+        found.push(match role {
+            Some(role) => {
+                let sql = role.command(view, "plan_cache_mode", "force_generic_plan");
                 let risk = format!("{} {skewed}", names::reach_of(&sql));
                 detection.sql(sql).risk(risk)
             }

@@ -4,6 +4,7 @@
 use pgassay_record::remedy::RemedyVariant;
 
 use crate::evidence::Evidence;
+use crate::setting_size::setting_size;
 
 /// Bytes of a block (`BLCKSZ`), the unit of some settings.
 pub(super) const BLOCK: f64 = 8192.0;
@@ -14,27 +15,9 @@ pub(super) const MIB: f64 = 1_048_576.0;
 pub(super) fn raised(e: &Evidence, name: &str, wanted: &str, unit: f64) -> Option<RemedyVariant> {
     let is_chosen_by_server = |value: &&str| matches!(*value, "-1" | "0");
     let now = e.setting(name).filter(|value| !is_chosen_by_server(value));
-    let is_higher = now.is_none_or(|now| amount(now, unit) < amount(wanted, unit));
-    let is_known = now.is_none_or(|now| amount(now, unit).is_some());
+    let is_higher = now.is_none_or(|now| setting_size(now, unit) < setting_size(wanted, unit));
+    let is_known = now.is_none_or(|now| setting_size(now, unit).is_some());
     (is_higher && is_known).then(|| RemedyVariant::settings(&[(name, wanted)]))
-}
-
-/// A count, or bytes of a size as PostgreSQL writes it, with the unit of a value without one.
-pub(super) fn amount(value: &str, unit: f64) -> Option<f64> {
-    let value = value.trim();
-    let digits = value.find(|c: char| !c.is_ascii_digit() && c != '.');
-    let (number, suffix) = value.split_at(digits.unwrap_or(value.len()));
-    let number: f64 = number.parse().ok()?;
-    let unit = match suffix.trim() {
-        "" => unit,
-        "B" => 1.0,
-        "kB" => 1024.0,
-        "MB" => MIB,
-        "GB" => 1024.0 * MIB,
-        "TB" => 1024.0 * 1024.0 * MIB,
-        _ => return None,
-    };
-    Some(number * unit)
 }
 
 #[cfg(test)]

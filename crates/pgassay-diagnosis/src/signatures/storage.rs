@@ -8,8 +8,9 @@ use pgassay_record::remedy::RemedyVariant;
 
 use crate::evaluation::{Evaluation, Signature};
 use crate::evidence::Evidence;
+use crate::setting_size::setting_size;
 
-use super::raising::{BLOCK, MIB, amount};
+use super::raising::{BLOCK, MIB};
 
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
@@ -80,7 +81,7 @@ const READS: [&str; 10] = [
 fn larger_shared_buffers(e: &Evidence) -> Option<RemedyVariant> {
     let now_mb = match e.setting("shared_buffers") {
         None => 128,
-        Some(value) => (amount(value, BLOCK)? / MIB) as u64,
+        Some(value) => (setting_size(value, BLOCK)? / MIB) as u64,
     };
     // Whether to use more than 1 GB is the user's decision.
     let wanted_mb = (now_mb * 4).min(1024);
@@ -233,7 +234,9 @@ fn temporary_files(e: &Evidence) -> Evaluation {
 
 /// At least this many megabytes; twice what the study has if that is as much already, up to 1 GB.
 fn larger_work_mem(e: &Evidence, wanted_mb: u64) -> Option<RemedyVariant> {
-    let now = e.setting("work_mem").map(|value| amount(value, 1024.0));
+    let now = e
+        .setting("work_mem")
+        .map(|value| setting_size(value, 1024.0));
     let now_mb = now.map_or(Some(4.0), |it| it.map(|bytes| bytes / MIB))?;
     let wanted_mb = wanted_mb.max((2.0 * now_mb) as u64);
     let wanted = format!("{wanted_mb}MB");
@@ -302,7 +305,7 @@ mod tests {
     #[test]
     fn sizes_are_read_as_postgresql_writes_them() {
         let sizes = ["128MB", "1GB", "16384", "65536kB", "many", "-1"];
-        let sizes = sizes.map(|it| amount(it, BLOCK).map(|bytes| bytes / MIB));
+        let sizes = sizes.map(|it| setting_size(it, BLOCK).map(|bytes| bytes / MIB));
         let expected = [
             Some(128.0),
             Some(1024.0),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pgassay_lab::connector::{TimedStream, connect};
 use pgassay_lab::watch::catalog::{CatalogOptions, CatalogWatch};
 use pgassay_server::{Connection, ConnectionError, Server, ServerConfig};
-use pgassay_test_support::{servers, wait_until};
+use pgassay_test_support::{BareServer, servers, wait_until};
 use pgassay_wire::Exchange;
 use pgassay_wire::conninfo::{EmptyEnvironment, Request};
 
@@ -56,6 +56,23 @@ pub fn exchange(server: &Server, more: &str) -> Exchange<TimedStream> {
     let target = request.resolve(&EmptyEnvironment).expect("whole");
     let limit = Some(Duration::from_secs(30));
     connect(&target, limit).expect("connect").0
+}
+
+/// A connection to a server that was started by hand.
+pub fn bare_exchange(server: &BareServer) -> Exchange<TimedStream> {
+    let conninfo = format!(
+        "host='{}' port={} user=tester dbname=postgres",
+        server.socket_directory().display(),
+        server.port()
+    );
+    let request = Request::new().conninfo(&conninfo).expect("proper");
+    let target = request.resolve(&EmptyEnvironment).expect("whole");
+    connect(&target, None).expect("connect").0
+}
+
+pub fn open_bare(server: &BareServer) -> CatalogWatch {
+    let options = CatalogOptions { keeps_text: true };
+    CatalogWatch::open(bare_exchange(server), &options).expect("the watch opens")
 }
 
 pub fn open(server: &Server) -> CatalogWatch {

@@ -2,30 +2,18 @@
 
 use std::thread::{self, JoinHandle};
 
-use pgassay_lab::connector::{TimedStream, connect};
-use pgassay_lab::watch::catalog::{CatalogOptions, CatalogWatch};
+use pgassay_lab::watch::catalog::CatalogWatch;
 use pgassay_record::activity::BlockingEpisode;
 use pgassay_server::Server;
 use pgassay_test_support::{BareServer, servers, wait_until};
-use pgassay_wire::Exchange;
-use pgassay_wire::conninfo::{EmptyEnvironment, Request};
 
-use crate::catalog_common::{Waiter, config, execute, lock_waiters, on_each, open};
-
-fn session(server: &BareServer) -> Exchange<TimedStream> {
-    let conninfo = format!(
-        "host='{}' port={} user=tester dbname=postgres",
-        server.socket_directory().display(),
-        server.port()
-    );
-    let request = Request::new().conninfo(&conninfo).expect("proper");
-    let target = request.resolve(&EmptyEnvironment).expect("whole");
-    connect(&target, None).expect("connect").0
-}
+use crate::catalog_common::{
+    Waiter, bare_exchange, config, execute, lock_waiters, on_each, open, open_bare,
+};
 
 /// Starts a query that waits for a lock, on a standby; its PID, as sampling would find it.
 fn waiter(standby: &BareServer, sql: &'static str) -> (u32, JoinHandle<()>) {
-    let mut waiter = session(standby);
+    let mut waiter = bare_exchange(standby);
     let pid = waiter.value("select pg_backend_pid()").expect("a PID");
     let pid: u32 = pid.and_then(|it| it.parse().ok()).expect("a number");
     let running = thread::spawn(move || {
@@ -52,12 +40,12 @@ fn recovery_that_blocks_a_standby_is_the_root_and_cannot_be_ended() {
         let Some((primary, standby)) = BareServer::streaming_pair(version) else {
             continue;
         };
-        let mut holder = session(&primary);
+        let mut holder = bare_exchange(&primary);
         holder.run("create table t (n int)").expect("a table");
         let lock = "begin; lock table t in access exclusive mode; insert into t values (1)";
         holder.run(lock).expect("a lock");
         // The record of the lock is written with the next commit.
-        let mut other = session(&primary);
+        let mut other = bare_exchange(&primary);
         other.run("create table later (n int)").expect("a table");
         let replayed = "select pid from pg_locks where mode = 'AccessExclusiveLock' and granted \
                         and relation = to_regclass('t')";
@@ -66,8 +54,7 @@ fn recovery_that_blocks_a_standby_is_the_root_and_cannot_be_ended() {
         });
         let startup = standby.value(replayed).expect("a PID");
         let (pid, running) = waiter(&standby, "select n from t");
-        let options = CatalogOptions { keeps_text: true };
-        let mut watch = CatalogWatch::open(session(&standby), &options).expect("the watch opens");
+        let mut watch = open_bare(&standby);
         let episode = only(&mut watch, &[pid]);
         let root = &episode.root;
         assert!(root.is_recovery(), "{version}: {root:?}");
@@ -95,13 +82,13 @@ fn recovery_that_waits_on_a_standby_is_known_as_such() {
         let Some((primary, standby)) = BareServer::streaming_pair(version) else {
             continue;
         };
-        let mut writer = session(&primary);
+        let mut writer = bare_exchange(&primary);
         writer.run("create table t (n int)").expect("a table");
         let exists = "select to_regclass('t')";
         wait_until("the standby has the table", || {
             standby.value(exists).is_some_and(|it| !it.is_empty())
         });
-        let mut reader = session(&standby);
+        let mut reader = bare_exchange(&standby);
         reader.run("begin; select n from t").expect("a snapshot");
         writer
             .run("alter table t add column more int")
@@ -110,8 +97,7 @@ fn recovery_that_waits_on_a_standby_is_known_as_such() {
         wait_until("recovery waits", || standby.value(waits).is_some());
         let startup = standby.value(waits).expect("a PID");
         let (pid, running) = waiter(&standby, "select n from t");
-        let options = CatalogOptions { keeps_text: true };
-        let mut watch = CatalogWatch::open(session(&standby), &options).expect("the watch opens");
+        let mut watch = open_bare(&standby);
         let episode = only(&mut watch, &[pid]);
         assert_eq!(episode.root.state, "idle in transaction", "{version}");
         let blocked = episode.blocked.iter();

@@ -4,12 +4,12 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 
-use pgassay_lab::connector::connect;
 use pgassay_lab::watch::catalog::{CatalogOptions, CatalogResult, CatalogWatch};
 use pgassay_test_support::{BareServer, wait_until};
-use pgassay_wire::conninfo::{EmptyEnvironment, Request};
 
-use crate::catalog_common::{VERSIONS, Waiter, exchange, execute, on_each, open, pid, start};
+use crate::catalog_common::{
+    VERSIONS, Waiter, exchange, execute, on_each, open, open_bare, pid, start,
+};
 
 /// The beginnings of all statements that may be sent.
 const READS: [&str; 7] = [
@@ -190,19 +190,6 @@ fn a_standby_is_read_like_a_primary() {
             result.unavailable
         );
     }
-}
-
-fn open_bare(server: &BareServer) -> CatalogWatch {
-    let conninfo = format!(
-        "host='{}' port={} user=tester dbname=postgres",
-        server.socket_directory().display(),
-        server.port()
-    );
-    let request = Request::new().conninfo(&conninfo).expect("proper");
-    let target = request.resolve(&EmptyEnvironment).expect("whole");
-    let (exchange, _) = connect(&target, None).expect("connect");
-    let options = CatalogOptions { keeps_text: true };
-    CatalogWatch::open(exchange, &options).expect("the watch opens")
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn exact(pid: u32) -> (u64, ProcessCpu) {
 const WAKING_NS: f64 = 5_000.0;
 /// Time of a switch that the kernel counts for the processes, and that lies outside of its records: 1.0 to
 /// 1.4 µs were measured on a machine with 80 000 switches per second.
-const SWITCH_NS: f64 = 3_000.0;
+const SWITCH_NS: f64 = 2_000.0;
 
 fn a_whole_window_in_one_slice_agrees_with_the_kernels_totals() {
     let Some((server, sampler)) = watched("18", &config(60_000, 60_000)) else {
@@ -120,8 +120,9 @@ fn a_whole_window_in_one_slice_agrees_with_the_kernels_totals() {
             |ours_ns: u64, exact_ns: u64| ours_ns.abs_diff(exact_ns) as f64 / window_ns as f64;
         let seen_ns = window_ns - away_ns;
         let switching = SWITCH_NS * wake_ups / window_ns as f64;
+        let missing = (on_cpu_ns as f64 - seen_ns as f64) / window_ns as f64;
         assert!(
-            close(seen_ns, on_cpu_ns) < 0.01 + switching,
+            (-0.01..0.01 + switching).contains(&missing),
             "on CPU: {seen_ns} {on_cpu_ns} of {window_ns}, {wake_ups} wake-ups"
         );
         if may_see {

@@ -55,7 +55,7 @@ fn deleting(rows: f64) -> ExampleServer {
         .catalog(|it| it.uncovered_foreign_keys.push(key))
 }
 
-/// Updates of `customer`, of which this many rows were not HOT, beside scans of all of `orders`.
+/// Updates of `customer`, of which this many rows were not HOT, with scans of all of `orders`.
 pub(super) fn updating(text: &str, moved: u64) -> ExampleServer {
     let server = deleting(1e6).without_load();
     server.load(text, "", 1.0).catalog(|it| {
