@@ -62,6 +62,7 @@ pub use proc::cpu_log::{CpuLog, LoggedProcess, RoleCpu};
 pub use proc::live::{LiveError, LiveProcess, LiveServer};
 pub use proc::peak_memory::{own_peak_bytes, peak_pss_bytes};
 pub use proc::priority::raise_thread_priority;
+pub use proc::process_table::ProcessTable;
 pub use proc::process_tree_cpu::{ProcessTreeCpu, ProcessTreesCpu};
 pub use proc::role::Role;
 pub use sampling::sampler::{Sampler, SamplerConfig};

@@ -8,7 +8,8 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,10 @@ use crate::os::Pid;
 use crate::server_dir::ServerDir;
 
 const POLL: Duration = Duration::from_millis(1);
+
+/// More than the kernel writes into the files of a process that are read here, `status` with the masks of
+/// thousands of CPUs included.
+const PROC_FILE_BYTES_MAX: usize = 8192;
 
 /// One process of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,17 +144,17 @@ impl ProcessRole {
 pub fn of_postmaster(postmaster: Pid) -> Vec<ServerProcess> {
     let mut found: Vec<ServerProcess> = all_pids()
         .filter_map(|pid| {
-            let title = title(pid)?;
             if pid == postmaster {
                 return Some(ServerProcess {
                     pid,
                     role: ProcessRole::Postmaster,
-                    title,
+                    title: title(pid)?,
                 });
             }
             if parent(pid)? != postmaster {
                 return None;
             }
+            let title = title(pid)?;
             let title = title
                 .strip_prefix("postgres: ")
                 .unwrap_or(&title)
@@ -231,16 +236,24 @@ fn all_pids() -> impl Iterator<Item = Pid> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
+/// Reads a small file of `/proc` as one text. The kernel writes it at the first read, so one is enough;
+/// [`fs::read_to_string`] needs up to eight system calls, and a trial reads hundreds of these files.
+pub(crate) fn read_at_once(path: &str) -> io::Result<String> {
+    let mut bytes = [0; PROC_FILE_BYTES_MAX];
+    let length = File::open(path)?.read(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
+}
+
 fn parent(pid: Pid) -> Option<Pid> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read_at_once(&format!("/proc/{pid}/stat")).ok()?;
     // The program's name is in parentheses and can contain any character, even parentheses.
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn title(pid: Pid) -> Option<String> {
-    let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let text = String::from_utf8_lossy(&bytes).replace('\0', " ");
+    let text = read_at_once(&format!("/proc/{pid}/cmdline")).ok()?;
+    let text = text.replace('\0', " ");
     let text = text.trim_end().to_owned();
     (!text.is_empty()).then_some(text)
 }

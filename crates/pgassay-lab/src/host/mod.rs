@@ -127,7 +127,7 @@ pub trait Host {
     /// If the processes of a temporary server cannot be found.
     fn live(&self) -> Result<Option<LiveServer>>;
 
-    /// The processes that serve only this run, without the load's backends.
+    /// Processes that serve only this run, as all of their descendants do; without the load's backends.
     fn own_pids(&self) -> Vec<u32>;
 
     /// Opens a reader of its statistics for these databases.

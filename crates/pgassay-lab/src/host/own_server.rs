@@ -180,9 +180,7 @@ impl Host for Server {
     }
 
     fn own_pids(&self) -> Vec<u32> {
-        let children = self.processes().into_iter().map(|process| process.pid);
-        let all = children.chain([self.postmaster_pid()]);
-        all.map(i32::cast_unsigned).collect()
+        vec![self.postmaster_pid().cast_unsigned()]
     }
 
     fn counters(&self, _databases: &[String]) -> Result<CounterReader> {

@@ -207,7 +207,7 @@ impl Servers {
         &self.databases[index]
     }
 
-    /// All processes of all servers, except backends that may serve other clients.
+    /// See [`Host::own_pids`], of all servers.
     pub fn pids(&self) -> Vec<u32> {
         self.iter().flat_map(Host::own_pids).collect()
     }

@@ -1,4 +1,4 @@
-//! Reads the memory of the backends after the last trial of a variant in each round.
+//! Reads the memory of the backends after the last trial of a variant in each round of the first blocks.
 //!
 //! A peak holds since the backend connected, so one reading covers all trials of the round. It is the first
 //! observer and therefore the last to finish: nothing else is measured while it reads.
@@ -12,6 +12,9 @@ use pgassay_profile::peak_pss_bytes;
 use super::{TrialObserver, TrialWatch, WatchDecision, WatchedTrial};
 use crate::load::Clients;
 use crate::raw_results::RawResults;
+
+/// Peaks hardly differ between blocks, and reading one takes up to a millisecond.
+const BLOCKS_MAX: u32 = 4;
 
 /// The memory of the backends on this machine.
 #[derive(Debug, Clone, Copy, Default)]
@@ -28,6 +31,7 @@ impl TrialObserver for BackendMemoryPeaks {
         _: &mut [Box<dyn Clients>],
     ) -> Result<WatchDecision<'w>> {
         let is_read = trial.slot.is_last_of_variant
+            && trial.slot.block < BLOCKS_MAX
             && trial.slot.kind != TrialKind::HardwareCounters
             && trial.point.driver == DriverKind::Postgres
             && !trial.backend_pids.is_empty();

@@ -36,7 +36,7 @@ pub struct WatchedTrial<'a> {
     /// The local processes that serve its clients. Empty if they run elsewhere, or if each serves only
     /// one transaction: then only the CPU time of exited children is known.
     pub backend_pids: &'a [u32],
-    /// All local processes of all servers, these included.
+    /// Local processes of all servers, these included; their descendants also belong to the servers.
     pub server_pids: &'a [u32],
 }
 

@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use pgassay_model::cpu::{Background, CpuTotals};
 use pgassay_model::trial::CrossCheckReadings;
 use pgassay_profile::{
-    CpuLog, LiveServer, MachineCpu, ProcessTotals, ProcessTreeCpu, ProcessTreesCpu, Role,
-    own_cpu_ns, process_cpu_ns,
+    CpuLog, LiveServer, MachineCpu, ProcessTable, ProcessTotals, ProcessTreeCpu, ProcessTreesCpu,
+    Role, own_cpu_ns, process_cpu_ns,
 };
 
 /// CPU totals at one point in time.
@@ -58,14 +58,14 @@ impl TotalsReading {
         server_pids: &[u32],
     ) -> Result<Self> {
         let mut roles = CpuLog::default();
-        roles.read(&server.map(LiveServer::processes).unwrap_or_default());
-        let (backends, trees, machine) = totals(backend_pids, server_pids)?;
+        let table = process_table()?;
+        add_roles(&mut roles, server, &table);
         Ok(Self {
-            backends,
-            trees,
+            backends: table.totals(backend_pids),
+            trees: trees(&table, server_pids),
             roles,
             ended: ended(server),
-            machine,
+            machine: machine()?,
             clocks: clocks(backend_pids),
             own_ns: own_cpu_ns(),
         })
@@ -79,15 +79,16 @@ impl TotalsReading {
         server_pids: &[u32],
     ) -> Result<Passed> {
         let own_ns = own_cpu_ns();
-        let (backends, trees, machine) = totals(backend_pids, server_pids)?;
+        let table = process_table()?;
+        let machine = machine()?;
         let read_ns = own_cpu_ns().saturating_sub(own_ns);
-        self.roles
-            .read(&server.map(LiveServer::processes).unwrap_or_default());
+        let trees = trees(&table, server_pids);
+        add_roles(&mut self.roles, server, &table);
         let ended_ns = ended(server).zip(self.ended).map_or(0, |(after, before)| {
             let used_ns = after.since_ns(before);
             used_ns.saturating_sub(self.roles.used_before_by_ended_ns())
         });
-        let backends = backends.since(&self.backends);
+        let backends = table.totals(backend_pids).since(&self.backends);
         let total = backends.total();
         let ours_ns = trees.ours.since_ns(self.trees.ours);
         let others_ns = trees.others.since_ns(self.trees.others);
@@ -116,17 +117,24 @@ impl TotalsReading {
     }
 }
 
-fn totals(
-    backend_pids: &[u32],
-    server_pids: &[u32],
-) -> Result<(ProcessTotals, ProcessTreesCpu, MachineCpu)> {
+fn process_table() -> Result<ProcessTable> {
+    ProcessTable::read().context("cannot list the processes")
+}
+
+fn machine() -> Result<MachineCpu> {
+    MachineCpu::read().context("cannot read /proc/stat")
+}
+
+/// CPU time of pgassay and its servers, and of other programs.
+fn trees(table: &ProcessTable, server_pids: &[u32]) -> ProcessTreesCpu {
     let own_pid = [std::process::id()];
     let ours: Vec<u32> = server_pids.iter().chain(&own_pid).copied().collect();
-    Ok((
-        ProcessTotals::read(backend_pids),
-        ProcessTreesCpu::read(&ours).context("cannot list the processes")?,
-        MachineCpu::read().context("cannot read /proc/stat")?,
-    ))
+    table.trees(&ours)
+}
+
+fn add_roles(roles: &mut CpuLog, server: Option<&LiveServer>, table: &ProcessTable) {
+    let processes = server.map(|it| table.of_server(it)).unwrap_or_default();
+    roles.read_from(table, &processes);
 }
 
 fn clocks(pids: &[u32]) -> BTreeMap<u32, u64> {

@@ -33,7 +33,11 @@ pub struct ProcessCpu {
 impl ProcessCpu {
     /// Reads the totals of a process with all its threads.
     pub fn read(pid: u32) -> io::Result<Self> {
-        let stat = ProcessStat::read(pid)?;
+        Self::of(pid, &ProcessStat::read(pid)?)
+    }
+
+    /// The totals of a process whose `stat` has been read.
+    pub(crate) fn of(pid: u32, stat: &ProcessStat) -> io::Result<Self> {
         let mut cpu = if stat.threads > 1 {
             Self::sum_of_threads(pid)?
         } else {

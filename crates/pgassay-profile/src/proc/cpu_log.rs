@@ -7,6 +7,7 @@
 
 use crate::proc::cpu::ProcessCpu;
 use crate::proc::live::LiveProcess;
+use crate::proc::process_table::ProcessTable;
 use crate::proc::role::Role;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -63,12 +64,25 @@ impl Default for CpuLog {
 impl CpuLog {
     /// Reads these processes now.
     pub fn read(&mut self, processes: &[LiveProcess]) {
+        self.add_reading(processes, |pid| ProcessCpu::read(pid).ok());
+    }
+
+    /// Adds these processes as a table has just read them.
+    pub fn read_from(&mut self, table: &ProcessTable, processes: &[LiveProcess]) {
+        self.add_reading(processes, |pid| table.cpu(pid));
+    }
+
+    fn add_reading(
+        &mut self,
+        processes: &[LiveProcess],
+        cpu_of: impl Fn(u32) -> Option<ProcessCpu>,
+    ) {
         let now = Instant::now();
         if self.readings == 0 {
             self.began = now;
         }
         for process in processes {
-            if let Ok(cpu) = ProcessCpu::read(process.pid) {
+            if let Some(cpu) = cpu_of(process.pid) {
                 self.add(process, cpu, now);
             }
         }

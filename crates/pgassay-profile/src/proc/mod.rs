@@ -9,5 +9,6 @@ pub(crate) mod maps;
 pub(crate) mod memory;
 pub(crate) mod peak_memory;
 pub(crate) mod priority;
+pub(crate) mod process_table;
 pub(crate) mod process_tree_cpu;
 pub(crate) mod role;

@@ -19,7 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::os::Pid;
-use crate::processes::ProcessRole;
+use crate::processes::{ProcessRole, read_at_once};
 
 /// The unit of `/proc/diskstats`, whatever the disk's sector size.
 const SECTOR_BYTES: f64 = 512.0;
@@ -64,6 +64,11 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
+/// A file of a process, likewise.
+fn of_process(pid: Pid, file: &str) -> String {
+    read_at_once(&format!("/proc/{pid}/{file}")).unwrap_or_default()
+}
+
 /// The number in the line `label: number` or `label number`.
 fn labelled(text: &str, label: &str) -> Option<f64> {
     text.lines().find_map(|line| {
@@ -74,7 +79,7 @@ fn labelled(text: &str, label: &str) -> Option<f64> {
 }
 
 fn backend(pid: Pid, values: &mut Values) {
-    let status = read(&format!("/proc/{pid}/status"));
+    let status = of_process(pid, "status");
     for (label, name) in [
         ("voluntary_ctxt_switches", "backends.voluntary_switches"),
         (
@@ -87,7 +92,7 @@ fn backend(pid: Pid, values: &mut Values) {
         }
     }
     // The program's name, in parentheses, can contain spaces, so fields are counted after it.
-    let stat = read(&format!("/proc/{pid}/stat"));
+    let stat = of_process(pid, "stat");
     let fields: Vec<f64> = stat
         .rsplit_once(") ")
         .map(|(_, rest)| {
@@ -102,7 +107,7 @@ fn backend(pid: Pid, values: &mut Values) {
             add(values, name.to_owned(), *value);
         }
     }
-    let io = read(&format!("/proc/{pid}/io"));
+    let io = of_process(pid, "io");
     for label in ["read_bytes", "write_bytes"] {
         if let Some(value) = labelled(&io, label) {
             add(values, format!("backends.{label}"), value);
@@ -111,7 +116,7 @@ fn backend(pid: Pid, values: &mut Values) {
 }
 
 fn background(pid: Pid, role: &ProcessRole, values: &mut Values) {
-    let schedstat = read(&format!("/proc/{pid}/schedstat"));
+    let schedstat = of_process(pid, "schedstat");
     let on_cpu_ns = schedstat
         .split(' ')
         .next()
@@ -123,7 +128,7 @@ fn background(pid: Pid, role: &ProcessRole, values: &mut Values) {
             on_cpu_ns / 1e3,
         );
     }
-    let io = read(&format!("/proc/{pid}/io"));
+    let io = of_process(pid, "io");
     if let Some(bytes) = labelled(&io, "write_bytes") {
         add(values, format!("background({role}).write_bytes"), bytes);
     }
