@@ -16,11 +16,11 @@ use crate::proc::role::Role;
 /// All visible processes with their CPU totals at one point in time.
 #[derive(Debug, Clone)]
 pub struct ProcessTable {
-    by_pid: BTreeMap<u32, ProcessEntry>,
+    by_pid: BTreeMap<u32, ListedProcess>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct ProcessEntry {
+struct ListedProcess {
     stat: ProcessStat,
     /// `None` for a process with several threads: their totals are in a file each, which few callers need.
     cpu: Option<ProcessCpu>,
@@ -46,7 +46,7 @@ impl ProcessTable {
             let cpu = is_single.then(|| ProcessCpu::of(pid, &stat).ok());
             by_pid.insert(
                 pid,
-                ProcessEntry {
+                ListedProcess {
                     stat,
                     cpu: cpu.flatten(),
                 },
@@ -88,7 +88,7 @@ impl ProcessTable {
 
     /// The children of a server's postmaster, with their roles.
     pub fn of_server(&self, server: &LiveServer) -> Vec<LiveProcess> {
-        let is_child = |it: &(&u32, &ProcessEntry)| it.1.stat.parent_pid == server.postmaster_pid;
+        let is_child = |it: &(&u32, &ListedProcess)| it.1.stat.parent_pid == server.postmaster_pid;
         let children = self.by_pid.iter().filter(is_child);
         let with_role = |(&pid, _)| LiveProcess {
             pid,
