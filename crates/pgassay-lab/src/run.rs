@@ -1,12 +1,14 @@
 //! The loop of a run: the next block, its trials, and what the scheduler makes of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use anyhow::Result;
 use pgassay_model::plan::{Plan, PointId};
 use pgassay_model::profile::Profile;
 use pgassay_model::statement::ScriptStatements;
 use pgassay_model::trial::Trial;
+use pgassay_profile::AwakeCpus;
 use pgassay_record::plans::PointPlans;
 use pgassay_record::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 
@@ -111,6 +113,11 @@ impl Laboratory<'_> {
             .event(&LabEvent::ServersStarted(&servers.facts));
         let driver = self.equipment.driver(plan)?;
         let mut warnings = servers.warnings.clone();
+        // Until the trials are over.
+        let awake = plan.schedule.keep_cpus_awake.then(AwakeCpus::hold);
+        if let Some(Err(refused)) = &awake {
+            warnings.push(cpus_asleep(refused));
+        }
         let mut results = RawResults::new(plan);
         let began_us = unix_us();
         let began_us = earlier.trials.first().map_or(began_us, |it| it.started_us);
@@ -123,6 +130,7 @@ impl Laboratory<'_> {
             &mut warnings,
         );
         let result = result.map_err(|error| servers.death_or(error));
+        drop(awake);
         let ended_us = unix_us();
         let mut plans = Vec::new();
         let result = result.and_then(|()| {
@@ -237,6 +245,17 @@ fn serve(
         next = replay.next_block(results, events)?;
     }
     Ok(None)
+}
+
+fn cpus_asleep(refused: &io::Error) -> Warning {
+    Warning {
+        kind: WarningKind::CpusAsleep,
+        message: format!(
+            "CPUs could not be kept awake ({}: {refused}), so the time that idle CPUs take to wake up adds noise; \
+             run pgassay as root",
+            AwakeCpus::FILE
+        ),
+    }
 }
 
 /// The number of blocks with trials of a point.

@@ -48,6 +48,7 @@ mod sessions;
 mod unwind;
 mod waits;
 
+pub use machine::awake_cpus::AwakeCpus;
 pub use machine::clock::{Clock, ClockSource, ClockSteps};
 pub use machine::conditions::{Limit, MachineConditions};
 pub use machine::tier::{Access, Missing, Tier};

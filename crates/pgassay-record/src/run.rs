@@ -186,6 +186,8 @@ pub enum WarningKind {
     CpuSteal,
     /// Other programs used a considerable share of the machine.
     OtherLoad,
+    /// CPUs were to be kept awake, and the system did not permit it.
+    CpusAsleep,
     /// CPU stacks could not be sampled, or not completely.
     NoProfile,
     /// Samples were lost or stacks truncated.

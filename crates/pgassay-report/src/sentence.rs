@@ -9,7 +9,7 @@ use pgassay_model::profile::{Profile, Quality};
 use pgassay_model::waits::{WaitSource, Waits};
 use pgassay_record::finding::{Confidence, Finding};
 use pgassay_record::observation::{Observation, WaitRow};
-use pgassay_record::run::{RelayFacts, Run};
+use pgassay_record::run::{RelayFacts, Run, Warning, WarningKind};
 
 pub(crate) use crate::evidence::{fact, facts, first_sentences, fix_sql, gain};
 use crate::ledger::group_name;
@@ -421,6 +421,16 @@ pub(crate) fn waits_quality(waits: &Waits, window_us: f64) -> String {
         parts.push(format!("sampling used {cpu} of a CPU"));
     }
     format!("{}.", parts.join(", "))
+}
+
+/// That CPUs did not sleep, which shortens latencies; `None` if they did.
+pub(crate) fn awake_cpus(run: &Run) -> Option<&'static str> {
+    let refused = |it: &Warning| it.kind == WarningKind::CpusAsleep;
+    let were_awake = run.plan.schedule.keep_cpus_awake && !run.warnings.iter().any(refused);
+    were_awake.then_some(
+        "Idle CPUs were kept awake during the trials: latencies do not include the time that it takes to \
+         wake them up.",
+    )
 }
 
 /// The profiling overhead over all profiled points, or over the comparisons if the result has no

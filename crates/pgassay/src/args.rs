@@ -205,6 +205,7 @@ impl FromStr for ExportTo {
 }
 
 /// Flags that override the study file, shared by `run` and `study plan`.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Debug, Clone, Args, Default)]
 pub struct ChoiceArgs {
     /// Run the study's quick version: a shorter run, with fewer variants and conditions if the study has
@@ -276,6 +277,11 @@ pub struct ChoiceArgs {
     /// query plans.
     #[arg(long)]
     pub no_plans: bool,
+
+    /// Do not let idle CPUs sleep during the run (requires root): with few clients, the time that it takes
+    /// to wake them up is most of the noise. Latencies then do not include it.
+    #[arg(long)]
+    pub keep_cpus_awake: bool,
 }
 
 /// How servers are found and run.

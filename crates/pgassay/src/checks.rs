@@ -3,7 +3,7 @@
 use pgassay_account::calibration::machine_key;
 use pgassay_lab::counting::Valgrind;
 use pgassay_model::check::Check;
-use pgassay_profile::{Access, CountedEvent, EventCounter, MachineConditions, Tier};
+use pgassay_profile::{Access, AwakeCpus, CountedEvent, EventCounter, MachineConditions, Tier};
 use pgassay_store::MachineIdentity;
 
 /// Checks everything that limits measurements.
@@ -62,6 +62,7 @@ pub fn all() -> Vec<Check> {
         ),
         valgrind_check(),
         hardware_counters(),
+        idle_cpus(),
     ]
 }
 
@@ -149,6 +150,25 @@ fn valgrind_check() -> Check {
 
 /// Whether hardware counters count instructions under load. Their absence is no limitation, because
 /// valgrind counts instructions too.
+/// Whether idle CPUs can be kept awake.
+fn idle_cpus() -> Check {
+    let (value, fix) = if AwakeCpus::is_permitted() {
+        ("can be kept awake with --keep-cpus-awake", None)
+    } else {
+        (
+            "cannot be kept awake",
+            Some("run pgassay as root, with --keep-cpus-awake"),
+        )
+    };
+    let limitation = "idle CPUs take time to wake up, which is most of the noise with few clients";
+    Check {
+        name: "idle_cpus".to_owned(),
+        value: value.to_owned(),
+        limitation: fix.map(|_| limitation.to_owned()),
+        fix: fix.map(str::to_owned),
+    }
+}
+
 fn hardware_counters() -> Check {
     let value = match EventCounter::probe(&CountedEvent::HARDWARE) {
         Ok(()) => "instructions and cycles, counted in separate trials".to_owned(),

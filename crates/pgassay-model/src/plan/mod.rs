@@ -36,6 +36,7 @@ use crate::study::{
 pub use expand::plan;
 
 /// Command-line options that override the study file.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overrides {
     /// Measurement time, instead of the study's.
@@ -72,6 +73,8 @@ pub struct Overrides {
     pub without_profile: bool,
     /// Whether to leave out the plans of the statements.
     pub without_plans: bool,
+    /// Whether to keep CPUs awake, even if the study does not ask for it.
+    pub keep_cpus_awake: bool,
 }
 
 /// Everything that a run will do.
@@ -385,6 +388,9 @@ pub struct Schedule {
     /// Whether the plans of the statements are taken after the last trial; no in runs of older versions.
     #[serde(default)]
     pub plans: bool,
+    /// Whether idle CPUs poll for work during the run instead of going to sleep, if that is permitted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_cpus_awake: bool,
 }
 
 /// Estimated time to stop and start a server, mostly the shutdown checkpoint.

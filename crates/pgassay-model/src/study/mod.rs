@@ -67,6 +67,9 @@ pub struct Study {
     /// Whether to take the plans of the scripts' statements with EXPLAIN after the last trial.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub plans: bool,
+    /// Whether idle CPUs poll for work during the run instead of going to sleep, if that is permitted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_cpus_awake: bool,
     /// The variants and conditions to run with `--quick`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quick: Option<Quick>,

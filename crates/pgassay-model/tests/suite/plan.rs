@@ -393,3 +393,26 @@ fn a_script_can_yield_several_units_per_transaction() {
         "{message}"
     );
 }
+
+#[test]
+fn cpus_are_kept_awake_if_the_study_or_the_command_line_asks_for_it() {
+    let is_asked = |text: &str, keep_cpus_awake: bool| {
+        let overrides = Overrides {
+            keep_cpus_awake,
+            ..Overrides::default()
+        };
+        planned(text, &overrides).unwrap().schedule.keep_cpus_awake
+    };
+    assert!(!is_asked(SMALL, false) && is_asked(SMALL, true));
+    assert!(is_asked(FOUNDING, false), "one client is a condition");
+}
+
+#[test]
+fn trials_are_repeated_within_a_server_start_unless_they_would_be_too_short() {
+    let schedule = planned(FOUNDING, &Overrides::default()).unwrap().schedule;
+    // Connecting and warming up take as long as five trials.
+    assert!(
+        schedule.repeats > 1 && schedule.trial_us >= 100_000,
+        "{schedule:?}"
+    );
+}

@@ -209,6 +209,7 @@ fn cost(run: &Run) -> Markup {
                     p.faint { "Profile: " (quality) }
                 }
                 @if let Some(watching) = sentence::profiling_overhead(run) { p.faint { (watching) } }
+                @if let Some(awake) = sentence::awake_cpus(run) { p.faint { (awake) } }
                 @if let Some(cut) = sentence::cut_off_transactions(run) { p.faint { (cut) } }
             }
         }

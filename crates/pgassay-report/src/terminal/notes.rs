@@ -16,6 +16,9 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     if let Some(watching) = sentence::profiling_overhead(run) {
         out.push_str(&wrap(&watching, width, "  overhead  ", "            "));
     }
+    if let Some(awake) = sentence::awake_cpus(run) {
+        out.push_str(&wrap(awake, width, "  cpus      ", "            "));
+    }
     if let Some(cut) = sentence::cut_off_transactions(run) {
         out.push_str(&wrap(&cut, width, "  length    ", "            "));
     }

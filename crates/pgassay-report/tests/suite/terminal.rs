@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use pgassay_account::comparison::{Inconclusive, Verdict};
 use pgassay_account::ledger::Divider;
-use pgassay_record::run::Run;
+use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_report::{Style, terminal};
 
 const PLAIN: Style = Style {
@@ -225,4 +225,18 @@ fn a_contradicted_and_a_rounded_verdict_are_visible_everywhere() {
     for kept in ["\"ranks_disagree\"", "\"below_resolution\"", "\"widened\""] {
         assert!(json.contains(kept), "{kept}");
     }
+}
+
+#[test]
+fn a_run_that_kept_cpus_awake_says_so_unless_it_was_not_permitted() {
+    let mut run = crate::fixture::small_run();
+    let says_so = |run: &Run| terminal(run, &PLAIN).contains("Idle CPUs were kept awake");
+    assert!(!says_so(&run));
+    run.plan.schedule.keep_cpus_awake = true;
+    assert!(says_so(&run));
+    run.warnings.push(Warning {
+        kind: WarningKind::CpusAsleep,
+        message: "CPUs could not be kept awake".to_owned(),
+    });
+    assert!(!says_so(&run));
 }

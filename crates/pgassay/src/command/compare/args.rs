@@ -154,6 +154,11 @@ pub struct CompareArgs {
     #[arg(long)]
     pub no_plans: bool,
 
+    /// Do not let idle CPUs sleep during the run (requires root): with few clients, the time that it takes
+    /// to wake them up is most of the noise. Latencies then do not include it.
+    #[arg(long)]
+    pub keep_cpus_awake: bool,
+
     /// Write the comparison as a study file, for `pgassay run`, and do not run it.
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,

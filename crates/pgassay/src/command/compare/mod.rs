@@ -46,6 +46,7 @@ pub fn overrides_of(args: &CompareArgs) -> Overrides {
         half_width: args.half_width,
         max_time: args.max_time,
         without_plans: args.no_plans,
+        keep_cpus_awake: args.keep_cpus_awake,
         ..Overrides::default()
     }
 }

@@ -53,6 +53,7 @@ pub fn study(args: &CountArgs) -> Result<LoadedStudy> {
         length: Length::default(),
         maintenance: Maintenance::default(),
         plans: false,
+        keep_cpus_awake: false,
         quick: None,
         floor: None,
         explain: None,

@@ -120,6 +120,7 @@ fn configuration(plan: &Plan, is_timed: bool) -> Value {
         "trial_us": schedule.trial_us,
         "threads": schedule.threads,
         "maintenance": schedule.maintenance,
+        "keep_cpus_awake": schedule.keep_cpus_awake,
         "blocks_per_server_start": schedule.blocks_per_server_start,
     });
     if let Some(fields) = value.as_object_mut() {
