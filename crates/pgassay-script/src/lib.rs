@@ -45,6 +45,7 @@
 
 mod builtin;
 mod command;
+mod compared;
 mod conditions;
 mod distribution;
 mod error;
@@ -70,6 +71,7 @@ mod variables;
 
 pub use builtin::{BUILTINS, Builtin, SCRIPTS_MAX, ScriptSet, SelectionError, split_weight};
 pub use command::{Capture, CommandKind, ScriptCommand, Shell, Sleep, SqlCommand};
+pub use compared::{ComparedForm, ComparedText, ConstantMark};
 pub use distribution::{hash_fnv1a, hash_murmur2, permute};
 pub use error::{EvalError, ParseError, ParseErrorKind, Refusal, SyntaxError};
 pub use eval::eval;

@@ -4,8 +4,10 @@
 //! `contrib/pg_stat_statements`, 9.6 to 18) as far as a scanner can know them: constants become
 //! parameters that are numbered after the statement's own ones, and a list of constants in `IN (…)` or
 //! `ARRAY[…]` becomes its first element, as since 18. Beyond them, comments are dropped, since they can
-//! contain request identifiers, and the rows of `VALUES` are folded if they look alike. The
-//! fingerprint is not the server's `query_id`: that one depends on OIDs.
+//! contain request identifiers, and the rows of `VALUES` are folded if they look alike. `TRUE`, `FALSE`,
+//! `NULL` and the field of `EXTRACT` are constants for the server as well: they stay in the text, where they are
+//! no secret, but the fingerprint does not depend on them. The fingerprint is not the server's
+//! `query_id`: that one depends on OIDs.
 
 use sha2::{Digest, Sha256};
 
@@ -14,7 +16,7 @@ use crate::sql_scanner::{SqlLexeme, lexemes};
 /// What PostgreSQL 18 writes after the first element of a list.
 const FOLDED: &str = "/*, ... */";
 /// Ends a text that was cut within a quote or a comment.
-const CUT: &str = "…";
+pub(crate) const CUT: &str = "…";
 
 /// A statement without its constants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,19 +29,28 @@ pub struct NormalizedStatement {
     pub fingerprint: String,
 }
 
+/// What a question mark means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QuestionMark {
+    /// An operator, or a part of one.
+    Operator,
+    /// A constant.
+    Constant,
+}
+
 /// A part of the normalized text.
 #[derive(Clone, Debug)]
-struct StatementPart {
-    text: String,
+pub(crate) struct StatementPart {
+    pub text: String,
     /// What enters the fingerprint.
-    canonical: String,
+    pub canonical: String,
     /// A blank or a comment precedes it.
     is_spaced: bool,
-    kind: StatementPartKind,
+    pub kind: StatementPartKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StatementPartKind {
+pub(crate) enum StatementPartKind {
     /// A constant or a parameter.
     Value,
     Word,
@@ -55,10 +66,7 @@ enum StatementPartKind {
 /// assert_eq!(one.fingerprint, other.fingerprint);
 /// ```
 pub fn normalize(sql: &str) -> NormalizedStatement {
-    let mut parts = fold_rows(&fold_lists(&parts(sql)));
-    while parts.last().is_some_and(|part| part.text == ";") {
-        parts.pop();
-    }
+    let mut parts = folded_parts(sql, QuestionMark::Operator);
     number(&mut parts, parameters_max(sql));
     let mut text = String::with_capacity(sql.len());
     let mut hash = Sha256::new();
@@ -80,33 +88,36 @@ pub fn normalize(sql: &str) -> NormalizedStatement {
     }
 }
 
+/// The statement's parts without what is folded, and without the semicolons at its end. Constants have no text yet.
+pub(crate) fn folded_parts(sql: &str, question_mark: QuestionMark) -> Vec<StatementPart> {
+    let mut parts = fold_rows(&fold_lists(&parts(sql, question_mark)));
+    while parts.last().is_some_and(|part| part.text == ";") {
+        parts.pop();
+    }
+    parts
+}
+
 /// The statement's parts, with a sign before a constant as part of it.
-fn parts(sql: &str) -> Vec<StatementPart> {
+fn parts(sql: &str, question_mark: QuestionMark) -> Vec<StatementPart> {
     let mut parts: Vec<StatementPart> = Vec::new();
     let mut is_spaced = false;
     for (lexeme, lexed) in lexemes(sql) {
-        let text = lexed;
-        let (text, canonical, kind) = match lexeme {
-            SqlLexeme::Blank => {
-                is_spaced = true;
-                continue;
+        if lexeme == SqlLexeme::Blank {
+            is_spaced = true;
+            continue;
+        }
+        let value = value_text(lexeme, lexed, &parts, question_mark);
+        if value.is_some() {
+            is_spaced |= absorb_signs(&mut parts);
+        }
+        let (text, canonical, kind) = match (value, lexeme) {
+            (Some(text), _) => (text.to_owned(), "$".to_owned(), StatementPartKind::Value),
+            (None, SqlLexeme::Word) => {
+                let canonical = lexed.to_lowercase();
+                (lexed.to_owned(), canonical, StatementPartKind::Word)
             }
-            SqlLexeme::Constant | SqlLexeme::Parameter => {
-                is_spaced |= absorb_sign(&mut parts);
-                let text = if lexeme == SqlLexeme::Parameter {
-                    text
-                } else {
-                    ""
-                };
-                (text.to_owned(), "$".to_owned(), StatementPartKind::Value)
-            }
-            SqlLexeme::Word => (
-                text.to_owned(),
-                text.to_lowercase(),
-                StatementPartKind::Word,
-            ),
-            SqlLexeme::Cut => (CUT.to_owned(), String::new(), StatementPartKind::Other),
-            SqlLexeme::Other => (text.to_owned(), text.to_owned(), StatementPartKind::Other),
+            (None, SqlLexeme::Cut) => (CUT.to_owned(), String::new(), StatementPartKind::Other),
+            (None, _) => (lexed.to_owned(), lexed.to_owned(), StatementPartKind::Other),
         };
         // `in'x'` must not become `in$1`, which is a word, nor `'x'$` become `$1$`.
         let can_join = |text: &str, kind| kind != StatementPartKind::Other || text == "$";
@@ -134,16 +145,60 @@ fn parts(sql: &str) -> Vec<StatementPart> {
     parts
 }
 
+/// What is shown of a constant or a parameter until constants have numbers; `None` if it is neither.
+fn value_text<'a>(
+    lexeme: SqlLexeme,
+    lexed: &'a str,
+    before: &[StatementPart],
+    question_mark: QuestionMark,
+) -> Option<&'a str> {
+    match lexeme {
+        SqlLexeme::Constant => Some(""),
+        SqlLexeme::Parameter => Some(lexed),
+        SqlLexeme::Word => is_constant_word(lexed, before).then_some(lexed),
+        SqlLexeme::Other => {
+            (lexed == "?" && question_mark == QuestionMark::Constant).then_some(lexed)
+        }
+        SqlLexeme::Blank | SqlLexeme::Cut => None,
+    }
+}
+
+/// Whether the server makes a constant of this word: `NULL` and the truth values, except in tests such as `IS NOT
+/// NULL`, and the field in `EXTRACT(YEAR FROM …)`.
+fn is_constant_word(word: &str, before: &[StatementPart]) -> bool {
+    let is = |at: usize, word: &str| {
+        let part = before.len().checked_sub(at).and_then(|at| before.get(at));
+        part.is_some_and(|part| part.canonical == word)
+    };
+    if ["null", "true", "false"]
+        .iter()
+        .any(|it| word.eq_ignore_ascii_case(it))
+    {
+        let is_test = is(1, "is") || (is(1, "not") && is(2, "is"));
+        return !is_test;
+    }
+    is(1, "(") && is(2, "extract")
+}
+
 /// Whether a plain string ends with a backslash. With `standard_conforming_strings` off, which the text does not
 /// show, the quote after it does not end the string, and what follows may be a secret.
 fn ends_in_backslash(constant: &str) -> bool {
     constant.starts_with('\'') && constant.ends_with("\\'")
 }
 
-/// Removes a sign that belongs to the following constant: one that follows no operand. Returns whether
-/// the sign was preceded by a blank.
-fn absorb_sign(parts: &mut Vec<StatementPart>) -> bool {
-    const BEFORE_OPERAND: [&str; 16] = [
+/// Removes the signs that belong to the following constant. Returns whether a blank preceded them.
+fn absorb_signs(parts: &mut Vec<StatementPart>) -> bool {
+    let mut is_spaced = false;
+    // Again, so that the normalized text of `= - -1` stays as it is.
+    while let Some(sign) = absorb_sign(parts) {
+        is_spaced = sign.is_spaced;
+    }
+    is_spaced
+}
+
+/// Removes a sign that belongs to the following constant: one that follows no operand.
+fn absorb_sign(parts: &mut Vec<StatementPart>) -> Option<StatementPart> {
+    const BEFORE_OPERAND: [&str; 24] = [
         "select",
         "where",
         "and",
@@ -160,9 +215,17 @@ fn absorb_sign(parts: &mut Vec<StatementPart>) -> bool {
         "returning",
         "by",
         "set",
+        "from",
+        "having",
+        "on",
+        "case",
+        "distinct",
+        "all",
+        "like",
+        "ilike",
     ];
     let [.., before, sign] = &parts[..] else {
-        return false;
+        return None;
     };
     let follows_operand = match before.kind {
         StatementPartKind::Value => true,
@@ -172,9 +235,9 @@ fn absorb_sign(parts: &mut Vec<StatementPart>) -> bool {
         }
     };
     if sign.text != "-" || follows_operand {
-        return false;
+        return None;
     }
-    parts.pop().is_some_and(|sign| sign.is_spaced)
+    parts.pop()
 }
 
 /// The highest number of a parameter in the text.
@@ -224,16 +287,42 @@ fn fold_lists(parts: &[StatementPart]) -> Vec<StatementPart> {
 }
 
 /// The length of the first element of a list of values, and of all of them; `None` if it contains
-/// anything else, or does not end.
+/// anything else. A list that the end of the text cuts off has at least two elements, and ends with the text.
 fn list_of_values(parts: &[StatementPart], closing: &str) -> Option<(usize, usize)> {
-    let end = parts.iter().position(|part| part.text == closing)?;
-    let mut elements = parts[..end].split(|part| part.text == ",");
-    let first = elements.clone().next()?.len();
-    elements.all(is_value).then_some((first, end))
+    let closed = parts.iter().position(|part| part.text == closing);
+    let end = closed.unwrap_or(parts.len());
+    let elements: Vec<_> = parts[..end].split(|part| part.text == ",").collect();
+    let (last, before) = elements.split_last()?;
+    let is_last_value = match closed {
+        Some(_) => is_value(last),
+        None => !before.is_empty() && can_become_value(last),
+    };
+    let are_values = is_last_value && before.iter().all(|it| is_value(it));
+    are_values.then_some((elements[0].len(), end))
+}
+
+/// Whether these parts, the last of which may be cut, can be the beginning of a value.
+fn can_become_value(parts: &[StatementPart]) -> bool {
+    match parts {
+        [] => true,
+        [only] if only.kind == StatementPartKind::Word => {
+            let begins = |it: &&str| it.starts_with(&only.canonical);
+            ["null", "true", "false"].iter().any(begins)
+        }
+        [only] => only.kind == StatementPartKind::Value || matches!(only.text.as_str(), "-" | CUT),
+        [value, colon] => {
+            value.kind == StatementPartKind::Value && matches!(colon.text.as_str(), ":" | CUT)
+        }
+        [value, first, second] => {
+            value.kind == StatementPartKind::Value
+                && (first.text.as_str(), second.text.as_str()) == (":", ":")
+        }
+        _ => is_value(parts),
+    }
 }
 
 /// Whether these parts are a value, perhaps with a cast.
-fn is_value(parts: &[StatementPart]) -> bool {
+pub(crate) fn is_value(parts: &[StatementPart]) -> bool {
     match parts {
         [value] => value.kind == StatementPartKind::Value,
         [value, first, second, kind @ ..] => {
@@ -268,6 +357,9 @@ fn fold_rows(parts: &[StatementPart]) -> Vec<StatementPart> {
         while is_same(end) {
             end += 1 + first;
         }
+        if is_cut_row(&parts[end..], &parts[at..at + first]) {
+            end = parts.len();
+        }
         folded.extend_from_slice(&parts[at..at + first]);
         if end > at + first {
             folded.push(note(true));
@@ -277,8 +369,23 @@ fn fold_rows(parts: &[StatementPart]) -> Vec<StatementPart> {
     folded
 }
 
+/// Whether these parts are a comma and the beginning of a row like this one, up to the end of the text. Its last word
+/// may be cut.
+fn is_cut_row(parts: &[StatementPart], row: &[StatementPart]) -> bool {
+    let Some((comma, rest)) = parts.split_first() else {
+        return false;
+    };
+    let certain = &rest[..rest.len().saturating_sub(1)];
+    comma.text == ","
+        && rest.len() < row.len()
+        && certain
+            .iter()
+            .zip(row)
+            .all(|(it, same)| it.canonical == same.canonical)
+}
+
 /// The length of the row in parentheses with which the parts begin.
-fn row(parts: &[StatementPart]) -> Option<usize> {
+pub(crate) fn row(parts: &[StatementPart]) -> Option<usize> {
     let mut depth = 0_u32;
     for (at, part) in parts.iter().enumerate() {
         match part.text.as_str() {
@@ -304,144 +411,4 @@ fn note(is_spaced: bool) -> StatementPart {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::normalize;
-    use proptest::prelude::*;
-
-    fn text(sql: &str) -> String {
-        normalize(sql).text
-    }
-
-    #[test]
-    fn constants_of_every_form_become_parameters() {
-        for (sql, normalized) in [
-            (
-                "select 1, 1.5, .5, 1e-3, 0x1F, 1_000",
-                "select $1, $2, $3, $4, $5, $6",
-            ),
-            (
-                r"select 'a''b', E'a\'b', B'01', X'1f', N'n'",
-                "select $1, $2, $3, $4, $5",
-            ),
-            (
-                r"select U&'d\0061t', $$a;b$$, $q$ $$ $q$",
-                "select $1, $2, $3",
-            ),
-            (
-                "select -1, a - 1, a -1, (b) - 1",
-                "select $1, a - $2, a -$3, (b) - $4",
-            ),
-            ("select 'a'\n  'b'", "select $1"),
-            ("set work_mem = '64MB'", "set work_mem = $1"),
-            ("alter role x password 'secret'", "alter role x password $1"),
-            (
-                "select interval '1 day', t1.c2, \"A'1\"",
-                "select interval $1, t1.c2, \"A'1\"",
-            ),
-            (
-                r#"select U&"d\0061t" from t"#,
-                r#"select U&"d\0061t" from t"#,
-            ),
-        ] {
-            assert_eq!(text(sql), normalized, "{sql}");
-        }
-    }
-
-    #[test]
-    fn constants_are_numbered_after_the_statements_own_parameters() {
-        assert_eq!(text("select $2, 5, $1, 'x'"), "select $2, $3, $1, $4");
-    }
-
-    #[test]
-    fn comments_blanks_and_the_last_semicolon_are_dropped() {
-        let sql = "select /* request 17 */ a -- b\n\t from  t where x=1 ; ";
-        assert_eq!(text(sql), "select a from t where x=$1");
-        assert_eq!(text("begin; select 1;"), "begin; select $1");
-        assert_eq!(text(" -- nothing"), "");
-    }
-
-    #[test]
-    fn lists_of_values_are_folded_and_other_lists_are_not() {
-        for (sql, normalized) in [
-            ("a in (1,2,3) and b", "a in ($1 /*, ... */) and b"),
-            ("a in ($1, $2)", "a in ($1 /*, ... */)"),
-            ("a in ('x'::text, 'y'::text)", "a in ($1::text /*, ... */)"),
-            ("a = any (array[1, 2])", "a = any (array[$1 /*, ... */])"),
-            ("a in (1)", "a in ($1)"),
-            ("a in (1, b)", "a in ($1, b)"),
-            ("a in (select 1)", "a in (select $1)"),
-            ("a in (-1, -2)", "a in ($1 /*, ... */)"),
-            ("f(1, 2)", "f($1, $2)"),
-            (
-                "insert into t values (1, 'a'), (2, 'b'), (3, 'c')",
-                "insert into t values ($1, $2) /*, ... */",
-            ),
-            ("values (1), (f(2))", "values ($1), (f($2))"),
-            ("a in (1, 2", "a in ($1, $2"),
-        ] {
-            assert_eq!(text(sql), normalized, "{sql}");
-        }
-    }
-
-    #[test]
-    fn a_constant_a_parameter_and_a_list_have_one_fingerprint() {
-        let fingerprint = |sql: &str| normalize(sql).fingerprint;
-        let one = fingerprint("select * from T where id = 5 and x in (1,2)");
-        assert_eq!(one.len(), 16);
-        for same in [
-            "SELECT *  FROM t WHERE id=$1 AND x IN ($2);",
-            "select * from t where id = '7' and x in (1, 2, 3) -- trace",
-            "select * from t where id = -5 and x in (1)",
-        ] {
-            assert_eq!(fingerprint(same), one, "{same}");
-        }
-        for other in [
-            "select * from t where id = 5 and y in (1,2)",
-            "select * from \"T\" where id = 5 and x in (1,2)",
-            "select * from t where id = 5",
-        ] {
-            assert_ne!(fingerprint(other), one, "{other}");
-        }
-    }
-
-    #[test]
-    fn a_text_that_is_cut_within_a_constant_does_not_show_it() {
-        for sql in [
-            "select 'secret",
-            "select $x$secret",
-            "select E'sec\\'ret",
-            "select 1 /* secret",
-        ] {
-            let text = text(sql);
-            assert!(text.ends_with('…') && !text.contains("sec"), "{text}");
-        }
-        assert_eq!(text("select \"secr"), "select …");
-        // Without standard_conforming_strings, the string goes on after its second quote.
-        assert_eq!(text(r"select 'it\'s secret', 1"), "select $1 …");
-        assert_eq!(text(r"select 'C:\dir', 1"), "select $1, $2");
-    }
-
-    #[test]
-    fn a_dollar_sign_after_a_constant_does_not_change_the_fingerprint() {
-        let once = normalize("''$[");
-        assert_eq!(once.text, "$1 $[");
-        assert_eq!(normalize(&once.text), once);
-    }
-
-    proptest! {
-        #[test]
-        fn a_normalized_text_stays_as_it_is(sql in r#"([a-z0-9 '"$(),;:=\-/*.éE\\\[\]]|in|array|values){0,40}"#) {
-            let once = normalize(&sql);
-            let twice = normalize(&once.text.replace(super::CUT, ""));
-            if !once.text.contains(super::CUT) && !once.text.contains(super::FOLDED) {
-                prop_assert_eq!(&twice.fingerprint, &once.fingerprint, "{}", once.text);
-            }
-        }
-
-        #[test]
-        fn no_constant_survives(secret in "[a-z]{12}", before in r#"([a-z0-9 (),;:=*.]|"[a-z ]{0,3}"){0,20}"#) {
-            let text = normalize(&format!("{before} '{secret}' x")).text;
-            prop_assert!(!text.contains(&secret), "{}", text);
-        }
-    }
-}
+mod tests;

@@ -1,20 +1,18 @@
 //! Turns readings of sessions into sums, and sums into an [`Activity`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pgassay_knowledge::wait_event;
 use pgassay_profile::{
     NamedWait, SessionIdentity, SessionReading, SessionState, SessionSweep, SessionWait,
 };
-use pgassay_record::activity::{
-    Activity, ActivitySession, ActivityWait, LoadCell, SessionStatus, StatementCounters,
-};
+use pgassay_record::activity::{Activity, ActivitySession, ActivityWait, LoadCell, SessionStatus};
 
 use super::attribution::{LoadAttribution, LoadSums, SessionActivity, Sighting, limited};
 use super::names::ObjectNames;
 use super::reading_log::ReadingLog;
-use super::statements::StatementBook;
+use super::statements::{JoinedCounters, StatementBook};
 
 /// All that was read so far.
 pub(super) struct Collector {
@@ -188,7 +186,7 @@ impl Collector {
         sums: &LoadSums,
         keeps_text: bool,
         names: &ObjectNames,
-        counters: &BTreeMap<i64, StatementCounters>,
+        counters: &JoinedCounters,
     ) -> (Activity, Vec<u32>) {
         let mut sessions = Renumbering::default();
         let mut statements = Renumbering::default();
@@ -426,7 +424,7 @@ mod tests {
         assert_eq!(collector.lock_waiters(), [1]);
         let sums = collector.take();
         let names = ObjectNames::default();
-        let (activity, _) = collector.describe(&sums, false, &names, &BTreeMap::new());
+        let (activity, _) = collector.describe(&sums, false, &names, &JoinedCounters::default());
         assert!((activity.active_sessions() - 1.0).abs() < 1e-9);
         assert!((activity.idle_in_transaction() - 1.0).abs() < 1e-9);
         let pids: Vec<u32> = activity.sessions.iter().map(|it| it.pid).collect();
@@ -464,7 +462,7 @@ mod tests {
             "also of a session without an entry"
         );
         let names = ObjectNames::default();
-        let (activity, _) = collector.describe(&sums, true, &names, &BTreeMap::new());
+        let (activity, _) = collector.describe(&sums, true, &names, &JoinedCounters::default());
         assert_eq!(activity.sessions.len(), Activity::SESSIONS_MAX);
         assert_eq!(activity.sessions.last().map(|it| it.pid), Some(0));
         let load = (Activity::SESSIONS_MAX + 10) as f64;

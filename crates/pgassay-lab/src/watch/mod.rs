@@ -17,6 +17,7 @@ mod options;
 mod reading_log;
 mod sampling;
 mod statements;
+mod text_join;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -27,17 +28,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use pgassay_model::check::Check;
 use pgassay_profile::{Samples, own_cpu_ns, own_peak_bytes, process_cpu_ns};
-use pgassay_record::activity::{Activity, CatalogActivity, StatementCounters, WatchCost};
+use pgassay_record::activity::{Activity, CatalogActivity, WatchCost};
 
 use crate::interrupt::Interrupt;
 use crate::system_env::monotonic_ns;
 use attribution::LoadSums;
-use catalog::CatalogWatch;
+use catalog::{CatalogResult, CatalogWatch};
 use collector::{Collector, locked};
 use names::ObjectNames;
 pub use options::{Connect, WatchOptions, WatchedServer};
 pub use reading_log::StackColumns;
 use sampling::{SamplingPlan, SessionSource, sample};
+use statements::JoinedCounters;
+use text_join::TextJoin;
 
 /// How often the server's views are read.
 const TICK_EVERY: Duration = Duration::from_secs(1);
@@ -188,7 +191,7 @@ impl LiveWatch {
     pub fn take(&mut self) -> Activity {
         let sums = locked(&self.collector).take();
         self.read_missing_names(&sums);
-        let (mut activity, _) = self.describe(&sums, &BTreeMap::new());
+        let (mut activity, _) = self.describe(&sums, &JoinedCounters::default());
         if let Some(catalog) = &self.catalog {
             activity.blocking = catalog.blocking();
         }
@@ -227,10 +230,10 @@ impl LiveWatch {
         self.read_missing_names(&sums);
         // Its backend ends with the last reading.
         let mut cost = self.cost();
-        let read = catalog.map(CatalogWatch::finish);
-        let counters = read.as_ref().map(|it| &it.counters);
-        let none = BTreeMap::new();
-        let (mut activity, statements) = self.describe(&sums, counters.unwrap_or(&none));
+        let reads_texts = TextJoin::is_required(locked(&self.collector).statements.seen());
+        let mut read = catalog.map(|it| it.finish_with(reads_texts));
+        let counters = read.as_mut().map(|it| self.joined(it));
+        let (mut activity, statements) = self.describe(&sums, &counters.unwrap_or_default());
         if let Some(read) = read {
             cost.statements_sent += read.statements_sent;
             activity.blocking = read.blocking;
@@ -255,11 +258,21 @@ impl LiveWatch {
         (activity, columns)
     }
 
-    fn describe(
-        &mut self,
-        sums: &LoadSums,
-        counters: &BTreeMap<i64, StatementCounters>,
-    ) -> (Activity, Vec<u32>) {
+    /// The counters by query ID, and by text for statements without one.
+    fn joined(&mut self, read: &mut CatalogResult) -> JoinedCounters {
+        let joined = read.texts.as_ref().map(|texts| {
+            let collector = locked(&self.collector);
+            TextJoin::new(collector.statements.seen(), texts)
+        });
+        let joined = joined.unwrap_or_default();
+        read.unavailable.extend(joined.limitations());
+        JoinedCounters {
+            by_query_id: std::mem::take(&mut read.counters),
+            by_statement: joined.counters,
+        }
+    }
+
+    fn describe(&mut self, sums: &LoadSums, counters: &JoinedCounters) -> (Activity, Vec<u32>) {
         self.note_limitations();
         let keeps_text = self.options.keeps_text;
         let (mut activity, statements) =

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use pgassay_record::activity::{ActivityStatement, StatementCounters};
 use pgassay_script::normalize;
 
+use super::text_join::SeenText;
+
 /// Distinct statements that are kept; the time of any others has no statement.
 const STATEMENTS_MAX: usize = 10_000;
 /// Texts whose statements are remembered, so that they are not normalized again: their number and bytes.
@@ -66,6 +68,10 @@ impl StatementBook {
     fn add(&mut self, text: &[u8], is_cut: bool) -> Option<u32> {
         let normalized = normalize(&String::from_utf8_lossy(text));
         let known = self.by_fingerprint.get(&normalized.fingerprint).copied();
+        if let Some(known) = known {
+            // A text that is cut after a word looks like a shorter statement, which then has no text of its own.
+            self.statements[known as usize].is_cut |= is_cut;
+        }
         let has_room = self.statements.len() < STATEMENTS_MAX;
         self.is_full |= known.is_none() && !has_room;
         let index = known.or_else(|| {
@@ -91,24 +97,44 @@ impl StatementBook {
         index
     }
 
+    /// All statements, in the order of their indices.
+    pub fn seen(&self) -> impl Iterator<Item = SeenText<'_>> {
+        self.statements.iter().map(|it| SeenText {
+            text: &it.text,
+            is_cut: it.is_cut,
+            query_ids: &it.query_ids,
+        })
+    }
+
     /// One statement as data, without executions.
     pub fn describe(
         &self,
         index: u32,
         keeps_text: bool,
-        counters: &BTreeMap<i64, StatementCounters>,
+        counters: &JoinedCounters,
     ) -> ActivityStatement {
         let known = &self.statements[index as usize];
-        let of_id = known.query_ids.iter().filter_map(|id| counters.get(id));
+        let of_id = known.query_ids.iter();
+        let of_id = of_id.filter_map(|id| counters.by_query_id.get(id));
+        // Only statements without an ID.
+        let of_text = counters.by_statement.get(&index);
         ActivityStatement {
             fingerprint: known.fingerprint.clone(),
             query_id: known.query_ids.first().copied(),
             text: keeps_text.then(|| known.text.clone()),
             is_cut: known.is_cut,
-            counters: of_id.copied().reduce(sum),
+            counters: of_id.chain(of_text).copied().reduce(sum),
             ..ActivityStatement::default()
         }
     }
+}
+
+/// Counters by what they are joined with.
+#[derive(Debug, Default)]
+pub(super) struct JoinedCounters {
+    pub by_query_id: BTreeMap<i64, StatementCounters>,
+    /// Of statements without an ID, by index.
+    pub by_statement: BTreeMap<u32, StatementCounters>,
 }
 
 /// Whether there may be a statement after a semicolon. One within a string costs only time.
@@ -120,7 +146,7 @@ fn has_several(text: &[u8]) -> bool {
         .all(|byte| byte.is_ascii_whitespace() || *byte == b';')
 }
 
-fn sum(a: StatementCounters, b: StatementCounters) -> StatementCounters {
+pub(super) fn sum(a: StatementCounters, b: StatementCounters) -> StatementCounters {
     let both = |x: Option<f64>, y: Option<f64>| x.zip(y).map(|(x, y)| x + y);
     StatementCounters {
         calls: a.calls + b.calls,
@@ -140,6 +166,13 @@ fn sum(a: StatementCounters, b: StatementCounters) -> StatementCounters {
 mod tests {
     use super::*;
 
+    fn joined<const N: usize>(by_query_id: [(i64, StatementCounters); N]) -> JoinedCounters {
+        JoinedCounters {
+            by_query_id: by_query_id.into(),
+            by_statement: BTreeMap::new(),
+        }
+    }
+
     #[test]
     fn texts_that_differ_in_constants_are_one_statement_with_all_its_query_ids() {
         let mut book = StatementBook::default();
@@ -155,7 +188,7 @@ mod tests {
             calls,
             ..StatementCounters::default()
         };
-        let counters = BTreeMap::from([(5, calls(2)), (6, calls(3)), (7, calls(9))]);
+        let counters = joined([(5, calls(2)), (6, calls(3)), (7, calls(9))]);
         let described = book.describe(0, false, &counters);
         assert_eq!(described.counters.map(|it| it.calls), Some(5));
         assert_eq!((described.query_id, described.text), (Some(5), None));
@@ -172,7 +205,7 @@ mod tests {
         let commit = book.index(b"commit;", false, 7);
         assert_ne!(several, commit);
         assert_eq!(book.index(b"update t set n = 2; commit", false, 7), several);
-        let counters = BTreeMap::from([(7, StatementCounters::default())]);
+        let counters = joined([(7, StatementCounters::default())]);
         assert_eq!(
             book.describe(several.unwrap(), true, &counters).counters,
             None
@@ -193,7 +226,7 @@ mod tests {
             assert!(book.text_bytes <= TEXTS_BYTES_MAX + TEXT_BYTES_MAX);
         }
         assert!(book.by_text.keys().all(|it| it.len() <= TEXT_BYTES_MAX));
-        assert!(book.describe(0, true, &BTreeMap::new()).is_cut);
+        assert!(book.describe(0, true, &JoinedCounters::default()).is_cut);
     }
 
     #[test]

@@ -8,4 +8,5 @@ mod catalog_processes;
 mod catalog_rights;
 mod catalog_state;
 mod two_stages;
+mod watch_counters;
 mod watch_sessions;

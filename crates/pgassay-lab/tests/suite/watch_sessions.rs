@@ -17,7 +17,7 @@ use crate::catalog_common::{exchange, execute, start};
 /// The versions of the tests with a load: fewer, since each loads the machine.
 const VERSIONS: [&str; 3] = ["12", "15", "18"];
 
-fn watch_of(server: &Server, is_local: bool, options: &WatchOptions) -> LiveWatch {
+pub fn watch_of(server: &Server, is_local: bool, options: &WatchOptions) -> LiveWatch {
     let conninfo = server.conninfo();
     let live = is_local.then(|| {
         local_server::find(&mut exchange(server, ""))
@@ -36,7 +36,7 @@ fn watch_of(server: &Server, is_local: bool, options: &WatchOptions) -> LiveWatc
     LiveWatch::open(watched, options).expect("the watch opens")
 }
 
-fn run(watch: &mut LiveWatch, time: Duration) {
+pub fn run(watch: &mut LiveWatch, time: Duration) {
     let until = Instant::now() + time;
     watch
         .run_until(until, &Interrupt::default())

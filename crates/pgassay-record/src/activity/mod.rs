@@ -126,7 +126,7 @@ pub struct ActivityStatement {
     pub executions_seen: u64,
     /// The largest number of its executions seen in one transaction of one session.
     pub executions_seen_in_transaction_max: u64,
-    /// Differences of `pg_stat_statements` over the window; `None` without the extension.
+    /// Differences of `pg_stat_statements` over the window; `None` without the extension, or if none are known to be its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<StatementCounters>,
     /// The column of the observation's profile with its CPU samples; `None` if it has none.

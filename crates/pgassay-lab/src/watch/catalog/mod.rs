@@ -11,6 +11,7 @@
 mod blocking;
 mod checkpoints;
 mod connections;
+mod counted_texts;
 mod counts;
 mod databases;
 mod foreign_keys;
@@ -43,6 +44,7 @@ use pgassay_server::TimedStream;
 use pgassay_wire::Exchange;
 
 use blocking::BlockingWatch;
+pub use counted_texts::{CountedText, CountedTexts};
 use marks::MarkWatch;
 use reader::CatalogReader;
 use reading::CatalogReading;
@@ -91,6 +93,8 @@ pub struct CatalogResult {
     pub idle_lock_holders: Vec<IdleLockHolder>,
     /// Differences of `pg_stat_statements` by query ID.
     pub counters: BTreeMap<i64, StatementCounters>,
+    /// The same with their texts, if they were asked for.
+    pub texts: Option<CountedTexts>,
     /// Checkpoints, vacuums and lock storms.
     pub marks: Vec<LoadMark>,
     /// Transactions per second over time.
@@ -200,7 +204,12 @@ impl CatalogWatch {
     }
 
     /// Takes the last reading.
-    pub fn finish(mut self) -> CatalogResult {
+    pub fn finish(self) -> CatalogResult {
+        self.finish_with(false)
+    }
+
+    /// As [`Self::finish`], if wanted with the texts of `pg_stat_statements`, which the server has in a file.
+    pub fn finish_with(mut self, reads_texts: bool) -> CatalogResult {
         let (last_us, last) = self.last_tick;
         let reader = &mut self.reader;
         reader.begin();
@@ -208,6 +217,11 @@ impl CatalogWatch {
         self.transactions.read(reader, last_us + micros(last));
         let now = CatalogReading::read(reader);
         let counters = now.statements_since(&self.first, reader);
+        let texts = if reads_texts {
+            now.texts_since(&self.first, reader)
+        } else {
+            None
+        };
         let catalog = now.activity_since(&self.first, reader, self.keeps_text);
         let idle_lock_holders = self.blocking.idle_holders(reader);
         reader.end();
@@ -216,6 +230,7 @@ impl CatalogWatch {
             blocking: self.blocking.episodes(),
             idle_lock_holders,
             counters,
+            texts,
             marks: self.marks.marks(),
             transactions: self.transactions,
             unavailable: reader.refusals(),

@@ -6,6 +6,7 @@ use pgassay_record::activity::{CatalogActivity, StatementCounters};
 
 use super::checkpoints::CheckpointReading;
 use super::connections::connections;
+use super::counted_texts::CountedTexts;
 use super::databases::{DatabaseReading, ages};
 use super::foreign_keys::uncovered_foreign_keys;
 use super::horizon::horizon;
@@ -75,6 +76,12 @@ impl CatalogReading {
             reader.note("pg_stat_statements", &check.value, limitation, check.fix);
         }
         counters
+    }
+
+    /// The texts of statements, with what was counted for each since an earlier reading. Within a reading of `reader`.
+    pub fn texts_since(&self, then: &Self, reader: &mut CatalogReader) -> Option<CountedTexts> {
+        let (now, then) = (self.statements.as_ref()?, then.statements.as_ref()?);
+        now.texts_since(then, reader)
     }
 
     /// The server's state, with what was counted since an earlier reading. Within a reading of

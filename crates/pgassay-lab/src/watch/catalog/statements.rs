@@ -8,12 +8,15 @@ use std::collections::BTreeMap;
 use pgassay_model::check::Check;
 use pgassay_record::activity::StatementCounters;
 
+use super::counted_texts::{CountedText, CountedTexts};
 use super::reader::CatalogReader;
 use super::row::CatalogRow;
 
 /// Entries that are read, those with the most calls; the default of `pg_stat_statements.max` is 5000.
 const ENTRIES_MAX: usize = 20_000;
 const SUBJECT: &str = "pg_stat_statements";
+/// Characters of a text that are read. Of the text of a session no more bytes are kept.
+const TEXT_CHARACTERS_MAX: usize = 16 << 10;
 
 /// User, database, whether a client sent it, and query ID.
 type EntryKey = (u32, u32, bool, i64);
@@ -34,6 +37,10 @@ pub(super) struct StatementReading {
     is_cut: bool,
     /// How often the least used entries were evicted (from 1.9).
     evictions: Option<u64>,
+    /// The extension's schema, in quotes if it requires them.
+    schema: String,
+    /// The extension counts statements within functions apart (from 1.9).
+    has_toplevel: bool,
 }
 
 /// Columns that depend on the extension's version.
@@ -102,6 +109,37 @@ impl StatementReading {
             entries: rows.iter().take(ENTRIES_MAX).map(entry).collect(),
             is_cut,
             evictions,
+            schema,
+            has_toplevel: columns.has_info,
+        })
+    }
+
+    /// The texts of the entries of clients, with what was counted since an earlier reading.
+    pub fn texts_since(&self, then: &Self, reader: &mut CatalogReader) -> Option<CountedTexts> {
+        let sql = texts_sql(&self.schema, self.has_toplevel);
+        let rows = reader.rows(SUBJECT, &sql)?;
+        // The server does not show who else has entries, nor does any version before 14 say whether it evicted some: those
+        // of the first reading that are gone do.
+        let are_hidden = rows.iter().any(|row| row.get(4).is_none());
+        let were_evicted = self.evictions != then.evictions
+            || then.entries.keys().any(|it| !self.entries.contains_key(it));
+        let is_cut = self.is_cut || rows.len() > ENTRIES_MAX;
+        let texts = rows.iter().filter_map(|row| {
+            let (key, text) = (key(row), row.get(4)?);
+            let counted = self.entries.get(&key).filter(|_| key.2)?;
+            Some(CountedText {
+                query_id: key.3,
+                text: text.to_owned(),
+                is_cut: row.is_true(5),
+                counters: counted
+                    .since(then.entries.get(&key), then.is_cut)
+                    .filter(|it| it.calls > 0),
+            })
+        });
+        Some(CountedTexts {
+            texts: texts.collect(),
+            are_all: !(are_hidden || were_evicted || is_cut),
+            mark: CountedTexts::mark(reader.version),
         })
     }
 
@@ -154,13 +192,28 @@ fn entries_sql(columns: &StatementColumns, schema: &str) -> String {
     )
 }
 
-fn entry(row: &CatalogRow) -> (EntryKey, StatementEntry) {
-    let key = (
+/// Without an ID, and so without a text, if the entry is another user's and the right to see it is missing.
+fn texts_sql(schema: &str, has_toplevel: bool) -> String {
+    let toplevel = if has_toplevel { "s.toplevel" } else { "true" };
+    format!(
+        "select s.userid, s.dbid, {toplevel}, s.queryid, \
+         case when s.queryid is not null then left(s.query, {TEXT_CHARACTERS_MAX}) end, \
+         length(s.query) > {TEXT_CHARACTERS_MAX} \
+         from {schema}.pg_stat_statements(true) s order by s.calls desc limit {}",
+        ENTRIES_MAX + 1
+    )
+}
+
+fn key(row: &CatalogRow) -> EntryKey {
+    (
         row.number(0) as u32,
         row.number(1) as u32,
         row.is_true(2),
         row.number(3),
-    );
+    )
+}
+
+fn entry(row: &CatalogRow) -> (EntryKey, StatementEntry) {
     let totals = StatementCounters {
         calls: row.count(4),
         execution_us: row.real(5).unwrap_or(0.0),
@@ -174,7 +227,7 @@ fn entry(row: &CatalogRow) -> (EntryKey, StatementEntry) {
         wal_bytes: row.get(13).map(|_| row.count(13)),
     };
     let since = row.get(14).map(str::to_owned);
-    (key, StatementEntry { totals, since })
+    (key(row), StatementEntry { totals, since })
 }
 
 /// `None` if a counter fell: the entry was evicted and created again.
