@@ -7,5 +7,6 @@ mod catalog_indexes;
 mod catalog_processes;
 mod catalog_rights;
 mod catalog_state;
+mod memory;
 mod two_stages;
 mod watch_sessions;
