@@ -446,7 +446,7 @@ fn unreadable_data_of_a_remote_server_are_absent_with_one_warning() {
         assert!(
             !trial
                 .counters
-                .keys()
+                .names()
                 .any(|name| name.starts_with("backends."))
         );
     }
