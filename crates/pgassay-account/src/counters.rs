@@ -194,9 +194,9 @@ impl<'a> PointCounters<'a> {
     pub fn new(trials: impl Iterator<Item = &'a Trial>) -> Self {
         let counted = |trial: &&Trial| !trial.counters.is_empty() && trial.transactions_total > 0;
         let trials: Vec<&Trial> = trials.filter(counted).collect();
-        let names = trials.iter().flat_map(|it| it.counters.keys());
+        let names = trials.iter().flat_map(|it| it.counters.names());
         Self {
-            names: names.map(String::as_str).collect(),
+            names: names.collect(),
             trials,
         }
     }
@@ -245,7 +245,7 @@ impl<'a> PointCounters<'a> {
         let of_processor = name.starts_with(HARDWARE_COUNTER_PREFIX);
         let is_counted = move |it: &&Trial| {
             if of_processor {
-                it.counters.contains_key(name)
+                it.counters.get(name).is_some()
             } else {
                 it.kind != TrialKind::HardwareCounters
             }
@@ -256,7 +256,7 @@ impl<'a> PointCounters<'a> {
     /// The counter per transaction in each trial that read it.
     pub fn per_trial(&self, name: &str) -> Vec<f64> {
         let of_trial = |trial: &Trial| {
-            trial.counters.get(name).copied().unwrap_or(0.0) / trial.transactions_total as f64
+            trial.counters.get(name).unwrap_or(0.0) / trial.transactions_total as f64
         };
         self.trials_with(name).map(of_trial).collect()
     }
@@ -293,11 +293,7 @@ mod tests {
         values
             .iter()
             .map(|&(lines, transactions_total)| Trial {
-                counters: [
-                    ("log.lines".to_owned(), lines),
-                    ("machine.idle_us".to_owned(), 5.0),
-                ]
-                .into(),
+                counters: [("log.lines", lines), ("machine.idle_us", 5.0)].into(),
                 transactions_total,
                 ..trial()
             })
@@ -319,7 +315,7 @@ mod tests {
     fn trials_without_hardware_counters_do_not_count_as_zero() {
         let mut trials = counted(&[(10.0, 10), (60.0, 20)]);
         let name = "cpu.instructions_user";
-        trials[1].counters.insert(name.to_owned(), 90_000.0);
+        trials[1].counters.insert(name, 90_000.0);
         let figures = PointCounters::new(trials.iter()).figures();
         let found = figures.iter().find(|it| it.name == name).unwrap();
         assert_eq!((found.per_transaction, found.trials), (4_500.0, 1));
@@ -330,7 +326,7 @@ mod tests {
     fn trials_for_hardware_counters_do_not_count_as_zero_for_others() {
         let mut trials = counted(&[(10.0, 10), (60.0, 20), (0.0, 7)]);
         trials[2].kind = TrialKind::HardwareCounters;
-        trials[2].counters = [("cpu.cycles_user".to_owned(), 70.0)].into();
+        trials[2].counters = [("cpu.cycles_user", 70.0)].into();
         let figures = PointCounters::new(trials.iter()).figures();
         let figure = |name| figures.iter().find(|it| it.name == name).unwrap();
         let lines = figure("log.lines");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use pgassay_model::counters::SharedNames;
 use pgassay_model::detail::{TrialDetail, TrialKey, UnsteadyWarmUp};
 use pgassay_model::plan::{Plan, PointId};
 use pgassay_model::trial::{LatencyError, Trial, TrialKind};
@@ -11,8 +12,9 @@ use crate::observe::Profiles;
 
 /// The measurements of a run so far, or of one trial.
 pub struct RawResults {
-    /// Every trial, in the order they ran.
+    /// Every trial, in the order they ran; see [`RawResults::add_trials`].
     pub trials: Vec<Trial>,
+    names: SharedNames,
     /// The profile of each point.
     pub profiles: Profiles,
     /// Latencies of statements, for transactions with more than one.
@@ -26,6 +28,7 @@ impl RawResults {
     pub fn new(plan: &Plan) -> Self {
         Self {
             trials: Vec::new(),
+            names: SharedNames::default(),
             profiles: Profiles::new(plan),
             statements: Statements::default(),
             unsteady: BTreeSet::new(),
@@ -36,9 +39,19 @@ impl RawResults {
     pub fn of_trial(block: u32) -> Self {
         Self {
             trials: Vec::new(),
+            names: SharedNames::default(),
             profiles: Profiles::of_block(block),
             statements: Statements::default(),
             unsteady: BTreeSet::new(),
+        }
+    }
+
+    /// Adds trials. They share the names of their counters with those before, which would otherwise take most of
+    /// the memory of a long run.
+    pub fn add_trials(&mut self, trials: impl IntoIterator<Item = Trial>) {
+        for mut trial in trials {
+            self.names.share(&mut trial.counters);
+            self.trials.push(trial);
         }
     }
 

@@ -118,7 +118,7 @@ impl<'s> Replay<'s> {
             for round in &pending.block.rounds {
                 let (kept, done) = self.kept(pending.block.number, round)?;
                 self.restore(&kept, results);
-                results.trials.extend(kept);
+                results.add_trials(kept);
                 pending.done.insert(round.condition, done);
             }
             let kept = results.trials.len() - pending.first_trial;

@@ -84,6 +84,7 @@ impl Scheduler for SequentialBlocks<'_> {
 #[cfg(test)]
 mod tests {
     use hdrhistogram::Histogram;
+    use pgassay_model::counters::Counters;
     use pgassay_model::plan::{Overrides, plan};
     use pgassay_model::study::StudySource;
     use pgassay_model::trial::{ClientTotals, Latency, TrialKind};
@@ -143,7 +144,7 @@ mod tests {
                     cpu_steal: 0.0,
                     other_programs: 0.0,
                     unaccounted: None,
-                    counters: std::collections::BTreeMap::new(),
+                    counters: Counters::default(),
                     cpu_utilization: 0.0,
                     background: Vec::new(),
                     waits: None,

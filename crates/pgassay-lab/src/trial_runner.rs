@@ -1,9 +1,8 @@
 //! Runs the trials of blocks: round by round, in the order that the scheduler gave.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Context, Result, bail};
 use pgassay_load::{Measurement, RunLength, ThreadUsage, Timing};
+use pgassay_model::counters::Counters;
 use pgassay_model::detail::{RunDetail, UnsteadyWarmUp};
 use pgassay_model::plan::{Plan, Point, PointId, Round};
 use pgassay_model::study::{DriverKind, HumanDuration};
@@ -119,7 +118,7 @@ impl TrialRunner<'_> {
                 let detail = RunDetail::Trial(Box::new(detail));
                 self.context.events.event(&LabEvent::Detail(&detail));
             }
-            results.trials.push(trial);
+            results.add_trials([trial]);
             let ended = results.trials.last().expect("a trial was added");
             self.context.events.event(&LabEvent::TrialEnded(ended));
         }
@@ -342,7 +341,7 @@ fn trial_of(slot: TrialSlot, started_us: i64, measured: &Measurement) -> Trial {
         cpu_steal: 0.0,
         other_programs: 0.0,
         unaccounted: None,
-        counters: BTreeMap::new(),
+        counters: Counters::default(),
         cpu_utilization: 0.0,
         background: Vec::new(),
         waits: None,

@@ -173,7 +173,7 @@ fn warn_of_maintenance(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
     let has_checkpoint = |trial: &&&&Trial| {
         let of_trial = checkpoints
             .iter()
-            .filter_map(|name| trial.counters.get(*name));
+            .filter_map(|name| trial.counters.get(name));
         of_trial.sum::<f64>() > 0.0
     };
     let has_vacuum = |trial: &&&Trial| {

@@ -7,6 +7,7 @@
 //! Only the expansion of a study into its plan computes anything. Nothing here does I/O or reads a clock.
 
 pub mod check;
+pub mod counters;
 pub mod cpu;
 pub mod detail;
 pub mod elapsed_time;

@@ -9,6 +9,7 @@ use hdrhistogram::serialization::{Deserializer, Serializer as _, V2Serializer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::counters::Counters;
 use crate::cpu::{Background, CpuTotals};
 use crate::waits::Waits;
 
@@ -79,8 +80,9 @@ pub struct Trial {
     pub unaccounted: Option<f64>,
     /// Server and kernel statistics by name, such as `wal.insert_bytes`, over the whole trial like the
     /// CPU totals; empty if not read.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub counters: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "Counters::is_empty")]
+    #[schemars(with = "BTreeMap<String, f64>")]
+    pub counters: Counters,
     /// Share of the machine's CPU time that was used by anything, 0 to 1; 0 if not recorded.
     #[serde(default)]
     pub cpu_utilization: f64,
@@ -160,7 +162,7 @@ impl Trial {
             cpu_steal: 0.0,
             other_programs: 0.0,
             unaccounted: None,
-            counters: BTreeMap::new(),
+            counters: Counters::default(),
             cpu_utilization: 0.0,
             background: Vec::new(),
             waits: None,

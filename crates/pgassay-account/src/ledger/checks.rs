@@ -303,8 +303,7 @@ fn round_trips(measured: &PointMeasurements<'_>) -> f64 {
 
 /// A counter's sum over the timed trials that have it, and their transactions.
 fn counters(measured: &PointMeasurements<'_>, name: &str) -> (f64, f64) {
-    let figure =
-        |trial: &Trial| Some((*trial.counters.get(name)?, trial.transactions_total as f64));
+    let figure = |trial: &Trial| Some((trial.counters.get(name)?, trial.transactions_total as f64));
     let figures = of_kind(measured, TrialKind::Timed).filter_map(figure);
     figures.fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
 }

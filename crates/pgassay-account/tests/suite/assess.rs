@@ -62,7 +62,7 @@ pub fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64)
         cpu_steal: 0.0,
         other_programs: 0.0,
         unaccounted: None,
-        counters: [("log.lines".to_owned(), (transactions + 10) as f64)].into(),
+        counters: [("log.lines", (transactions + 10) as f64)].into(),
         cpu_utilization: 0.0,
         background: Vec::new(),
         waits: None,

@@ -2,11 +2,10 @@
 
 use hdrhistogram::Histogram;
 use pgassay_account::ledger::PointMeasurements;
+use pgassay_model::counters::Counters;
 use pgassay_model::cpu::{Background, CpuTotals};
 use pgassay_model::profile::{Frame, Profile, ProfileBuilder};
 use pgassay_model::trial::{ClientTotals, CrossCheckReadings, Latency, Trial, TrialKind};
-
-use std::collections::BTreeMap;
 
 pub const CLIENTS: f64 = 64.0;
 pub const WINDOW_US: f64 = 1e6;
@@ -154,12 +153,9 @@ pub fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
             machine_us: Some(machine_us),
             run_us: Some(WINDOW_US * RUN),
         }),
-        counters: BTreeMap::from([
-            (
-                "pg_stat_database.active_time".to_owned(),
-                active_us * all / 1e3,
-            ),
-            ("backends.voluntary_switches".to_owned(), 2.2 * all),
+        counters: Counters::from([
+            ("pg_stat_database.active_time", active_us * all / 1e3),
+            ("backends.voluntary_switches", 2.2 * all),
         ]),
     }
 }

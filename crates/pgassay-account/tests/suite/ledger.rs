@@ -5,6 +5,7 @@ use pgassay_account::ledger::{
     CheckName, Divider, Ledger, LedgerDifference, Nature, Part, PointMeasurements, difference,
     ledger,
 };
+use pgassay_model::counters::Counters;
 use pgassay_model::cpu::{Background, CpuTotals};
 use pgassay_model::profile::{Frame, Profile, ProfileBuilder};
 use pgassay_model::trial::{ClientTotals, Latency, Trial, TrialKind};
@@ -84,7 +85,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
         waits: None,
         cross_checks: None,
         backend_memory: None,
-        counters: std::collections::BTreeMap::new(),
+        counters: Counters::default(),
     }
 }
 
@@ -337,7 +338,7 @@ fn a_remote_servers_clock_and_samples_divide_the_clients_time() {
     assert!(by_samples.checks.closes(), "{:?}", by_samples.checks);
     for trial in &mut trials {
         let active_ms = 60e-3 * trial.transactions_total as f64;
-        let name = "pg_stat_database.active_time".to_owned();
+        let name = "pg_stat_database.active_time";
         trial.counters.insert(name, active_ms);
     }
     let with_clock = of(&trials);

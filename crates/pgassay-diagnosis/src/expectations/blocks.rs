@@ -136,7 +136,7 @@ mod tests {
         let of = |(index, &transactions): (usize, &u64)| Trial {
             block: index as u32 / 2,
             transactions,
-            counters: [("log.lines".to_owned(), transactions as f64)].into(),
+            counters: [("log.lines", transactions as f64)].into(),
             window_us: 1e6,
             transactions_total: 100,
             ..Trial::empty(TrialKind::Timed)
@@ -167,7 +167,7 @@ mod tests {
         };
         let mut alike = trials(&[100, 100]);
         assert_eq!(of(&alike), MeasuredValue::exact(1.0));
-        alike[1].counters.insert("log.lines".to_owned(), 300.0);
+        alike[1].counters.insert("log.lines", 300.0);
         assert!(of(&alike).interval().is_some());
         assert!(of(&alike[..1]).low.is_infinite());
     }

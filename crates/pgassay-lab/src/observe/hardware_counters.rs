@@ -1,5 +1,7 @@
 //! Counts instructions and cycles in trials of their own: counting changes what a profile shows.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use pgassay_load::Measurement;
 use pgassay_model::trial::{Trial, TrialKind};
@@ -62,7 +64,8 @@ impl TrialWatch for HardwareWatch {
         // The kernel may take the counters away for its own use; then the trial has none.
         let executed = self.0.read().unwrap_or_default().into_iter();
         let named = executed.map(|(event, sum)| (event.name().to_owned(), sum));
-        trial.counters = named.collect();
+        let named: BTreeMap<String, f64> = named.collect();
+        trial.counters = named.into();
         Ok(())
     }
 }

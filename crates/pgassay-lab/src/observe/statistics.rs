@@ -147,7 +147,7 @@ impl TrialWatch for StatisticsWatch<'_> {
         if let Some(commits) = counted.get_mut("pg_stat_database.xact_commit") {
             *commits = (*commits - f64::from(asked)).max(0.0);
         }
-        trial.counters = counted;
+        trial.counters = counted.into();
         Ok(())
     }
 }

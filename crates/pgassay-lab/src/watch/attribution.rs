@@ -11,6 +11,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use pgassay_record::activity::{Activity, LoadInterval, SessionStatus};
 
+/// Sums that are kept for each session and what it did; with those for the rest, at most twice as many: 11 MB.
+/// Sessions and statements have limits of their own, but not their combinations.
+pub(super) const CELLS_MAX: usize = 100_000;
+/// The session that stands for the rest.
+pub(super) const REST: u32 = Activity::SESSIONS_MAX as u32 - 1;
 /// Length of the timeline's intervals, in microseconds.
 const INTERVAL_US: f64 = 1e6;
 
@@ -37,6 +42,9 @@ pub(super) struct SessionActivity {
     pub wait_kind: u32,
 }
 
+/// A session and what it did.
+pub(super) type LoadKey = (u32, SessionActivity);
+
 /// Executions of a statement that were seen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct SeenExecutions {
@@ -51,7 +59,9 @@ pub(super) struct LoadSums {
     pub window_us: Option<(f64, f64)>,
     pub sweeps: u64,
     /// Time and readings by session and what it did.
-    pub cells: HashMap<(u32, SessionActivity), (f64, u64)>,
+    pub cells: HashMap<LoadKey, (f64, u64)>,
+    /// Some cells were added to those of the rest, because there were too many.
+    pub is_full: bool,
     pub executions: HashMap<u32, SeenExecutions>,
     /// By number of the interval: session time by class of wait, and in idle transactions.
     intervals: BTreeMap<i64, IntervalSums>,
@@ -84,8 +94,7 @@ impl LoadAttribution {
     pub fn add(&mut self, at_us: f64, sightings: Vec<Sighting>) {
         self.sums.sweeps += 1;
         for sighting in &sightings {
-            let cell = (sighting.session, sighting.activity);
-            self.sums.cells.entry(cell).or_default().1 += 1;
+            self.sums.cell((sighting.session, sighting.activity)).1 += 1;
             self.count_execution(sighting);
         }
         let previous = self.previous.replace((at_us, sightings));
@@ -147,9 +156,27 @@ impl LoadAttribution {
 }
 
 impl LoadSums {
+    /// The sums of a session and what it did. Without room, what is least important is forgotten first: which
+    /// session it was, and then which statement.
+    fn cell(&mut self, key: LoadKey) -> &mut (f64, u64) {
+        let of_rest = (REST, key.1);
+        let anonymous = SessionActivity {
+            statement: None,
+            ..key.1
+        };
+        let has = |key| self.cells.contains_key(key);
+        let key = if self.cells.len() < CELLS_MAX || has(&key) {
+            key
+        } else {
+            self.is_full = true;
+            let has_room = self.cells.len() < 2 * CELLS_MAX || has(&of_rest);
+            if has_room { of_rest } else { (REST, anonymous) }
+        };
+        self.cells.entry(key).or_default()
+    }
+
     fn add_time(&mut self, sighting: &Sighting, from_us: f64, to_us: f64) {
-        let cell = (sighting.session, sighting.activity);
-        self.cells.entry(cell).or_default().0 += to_us - from_us;
+        self.cell((sighting.session, sighting.activity)).0 += to_us - from_us;
         let mut start_us = from_us;
         while start_us < to_us {
             let interval = (start_us / INTERVAL_US).floor();
@@ -173,8 +200,9 @@ impl LoadSums {
             (ours, theirs) => ours.or(theirs),
         };
         self.sweeps += later.sweeps;
+        self.is_full |= later.is_full;
         for (cell, (time_us, samples)) in &later.cells {
-            let sum = self.cells.entry(*cell).or_default();
+            let sum = self.cell(*cell);
             sum.0 += time_us;
             sum.1 += samples;
         }
@@ -232,7 +260,7 @@ impl LoadSums {
 
 /// Keeps the number of sessions below [`Activity::SESSIONS_MAX`]: the last one stands for the rest.
 pub(super) fn limited(session: usize) -> u32 {
-    session.min(Activity::SESSIONS_MAX - 1) as u32
+    session.min(REST as usize) as u32
 }
 
 #[cfg(test)]
@@ -360,6 +388,32 @@ mod tests {
             // Standard error below 0.002 with 80 000 readings.
             assert!((share - truth_us / now_us).abs() < 0.008, "{kind}: {share}");
         }
+    }
+
+    #[test]
+    fn sessions_times_statements_without_end_do_not_fill_memory_and_lose_no_time() {
+        let mut attribution = LoadAttribution::default();
+        // Each reading shows other statements, as of a server with many sessions and many statements.
+        let per_reading = 1000;
+        let readings = 3 * CELLS_MAX as u32 / per_reading;
+        for reading in 0..readings {
+            let number = |it: u32| reading * per_reading + it;
+            let seen = |it: u32| sighting(it, number(it), i64::from(number(it)));
+            let at_us = f64::from(reading) * 25_000.0;
+            attribution.add(at_us, (0..per_reading).map(seen).collect());
+        }
+        let sums = attribution.take();
+        // The last one has neither session nor statement; there is one for each wait.
+        assert_eq!((sums.is_full, sums.cells.len()), (true, 2 * CELLS_MAX + 1));
+        let in_cells: f64 = sums.cells.values().map(|it| it.0).sum();
+        let all = f64::from(per_reading) * sums.length_us();
+        assert!((in_cells / all - 1.0).abs() < 1e-9, "{in_cells} of {all}");
+        let samples: u64 = sums.cells.values().map(|it| it.1).sum();
+        assert_eq!(samples, u64::from(readings * per_reading));
+        let mut total = LoadSums::default();
+        total.add(&sums);
+        total.add(&sums);
+        assert!(total.is_full && total.cells.len() <= 2 * CELLS_MAX + 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use pgassay_profile::{
 };
 use pgassay_record::activity::{Activity, ActivitySession, ActivityWait, LoadCell, SessionStatus};
 
-use super::attribution::{LoadAttribution, LoadSums, SessionActivity, Sighting, limited};
+use super::attribution::{LoadAttribution, LoadSums, REST, SessionActivity, Sighting, limited};
 use super::names::ObjectNames;
 use super::reading_log::ReadingLog;
 use super::statements::{JoinedCounters, StatementBook};
@@ -137,10 +137,7 @@ impl Collector {
             return index;
         }
         let index = limited(self.sessions.len());
-        if index as usize == Activity::SESSIONS_MAX - 1 {
-            if self.sessions.len() < Activity::SESSIONS_MAX {
-                self.sessions.push(Arc::new(the_rest()));
-            }
+        if index == REST {
             return index;
         }
         self.sessions.push(Arc::clone(identity));
@@ -173,10 +170,17 @@ impl Collector {
 
     /// Databases and users of sessions in these sums.
     pub fn oids(&self, sums: &LoadSums) -> BTreeSet<(u32, u32)> {
-        let sessions = sums.cells.keys().map(|(session, _)| *session as usize);
-        sessions
-            .map(|at| (self.sessions[at].database, self.sessions[at].user))
-            .collect()
+        let sessions = sums
+            .cells
+            .keys()
+            .map(|(session, _)| self.identity(*session));
+        sessions.map(|it| (it.database, it.user)).collect()
+    }
+
+    /// A session with this index; beyond the known ones, the rest.
+    fn identity(&self, session: u32) -> Arc<SessionIdentity> {
+        let known = self.sessions.get(session as usize).cloned();
+        known.unwrap_or_else(|| Arc::new(the_rest()))
     }
 
     /// The sums as data: sessions, statements, waits, cells and timeline. Also returns the collector's
@@ -222,7 +226,7 @@ impl Collector {
             sessions: sessions
                 .order
                 .iter()
-                .map(|&at| described_session(&self.sessions[at as usize], names))
+                .map(|&at| described_session(&self.identity(at), names))
                 .collect(),
             statements: statements.order.iter().map(described).collect(),
             waits: waits
@@ -434,6 +438,25 @@ mod tests {
         assert_eq!(activity.statements.len(), 1);
         assert_eq!(activity.statements[0].text, None);
         assert_eq!((collector.disabled, collector.hidden), (1, 0));
+    }
+
+    #[test]
+    fn time_of_the_rest_has_a_session_although_there_are_few() {
+        let mut collector = Collector::new("18", BTreeSet::new(), false);
+        let sweep = SessionSweep {
+            sessions: vec![reading(1, SessionState::Active, SessionWait::None)],
+            ..SessionSweep::default()
+        };
+        collector.add(0.0, sweep.clone());
+        collector.add(1e6, sweep);
+        let mut sums = collector.take();
+        let cells = std::mem::take(&mut sums.cells).into_iter();
+        sums.cells = cells.map(|((_, did), sum)| ((REST, did), sum)).collect();
+        assert_eq!(collector.oids(&sums), [(0, 0)].into());
+        let names = ObjectNames::default();
+        let (activity, _) = collector.describe(&sums, true, &names, &JoinedCounters::default());
+        assert_eq!(activity.sessions[0].pid, 0);
+        assert!((activity.active_sessions() - 1.0).abs() < 1e-9);
     }
 
     #[test]

@@ -327,6 +327,8 @@ impl LiveWatch {
         let collector = locked(&self.collector);
         let (hidden, disabled) = (collector.hidden, collector.disabled);
         let (others, is_full) = (collector.others, collector.statements.is_full);
+        let sums = [&collector.total, &collector.attribution.sums];
+        let has_rest = sums.iter().any(|it| it.is_full);
         drop(collector);
         self.note("hidden sessions", hidden > 0, || {
             let limitation = format!(
@@ -353,6 +355,11 @@ impl LiveWatch {
         self.note("statements", is_full, || {
             let limitation = "there are too many distinct statements; the time of those seen last has \
                               no statement";
+            (limitation.to_owned(), None)
+        });
+        self.note("sessions and statements", has_rest, || {
+            let limitation = "there are too many combinations of sessions and statements; the time of \
+                              those seen last belongs to one session with PID 0";
             (limitation.to_owned(), None)
         });
     }

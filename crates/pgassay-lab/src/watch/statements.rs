@@ -7,8 +7,12 @@ use pgassay_script::normalize;
 
 use super::text_join::SeenText;
 
-/// Distinct statements that are kept; the time of any others has no statement.
+/// Distinct statements that are kept, and the bytes of their texts; the time of any others has no statement.
 const STATEMENTS_MAX: usize = 10_000;
+const STATEMENTS_BYTES_MAX: usize = 16 << 20;
+/// Query IDs that are kept, over all statements: on temporary tables, a statement has another in each session.
+/// The server itself evicts so many, and says so.
+const QUERY_IDS_MAX: usize = 50_000;
 /// Texts whose statements are remembered, so that they are not normalized again: their number and bytes.
 const TEXTS_MAX: usize = 20_000;
 const TEXTS_BYTES_MAX: usize = 16 << 20;
@@ -19,6 +23,8 @@ const TEXT_BYTES_MAX: usize = 16 << 10;
 #[derive(Debug, Default)]
 pub(super) struct StatementBook {
     statements: Vec<KnownStatement>,
+    statement_bytes: usize,
+    query_ids: usize,
     by_fingerprint: HashMap<String, u32>,
     by_text: HashMap<Vec<u8>, Option<u32>>,
     text_bytes: usize,
@@ -29,8 +35,8 @@ pub(super) struct StatementBook {
 
 #[derive(Debug)]
 struct KnownStatement {
-    fingerprint: String,
-    text: String,
+    fingerprint: Box<str>,
+    text: Box<str>,
     is_cut: bool,
     /// All that the server computed for texts with this fingerprint: before 18 lists of different
     /// lengths have different ones, and so do equal texts in different databases.
@@ -56,7 +62,9 @@ impl StatementBook {
         };
         if let Some(index) = index.filter(|_| query_id != 0) {
             let ids = &mut self.statements[index as usize].query_ids;
-            ids.insert(query_id);
+            if self.query_ids < QUERY_IDS_MAX && ids.insert(query_id) {
+                self.query_ids += 1;
+            }
             if self.by_query_id.len() > TEXTS_MAX {
                 self.by_query_id.clear();
             }
@@ -72,16 +80,18 @@ impl StatementBook {
             // A text that is cut after a word looks like a shorter statement, which then has no text of its own.
             self.statements[known as usize].is_cut |= is_cut;
         }
-        let has_room = self.statements.len() < STATEMENTS_MAX;
+        let bytes = self.statement_bytes + normalized.text.len();
+        let has_room = self.statements.len() < STATEMENTS_MAX && bytes <= STATEMENTS_BYTES_MAX;
         self.is_full |= known.is_none() && !has_room;
         let index = known.or_else(|| {
             has_room.then(|| {
                 let index = self.statements.len() as u32;
                 self.by_fingerprint
                     .insert(normalized.fingerprint.clone(), index);
+                self.statement_bytes = bytes;
                 self.statements.push(KnownStatement {
-                    fingerprint: normalized.fingerprint,
-                    text: normalized.text,
+                    fingerprint: normalized.fingerprint.into(),
+                    text: normalized.text.into(),
                     is_cut,
                     query_ids: BTreeSet::new(),
                 });
@@ -119,9 +129,9 @@ impl StatementBook {
         // Only statements without an ID.
         let of_text = counters.by_statement.get(&index);
         ActivityStatement {
-            fingerprint: known.fingerprint.clone(),
+            fingerprint: known.fingerprint.to_string(),
             query_id: known.query_ids.first().copied(),
-            text: keeps_text.then(|| known.text.clone()),
+            text: keeps_text.then(|| known.text.to_string()),
             is_cut: known.is_cut,
             counters: of_id.chain(of_text).copied().reduce(sum),
             ..ActivityStatement::default()
@@ -227,6 +237,26 @@ mod tests {
         }
         assert!(book.by_text.keys().all(|it| it.len() <= TEXT_BYTES_MAX));
         assert!(book.describe(0, true, &JoinedCounters::default()).is_cut);
+    }
+
+    #[test]
+    fn long_statements_and_query_ids_without_end_do_not_fill_memory() {
+        let mut book = StatementBook::default();
+        for number in 0..1500 {
+            let text = format!("select {} from t{number}", "x".repeat(15_000));
+            book.index(text.as_bytes(), false, 0);
+        }
+        let bytes = |it: &KnownStatement| it.text.len();
+        let kept: usize = book.statements.iter().map(bytes).sum();
+        assert!(kept <= STATEMENTS_BYTES_MAX && book.is_full, "{kept}");
+        assert!(book.index(b"select 1", false, 0).is_some(), "it has room");
+        for id in (1_i64..).take(QUERY_IDS_MAX + 1000) {
+            book.index(b"select * from temporary", false, id);
+        }
+        let ids = |it: &KnownStatement| it.query_ids.len();
+        let kept: usize = book.statements.iter().map(ids).sum();
+        assert_eq!(kept, QUERY_IDS_MAX);
+        assert!(book.by_query_id.len() <= TEXTS_MAX + 1);
     }
 
     #[test]

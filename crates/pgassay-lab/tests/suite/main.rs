@@ -7,6 +7,7 @@ mod catalog_indexes;
 mod catalog_processes;
 mod catalog_rights;
 mod catalog_state;
+mod memory;
 mod two_stages;
 mod watch_counters;
 mod watch_sessions;

@@ -40,7 +40,8 @@ pub struct Activity {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processors: Option<u32>,
     /// Sessions that were active or in a transaction at any reading, except pgassay's own. Beyond
-    /// [`Activity::SESSIONS_MAX`] sessions, one entry with PID 0 stands for the rest.
+    /// [`Activity::SESSIONS_MAX`] sessions, one entry with PID 0 stands for the rest; also if there are too many
+    /// combinations of sessions and statements.
     pub sessions: Vec<ActivitySession>,
     /// Their statements; one entry for each normalized text.
     pub statements: Vec<ActivityStatement>,

@@ -40,7 +40,8 @@ pairs = 6
 "#;
 
 fn blocks_read(trial: &Trial) -> f64 {
-    trial.counters["pg_stat_database.blks_read"] / trial.transactions_total as f64
+    let blocks = trial.counters.get("pg_stat_database.blks_read");
+    blocks.expect("the server counts them") / trial.transactions_total as f64
 }
 
 /// With equal random numbers, the second trial would find the first one's pages in the cache, and
