@@ -111,8 +111,8 @@ pub(crate) fn read(directory: &Path) -> Result<Run, StoreError> {
     }
     let mut run = serde_json::from_slice(&text).map_err(|error| damaged(&error))?;
     upgrade::to_version_2(&mut run);
-    // Through text, since code that reads a run from anything else takes the compiler ten seconds.
-    serde_json::from_str(&run.to_string()).map_err(|error| StoreError::Damaged {
+    // As bytes again: code that reads a run from anything else takes the compiler ten seconds.
+    serde_json::from_slice(run.to_string().as_bytes()).map_err(|error| StoreError::Damaged {
         path: path.clone(),
         line: 0,
         column: 0,

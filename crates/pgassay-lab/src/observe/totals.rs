@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use pgassay_model::cpu::{Background, CpuTotals};
 use pgassay_model::trial::CrossCheckReadings;
 use pgassay_profile::{
-    CpuLog, LiveServer, MachineCpu, ProcessTable, ProcessTotals, ProcessTreeCpu, ProcessTreesCpu,
-    Role, own_cpu_ns, process_cpu_ns,
+    CpuLog, LiveServer, MachineCpu, MachineProcesses, ProcessTotals, ProcessTreeCpu,
+    ProcessTreesCpu, Role, own_cpu_ns, process_cpu_ns,
 };
 
 /// CPU totals at one point in time.
@@ -58,7 +58,7 @@ impl TotalsReading {
         server_pids: &[u32],
     ) -> Result<Self> {
         let mut roles = CpuLog::default();
-        let table = process_table()?;
+        let table = machine_processes()?;
         add_roles(&mut roles, server, &table);
         Ok(Self {
             backends: table.totals(backend_pids),
@@ -79,7 +79,7 @@ impl TotalsReading {
         server_pids: &[u32],
     ) -> Result<Passed> {
         let own_ns = own_cpu_ns();
-        let table = process_table()?;
+        let table = machine_processes()?;
         let machine = machine()?;
         let read_ns = own_cpu_ns().saturating_sub(own_ns);
         let trees = trees(&table, server_pids);
@@ -117,8 +117,8 @@ impl TotalsReading {
     }
 }
 
-fn process_table() -> Result<ProcessTable> {
-    ProcessTable::read().context("cannot list the processes")
+fn machine_processes() -> Result<MachineProcesses> {
+    MachineProcesses::read().context("cannot list the processes")
 }
 
 fn machine() -> Result<MachineCpu> {
@@ -126,13 +126,13 @@ fn machine() -> Result<MachineCpu> {
 }
 
 /// CPU time of pgassay and its servers, and of other programs.
-fn trees(table: &ProcessTable, server_pids: &[u32]) -> ProcessTreesCpu {
+fn trees(table: &MachineProcesses, server_pids: &[u32]) -> ProcessTreesCpu {
     let own_pid = [std::process::id()];
     let ours: Vec<u32> = server_pids.iter().chain(&own_pid).copied().collect();
     table.trees(&ours)
 }
 
-fn add_roles(roles: &mut CpuLog, server: Option<&LiveServer>, table: &ProcessTable) {
+fn add_roles(roles: &mut CpuLog, server: Option<&LiveServer>, table: &MachineProcesses) {
     let processes = server.map(|it| table.of_server(it)).unwrap_or_default();
     roles.read_from(table, &processes);
 }

@@ -7,7 +7,7 @@
 
 use crate::proc::cpu::ProcessCpu;
 use crate::proc::live::LiveProcess;
-use crate::proc::process_table::ProcessTable;
+use crate::proc::machine_processes::MachineProcesses;
 use crate::proc::role::Role;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -68,7 +68,7 @@ impl CpuLog {
     }
 
     /// Adds these processes as a table has just read them.
-    pub fn read_from(&mut self, table: &ProcessTable, processes: &[LiveProcess]) {
+    pub fn read_from(&mut self, table: &MachineProcesses, processes: &[LiveProcess]) {
         self.add_reading(processes, |pid| table.cpu(pid));
     }
 

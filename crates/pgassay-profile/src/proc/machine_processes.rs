@@ -15,7 +15,7 @@ use crate::proc::role::Role;
 
 /// All visible processes with their CPU totals at one point in time.
 #[derive(Debug, Clone)]
-pub struct ProcessTable {
+pub struct MachineProcesses {
     by_pid: BTreeMap<u32, ListedProcess>,
 }
 
@@ -26,7 +26,7 @@ struct ListedProcess {
     cpu: Option<ProcessCpu>,
 }
 
-impl ProcessTable {
+impl MachineProcesses {
     /// Reads all processes. Omits those that end meanwhile.
     ///
     /// # Errors
@@ -106,11 +106,11 @@ mod tests {
     #[test]
     fn processes_that_start_and_end_in_between_are_counted_in_their_tree() {
         let own = [std::process::id()];
-        let before = ProcessTable::read().unwrap().trees(&own);
+        let before = MachineProcesses::read().unwrap().trees(&own);
         let busy = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done'; true";
         let status = Command::new("sh").args(["-c", busy]).status().unwrap();
         assert!(status.success());
-        let table = ProcessTable::read().unwrap();
+        let table = MachineProcesses::read().unwrap();
         let after = table.trees(&own);
         assert!(after.ours.since_ns(before.ours) >= 20_000_000, "{after:?}");
         let none = table.trees(&[]);
@@ -126,7 +126,7 @@ mod tests {
         let thread = std::thread::spawn(move || stopped.recv().is_err());
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let before = ProcessTotals::read(&[own]).by_pid[&own];
-        let table = ProcessTable::read().unwrap();
+        let table = MachineProcesses::read().unwrap();
         let totals = table.totals(&[own, child.id(), u32::MAX]);
         let after = ProcessTotals::read(&[own]).by_pid[&own];
         child.kill().unwrap();
