@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn the_time_limit_counts_from_the_first_trial() {
-        // A block has 16 trials of a second.
-        assert_eq!(conditions(&planned(Some("30s"))).len(), 2);
+        // A block has 32 trials of a second.
+        assert_eq!(conditions(&planned(Some("1min"))).len(), 2);
     }
 
     #[test]
