@@ -240,7 +240,13 @@ fn all_pids() -> impl Iterator<Item = Pid> {
 /// [`fs::read_to_string`] needs up to eight system calls, and a trial reads hundreds of these files.
 pub(crate) fn read_at_once(path: &str) -> io::Result<String> {
     let mut bytes = [0; PROC_FILE_BYTES_MAX];
-    let length = File::open(path)?.read(&mut bytes)?;
+    let mut file = File::open(path)?;
+    let length = loop {
+        match file.read(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => break read?,
+        }
+    };
     Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
 }
 

@@ -148,27 +148,23 @@ fn valgrind_check() -> Check {
     }
 }
 
-/// Whether hardware counters count instructions under load. Their absence is no limitation, because
-/// valgrind counts instructions too.
-/// Whether idle CPUs can be kept awake.
+/// Whether idle CPUs can be kept awake. It limits only the runs that ask for it, which then warn.
 fn idle_cpus() -> Check {
-    let (value, fix) = if AwakeCpus::is_permitted() {
-        ("can be kept awake with --keep-cpus-awake", None)
+    let value = if AwakeCpus::is_permitted() {
+        "can be kept awake with --keep-cpus-awake"
     } else {
-        (
-            "cannot be kept awake",
-            Some("run pgassay as root, with --keep-cpus-awake"),
-        )
+        "cannot be kept awake: --keep-cpus-awake requires root"
     };
-    let limitation = "idle CPUs take time to wake up, which is most of the noise with few clients";
     Check {
         name: "idle_cpus".to_owned(),
         value: value.to_owned(),
-        limitation: fix.map(|_| limitation.to_owned()),
-        fix: fix.map(str::to_owned),
+        limitation: None,
+        fix: None,
     }
 }
 
+/// Whether hardware counters count instructions under load. Their absence is no limitation, because
+/// valgrind counts instructions too.
 fn hardware_counters() -> Check {
     let value = match EventCounter::probe(&CountedEvent::HARDWARE) {
         Ok(()) => "instructions and cycles, counted in separate trials".to_owned(),

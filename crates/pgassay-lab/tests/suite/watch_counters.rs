@@ -72,7 +72,7 @@ const COUNTED: [Sent; 7] = [
     },
 ];
 
-/// Statements whose counters cannot be told from those of others.
+/// Statements whose counters cannot be separated from those of others.
 const UNCLEAR: [Sent; 4] = [
     Sent {
         begins: "select pg_sleep($1); select",
