@@ -151,7 +151,7 @@ fn valgrind_check() -> Check {
 /// Whether idle CPUs can be kept awake. It limits only the runs that ask for it, which then warn.
 fn idle_cpus() -> Check {
     let value = if AwakeCpus::is_permitted() {
-        "can be kept awake with --keep-cpus-awake"
+        "can be kept awake (--keep-cpus-awake)"
     } else {
         "cannot be kept awake: --keep-cpus-awake requires root"
     };

@@ -1,6 +1,7 @@
 //! `pgassay compare`: questions in one line.
 
 use pgassay_account::comparison::Verdict;
+use pgassay_profile::AwakeCpus;
 use pgassay_record::run::Run;
 use pgassay_test_support::Scratch;
 
@@ -99,6 +100,25 @@ fn statements_that_begin_alike_have_different_names() {
     assert!(text.contains("bid = 2;") && !text.contains(";;"), "{text}");
     let plan = scratch.ok(&["study", "plan", saved]);
     assert!(plan.contains("variants: … 1, … 2 "), "{plan}");
+}
+
+/// The option that holds off sleep applies to the whole machine, which others may use.
+#[test]
+fn only_servers_that_pgassay_starts_keep_cpus_awake_by_default() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let saved = scratch.path().join("study.toml");
+    let saved = saved.to_str().expect("a plain path");
+    let keeps = |args: &[&str]| {
+        let asked = ["compare", "select 1", "select 2", "--save", saved];
+        scratch.ok(&[&asked[..], args].concat());
+        let text = std::fs::read_to_string(saved).expect("the study was saved");
+        text.contains("keep_cpus_awake = true")
+    };
+    assert_eq!(keeps(&[]), AwakeCpus::is_permitted());
+    assert!(!keeps(&["--let-cpus-sleep"]));
+    let running = ["--setup", "", "--dsn", "host=/tmp"];
+    assert!(!keeps(&running));
+    assert!(keeps(&[&running[..], &["--keep-cpus-awake"]].concat()));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use pgassay_account::calibration::{
 use pgassay_lab::{Interrupt, Interrupted, Laboratory, LoadedStudy, RunContext, major_of};
 use pgassay_model::plan::{Overrides, Plan, plan};
 use pgassay_model::study::StudySource;
+use pgassay_profile::AwakeCpus;
 
 use crate::args::{ResultsArgs, ServerArgs};
 use crate::command::study::seed_of_now;
@@ -134,6 +135,8 @@ fn planned(args: &CalibrateArgs, seed: u64) -> Result<Vec<(LoadedStudy, Plan)>> 
             without_profile: true,
             // Both sides are the same.
             without_plans: true,
+            // As `compare` does, whose verdicts this is about.
+            keep_cpus_awake: AwakeCpus::is_permitted(),
             ..Overrides::default()
         };
         // All studies have the same conditions, so one plan gives the comparisons per round.

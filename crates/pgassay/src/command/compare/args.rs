@@ -155,9 +155,14 @@ pub struct CompareArgs {
     pub no_plans: bool,
 
     /// Do not let idle CPUs sleep during the run (requires root): with few clients, the time that it takes
-    /// to wake them up is most of the noise. Latencies then do not include it.
+    /// to wake them up is most of the noise. Latencies then do not include it. This is the default for
+    /// servers that pgassay starts, if it is permitted.
     #[arg(long)]
     pub keep_cpus_awake: bool,
+
+    /// Let idle CPUs sleep during the run, as they do in production.
+    #[arg(long, conflicts_with = "keep_cpus_awake")]
+    pub let_cpus_sleep: bool,
 
     /// Write the comparison as a study file, for `pgassay run`, and do not run it.
     #[arg(long, value_name = "FILE")]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use pgassay_model::study::{Protocol, Variant};
+use pgassay_profile::AwakeCpus;
 use pgassay_script::Builtin;
 use pgassay_wire::conninfo::split_secrets;
 use toml::{Table, Value};
@@ -50,6 +51,9 @@ fn text_of(args: &CompareArgs, scripts: Vec<NamedScript>, variants: &[Variant]) 
     if args.stepwise {
         study.insert("stepwise".to_owned(), true.into());
     }
+    if keeps_cpus_awake(args) {
+        study.insert("keep_cpus_awake".to_owned(), true.into());
+    }
     study.insert("server".to_owned(), server(args)?.into());
     if args.setup.is_none() {
         study.insert(
@@ -83,6 +87,14 @@ fn text_of(args: &CompareArgs, scripts: Vec<NamedScript>, variants: &[Variant]) 
     let variants: Result<Vec<Value>, _> = variants.iter().map(Value::try_from).collect();
     study.insert("variant".to_owned(), variants?.into());
     Ok(toml::to_string(&study)?)
+}
+
+/// Whether idle CPUs are kept awake. A server that runs already may share its machine with others, so
+/// only an option changes that machine.
+fn keeps_cpus_awake(args: &CompareArgs) -> bool {
+    let runs_already = args.dsn.is_some() || !args.vs_dsn.is_empty();
+    let by_default = !runs_already && !args.let_cpus_sleep && AwakeCpus::is_permitted();
+    args.keep_cpus_awake || by_default
 }
 
 /// A TOML table of these entries.

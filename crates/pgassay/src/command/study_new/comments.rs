@@ -3,7 +3,7 @@
 use pgassay_model::study::StudySource;
 
 /// What is said above the first line of each part.
-const PARTS: [(&str, &str); 7] = [
+const PARTS: [(&str, &str); 8] = [
     (
         "[conditions]",
         "Every combination of these lists is a condition with its own verdict. Also possible: script, version,\n\
@@ -17,6 +17,10 @@ const PARTS: [(&str, &str); 7] = [
         "[length]",
         "Measuring time at most. A run ends as soon as it has its verdicts; `pairs = 12` fixes the number of pairs,\n\
          and `half_width = \"1%\"` measures until the 95% interval is within ±1%.",
+    ),
+    (
+        "keep_cpus_awake = true",
+        "Idle CPUs poll instead of sleeping: with few clients, waking them up is most of the noise (requires root).",
     ),
     (
         "[parameters]",
