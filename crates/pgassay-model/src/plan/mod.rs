@@ -393,8 +393,12 @@ pub struct Schedule {
     pub keep_cpus_awake: bool,
 }
 
-/// Estimated time to stop and start a server, mostly the shutdown checkpoint.
-const RESTART_US: u64 = 1_000_000;
+/// Estimated time to stop all servers and to start them again. Loads that write take up to 2 s longer.
+const RESTART_US: u64 = 500_000;
+/// Estimated time between trials in addition to settling: reading statistics.
+const PAUSE_US: u64 = 8_000;
+/// Typical windows of warm-up per point and block.
+const WARM_UP_WINDOWS: u64 = 4;
 /// Above the numbers of conditions, which have their own streams of random numbers.
 const REPEAT_SHIFT: u32 = 56;
 
@@ -559,14 +563,18 @@ impl Plan {
         self.trials() * self.schedule.trial_us
     }
 
-    /// Estimated total time once the servers are running, µs: measuring, settling, warm-up (typically six
-    /// windows per point and block) and server restarts.
+    /// Estimated total time once the servers are running, µs: measuring, pauses between trials, warm-up
+    /// and server restarts.
     pub fn estimated_us(&self) -> u64 {
-        let blocks = u64::from(self.schedule.blocks);
-        let warm_up = blocks * self.points.len() as u64 * 6 * self.schedule.warm_up_window_us;
-        let settle = self.trials() * self.schedule.settle_us;
-        let own = self.servers.iter().filter(|it| it.dsn.is_none()).count() as u64;
-        let restarts = (self.schedule.server_starts().len() as u64).saturating_sub(1) * own;
-        self.measurement_us() + warm_up + settle + restarts * RESTART_US
+        let schedule = &self.schedule;
+        let windows = u64::from(schedule.blocks) * self.points.len() as u64 * WARM_UP_WINDOWS;
+        let warm_up = windows * schedule.warm_up_window_us;
+        let pauses = self.trials() * (schedule.settle_us + PAUSE_US);
+        let restarts = if self.restarts_servers() {
+            (schedule.server_starts().len() as u64).saturating_sub(1)
+        } else {
+            0
+        };
+        self.measurement_us() + warm_up + pauses + restarts * RESTART_US
     }
 }

@@ -297,16 +297,23 @@ pub fn exit_of(run: &Run, ended_early: Option<anyhow::Error>) -> Result<()> {
 
 /// Tells what will run, and what a sequential run can decide.
 fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
-    let (most, unit) = match plan.schedule.stopping {
-        StoppingRule::AllBlocks => ("", format!("{} pairs each", plan.schedule.blocks)),
-        StoppingRule::Sequential => ("at most ", "until there are verdicts".to_owned()),
-        StoppingRule::Precision => ("the first ", two_stages(plan)),
+    let most_s = plan.estimated_us() as f64 / 1e6;
+    let (until, time) = match plan.schedule.stopping {
+        StoppingRule::AllBlocks => {
+            let pairs = format!("{} pairs each", plan.schedule.blocks);
+            (pairs, format!("about {most_s:.0} s"))
+        }
+        StoppingRule::Sequential => {
+            let least_s = most_s * (FIRST_ANALYSIS / units(plan).0).min(1.0);
+            let until = "until there are verdicts".to_owned();
+            (until, format!("about {least_s:.0} to {most_s:.0} s"))
+        }
+        StoppingRule::Precision => (two_stages(plan), format!("the first about {most_s:.0} s")),
     };
     context.note(&format!(
-        "{}: {} points (variant × condition), {unit}, {most}about {:.0} s plus setup; seed {}",
+        "{}: {} points (variant × condition), {until}, {time} plus setup; seed {}",
         planned.found.name,
         plan.points.len(),
-        plan.estimated_us() as f64 / 1e6,
         plan.schedule.seed,
     ));
     if let Some(power) = gate_power(plan) {
@@ -319,6 +326,17 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
     }
     for note in &planned.notes {
         context.note(note);
+    }
+}
+
+/// The units of the intervals in the whole plan, and their name.
+fn units(plan: &Plan) -> (f64, &'static str) {
+    let blocks = f64::from(plan.schedule.blocks);
+    if plan.restarts_servers() {
+        let each = plan.schedule.blocks_per_server_start;
+        (blocks / f64::from(each), "server starts")
+    } else {
+        (blocks, "pairs")
     }
 }
 
@@ -335,13 +353,8 @@ fn too_little_time(plan: &Plan) -> Option<String> {
         return None;
     }
     let limit = plan.schedule.max_time_us? as f64;
-    let blocks = limit / plan.estimated_us() as f64 * f64::from(plan.schedule.blocks);
-    let (unit, each) = if plan.restarts_servers() {
-        ("server starts", plan.schedule.blocks_per_server_start)
-    } else {
-        ("pairs", 1)
-    };
-    let units = blocks / f64::from(each);
+    let (units, unit) = units(plan);
+    let units = units * limit / plan.estimated_us() as f64;
     (units < FIRST_ANALYSIS).then(|| {
         format!(
             "the time limit allows about {units:.1} {unit}, and the first analysis follows {FIRST_ANALYSIS}: without \

@@ -241,6 +241,12 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
             maintenance.vacuum.as_str(),
         )?;
     }
+    if schedule.keep_cpus_awake {
+        writeln!(
+            out,
+            "idle CPUs of this machine are kept awake during the run (requires root)"
+        )?;
+    }
     Ok(())
 }
 

@@ -31,6 +31,9 @@ const ROUNDS: u32 = 15;
 const PILOT_PAIRS: u32 = 20;
 /// An effect of this many standard errors is found in 19 of 20 attempts.
 const STANDARD_ERRORS: f64 = 3.6;
+/// The noise of comparisons may exceed that of the pilot by this factor: it changes, and the pilot's is an
+/// estimate.
+const NOISE_MARGIN: f64 = 1.5;
 /// Minimum and maximum number of pairs.
 const PAIRS: [u32; 2] = [20, 160];
 
@@ -229,7 +232,7 @@ impl Bench {
     fn pairs(&self, percent: f64, loops: u64, trial: Duration) -> u32 {
         let (_, pilot) = self.compare(loops, PILOT_PAIRS, trial, 0);
         let log_effect = (1.0 + percent / 100.0).ln();
-        let pairs = (STANDARD_ERRORS * pilot.pair_sd / log_effect).powi(2);
+        let pairs = (STANDARD_ERRORS * NOISE_MARGIN * pilot.pair_sd / log_effect).powi(2);
         (pairs.ceil() as u32).clamp(PAIRS[0], PAIRS[1])
     }
 
