@@ -247,7 +247,7 @@ pub struct ClientTime {
     pub between_us: u64,
     /// The part of the time in transactions during which a reply was available but the client
     /// thread was busy with other clients. Without the kernel's receiving of replies before the
-    /// thread's wait for arrivals returns, as io_uring does (1.5 µs per reply of a batch). `None` if
+    /// thread's wait for arrivals returns, as `io_uring` does (1.5 µs per reply of a batch). `None` if
     /// not measured.
     pub thread_busy_us: Option<u64>,
     /// Another part of the time in transactions: a client was ready, but its thread waited for a
