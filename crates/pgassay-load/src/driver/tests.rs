@@ -104,7 +104,8 @@ fn blocked_send_continues_while_reading() {
         let reader = std::thread::spawn(move || {
             let mut read = vec![0; length];
             theirs.read_exact(&mut read).unwrap();
-            read
+            // The connection stays open until the driver has seen everything else.
+            (read, theirs)
         });
         let mut read: Vec<u8> = Vec::new();
         while sent < message.len() || read.is_empty() {
@@ -119,7 +120,8 @@ fn blocked_send_continues_while_reading() {
                 }
             }
         }
-        assert_eq!(reader.join().unwrap(), message);
+        let (arrived, _theirs) = reader.join().unwrap();
+        assert_eq!(arrived, message);
         assert_eq!(read, b"meanwhile");
     });
 }
