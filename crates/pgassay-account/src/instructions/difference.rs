@@ -187,5 +187,5 @@ fn common_multiple(a: u64, b: u64) -> i64 {
 }
 
 fn signed(count: u64) -> i64 {
-    i64::try_from(count).expect("fewer than 2^63 transactions")
+    i64::try_from(count).expect("a multiple of at most 2^31 and 2^31 transactions")
 }

@@ -13,13 +13,17 @@ mod tree;
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 pub use difference::{CountVerdict, Difference, FunctionChange, SubsystemChange};
 pub use tree::{CallPath, CallTree, PathFunction};
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "pgassay.count/1";
+
+/// More transactions are not counted: the least common multiple of two such numbers, over which differences are
+/// exact, fits 64 bits.
+const TRANSACTIONS_MAX: u64 = 1 << 31;
 
 /// Slopes with a larger relative difference are not linear.
 pub const NOT_LINEAR: f64 = 0.005;
@@ -183,11 +187,13 @@ pub struct VariantCount {
     pub build: Build,
     /// Settings of its server that differ from the defaults of `initdb`.
     pub settings: BTreeMap<String, String>,
-    /// Number of transactions of the three segments.
+    /// Number of transactions of the three segments, ascending.
+    #[serde(deserialize_with = "ascending")]
     pub segments: [u64; 3],
     /// Totals of each repeat.
     pub repeats: Vec<Repeat>,
-    /// Number of transactions in the median repeat, which the following sums are for.
+    /// Number of transactions in the median repeat, which the following sums are for; from 1 to 2^31.
+    #[serde(deserialize_with = "countable")]
     pub transactions: u64,
     /// Their instructions.
     pub instructions: i64,
@@ -205,6 +211,29 @@ pub struct VariantCount {
     /// The same instructions by call path, from a separate round, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree: Option<CallTree>,
+}
+
+/// A file may say anything; numbers that cannot be compared are an error.
+fn countable<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let transactions = u64::deserialize(from)?;
+    if (1..=TRANSACTIONS_MAX).contains(&transactions) {
+        Ok(transactions)
+    } else {
+        Err(de::Error::custom(format!(
+            "transactions: {transactions} is not from 1 to {TRANSACTIONS_MAX}"
+        )))
+    }
+}
+
+fn ascending<'de, D: Deserializer<'de>>(from: D) -> Result<[u64; 3], D::Error> {
+    let segments = <[u64; 3]>::deserialize(from)?;
+    if segments.is_sorted_by(|a, b| a < b) {
+        Ok(segments)
+    } else {
+        Err(de::Error::custom(format!(
+            "segments: {segments:?} do not ascend"
+        )))
+    }
 }
 
 /// Calls between two functions.

@@ -154,6 +154,35 @@ fn variant(costs: &[u64]) -> VariantCount {
     }
 }
 
+/// Each of them was a panic when the file was compared.
+#[test]
+fn saved_counts_that_cannot_be_compared_are_an_error() {
+    let saved = serde_json::to_value(variant(&[40_000; 3])).unwrap();
+    let read = |key: &str, number: serde_json::Value| {
+        let mut file = saved.clone();
+        file[key] = number;
+        serde_json::from_value::<VariantCount>(file).map_err(|error| error.to_string())
+    };
+    assert!(read("transactions", 300.into()).is_ok());
+    for transactions in [0, (1 << 31) + 1, u64::MAX] {
+        let error = read("transactions", transactions.into()).unwrap_err();
+        assert!(error.contains(&transactions.to_string()), "{error}");
+    }
+    for segments in [vec![9, 5, 1], vec![9, 9, 9]] {
+        let error = read("segments", segments.into()).unwrap_err();
+        assert!(error.contains("do not ascend"), "{error}");
+    }
+    let most = VariantCount {
+        transactions: 1 << 31,
+        ..variant(&[40_000; 3])
+    };
+    let odd = VariantCount {
+        transactions: (1 << 31) - 1,
+        ..most.clone()
+    };
+    assert!(Difference::between(&most, &odd, 1).transactions > 1 << 61);
+}
+
 #[test]
 fn two_repeats_give_no_verdict_however_far_apart() {
     let verdict = |baseline: &[u64], other: &[u64]| {

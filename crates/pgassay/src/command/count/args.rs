@@ -66,7 +66,7 @@ pub struct CountArgs {
 
     /// Number of transactions N: each round counts three segments, of N, 2N and 4N transactions
     /// [default: 20 to 500, depending on their cost].
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(10..))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(10..=500_000_000))]
     pub transactions: Option<u64>,
 
     /// Seed for the scripts' random numbers.
