@@ -52,6 +52,16 @@ pub(crate) fn readings(run: &Run, it: &ExpectationOutcome) -> String {
 }
 
 fn one(run: &Run, reading: &Reading) -> String {
+    let is_open = reading.outcome() == CheckOutcome::Inconclusive;
+    let condition = condition_title(run, reading.condition);
+    // A check of figures has a number on the right, one of the largest difference a name.
+    if reading.right.parse::<f64>().is_err() {
+        let noise = if is_open { ", within noise" } else { "" };
+        return format!(
+            "largest CPU difference in {}, expected in {} ({condition}{noise})",
+            reading.left, reading.right
+        );
+    }
     let side = |value: &str, interval: Option<[f64; 2]>| match interval {
         Some([low, high]) => {
             format!(
@@ -63,12 +73,10 @@ fn one(run: &Run, reading: &Reading) -> String {
         None => value.to_owned(),
     };
     let without = reading.left_interval.is_none() && reading.right_interval.is_none();
-    let is_open = reading.outcome() == CheckOutcome::Inconclusive;
     format!(
-        "{} vs {} ({}{})",
+        "{} vs {} ({condition}{})",
         side(&reading.left, reading.left_interval),
         side(&reading.right, reading.right_interval),
-        condition_title(run, reading.condition),
         if without && is_open {
             ", no interval"
         } else {

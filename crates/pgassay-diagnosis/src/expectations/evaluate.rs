@@ -244,8 +244,12 @@ impl ExpressionData<'_> {
             let largest = rows.iter().max_by(|a, b| size(a).total_cmp(&size(b)));
             largest.map(|row| row.name.clone())
         };
-        let both = [largest(&cost.phases), largest(&cost.subsystems)];
-        let both: Vec<String> = both.into_iter().flatten().collect();
+        let largest = match (largest(&cost.phases), largest(&cost.subsystems)) {
+            (Some(phase), Some(subsystem)) if phase != subsystem => {
+                format!("{phase} (phase) and {subsystem} (subsystem)")
+            }
+            (phase, subsystem) => phase.or(subsystem)?,
+        };
         let of_list = |rows: &[CostRow]| leads(rows, name);
         let outcome = match (of_list(&cost.phases), of_list(&cost.subsystems)) {
             (Some(one), None) | (None, Some(one)) => one,
@@ -255,7 +259,7 @@ impl ExpressionData<'_> {
             }
             _ => CheckOutcome::Inconclusive,
         };
-        Some((both.join(", "), outcome))
+        Some((largest, outcome))
     }
 
     fn reference(&self, reference: &pgassay_model::study::Reference) -> ReferenceTable {

@@ -3,6 +3,7 @@
 use insta::assert_snapshot;
 use pgassay_account::comparison::{Inconclusive, Verdict};
 use pgassay_account::ledger::Divider;
+use pgassay_record::expectation::{CheckOutcome, Reading};
 use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_report::{Style, terminal};
 
@@ -82,6 +83,27 @@ fn expectations_source_and_unit_are_shown() {
             &PLAIN
         ),
     );
+}
+
+/// It said "plan, plan vs plan (…, no interval)".
+#[test]
+fn a_largest_difference_within_noise_is_told_in_a_sentence() {
+    let mut run = crate::fixture::expectations::run_with_expectations();
+    let of_figures = run.expectations[0].readings[0].clone();
+    run.expectations[0].outcome = Some(CheckOutcome::Inconclusive);
+    run.expectations[0].readings = vec![Reading {
+        left: "plan (phase) and memory (subsystem)".to_owned(),
+        right: "plan".to_owned(),
+        left_interval: None,
+        outcome: Some(CheckOutcome::Inconclusive),
+        ..of_figures
+    }];
+    let text = terminal(&run, &PLAIN);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let expected =
+        "largest CPU difference in plan (phase) and memory (subsystem), expected in plan (";
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains(", within noise)"), "{text}");
 }
 
 #[test]
