@@ -278,10 +278,30 @@ pub struct ChoiceArgs {
     #[arg(long)]
     pub no_plans: bool,
 
+    #[command(flatten)]
+    pub idle_cpus: IdleCpuArgs,
+}
+
+/// Whether idle CPUs sleep during a run.
+#[derive(Debug, Clone, Copy, Args, Default)]
+pub struct IdleCpuArgs {
     /// Do not let idle CPUs sleep during the run (requires root): with few clients, the time that it takes
-    /// to wake them up is most of the noise. Latencies then do not include it.
+    /// to wake them up is most of the noise. Latencies then do not include it. `compare`, and `gate` without
+    /// --study, do so by default for servers that they start, if it is permitted.
     #[arg(long)]
-    pub keep_cpus_awake: bool,
+    keep_cpus_awake: bool,
+
+    /// Let idle CPUs sleep during the run, as they do in production.
+    #[arg(long, conflicts_with = "keep_cpus_awake")]
+    let_cpus_sleep: bool,
+}
+
+impl IdleCpuArgs {
+    /// Whether to keep them awake; `None` without a flag.
+    pub fn are_kept_awake(self) -> Option<bool> {
+        let any = self.keep_cpus_awake || self.let_cpus_sleep;
+        any.then_some(self.keep_cpus_awake)
+    }
 }
 
 /// How servers are found and run.

@@ -73,8 +73,8 @@ pub struct Overrides {
     pub without_profile: bool,
     /// Whether to leave out the plans of the statements.
     pub without_plans: bool,
-    /// Whether to keep CPUs awake, even if the study does not ask for it.
-    pub keep_cpus_awake: bool,
+    /// Whether to keep idle CPUs awake, whatever the study says.
+    pub keep_cpus_awake: Option<bool>,
 }
 
 /// Everything that a run will do.

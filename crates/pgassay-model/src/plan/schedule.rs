@@ -170,7 +170,10 @@ fn of_blocks(study: &Study, overrides: &Overrides, blocks: &BlockCounts) -> Sche
         blocks_per_server_start: study.length.restart_every,
         maintenance: study.maintenance,
         plans: study.plans && !overrides.without_plans,
-        keep_cpus_awake: study.keep_cpus_awake || overrides.keep_cpus_awake,
+        // Who names a running server has not asked for a change of the machine that it may share with others.
+        keep_cpus_awake: overrides
+            .keep_cpus_awake
+            .unwrap_or(study.keep_cpus_awake && overrides.dsn.is_none()),
     }
 }
 

@@ -398,15 +398,19 @@ fn a_script_can_yield_several_units_per_transaction() {
 
 #[test]
 fn cpus_are_kept_awake_if_the_study_or_the_command_line_asks_for_it() {
-    let is_asked = |text: &str, keep_cpus_awake: bool| {
+    let is_asked = |text: &str, keep_cpus_awake: Option<bool>, dsn: Option<&str>| {
         let overrides = Overrides {
             keep_cpus_awake,
+            dsn: dsn.map(str::to_owned),
             ..Overrides::default()
         };
         planned(text, &overrides).unwrap().schedule.keep_cpus_awake
     };
-    assert!(!is_asked(SMALL, false) && is_asked(SMALL, true));
-    assert!(is_asked(FOUNDING, false), "one client is a condition");
+    assert!(!is_asked(SMALL, None, None) && is_asked(SMALL, Some(true), None));
+    assert!(is_asked(FOUNDING, None, None), "one client is a condition");
+    assert!(!is_asked(FOUNDING, Some(false), None));
+    let running = Some("host=db");
+    assert!(!is_asked(FOUNDING, None, running) && is_asked(FOUNDING, Some(true), running));
 }
 
 #[test]

@@ -124,7 +124,7 @@ pub fn overrides(found: &LoadedStudy, choice: &ChoiceArgs) -> Result<Overrides> 
         seed: choice.seed.unwrap_or_else(seed_of_now),
         without_profile: choice.no_profile,
         without_plans: choice.no_plans,
-        keep_cpus_awake: choice.keep_cpus_awake,
+        keep_cpus_awake: choice.idle_cpus.are_kept_awake(),
     })
 }
 

@@ -136,7 +136,7 @@ fn planned(args: &CalibrateArgs, seed: u64) -> Result<Vec<(LoadedStudy, Plan)>> 
             // Both sides are the same.
             without_plans: true,
             // As `compare` does, whose verdicts this is about.
-            keep_cpus_awake: AwakeCpus::is_permitted(),
+            keep_cpus_awake: Some(AwakeCpus::is_permitted()),
             ..Overrides::default()
         };
         // All studies have the same conditions, so one plan gives the comparisons per round.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use pgassay_model::study::{HumanDuration, Percentage, Protocol};
 
-use crate::args::RunFlags;
+use crate::args::{IdleCpuArgs, RunFlags};
 use crate::command::choice::protocol;
 
 /// Shown after the list of options.
@@ -154,15 +154,8 @@ pub struct CompareArgs {
     #[arg(long)]
     pub no_plans: bool,
 
-    /// Do not let idle CPUs sleep during the run (requires root): with few clients, the time that it takes
-    /// to wake them up is most of the noise. Latencies then do not include it. This is the default for
-    /// servers that pgassay starts, if it is permitted.
-    #[arg(long)]
-    pub keep_cpus_awake: bool,
-
-    /// Let idle CPUs sleep during the run, as they do in production.
-    #[arg(long, conflicts_with = "keep_cpus_awake")]
-    pub let_cpus_sleep: bool,
+    #[command(flatten)]
+    pub idle_cpus: IdleCpuArgs,
 
     /// Write the comparison as a study file, for `pgassay run`, and do not run it.
     #[arg(long, value_name = "FILE")]

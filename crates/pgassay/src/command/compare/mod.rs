@@ -46,7 +46,7 @@ pub fn overrides_of(args: &CompareArgs) -> Overrides {
         half_width: args.half_width,
         max_time: args.max_time,
         without_plans: args.no_plans,
-        keep_cpus_awake: args.keep_cpus_awake,
+        keep_cpus_awake: args.idle_cpus.are_kept_awake(),
         ..Overrides::default()
     }
 }

@@ -93,8 +93,8 @@ fn text_of(args: &CompareArgs, scripts: Vec<NamedScript>, variants: &[Variant]) 
 /// only an option changes that machine.
 fn keeps_cpus_awake(args: &CompareArgs) -> bool {
     let runs_already = args.dsn.is_some() || !args.vs_dsn.is_empty();
-    let by_default = !runs_already && !args.let_cpus_sleep && AwakeCpus::is_permitted();
-    args.keep_cpus_awake || by_default
+    let by_default = || !runs_already && AwakeCpus::is_permitted();
+    args.idle_cpus.are_kept_awake().unwrap_or_else(by_default)
 }
 
 /// A TOML table of these entries.
