@@ -546,6 +546,8 @@ impl<D: Driver> Worker<D> {
         self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
         run.since_ns = now_ns;
         run.stage = ClientStage::Aborted;
+        // Its connection may end after two transactions without waiting, before its next turn.
+        self.runnable.retain(|&queued| queued != index);
         self.active -= 1;
         Ok(())
     }
