@@ -268,6 +268,13 @@ impl ClientPool {
             self.io = fall_back_to_epoll(self.io_choice, reason)?;
         }
         let instants = self.instants(begin_ns, start.settle_ns, end_ns);
+        if end_ns < u64::MAX {
+            let deserted = self
+                .workers
+                .iter_mut()
+                .filter(|worker| worker.is_deserted());
+            deserted.for_each(|worker| worker.count_unserved(instants.window_end_ns));
+        }
         tracing::debug!(?instants, interrupted, unfinished, "ran");
         Ok(self.measurement(instants, threads, interrupted, unfinished))
     }
@@ -292,6 +299,8 @@ impl ClientPool {
         }
     }
 
+    /// Returns the instants of a run that was to end at `end_ns`, or by count if that is
+    /// [`u64::MAX`].
     fn instants(&self, begin_ns: u64, settle_ns: u64, end_ns: u64) -> Instants {
         let last_end = self
             .workers
@@ -299,8 +308,14 @@ impl ClientPool {
             .map(|worker| worker.recorder.last_end_ns)
             .max();
         let idle_ns = last_end.unwrap_or(0).max(begin_ns);
-        // A run by count ends with its last transaction.
-        let window_end_ns = if end_ns == u64::MAX { idle_ns } else { end_ns };
+        // A run by count ends with its last transaction. If all clients were aborted, the rest of
+        // the time is not part of the run, as in pgbench: its rate is that of the time before.
+        let is_deserted = self.workers.iter().all(Worker::is_deserted);
+        let window_end_ns = if end_ns == u64::MAX || is_deserted {
+            idle_ns.min(end_ns)
+        } else {
+            end_ns
+        };
         let window_begin_ns = (begin_ns + settle_ns).min(window_end_ns);
         Instants {
             begin_ns,

@@ -214,9 +214,10 @@ pub struct Instants {
     pub begin_ns: u64,
     /// The window begins.
     pub window_begin_ns: u64,
-    /// The window ends; no transaction begins after this.
+    /// The window ends; no transaction begins after this. Earlier than planned if the run was
+    /// stopped, or if all clients were aborted.
     pub window_end_ns: u64,
-    /// The last transaction has ended.
+    /// The last transaction has ended, and the last client that was aborted.
     pub idle_ns: u64,
 }
 
