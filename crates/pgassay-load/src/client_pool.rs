@@ -227,6 +227,7 @@ impl ClientPool {
         }
         let (settle, measure, transactions_per_client) = match *window {
             RunLength::Timed { settle, measure } => (settle, Some(measure), None),
+            RunLength::Whole { duration } => (Duration::ZERO, Some(duration), None),
             RunLength::Counted {
                 transactions_per_client,
             } => (Duration::ZERO, None, Some(transactions_per_client)),
@@ -249,6 +250,7 @@ impl ClientPool {
             due_ns: self.due_ns.take(),
             settle_ns: nanoseconds(settle),
             measure_ns: measure.map(nanoseconds),
+            counts_late_ends: matches!(window, RunLength::Whole { .. }),
             barrier: Barrier::new(self.workers.len()),
             all_exist: OnceLock::new(),
             wants_uring: self.io.is_uring,

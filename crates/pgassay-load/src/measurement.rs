@@ -1,7 +1,8 @@
 //! The result of a run.
 //!
 //! Identities: `transactions` ≤ `transactions_total`, and the difference ended before or after the
-//! window. `transactions` = Σ `clients` = Σ `scripts.transactions`. Client time adds up: in
+//! window; with [`RunLength::Whole`](crate::RunLength::Whole), those that end after it belong to it.
+//! `transactions` = Σ `clients` = Σ `scripts.transactions`. Client time adds up: in
 //! transactions + asleep + between = clients × window.
 
 use hdrhistogram::Histogram;

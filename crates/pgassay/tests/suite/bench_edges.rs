@@ -1,8 +1,12 @@
 //! What `pgassay bench` reports of the begin and end of a run, and of clients that were aborted.
 
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
 use pgassay_test_support::BareServer;
 use serde_json::Value;
 
+use crate::PROGRAM;
 use crate::pgbench::{Finished, Scratch};
 
 fn json(run: &Finished) -> Value {
@@ -27,4 +31,50 @@ fn tps_of_a_run_whose_clients_were_all_aborted_count_until_then() {
     let elapsed_s = json["elapsed_s"].as_f64().unwrap();
     assert!((0.2..1800.0).contains(&elapsed_s), "{elapsed_s}");
     assert!(json["unserved"].as_u64().unwrap() < 1_800_000, "{json}");
+}
+
+/// All transactions of the first script end after the end of the run, as if a checkpoint had stalled them.
+#[test]
+fn percentiles_and_fairness_include_what_ends_after_the_time() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.script("stall.sql", "select pg_sleep(2);\n");
+    let options = "-n -f stall.sql -c 2 -j 2 -T 1 -R 1000000";
+    // Under the name pgbench, it would print only pgbench's lines.
+    let output = scratch
+        .command(Path::new(PROGRAM), "18", Some(&server))
+        .arg0("pgassay")
+        .args(["bench", "--latency-percentiles=50,100"])
+        .args(options.split(' '))
+        .output();
+    let text = Finished::from(&output.unwrap());
+    let slowest = "fairness: the slowest client completed 1 transactions (+0.0%), the fastest 1";
+    text.has(0, &["actually processed: 2\n", slowest], &[]);
+    for prefix in [
+        "latency percentile 50 = ",
+        "latency percentile 100 = ",
+        "latency from schedule = avg ",
+        "latency from send = avg ",
+    ] {
+        let line = text.out.lines().find(|line| line.starts_with(prefix));
+        let rest = line.unwrap().strip_prefix(prefix).unwrap();
+        let number: f64 = rest.split([' ', ',']).next().unwrap().parse().unwrap();
+        assert!(number > 1990.0, "{text:?}");
+    }
+    let run = scratch.ours(Some(&server), &format!("{options} --json"));
+    let json = json(&run);
+    assert_eq!(json["transactions"], 2);
+    assert_eq!(json["transactions_by_client"], serde_json::json!([1, 1]));
+    for latency in [
+        &json["latency_ms"],
+        &json["latency_from_send_ms"],
+        &json["scripts"][0]["latency_ms"],
+    ] {
+        assert!(
+            latency["percentiles"]["50"].as_f64().unwrap() > 1990.0,
+            "{json}"
+        );
+    }
 }

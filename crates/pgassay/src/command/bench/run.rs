@@ -401,9 +401,8 @@ fn not_connected(error: &LoadError) -> Exit {
 pub(super) fn measure(pool: &mut ClientPool, common: &Common) -> Result<Measurement, Exit> {
     let settings = &common.settings;
     let window = match settings.duration_s {
-        Some(seconds) => RunLength::Timed {
-            settle: Duration::ZERO,
-            measure: Duration::from_secs(seconds.into()),
+        Some(seconds) => RunLength::Whole {
+            duration: Duration::from_secs(seconds.into()),
         },
         None => RunLength::Counted {
             transactions_per_client: settings.transactions.unwrap_or_default().into(),
