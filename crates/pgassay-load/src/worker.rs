@@ -108,6 +108,9 @@ impl<D: Driver> Worker<D> {
         self.due_ns = begin_ns;
         self.now_ns = begin_ns;
         self.timeouts_checked_ns = begin_ns;
+        if let Some(observer) = &mut self.observer {
+            observer.begun(begin_ns);
+        }
         for index in 0..self.clients.len() {
             let run = &mut self.clients[index].run;
             run.ended = 0;

@@ -2,6 +2,7 @@
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 use pgassay_test_support::BareServer;
 use serde_json::Value;
@@ -33,7 +34,7 @@ fn tps_of_a_run_whose_clients_were_all_aborted_count_until_then() {
     assert!(json["unserved"].as_u64().unwrap() < 1_800_000, "{json}");
 }
 
-/// All transactions of the first script end after the end of the run, as if a checkpoint had stalled them.
+/// All transactions end after the end of the run, as if a checkpoint had stalled them.
 #[test]
 fn percentiles_and_fairness_include_what_ends_after_the_time() {
     let Some(server) = BareServer::trusting() else {
@@ -77,4 +78,46 @@ fn percentiles_and_fairness_include_what_ends_after_the_time() {
             "{json}"
         );
     }
+}
+
+#[test]
+fn aggregated_logs_begin_with_the_run_and_have_empty_intervals() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    // Nothing ends in the first two seconds.
+    scratch.script("slow.sql", "select pg_sleep(2 + :client_id);\n");
+    let before_s = unix_s();
+    let run = scratch.ours(
+        Some(&server),
+        "-n -f slow.sql -c 2 -j 2 -t 1 -l --log-prefix=log --aggregate-interval=1",
+    );
+    let after_s = unix_s();
+    run.has(0, &[], &[]);
+    let logs = scratch.files_that_begin_with("log.");
+    assert_eq!(logs.len(), 2);
+    for log in logs {
+        let lines = log.lines().map(|line| {
+            let fields = line.split(' ').map(|field| field.parse().unwrap());
+            fields.collect::<Vec<u64>>()
+        });
+        let lines: Vec<_> = lines.collect();
+        assert!(lines.len() >= 2, "{log}");
+        for (line, second) in lines.iter().zip(lines[0][0]..) {
+            assert_eq!((line[0], line.len()), (second, 15), "{log}");
+        }
+        assert!(
+            lines[..2]
+                .iter()
+                .all(|line| line[1..].iter().all(|field| *field == 0)),
+            "{log}"
+        );
+        assert!((before_s..=after_s - 2).contains(&lines[0][0]), "{log}");
+    }
+}
+
+fn unix_s() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap().as_secs()
 }
