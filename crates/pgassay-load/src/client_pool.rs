@@ -29,7 +29,7 @@ use crate::timing;
 use crate::worker::{Worker, WorkerShared};
 use threads::{Start, no_thread, run_all};
 
-/// Open files in addition to the clients' connections, with a margin.
+/// Open files in addition to those of clients and threads, with a margin.
 const OTHER_FILES: u64 = 64;
 /// How long closing waits for the server to end its backends.
 const CLOSE_NS: u64 = 5_000_000_000;
@@ -67,11 +67,9 @@ impl ClientPool {
         check(config)?;
         let io = choose_io(config.io)?;
         let program = Program::new(config)?;
-        socket::raise_open_files(u64::from(config.clients) + OTHER_FILES).map_err(|source| {
-            LoadError::System {
-                what: "open enough files",
-                source,
-            }
+        socket::raise_open_files(files_of(config, &io)).map_err(|source| LoadError::System {
+            what: "open enough files",
+            source,
         })?;
         let endpoints =
             socket::endpoints(&config.target).map_err(|(address, source)| LoadError::Connect {
@@ -340,6 +338,15 @@ fn send_terminate(worker: &mut Worker<Io>) {
         // A failure is irrelevant: the connection is closed anyway.
         worker.driver.send(index, client.session.output()).ok();
     }
+}
+
+/// Returns the number of files that a pool has open at most, with a margin.
+fn files_of(config: &ClientPoolConfig, io: &IoUsed) -> u64 {
+    // A thread has its epoll instance, and for a moment one more file: a connection that replaces
+    // another, or the thread's statistics. A ring exists next to the epoll instance.
+    let of_thread = if io.is_uring { 3 } else { 2 };
+    let threads = u64::from(config.threads.min(config.clients));
+    u64::from(config.clients) + threads * of_thread + OTHER_FILES
 }
 
 fn check(config: &ClientPoolConfig) -> Result<(), LoadError> {

@@ -117,6 +117,30 @@ fn aggregated_logs_begin_with_the_run_and_have_empty_intervals() {
     }
 }
 
+/// Each thread has an epoll instance and a log besides its clients' connections.
+#[test]
+fn many_threads_with_logs_fit_into_the_limit_on_open_files() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.script("s.sql", "select 1;\n");
+    for soft in [30, 150] {
+        let run = format!(
+            "ulimit -Sn {soft} && exec ./pgbench -n -f s.sql -c 60 -j 60 -t 2 -l --log-prefix=log{soft}"
+        );
+        let output = scratch
+            .command(Path::new("/bin/sh"), "18", Some(&server))
+            .arg0("sh")
+            .args(["-c", &run])
+            .output();
+        Finished::from(&output.unwrap()).has(0, &["actually processed: 120/120"], &[]);
+        let logs = scratch.files_that_begin_with(&format!("log{soft}."));
+        let lines: Vec<usize> = logs.iter().map(|log| log.lines().count()).collect();
+        assert_eq!(lines, [2; 60], "limit {soft}");
+    }
+}
+
 fn unix_s() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap().as_secs()

@@ -42,7 +42,7 @@ pub struct Watcher {
 }
 
 struct TransactionLog {
-    file: BufWriter<File>,
+    file: BufWriter<Arc<File>>,
     sample: Rng,
     /// The current interval of an aggregated log. The first begins with the run.
     interval: Cells,
@@ -54,7 +54,7 @@ struct TransactionLog {
 
 impl Watcher {
     /// The observer of a thread; `file` is its log.
-    pub fn new(common: &Arc<Common>, thread: usize, sample: Rng, file: Option<File>) -> Self {
+    pub fn new(common: &Arc<Common>, thread: usize, sample: Rng, file: Option<Arc<File>>) -> Self {
         let log = file.map(|file| TransactionLog {
             file: BufWriter::new(file),
             sample,
