@@ -162,6 +162,8 @@ pub struct FailedTry<'a> {
 /// Observes a thread's transactions. The methods run on the load's threads, between a reply and the
 /// next request, so they must be fast.
 pub trait Observer: Send {
+    /// The run begins, at this time in ns of `CLOCK_MONOTONIC`.
+    fn begun(&mut self, _begin_ns: u64) {}
     /// A transaction ended or was skipped.
     fn transaction(&mut self, transaction: &Transaction);
     /// A try failed.

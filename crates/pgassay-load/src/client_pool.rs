@@ -29,7 +29,7 @@ use crate::timing;
 use crate::worker::{Worker, WorkerShared};
 use threads::{Start, no_thread, run_all};
 
-/// Open files in addition to the clients' connections, with a margin.
+/// Open files in addition to those of clients and threads, with a margin.
 const OTHER_FILES: u64 = 64;
 /// How long closing waits for the server to end its backends.
 const CLOSE_NS: u64 = 5_000_000_000;
@@ -67,11 +67,9 @@ impl ClientPool {
         check(config)?;
         let io = choose_io(config.io)?;
         let program = Program::new(config)?;
-        socket::raise_open_files(u64::from(config.clients) + OTHER_FILES).map_err(|source| {
-            LoadError::System {
-                what: "open enough files",
-                source,
-            }
+        socket::raise_open_files(files_of(config, &io)).map_err(|source| LoadError::System {
+            what: "open enough files",
+            source,
         })?;
         let endpoints =
             socket::endpoints(&config.target).map_err(|(address, source)| LoadError::Connect {
@@ -227,6 +225,7 @@ impl ClientPool {
         }
         let (settle, measure, transactions_per_client) = match *window {
             RunLength::Timed { settle, measure } => (settle, Some(measure), None),
+            RunLength::Whole { duration } => (Duration::ZERO, Some(duration), None),
             RunLength::Counted {
                 transactions_per_client,
             } => (Duration::ZERO, None, Some(transactions_per_client)),
@@ -249,6 +248,7 @@ impl ClientPool {
             due_ns: self.due_ns.take(),
             settle_ns: nanoseconds(settle),
             measure_ns: measure.map(nanoseconds),
+            counts_late_ends: matches!(window, RunLength::Whole { .. }),
             barrier: Barrier::new(self.workers.len()),
             all_exist: OnceLock::new(),
             wants_uring: self.io.is_uring,
@@ -268,6 +268,13 @@ impl ClientPool {
             self.io = fall_back_to_epoll(self.io_choice, reason)?;
         }
         let instants = self.instants(begin_ns, start.settle_ns, end_ns);
+        if end_ns < u64::MAX {
+            let deserted = self
+                .workers
+                .iter_mut()
+                .filter(|worker| worker.is_deserted());
+            deserted.for_each(|worker| worker.count_unserved(instants.window_end_ns));
+        }
         tracing::debug!(?instants, interrupted, unfinished, "ran");
         Ok(self.measurement(instants, threads, interrupted, unfinished))
     }
@@ -292,6 +299,8 @@ impl ClientPool {
         }
     }
 
+    /// Returns the instants of a run that was to end at `end_ns`, or by count if that is
+    /// [`u64::MAX`].
     fn instants(&self, begin_ns: u64, settle_ns: u64, end_ns: u64) -> Instants {
         let last_end = self
             .workers
@@ -299,8 +308,14 @@ impl ClientPool {
             .map(|worker| worker.recorder.last_end_ns)
             .max();
         let idle_ns = last_end.unwrap_or(0).max(begin_ns);
-        // A run by count ends with its last transaction.
-        let window_end_ns = if end_ns == u64::MAX { idle_ns } else { end_ns };
+        // A run by count ends with its last transaction. If all clients were aborted, the rest of
+        // the time is not part of the run, as in pgbench: its rate is that of the time before.
+        let is_deserted = self.workers.iter().all(Worker::is_deserted);
+        let window_end_ns = if end_ns == u64::MAX || is_deserted {
+            idle_ns.min(end_ns)
+        } else {
+            end_ns
+        };
         let window_begin_ns = (begin_ns + settle_ns).min(window_end_ns);
         Instants {
             begin_ns,
@@ -323,6 +338,15 @@ fn send_terminate(worker: &mut Worker<Io>) {
         // A failure is irrelevant: the connection is closed anyway.
         worker.driver.send(index, client.session.output()).ok();
     }
+}
+
+/// Returns the number of files that a pool has open at most, with a margin.
+fn files_of(config: &ClientPoolConfig, io: &IoUsed) -> u64 {
+    // A thread has its epoll instance, and for a moment one more file: a connection that replaces
+    // another, or the thread's statistics. A ring exists next to the epoll instance.
+    let of_thread = if io.is_uring { 3 } else { 2 };
+    let threads = u64::from(config.threads.min(config.clients));
+    u64::from(config.clients) + threads * of_thread + OTHER_FILES
 }
 
 fn check(config: &ClientPoolConfig) -> Result<(), LoadError> {

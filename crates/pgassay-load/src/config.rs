@@ -148,6 +148,12 @@ pub enum RunLength {
         /// The measured time.
         measure: Duration,
     },
+    /// By time, counted as pgbench counts: no transaction begins after it, and all of them are
+    /// measured, also those that end later. A stall at the end then shows.
+    Whole {
+        /// The time in which transactions begin.
+        duration: Duration,
+    },
     /// By count: each client runs this many transactions, and all of them are measured.
     Counted {
         /// Transactions per client, including failed ones.

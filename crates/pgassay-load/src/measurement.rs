@@ -1,7 +1,8 @@
 //! The result of a run.
 //!
 //! Identities: `transactions` ≤ `transactions_total`, and the difference ended before or after the
-//! window. `transactions` = Σ `clients` = Σ `scripts.transactions`. Client time adds up: in
+//! window; with [`RunLength::Whole`](crate::RunLength::Whole), those that end after it belong to it.
+//! `transactions` = Σ `clients` = Σ `scripts.transactions`. Client time adds up: in
 //! transactions + asleep + between = clients × window.
 
 use hdrhistogram::Histogram;
@@ -214,9 +215,10 @@ pub struct Instants {
     pub begin_ns: u64,
     /// The window begins.
     pub window_begin_ns: u64,
-    /// The window ends; no transaction begins after this.
+    /// The window ends; no transaction begins after this. Earlier than planned if the run was
+    /// stopped, or if all clients were aborted.
     pub window_end_ns: u64,
-    /// The last transaction has ended.
+    /// The last transaction has ended, and the last client that was aborted.
     pub idle_ns: u64,
 }
 

@@ -50,6 +50,8 @@ pub(crate) struct Recorder {
     pub window_begin_ns: u64,
     /// Lowered when the run is stopped.
     pub window_end_ns: u64,
+    /// Whether transactions that end after the window are measured too. Kept by [`Self::reset`].
+    pub counts_late_ends: bool,
     pub scripts: Vec<ScriptRecord>,
     pub clients: Vec<u64>,
     pub settle_transactions: u64,
@@ -62,6 +64,7 @@ pub(crate) struct Recorder {
     pub asleep_ns: u64,
     pub between_ns: u64,
     pub timer_lag: TimerLag,
+    /// When the last transaction ended, or the last client was aborted.
     pub last_end_ns: u64,
     pub skipped: u64,
     pub unserved: u64,
@@ -83,6 +86,7 @@ impl Recorder {
         Self {
             window_begin_ns: 0,
             window_end_ns: 0,
+            counts_late_ends: false,
             scripts: (0..scripts).map(|_| record()).collect(),
             clients: vec![0; clients],
             settle_transactions: 0,
@@ -137,7 +141,8 @@ impl Recorder {
     #[inline]
     pub fn end(&mut self, ended: Ended) {
         self.last_end_ns = self.last_end_ns.max(ended.end_ns);
-        let is_measured = self.is_in_window(ended.end_ns);
+        let is_measured = self.is_in_window(ended.end_ns)
+            || self.counts_late_ends && ended.end_ns >= self.window_end_ns;
         let script = &mut self.scripts[ended.script];
         if ended.failed {
             self.failed_total += 1;
@@ -239,6 +244,33 @@ mod tests {
         assert_eq!(recorder.scripts[0].latency_ns.len(), 2);
         assert_eq!(recorder.scripts[0].latency_ns.max(), 149);
         assert_eq!((recorder.scripts[0].failed, recorder.failed_total), (1, 2));
+    }
+
+    #[test]
+    fn late_ends_are_measured_if_all_transactions_are() {
+        let mut recorder = Recorder::new(1, 1);
+        recorder.counts_late_ends = true;
+        recorder.since_begin_ns = Some(latency_histogram());
+        recorder.reset(100, 200);
+        for end_ns in [150, 250] {
+            recorder.end(ended(100, end_ns, false));
+            recorder.end(ended(100, end_ns, true));
+        }
+        assert_eq!(
+            (recorder.transactions_total, &recorder.clients[..]),
+            (2, &[2][..])
+        );
+        let since_begin_ns = recorder.since_begin_ns.as_ref();
+        for latency_ns in [Some(&recorder.scripts[0].latency_ns), since_begin_ns] {
+            assert_eq!(latency_ns.map(|it| (it.len(), it.max())), Some((2, 150)));
+        }
+        assert_eq!(recorder.scripts[0].failed, 2);
+        // Rates of windows are what they are without.
+        let credited = recorder.credited_transactions();
+        assert!(
+            (credited - (1.0 + 100.0 / 150.0)).abs() < 1e-12,
+            "{credited}"
+        );
     }
 
     #[test]

@@ -174,8 +174,8 @@ impl RedisClientPool {
                 let from = begin_ns + settle.as_nanos() as u64;
                 (from, from + measure.as_nanos() as u64)
             }
-            // Studies always measure by time.
-            RunLength::Counted { .. } => (begin_ns, begin_ns),
+            // Studies always measure a window.
+            RunLength::Whole { .. } | RunLength::Counted { .. } => (begin_ns, begin_ns),
         };
         let mut counts = RedisCounters {
             window: (window_begin_ns, window_end_ns),

@@ -157,8 +157,15 @@ fn open_unix(address: &Address) -> io::Result<OwnedFd> {
     }
 }
 
-/// Raises the soft limit on open files up to the hard limit, if this many more are needed.
-pub fn raise_open_files(needed: u64) -> io::Result<()> {
+/// Raises the soft limit on open files so that `more` can be opened besides those that are open, if
+/// it is lower.
+///
+/// # Errors
+/// [`io::ErrorKind::QuotaExceeded`] if the hard limit is too low, or the system's error.
+pub fn raise_open_files(more: u64) -> io::Result<()> {
+    // Listing them opens the directory itself; without /proc, these are the standard streams.
+    let open = std::fs::read_dir("/proc/self/fd").map_or(3, Iterator::count);
+    let needed = more.saturating_add(open as u64);
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,

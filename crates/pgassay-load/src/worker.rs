@@ -108,6 +108,9 @@ impl<D: Driver> Worker<D> {
         self.due_ns = begin_ns;
         self.now_ns = begin_ns;
         self.timeouts_checked_ns = begin_ns;
+        if let Some(observer) = &mut self.observer {
+            observer.begun(begin_ns);
+        }
         for index in 0..self.clients.len() {
             let run = &mut self.clients[index].run;
             run.ended = 0;
@@ -153,11 +156,20 @@ impl<D: Driver> Worker<D> {
             account.run_ended(&self.recorder);
         }
         let unfinished = self.settle_accounts(shared);
-        self.count_unserved(shared);
+        // A thread without clients does not know whether others go on until the planned end.
+        if !self.is_deserted() {
+            self.count_unserved(shared.end_ns.load(Ordering::Relaxed));
+        }
         if let Some(observer) = &mut self.observer {
             observer.finished();
         }
         Ok(unfinished)
+    }
+
+    /// Whether all of the thread's clients were aborted.
+    pub fn is_deserted(&self) -> bool {
+        let mut clients = self.clients.iter();
+        clients.all(|client| client.run.stage == ClientStage::Aborted)
     }
 
     /// Checks the flags and the time limits; returns `true` if the loop must end.

@@ -18,6 +18,8 @@ pub(super) struct Start {
     pub due_ns: Option<u64>,
     pub settle_ns: u64,
     pub measure_ns: Option<u64>,
+    /// Whether transactions that end after the window are measured too.
+    pub counts_late_ends: bool,
     pub barrier: Barrier,
     /// Set before the barrier: false if a thread could not be started, which it would wait for.
     pub all_exist: OnceLock<bool>,
@@ -84,6 +86,7 @@ fn run_one(
         *refusal = Some(driver::explain(&error));
     }
     worker.recorder.reset(0, u64::MAX);
+    worker.recorder.counts_late_ends = start.counts_late_ends;
     if start.barrier.wait().is_leader() {
         if let Some(due_ns) = start.due_ns {
             let early_ns = due_ns.saturating_sub(clock::monotonic_ns());

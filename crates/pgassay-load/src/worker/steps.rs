@@ -151,10 +151,9 @@ impl<D: Driver> Worker<D> {
         }
     }
 
-    /// Counts the transactions that were due before the end of a timed run but found no client
-    /// free.
-    pub(super) fn count_unserved(&mut self, shared: &WorkerShared<'_>) {
-        let end_ns = shared.end_ns.load(Ordering::Relaxed);
+    /// Counts the transactions that were due before the end of a timed run, in ns of the clock, but
+    /// found no client free. A run by count has no such end: `end_ns` is [`u64::MAX`].
+    pub(crate) fn count_unserved(&mut self, end_ns: u64) {
         if end_ns == u64::MAX {
             return;
         }
@@ -546,6 +545,9 @@ impl<D: Driver> Worker<D> {
         self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
         run.since_ns = now_ns;
         run.stage = ClientStage::Aborted;
+        self.recorder.last_end_ns = self.recorder.last_end_ns.max(now_ns);
+        // Its connection may end after two transactions without waiting, before its next turn.
+        self.runnable.retain(|&queued| queued != index);
         self.active -= 1;
         Ok(())
     }

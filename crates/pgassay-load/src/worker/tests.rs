@@ -17,6 +17,7 @@ use crate::client::ClientRun;
 use crate::client_options::{FailedTry, FailureKind, OnAbort, Transaction, TransactionOutcome};
 use crate::config::{ClientPoolConfig, WeightedScript};
 
+mod aborts;
 mod rates;
 
 /// The server's time for a request.

@@ -402,6 +402,40 @@ fn one_connection_of_several_drops() {
     assert!(measured.transactions >= 3 * 50, "{measured:?}");
 }
 
+/// A rate over time in which nothing ran would be too low: by a factor of 100 if a server crashes
+/// after 6 s of 600.
+#[test]
+fn a_run_whose_clients_were_all_aborted_ends_with_them() {
+    let port = server(|stream, _| {
+        is_asking_for_tls(stream)?;
+        write(stream, &welcome(&[]), 64)?;
+        serve(stream, 5)
+    });
+    let options = ClientOptions {
+        on_abort: OnAbort::EndClient,
+        rate_per_s: Some(1000.0),
+        ..ClientOptions::default()
+    };
+    let config = ClientPoolConfig {
+        threads: 2,
+        ..config(&text(port, "sslmode=disable"), 4, options)
+    };
+    let length = RunLength::Timed {
+        settle: Duration::ZERO,
+        measure: Duration::from_hours(1),
+    };
+    // This checks that it takes less than a minute.
+    let measured = run_for(&config, &length).unwrap();
+    assert_eq!((measured.aborted, measured.transactions), (4, 20));
+    let instants = measured.instants;
+    assert_eq!(instants.window_end_ns, instants.idle_ns);
+    assert!(measured.window_us < 60_000_000, "{}", measured.window_us);
+    assert!(measured.unserved < 100_000, "{}", measured.unserved);
+    let time = measured.time;
+    let sum_us = time.in_transaction_us + time.asleep_us + time.between_us;
+    assert!(sum_us.abs_diff(4 * measured.window_us) < 10, "{time:?}");
+}
+
 #[test]
 fn reconnecting_clients_survive_a_server_restart() {
     // The first server ends in the middle of a reply and closes all connections.

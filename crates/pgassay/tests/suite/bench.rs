@@ -275,19 +275,16 @@ fn logs_percentiles_and_json() {
         &[],
     );
     let mut lines = 0;
-    for entry in std::fs::read_dir(scratch.path()).unwrap() {
-        let entry = entry.unwrap();
-        if entry.file_name().to_string_lossy().starts_with("log.") {
-            for line in std::fs::read_to_string(entry.path()).unwrap().lines() {
-                let fields: Vec<u64> = line.split(' ').map(|f| f.parse().unwrap()).collect();
-                assert_eq!(
-                    fields.len(),
-                    7,
-                    "client, count, µs, script, s, µs, lag: {line}"
-                );
-                assert!((1..=50).contains(&fields[1]), "{line}");
-                lines += 1;
-            }
+    for log in scratch.files_that_begin_with("log.") {
+        for line in log.lines() {
+            let fields: Vec<u64> = line.split(' ').map(|f| f.parse().unwrap()).collect();
+            assert_eq!(
+                fields.len(),
+                7,
+                "client, count, µs, script, s, µs, lag: {line}"
+            );
+            assert!((1..=50).contains(&fields[1]), "{line}");
+            lines += 1;
         }
     }
     assert_eq!(lines, 100);

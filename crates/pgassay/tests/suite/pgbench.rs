@@ -29,6 +29,18 @@ impl Scratch {
         std::fs::write(self.path().join(name), text).unwrap();
     }
 
+    /// The texts of the files whose names begin with this.
+    pub fn files_that_begin_with(&self, prefix: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path()).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let is_one = |path: &std::path::PathBuf| {
+            let name = path.file_name().unwrap_or_default();
+            name.to_string_lossy().starts_with(prefix)
+        };
+        let texts = paths.filter(is_one).map(std::fs::read_to_string);
+        texts.map(Result::unwrap).collect()
+    }
+
     pub fn command(&self, program: &Path, compat: &str, server: Option<&BareServer>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {

@@ -42,9 +42,9 @@ pub struct Watcher {
 }
 
 struct TransactionLog {
-    file: BufWriter<File>,
+    file: BufWriter<Arc<File>>,
     sample: Rng,
-    /// The current interval of an aggregated log.
+    /// The current interval of an aggregated log. The first begins with the run.
     interval: Cells,
     interval_begin_us: u64,
     latency_min_us: f64,
@@ -54,7 +54,7 @@ struct TransactionLog {
 
 impl Watcher {
     /// The observer of a thread; `file` is its log.
-    pub fn new(common: &Arc<Common>, thread: usize, sample: Rng, file: Option<File>) -> Self {
+    pub fn new(common: &Arc<Common>, thread: usize, sample: Rng, file: Option<Arc<File>>) -> Self {
         let log = file.map(|file| TransactionLog {
             file: BufWriter::new(file),
             sample,
@@ -74,6 +74,14 @@ impl Watcher {
 }
 
 impl Observer for Watcher {
+    fn begun(&mut self, begin_ns: u64) {
+        if let Some(log) = &mut self.log {
+            // The log has whole seconds, and so have its intervals, as in pgbench.
+            let begin_us = begin_ns / 1000 + self.common.epoch_shift_us;
+            log.interval_begin_us = begin_us / 1_000_000 * 1_000_000;
+        }
+    }
+
     fn transaction(&mut self, transaction: &Transaction) {
         let settings = &self.common.settings;
         let cells = &self.common.board.of_thread(self.thread)[transaction.script];
@@ -129,9 +137,7 @@ impl Observer for Watcher {
         }
         if let Some(log) = &mut self.log {
             let settings = &self.common.settings;
-            if let Some(every_s) = settings.aggregate_s
-                && log.interval_begin_us > 0
-            {
+            if let Some(every_s) = settings.aggregate_s {
                 let now_us =
                     pgassay_lab::system_env::monotonic_ns() / 1000 + self.common.epoch_shift_us;
                 let _ = log.close_intervals(now_us, every_s, settings);
@@ -156,9 +162,6 @@ impl TransactionLog {
         }
         let (latency_us, lag_us) = latency_and_lag_us(transaction);
         if let Some(every_s) = settings.aggregate_s {
-            if self.interval_begin_us == 0 {
-                self.interval_begin_us = now_us / 1_000_000 * 1_000_000;
-            }
             self.close_intervals(now_us, every_s, settings)?;
             self.interval.count(transaction, None);
             if transaction.outcome == TransactionOutcome::Done {

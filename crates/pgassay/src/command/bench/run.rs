@@ -10,7 +10,7 @@ use pgassay_lab::connector;
 use pgassay_lab::system_env::monotonic_ns;
 use pgassay_load::{
     ClientOptions, ClientPool, ClientPoolConfig, Limits, LoadError, Measurement, Observer, OnAbort,
-    PoolPart, RunLength, WeightedScript,
+    PoolPart, RunLength, WeightedScript, raise_open_files,
 };
 use pgassay_report::printable;
 use pgassay_script::{Compat, ParseOptions, ParsedScript, VariableNames};
@@ -335,7 +335,7 @@ fn conduct(settings: &Settings, common: &Arc<Common>) -> Result<ClientOptions, E
     let files = logs(settings)?;
     let observing = Arc::clone(common);
     let observer = move |thread: usize, sample| -> Box<dyn Observer> {
-        let file = files.get(thread).and_then(|file| file.try_clone().ok());
+        let file = files.get(thread).cloned();
         Box::new(Watcher::new(&observing, thread, sample, file))
     };
     Ok(ClientOptions {
@@ -360,11 +360,14 @@ fn conduct(settings: &Settings, common: &Arc<Common>) -> Result<ClientOptions, E
     })
 }
 
-/// The log file of each thread, if logging is enabled.
-fn logs(settings: &Settings) -> Result<Vec<File>, Exit> {
+/// The log file of each thread, if logging is enabled. Many threads have more of them than the soft
+/// limit on open files allows.
+fn logs(settings: &Settings) -> Result<Vec<Arc<File>>, Exit> {
     if !settings.log {
         return Ok(Vec::new());
     }
+    raise_open_files(u64::from(settings.threads.unsigned_abs()))
+        .map_err(|error| fatal(&format!("could not open logfiles: {error}")))?;
     let prefix = settings.log_prefix.as_deref().unwrap_or(LOG_PREFIX);
     let pid = std::process::id();
     let open = |thread: i32| {
@@ -373,7 +376,7 @@ fn logs(settings: &Settings) -> Result<Vec<File>, Exit> {
         } else {
             format!("{prefix}.{pid}.{thread}")
         };
-        File::create(&path).map_err(|error| {
+        File::create(&path).map(Arc::new).map_err(|error| {
             fatal(&format!(
                 "could not open logfile \"{path}\": {}",
                 connector::os_error_text(&error)
@@ -401,9 +404,8 @@ fn not_connected(error: &LoadError) -> Exit {
 pub(super) fn measure(pool: &mut ClientPool, common: &Common) -> Result<Measurement, Exit> {
     let settings = &common.settings;
     let window = match settings.duration_s {
-        Some(seconds) => RunLength::Timed {
-            settle: Duration::ZERO,
-            measure: Duration::from_secs(seconds.into()),
+        Some(seconds) => RunLength::Whole {
+            duration: Duration::from_secs(seconds.into()),
         },
         None => RunLength::Counted {
             transactions_per_client: settings.transactions.unwrap_or_default().into(),

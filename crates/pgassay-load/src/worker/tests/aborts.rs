@@ -1,0 +1,20 @@
+//! Clients that are aborted, and what the others and the run's figures have of it.
+
+use super::*;
+
+#[test]
+fn a_client_aborted_while_it_waits_for_its_turn_stays_aborted() {
+    // Nine of ten transactions end without waiting, so a client mostly waits for its turn.
+    let text = "\\set r random(1, 10)\n\\if :r = 1\nselect 1;\n\\endif\n";
+    let mut bench = Bench::new(3, QueryProtocol::Simple, &[(text, 1)]);
+    let kept = observed(&mut bench);
+    bench.options.on_abort = OnAbort::EndClient;
+    bench.worker.driver.closing = Some(0);
+    bench.run(1..u64::MAX, Some(500), false).unwrap();
+    let aborted = kept.0.lock().unwrap().2.clone();
+    assert_eq!(aborted, [0]);
+    assert_eq!(bench.worker.clients[0].run.stage, ClientStage::Aborted);
+    let counts = &bench.worker.recorder.clients;
+    assert!(counts[0] < 500, "{counts:?}");
+    assert_eq!(counts[1..], [500, 500], "the others complete theirs");
+}

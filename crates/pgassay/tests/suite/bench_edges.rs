@@ -1,0 +1,147 @@
+//! What `pgassay bench` reports of the begin and end of a run, and of clients that were aborted.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use pgassay_test_support::BareServer;
+use serde_json::Value;
+
+use crate::PROGRAM;
+use crate::pgbench::{Finished, Scratch};
+
+fn json(run: &Finished) -> Value {
+    serde_json::from_str(&run.out).unwrap()
+}
+
+#[test]
+fn tps_of_a_run_whose_clients_were_all_aborted_count_until_then() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let gone = "select pg_terminate_backend(pg_backend_pid()) from pg_sleep(0.2);\n";
+    scratch.script("gone.sql", gone);
+    let run = scratch.ours(
+        Some(&server),
+        "-n -f gone.sql -c 4 -j 2 -T 3600 -R 1000 --json",
+    );
+    run.has(2, &[], &["Run was aborted"]);
+    let json = json(&run);
+    assert_eq!(json["aborted_clients"], 4);
+    let elapsed_s = json["elapsed_s"].as_f64().unwrap();
+    assert!((0.2..1800.0).contains(&elapsed_s), "{elapsed_s}");
+    assert!(json["unserved"].as_u64().unwrap() < 1_800_000, "{json}");
+}
+
+/// All transactions end after the end of the run, as if a checkpoint had stalled them.
+#[test]
+fn percentiles_and_fairness_include_what_ends_after_the_time() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.script("stall.sql", "select pg_sleep(2);\n");
+    let options = "-n -f stall.sql -c 2 -j 2 -T 1 -R 1000000";
+    // Under the name pgbench, it would print only pgbench's lines.
+    let output = scratch
+        .command(Path::new(PROGRAM), "18", Some(&server))
+        .arg0("pgassay")
+        .args(["bench", "--latency-percentiles=50,100"])
+        .args(options.split(' '))
+        .output();
+    let text = Finished::from(&output.unwrap());
+    let slowest = "fairness: the slowest client completed 1 transactions (+0.0%), the fastest 1";
+    text.has(0, &["actually processed: 2\n", slowest], &[]);
+    for prefix in [
+        "latency percentile 50 = ",
+        "latency percentile 100 = ",
+        "latency from schedule = avg ",
+        "latency from send = avg ",
+    ] {
+        let line = text.out.lines().find(|line| line.starts_with(prefix));
+        let rest = line.unwrap().strip_prefix(prefix).unwrap();
+        let number: f64 = rest.split([' ', ',']).next().unwrap().parse().unwrap();
+        assert!(number > 1990.0, "{text:?}");
+    }
+    let run = scratch.ours(Some(&server), &format!("{options} --json"));
+    let json = json(&run);
+    assert_eq!(json["transactions"], 2);
+    assert_eq!(json["transactions_by_client"], serde_json::json!([1, 1]));
+    for latency in [
+        &json["latency_ms"],
+        &json["latency_from_send_ms"],
+        &json["scripts"][0]["latency_ms"],
+    ] {
+        assert!(
+            latency["percentiles"]["50"].as_f64().unwrap() > 1990.0,
+            "{json}"
+        );
+    }
+}
+
+#[test]
+fn aggregated_logs_begin_with_the_run_and_have_empty_intervals() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    // Nothing ends in the first two seconds.
+    scratch.script("slow.sql", "select pg_sleep(2 + :client_id);\n");
+    let before_s = unix_s();
+    let run = scratch.ours(
+        Some(&server),
+        "-n -f slow.sql -c 2 -j 2 -t 1 -l --log-prefix=log --aggregate-interval=1",
+    );
+    let after_s = unix_s();
+    run.has(0, &[], &[]);
+    let logs = scratch.files_that_begin_with("log.");
+    assert_eq!(logs.len(), 2);
+    for log in logs {
+        let lines = log.lines().map(|line| {
+            let fields = line.split(' ').map(|field| field.parse().unwrap());
+            fields.collect::<Vec<u64>>()
+        });
+        let lines: Vec<_> = lines.collect();
+        assert!(lines.len() >= 2, "{log}");
+        for (line, second) in lines.iter().zip(lines[0][0]..) {
+            assert_eq!((line[0], line.len()), (second, 15), "{log}");
+        }
+        assert!(
+            lines[..2]
+                .iter()
+                .all(|line| line[1..].iter().all(|field| *field == 0)),
+            "{log}"
+        );
+        assert!((before_s..=after_s - 2).contains(&lines[0][0]), "{log}");
+    }
+}
+
+/// Each thread has an epoll instance and a log besides its clients' connections.
+#[test]
+fn many_threads_with_logs_fit_into_the_limit_on_open_files() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.script("s.sql", "select 1;\n");
+    for soft in [30, 150] {
+        let run = format!(
+            "ulimit -Sn {soft} && exec ./pgbench -n -f s.sql -c 60 -j 60 -t 2 -l --log-prefix=log{soft}"
+        );
+        let output = scratch
+            .command(Path::new("/bin/sh"), "18", Some(&server))
+            .arg0("sh")
+            .args(["-c", &run])
+            .output();
+        Finished::from(&output.unwrap()).has(0, &["actually processed: 120/120"], &[]);
+        let logs = scratch.files_that_begin_with(&format!("log{soft}."));
+        let lines: Vec<usize> = logs.iter().map(|log| log.lines().count()).collect();
+        assert_eq!(lines, [2; 60], "limit {soft}");
+    }
+}
+
+fn unix_s() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap().as_secs()
+}
