@@ -40,6 +40,9 @@ pub struct CatalogActivity {
     pub tables: Vec<TableActivity>,
     /// Indexes of these tables, and unused, redundant or invalid ones.
     pub indexes: Vec<IndexActivity>,
+    /// Not all indexes of these tables are listed: there are too many, or they could not be read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub indexes_are_cut: bool,
     /// Foreign keys without an index on the referencing table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uncovered_foreign_keys: Vec<UncoveredForeignKey>,
