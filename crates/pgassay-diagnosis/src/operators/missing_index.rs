@@ -113,13 +113,14 @@ fn of_statement(
     })
 }
 
-/// Whether an index exists that begins with a column of the filter. Then the planner chose not to use
-/// it.
+/// Whether an index exists that begins with a column of the filter, so that the planner chose not to use it,
+/// or is being built.
 fn is_served(view: &LiveView<'_>, table: &TableActivity, filter: &TableFilter) -> bool {
     let wanted = filter.index_columns();
     let serves = |index: &IndexActivity| {
         let first = index.columns.first().map(|it| it.trim_matches('"'));
-        index.is_valid && first.is_some_and(|it| wanted.iter().any(|column| column == it))
+        let is_usable = index.is_valid || index.is_being_built;
+        is_usable && first.is_some_and(|it| wanted.iter().any(|column| column == it))
     };
     let indexes = view.catalog.indexes.iter();
     indexes
