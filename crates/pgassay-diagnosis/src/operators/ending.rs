@@ -45,6 +45,20 @@ pub(super) fn end_session(
     }
 }
 
+/// The risk of canceling this statement, if it is known. What a command that works in several transactions did
+/// stays (manual, "CREATE INDEX: Building Indexes Concurrently").
+pub(super) fn risk_of_cancel(statement: Option<&str>) -> String {
+    let risk = "Its statement fails, and what its transaction did so far is rolled back.";
+    let statement = statement.unwrap_or_default().to_ascii_lowercase();
+    if statement.contains("concurrently") {
+        format!(
+            "{risk} An index that it builds or drops concurrently stays, invalid, and must be dropped."
+        )
+    } else {
+        risk.to_owned()
+    }
+}
+
 /// Adds what a session waits for.
 pub(super) fn waiting(detection: Detection, wait: &ActivityWait) -> Detection {
     detection.state(format!("waits for {}: {}", wait.kind, wait.name))

@@ -6,7 +6,7 @@ use pgassay_record::activity::{BlockedSession, BlockingEpisode, RootBlocker};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
-use super::ending::{end_session, waiting};
+use super::ending::{end_session, risk_of_cancel, waiting};
 use super::live_view::{LiveView, statement_name};
 use super::names;
 use super::recovery_locks;
@@ -264,9 +264,9 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
             let words = "Let it end or cancel it. Then shorten the transaction: commit in batches, take the \
                          lock last, and use commands that lock less, such as CREATE INDEX CONCURRENTLY.";
             let pid = root.pid.unwrap_or(0).to_string();
-            let risk = "Its statement fails, and what its transaction did so far is rolled back.";
+            let risk = risk_of_cancel(root.statement.as_deref());
             if episode.is_lasting {
-                end_session(detection, &pid, root.ending_signal(), words, risk)
+                end_session(detection, &pid, root.ending_signal(), words, &risk)
             } else {
                 detection
                     .fix(words)
