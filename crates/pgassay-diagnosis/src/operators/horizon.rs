@@ -6,10 +6,13 @@
 //! Sessions and prepared transactions count only for tables of their database, slots and standbys for all
 //! (PostgreSQL's `src/backend/storage/ipc/procarray.c`: `ComputeXidHorizons`, before 14 `GetOldestXmin`).
 
-use pgassay_record::activity::{HorizonHolder, HorizonKind, RootBlocker, TableActivity};
+use pgassay_record::activity::{
+    EndingSignal, HorizonHolder, HorizonKind, RootBlocker, TableActivity,
+};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
+use super::ending::{end_session, waiting};
 use super::live_view::LiveView;
 use super::names;
 use super::signature::OperatorSignature;
@@ -195,9 +198,10 @@ fn session(view: &LiveView<'_>) -> Vec<Detection> {
         .into_iter()
         .map(|it| {
             let holder = by_name(it.name());
-            let is_idle = holder.is_some_and(|it| it.detail.contains("idle in transaction"));
             let is_autovacuum =
                 holder.is_some_and(|it| it.detail.starts_with(RootBlocker::AUTOVACUUM));
+            let signal = holder.map_or(EndingSignal::CancelIfBusy, HorizonHolder::ending_signal);
+            let it = it.with(holder.and_then(|it| it.wait.as_ref()), waiting);
             let pid = it.name().to_owned();
             if is_autovacuum {
                 it.fix(
@@ -206,7 +210,7 @@ fn session(view: &LiveView<'_>) -> Vec<Detection> {
                      columns that do not need it, or partition the table.",
                 )
                 .risk("None.")
-            } else if is_idle {
+            } else if signal == EndingSignal::Terminate {
                 it.fix(
                     "End the session: it is idle in a transaction that holds back the xmin horizon. \
                      Commit before pauses, and set idle_in_transaction_session_timeout.",
@@ -214,12 +218,10 @@ fn session(view: &LiveView<'_>) -> Vec<Detection> {
                 .sql(format!("select pg_terminate_backend({pid})"))
                 .risk("Its transaction is rolled back, and its application gets an error.")
             } else {
-                it.fix(
-                    "Let it end, or cancel it. Run long reports on a standby without \
-                     hot_standby_feedback, or in parts with a new snapshot each.",
-                )
-                .sql(format!("select pg_cancel_backend({pid})"))
-                .risk("Its statement fails, and its transaction is rolled back.")
+                let words = "Let it end, or cancel it. Run long reports on a standby without \
+                             hot_standby_feedback, or in parts with a new snapshot each.";
+                let risk = "Its statement fails, and its transaction is rolled back.";
+                end_session(it, &pid, signal, words, risk)
             }
         })
         .collect()

@@ -6,6 +6,7 @@ use pgassay_record::activity::{BlockedSession, BlockingEpisode, RootBlocker};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
+use super::ending::{end_session, risk_of_cancel, waiting};
 use super::live_view::{LiveView, statement_name};
 use super::names;
 use super::recovery_locks;
@@ -255,22 +256,21 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
     let blocked = weighty(view).filter(is_long);
     blocked
         .map(|episode| {
-            let pid = episode.root.pid.unwrap_or(0);
-            let detection = blocker(view, episode);
-            if episode.root.state == "idle" {
+            let root = &episode.root;
+            let detection = blocker(view, episode).with(root.wait.as_ref(), waiting);
+            if root.state == "idle" {
                 return idle_holder(detection, episode);
             }
-            let detection = detection.fix(
-                "Let it end or cancel it. Then shorten the transaction: commit in batches, take the \
-                 lock last, and use commands that lock less, such as CREATE INDEX CONCURRENTLY.",
-            );
-            let risk = "Its statement fails, and what its transaction did so far is rolled back.";
+            let words = "Let it end or cancel it. Then shorten the transaction: commit in batches, take the \
+                         lock last, and use commands that lock less, such as CREATE INDEX CONCURRENTLY.";
+            let pid = root.pid.unwrap_or(0).to_string();
+            let risk = risk_of_cancel(root.statement.as_deref());
             if episode.is_lasting {
-                detection
-                    .sql(format!("select pg_cancel_backend({pid})"))
-                    .risk(risk)
+                end_session(detection, &pid, root.ending_signal(), words, &risk)
             } else {
-                detection.risk("It has ended; there is nothing to cancel.")
+                detection
+                    .fix(words)
+                    .risk("It has ended; there is nothing to cancel.")
             }
         })
         .collect()

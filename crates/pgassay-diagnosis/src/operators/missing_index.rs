@@ -106,16 +106,21 @@ fn of_statement(
             "how many rows it keeps is unknown: pg_stat_statements has no row count for it, or the \
              statement aggregates",
         );
-    Some(with_fix(detection, table, filter.as_ref()))
+    Some(if view.catalog.indexes_are_cut {
+        with_look(detection, table, filter.as_ref())
+    } else {
+        with_fix(detection, table, filter.as_ref())
+    })
 }
 
-/// Whether an index exists that begins with a column of the filter. Then the planner chose not to use
-/// it.
+/// Whether an index exists that begins with a column of the filter, so that the planner chose not to use it,
+/// or is being built.
 fn is_served(view: &LiveView<'_>, table: &TableActivity, filter: &TableFilter) -> bool {
     let wanted = filter.index_columns();
     let serves = |index: &IndexActivity| {
         let first = index.columns.first().map(|it| it.trim_matches('"'));
-        index.is_valid && first.is_some_and(|it| wanted.iter().any(|column| column == it))
+        let is_usable = index.is_valid || index.is_being_built;
+        is_usable && first.is_some_and(|it| wanted.iter().any(|column| column == it))
     };
     let indexes = view.catalog.indexes.iter();
     indexes
@@ -150,6 +155,26 @@ fn evidence(
             writes as f64 / view.window_s,
             FactUnit::PerSecond,
         )
+}
+
+/// Suggests to look for the index first: it may be one of those that are not listed.
+fn with_look(
+    detection: Detection,
+    table: &TableActivity,
+    filter: Option<&TableFilter>,
+) -> Detection {
+    let Some(filter) = filter else {
+        return with_fix(detection, table, filter);
+    };
+    let name = names::relation(&table.relation);
+    let columns = names::columns(&filter.index_columns());
+    detection
+        .against(true, "not all indexes are known: one for its filter may exist")
+        .fix(format!(
+            "Look at the indexes of {name} in pg_indexes. If none begins with a column of the filter, create \
+             one on {columns} with CREATE INDEX CONCURRENTLY. Otherwise see with EXPLAIN why it is not used."
+        ))
+        .risk("None; it only reads.")
 }
 
 fn with_fix(

@@ -10,6 +10,7 @@
 //! ones say why.
 
 mod detection;
+mod ending;
 mod horizon;
 mod indexes;
 mod live_view;

@@ -9,6 +9,7 @@ use super::names;
 use super::session_settings::RoleInDatabase;
 use super::signature::OperatorSignature;
 use super::sql_text;
+use super::sql_tokens::StatementToken;
 
 /// Executions of one statement in one transaction …
 const REPEATS_MIN: f64 = 10.0;
@@ -28,6 +29,9 @@ const POLLS_MIN: f64 = 10.0;
 const BLOCK_BYTES: f64 = 8192.0;
 /// `work_mem` that holds what was written, with the overhead in memory, and room to grow.
 const MEMORY_PER_BYTE: f64 = 4.0;
+/// `work_mem` and `maintenance_work_mem` if they are not known: the server's defaults.
+const WORK_MEM: f64 = 4_194_304.0;
+const MAINTENANCE_WORK_MEM: f64 = 67_108_864.0;
 /// More memory for each sort of each session is not advisable.
 const MEMORY_MAX: f64 = 1_073_741_824.0;
 /// Temporary files of a database: bytes per second …
@@ -134,12 +138,14 @@ fn is_temporary_file(kind: &str, name: &str) -> bool {
 
 fn temp_spill(view: &LiveView<'_>) -> Vec<Detection> {
     let mut found = Vec::new();
+    let mut is_known = false;
     for (statement, load) in view.heavy_statements() {
         let waiting = load.waiting(is_temporary_file);
         let counters = statement.counters.filter(|it| it.temp_written > 0);
         if counters.is_none() && waiting < view.noticeable() {
             continue;
         }
+        is_known = true;
         let per_call = counters.map(|it| it.temp_written as f64 * BLOCK_BYTES / calls(&it));
         let detection = of_statement(statement, load)
             .load("of them read or write temporary files", waiting)
@@ -151,18 +157,68 @@ fn temp_spill(view: &LiveView<'_>) -> Vec<Detection> {
         } else {
             detection.urgent(5)
         };
-        let bytes = per_call.or_else(|| largest_file(view));
-        found.push(with_work_mem(
-            view,
-            detection,
-            bytes,
-            load.role_in_database(),
-        ));
+        let role = load.role_in_database();
+        if is_maintenance(&load.tokens) {
+            found.extend(with_maintenance_memory(view, detection, per_call, role));
+        } else {
+            let bytes = per_call.or_else(|| largest_file(view));
+            found.push(with_work_mem(view, detection, bytes, role));
+        }
     }
-    if found.is_empty() {
+    // Files of a known statement are no reason to look at whole databases.
+    if !is_known {
         found.extend(spilling_databases(view));
     }
     found
+}
+
+/// Whether it is a command that sorts with `maintenance_work_mem`, whatever `work_mem` is: it builds or
+/// rebuilds indexes, or checks a foreign key of existing rows. PostgreSQL's `src/backend/access/nbtree/nbtsort.c`,
+/// `src/backend/commands/cluster.c` and `RI_Initial_Check`.
+fn is_maintenance(tokens: &[StatementToken]) -> bool {
+    let second = tokens.get(1);
+    match sql_text::command(tokens) {
+        "create" => second.is_some_and(|it| it.is_any(&["index", "unique"])),
+        "alter" => second.is_some_and(|it| it.is_any(&["table", "materialized", "index"])),
+        "reindex" | "cluster" | "vacuum" => true,
+        _ => false,
+    }
+}
+
+/// Suggests memory for one such command; `None` if more would not help. Parallel workers write what they
+/// sorted to files also if it fits, and a sort beyond a gigabyte belongs on disk.
+fn with_maintenance_memory(
+    view: &LiveView<'_>,
+    detection: Detection,
+    bytes: Option<f64>,
+    role: RoleInDatabase<'_>,
+) -> Option<Detection> {
+    let now = role.value(view, "maintenance_work_mem");
+    let now = now.and_then(names::bytes).unwrap_or(MAINTENANCE_WORK_MEM);
+    let wanted = bytes.map_or(2.0 * now, |it| it * MEMORY_PER_BYTE);
+    if wanted <= now || wanted > MEMORY_MAX {
+        return None;
+    }
+    let value = names::memory(wanted);
+    let detection = detection
+        .context_figure("maintenance_work_mem", now, FactUnit::Bytes)
+        .against(
+            bytes.is_none() && view.major >= 11,
+            "how much it writes is unknown, and parallel workers write what they sorted also if it fits",
+        )
+        .fix(
+            "Increase maintenance_work_mem in the session before the command: it sorts with that, and \
+             work_mem has no effect on it.",
+        )
+        .sql(format!(
+            "set maintenance_work_mem = '{value}' -- in the session that runs the command"
+        ))
+        .risk(
+            "It applies only to the session that runs it. Each of its commands that builds an index or \
+             vacuums may take this much memory; if memory runs out, the kernel's OOM killer may end a \
+             backend, and all sessions are disconnected.",
+        );
+    Some(detection)
 }
 
 fn calls(counters: &StatementCounters) -> f64 {
@@ -222,7 +278,7 @@ fn with_work_mem(
 ) -> Detection {
     let now = role.value(view, "work_mem").and_then(names::bytes);
     let wanted = bytes.map(|it| it * MEMORY_PER_BYTE);
-    let wanted = wanted.unwrap_or(0.0).max(2.0 * now.unwrap_or(4_194_304.0));
+    let wanted = wanted.unwrap_or(0.0).max(2.0 * now.unwrap_or(WORK_MEM));
     let detection = detection.with(now, |it, bytes| {
         it.context_figure("work_mem", bytes, FactUnit::Bytes)
     });

@@ -25,6 +25,8 @@ pub(super) struct Sighting {
     /// Index of the session.
     pub session: u32,
     pub pid: u32,
+    /// It is a parallel worker, whose statement its leader executes.
+    pub is_worker: bool,
     pub activity: SessionActivity,
     /// Start of its current or last statement.
     pub activity_started_us: i64,
@@ -133,7 +135,8 @@ impl LoadAttribution {
 
     /// A statement that started since the last reading of this session is another execution.
     fn count_execution(&mut self, sighting: &Sighting) {
-        let Some(statement) = sighting.activity.statement else {
+        let statement = sighting.activity.statement;
+        let Some(statement) = statement.filter(|_| !sighting.is_worker) else {
             return;
         };
         let transaction = self.transactions.entry(sighting.session).or_default();
@@ -272,6 +275,7 @@ mod tests {
         Sighting {
             session,
             pid: session,
+            is_worker: false,
             activity: SessionActivity {
                 statement: Some(statement),
                 state: SessionStatus::Active,
@@ -426,5 +430,21 @@ mod tests {
         }
         let executions = attribution.take().executions[&5];
         assert_eq!((executions.count, executions.in_transaction_max), (4, 3));
+    }
+
+    #[test]
+    fn a_parallel_execution_is_one_although_its_workers_execute_it_too() {
+        let mut attribution = LoadAttribution::default();
+        for at in [0.0, 1e6] {
+            let process = |session| Sighting {
+                is_worker: session > 0,
+                // Each worker has a start of its own.
+                ..sighting(session, 5, 1 + i64::from(session))
+            };
+            attribution.add(at, (0..3).map(process).collect());
+        }
+        let sums = attribution.take();
+        assert_eq!(sums.executions[&5].count, 1);
+        assert!((time_of(&sums, 5) - 3e6).abs() < 1e-6, "all are load");
     }
 }

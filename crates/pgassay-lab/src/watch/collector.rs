@@ -114,6 +114,7 @@ impl Collector {
         Some(Sighting {
             session: self.session(&reading.identity),
             pid: reading.identity.pid,
+            is_worker: reading.identity.backend_type == "parallel worker",
             activity: SessionActivity {
                 statement,
                 state,
@@ -438,6 +439,31 @@ mod tests {
         assert_eq!(activity.statements.len(), 1);
         assert_eq!(activity.statements[0].text, None);
         assert_eq!((collector.disabled, collector.hidden), (1, 0));
+    }
+
+    #[test]
+    fn a_parallel_report_is_not_executed_once_more_by_each_worker() {
+        let mut collector = Collector::new("18", BTreeSet::new(), false);
+        let process = |pid, backend_type: &str| {
+            let mut reading = reading(pid, SessionState::Active, SessionWait::None);
+            Arc::make_mut(&mut reading.identity).backend_type = backend_type.to_owned();
+            reading
+        };
+        let sweep = SessionSweep {
+            sessions: vec![
+                process(1, "client backend"),
+                process(2, "parallel worker"),
+                process(3, "parallel worker"),
+            ],
+            ..SessionSweep::default()
+        };
+        collector.add(0.0, sweep.clone());
+        collector.add(1e6, sweep);
+        let sums = collector.take();
+        let names = ObjectNames::default();
+        let (activity, _) = collector.describe(&sums, true, &names, &JoinedCounters::default());
+        assert_eq!(activity.statements[0].executions_seen, 1);
+        assert!((activity.active_sessions() - 3.0).abs() < 1e-9);
     }
 
     #[test]

@@ -185,6 +185,7 @@ mod tests {
         Sighting {
             session: 3,
             pid: 3,
+            is_worker: false,
             activity: SessionActivity {
                 statement: Some(statement),
                 state: SessionStatus::Active,

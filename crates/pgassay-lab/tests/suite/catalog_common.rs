@@ -123,6 +123,57 @@ impl Waiter {
     }
 }
 
+/// A query that two workers execute with their leader, for minutes.
+pub struct ParallelQuery {
+    pub leader_pid: u32,
+    running: JoinHandle<Result<(), ConnectionError>>,
+}
+
+impl ParallelQuery {
+    pub const TEXT: &str = "select count(*) from parallel where pg_sleep(0.1) is not null";
+
+    /// Starts it, and waits until all execute it.
+    pub fn start(version: &str, server: &Server) -> Self {
+        let mut leader = server.connect().expect("a connection");
+        execute(
+            &mut leader,
+            "create table parallel as select generate_series(1, 20000) as n",
+        );
+        execute(&mut leader, "analyze parallel");
+        let size = if version == "9.6" {
+            "min_parallel_relation_size"
+        } else {
+            "min_parallel_table_scan_size"
+        };
+        for cost in ["parallel_setup_cost", "parallel_tuple_cost", size] {
+            execute(&mut leader, &format!("set {cost} = 0"));
+        }
+        execute(&mut leader, "set max_parallel_workers_per_gather = 2");
+        let leader_pid = pid(&leader);
+        let running = thread::spawn(move || leader.execute(Self::TEXT));
+        let mut asker = server.connect().expect("a connection");
+        let holders = "select count(*) >= 3 from pg_stat_activity \
+                       where backend_xmin is not null and pid <> pg_backend_pid()";
+        wait_until("two workers run", || {
+            let found = asker.value(holders).expect("the query succeeds");
+            found.as_deref() == Some("t")
+        });
+        Self {
+            leader_pid,
+            running,
+        }
+    }
+
+    /// Cancels it, and waits until it ends.
+    pub fn cancel(self, server: &Server) {
+        let mut canceler = server.connect().expect("a connection");
+        let cancel = format!("select pg_cancel_backend({})", self.leader_pid);
+        execute(&mut canceler, &cancel);
+        let ended = self.running.join().expect("no panic");
+        ended.expect_err("it is canceled");
+    }
+}
+
 /// The PIDs that wait for locks, as sampling would find them.
 pub fn lock_waiters(asker: &mut Connection) -> Vec<u32> {
     let sql = "select pid from pg_stat_activity where wait_event_type = 'Lock' order by pid";

@@ -3,7 +3,9 @@
 use pgassay_record::activity::{HorizonKind, LoadMarkKind};
 use pgassay_test_support::wait_until;
 
-use crate::catalog_common::{VERSIONS, exchange, execute, on_each, open, pid, start};
+use crate::catalog_common::{
+    ParallelQuery, VERSIONS, exchange, execute, on_each, open, pid, start,
+};
 
 #[test]
 fn whoever_holds_back_the_horizon_is_listed_oldest_first() {
@@ -103,6 +105,22 @@ fn check_two_databases(version: &str, server: &pgassay_server::Server) {
     assert_eq!(of(server.database()), [pid(&own).to_string()], "{version}");
     assert_eq!(of("other").len(), 20, "{version}");
     drop(others);
+}
+
+/// Each worker has the snapshot of its leader.
+#[test]
+fn a_parallel_query_holds_the_horizon_once_and_not_with_each_worker() {
+    on_each(
+        &["9.6", "10", "12", "13", "15", "18"],
+        start,
+        |version, server| {
+            let parallel = ParallelQuery::start(version, server);
+            let catalog = open(server).finish().catalog.expect("a catalog");
+            let names: Vec<&str> = catalog.horizon.iter().map(|it| &*it.name).collect();
+            assert_eq!(names, [parallel.leader_pid.to_string()], "{version}");
+            parallel.cancel(server);
+        },
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ use pgassay_record::activity::{Activity, ActivitySource, SessionStatus};
 use pgassay_server::Server;
 use pgassay_test_support::{os::is_root, skip, wait_until};
 
-use crate::catalog_common::{exchange, execute, start};
+use crate::catalog_common::{ParallelQuery, exchange, execute, start};
 
 /// The versions of the tests with a load: fewer, since each loads the machine.
 const VERSIONS: [&str; 3] = ["12", "15", "18"];
@@ -175,6 +175,33 @@ fn five_statements_have_the_load_that_they_cause() {
 #[test]
 fn five_statements_of_a_remote_server_have_the_load_that_they_cause() {
     five_statements("15", false);
+}
+
+/// Its workers execute it too, but not once more.
+#[test]
+fn a_parallel_query_is_one_execution_with_the_load_of_its_workers() {
+    for version in ["9.6", "10", "12", "15", "18"] {
+        let Some(server) = start(version) else {
+            continue;
+        };
+        let parallel = ParallelQuery::start(version, &server);
+        for is_local in [false, is_root()] {
+            let mut watch = watch_of(&server, is_local, &WatchOptions::default());
+            run(&mut watch, Duration::from_millis(500));
+            let activity = watch.finish();
+            let parts = activity.active_sessions();
+            assert!(parts > 2.9, "{version} {is_local}: {parts}");
+            let start = &ParallelQuery::TEXT[..20];
+            let its = activity.statements.iter().filter(|it| {
+                let text = it.text.as_deref().unwrap_or_default();
+                text.starts_with(start)
+            });
+            let seen: Vec<u64> = its.map(|it| it.executions_seen).collect();
+            assert_eq!(seen, [1], "{version} {is_local}");
+        }
+        parallel.cancel(&server);
+        server.stop().expect("the server stops");
+    }
 }
 
 #[test]

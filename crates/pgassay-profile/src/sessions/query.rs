@@ -171,7 +171,16 @@ impl<S: Read + Write> SessionQuery<S> {
 /// One transaction with its own settings: behind a pooler, other clients would inherit those of the
 /// session.
 fn sql(major: u32, is_raw: bool) -> String {
-    let backend_type = if major >= 10 { "backend_type" } else { "null" };
+    let backend_type = match major {
+        ..10 => "null",
+        // A parallel worker has no type of its own, but the snapshot of a client's session, its leader.
+        10 => {
+            "case when backend_type = 'background worker' and (datid, usesysid, backend_xmin::text) in \
+             (select l.datid, l.usesysid, l.backend_xmin::text from pg_stat_get_activity(null) l \
+             where l.backend_type = 'client backend') then 'parallel worker' else backend_type end"
+        }
+        _ => "backend_type",
+    };
     let query_id = if major >= 14 { "query_id" } else { "null" };
     let encoding = if is_raw {
         "set local client_encoding = 'SQL_ASCII'; "

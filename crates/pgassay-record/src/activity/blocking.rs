@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::RelationName;
+use super::{ActivityWait, EndingSignal, RelationName};
 
 /// A session (or a prepared transaction) that blocks others and does not wait, with all that wait behind it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,6 +46,10 @@ pub struct RootBlocker {
     pub state: String,
     /// Time in this state, in microseconds.
     pub state_age_us: f64,
+    /// What it waits for, other than its client's next statement; `None` if nothing or unknown, as before
+    /// version 10 for all but locks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<ActivityWait>,
     /// Age of its transaction, in microseconds; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transaction_age_us: Option<f64>,
@@ -77,6 +81,11 @@ impl RootBlocker {
     /// It is an autovacuum worker that a session which waits for it cancels after `deadlock_timeout`.
     pub fn gives_way(&self) -> bool {
         self.state == Self::AUTOVACUUM && !self.prevents_wraparound
+    }
+
+    /// The signal that ends its transaction, if it is a session of a client.
+    pub fn ending_signal(&self) -> EndingSignal {
+        EndingSignal::of(&self.state, self.wait.as_ref())
     }
 }
 

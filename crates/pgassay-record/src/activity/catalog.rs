@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{ActivityWait, EndingSignal};
+
 /// A relation by name.
 #[derive(
     Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
@@ -38,6 +40,9 @@ pub struct CatalogActivity {
     pub tables: Vec<TableActivity>,
     /// Indexes of these tables, and unused, redundant or invalid ones.
     pub indexes: Vec<IndexActivity>,
+    /// Not all indexes of these tables are listed: there are too many, or they could not be read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub indexes_are_cut: bool,
     /// Foreign keys without an index on the referencing table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uncovered_foreign_keys: Vec<UncoveredForeignKey>,
@@ -236,6 +241,19 @@ pub struct HorizonHolder {
     /// For a session: its user, state and last statement.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
+    /// For a session: its `state`; empty if hidden.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub state: String,
+    /// For a session: what it waits for, other than its client's next statement; `None` if nothing or unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<ActivityWait>,
+}
+
+impl HorizonHolder {
+    /// The signal that ends a session's transaction.
+    pub fn ending_signal(&self) -> EndingSignal {
+        EndingSignal::of(&self.state, self.wait.as_ref())
+    }
 }
 
 /// Kinds of [`HorizonHolder`]s.

@@ -10,7 +10,9 @@
 
 mod blocking;
 mod catalog;
+mod ending;
 mod load;
+mod wait;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,7 +25,9 @@ pub use catalog::{
     HorizonHolder, HorizonKind, IndexActivity, RelationName, RoleSetting, SlotState, TableActivity,
     UncoveredForeignKey,
 };
+pub use ending::EndingSignal;
 pub use load::{LoadBy, LoadRow};
+pub use wait::ActivityWait;
 
 use pgassay_model::check::Check;
 
@@ -160,17 +164,6 @@ pub struct StatementCounters {
     /// Bytes of WAL; `None` before version 13.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wal_bytes: Option<u64>,
-}
-
-/// A wait event; both names are empty for time on a CPU or in its run queue.
-#[derive(
-    Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-pub struct ActivityWait {
-    /// `wait_event_type`.
-    pub kind: String,
-    /// `wait_event`.
-    pub name: String,
 }
 
 /// The time that one session spent on one statement in one state and one wait.

@@ -29,6 +29,9 @@ pub fn root_name(root: &RootBlocker) -> String {
 /// Where a root blocker comes from and what it holds: user, database, application, client, lock.
 pub fn root_describes(root: &RootBlocker) -> String {
     let mut parts = vec![format!("{} for {}", root.state, age(root.state_age_us))];
+    if let Some(wait) = &root.wait {
+        parts.push(format!("waits for {}", wait_name(wait)));
+    }
     if let Some(transaction_us) = root.transaction_age_us {
         parts.push(format!("transaction {}", age(transaction_us)));
     }

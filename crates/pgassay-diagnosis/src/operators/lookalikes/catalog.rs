@@ -7,7 +7,7 @@ use pgassay_record::activity::{
 use super::build::{ExampleServer, WINDOW_US, calls, index, relation, table, unused_index};
 use super::{Edge, LiveCase, case, edge};
 
-const BY_CUSTOMER: &str = "select * from orders where customer = $1 and at > $2";
+pub(super) const BY_CUSTOMER: &str = "select * from orders where customer = $1 and at > $2";
 const PART_OF_KEY: &str = "delete from customer where id = $1";
 
 pub(super) fn cases() -> Vec<LiveCase> {
@@ -15,7 +15,11 @@ pub(super) fn cases() -> Vec<LiveCase> {
 }
 
 /// A statement that scans `orders` this often, reading 1 000 000 rows and keeping these.
-fn scanned(text: &str, scans: u64, counters: Option<StatementCounters>) -> ExampleServer {
+pub(super) fn scanned(
+    text: &str,
+    scans: u64,
+    counters: Option<StatementCounters>,
+) -> ExampleServer {
     let orders = TableActivity {
         sequential_scans: scans,
         sequential_rows: scans * 1_000_000,

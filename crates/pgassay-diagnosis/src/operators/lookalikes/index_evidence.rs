@@ -1,9 +1,10 @@
 //! What findings about indexes must not conclude from counters that are young, or count something else.
 
+use pgassay_record::activity::IndexActivity;
 use pgassay_record::finding::{Confidence, Finding};
 
-use super::build::{ExampleServer, unused_index};
-use super::catalog::updating;
+use super::build::{ExampleServer, calls, index, unused_index};
+use super::catalog::{BY_CUSTOMER, scanned, updating};
 
 fn unused(server: &ExampleServer) -> Finding {
     super::of_id("unused-index", &server.activity).remove(0)
@@ -56,4 +57,32 @@ fn an_uptime_is_not_the_age_of_the_statistics() {
 fn an_unused_index_is_never_found_on_a_standby() {
     let standby = unused_index(40.0).catalog(|it| it.is_standby = true);
     assert_eq!(super::of_id("unused-index", &standby.activity), []);
+}
+
+#[test]
+fn no_index_is_to_be_created_where_the_list_of_indexes_is_cut() {
+    let cut =
+        scanned(BY_CUSTOMER, 20, Some(calls(20, 30.0))).catalog(|it| it.indexes_are_cut = true);
+    let found = super::of_id("missing-index", &cut.activity).remove(0);
+    assert_eq!(found.fix_sql, None);
+    assert_eq!(found.confidence, Confidence::Hint);
+    let fix = &found.suggested_fix;
+    assert!(
+        fix.contains("indexes of public.orders in pg_indexes"),
+        "{fix}"
+    );
+}
+
+#[test]
+fn an_index_that_is_being_built_is_not_missing() {
+    let found = |is_being_built| {
+        let invalid = IndexActivity {
+            is_valid: false,
+            is_being_built,
+            ..index("orders_customer", &["customer"])
+        };
+        let server = scanned(BY_CUSTOMER, 20, Some(calls(20, 30.0))).index(invalid);
+        super::of_id("missing-index", &server.activity).len()
+    };
+    assert_eq!([found(true), found(false)], [0, 1]);
 }

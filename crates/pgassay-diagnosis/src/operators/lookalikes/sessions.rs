@@ -214,6 +214,8 @@ pub(super) fn horizon(kind: HorizonKind, name: &str, detail: &str) -> HorizonHol
         lasting_us: is_local.then_some(120e6),
         database: is_local.then(|| "shop".to_owned()),
         detail: detail.to_owned(),
+        state: String::new(),
+        wait: None,
     }
 }
 
@@ -242,8 +244,9 @@ fn slot(name: &str, status: &str, retained: u64) -> ExampleServer {
 }
 
 fn of_horizon() -> Vec<LiveCase> {
-    let session = || {
-        horizon(
+    let session = || HorizonHolder {
+        state: IDLE.to_owned(),
+        ..horizon(
             HorizonKind::Session,
             "4711",
             "user web, idle in transaction",

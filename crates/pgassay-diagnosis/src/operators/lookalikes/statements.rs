@@ -274,6 +274,65 @@ fn work_mem_is_set_for_the_user_and_within_reason() {
     );
 }
 
+/// The findings of a command that writes these temporary blocks in its one execution; `None` if the server
+/// has no counters for it, only waits.
+fn spilling_command(text: &str, blocks: Option<u64>) -> Vec<Finding> {
+    let server = ExampleServer::new().load(text, "IO:BufFileWrite", 1.0);
+    let server = match blocks {
+        Some(blocks) => server.counted(
+            text,
+            StatementCounters {
+                temp_written: blocks,
+                ..calls(1, 0.0)
+            },
+        ),
+        None => server,
+    };
+    let server = server.catalog(|it| {
+        let memory = ("maintenance_work_mem".to_owned(), "64MB".to_owned());
+        it.settings.push(memory);
+        it.databases[0].temp_files = 1000;
+        it.databases[0].temp_bytes = 1_000_000_000;
+    });
+    super::of_id("temp-spill", &server.activity)
+}
+
+#[test]
+fn an_index_build_that_spills_does_not_need_more_work_mem() {
+    for text in [
+        "create index concurrently orders_note on orders (note)",
+        "CREATE UNIQUE INDEX on orders (note)",
+        "reindex table orders",
+        "cluster orders using orders_pkey",
+        "alter table orders add primary key (id)",
+        "vacuum full orders",
+    ] {
+        // Four times 63 MiB: it does not fit into 64 MB.
+        let found = spilling_command(text, Some(8000));
+        assert_eq!(found.len(), 1, "{text}");
+        let sql = found[0].fix_sql.as_deref();
+        let expected = "set maintenance_work_mem = '256MB' -- in the session that runs the command";
+        assert_eq!(sql, Some(expected), "{text}");
+        let fix = &found[0].suggested_fix;
+        assert!(fix.contains("maintenance_work_mem"), "{text}: {fix}");
+        let unknown = spilling_command(text, None);
+        let sql = unknown[0].fix_sql.as_deref();
+        let expected = "set maintenance_work_mem = '128MB' -- in the session that runs the command";
+        assert_eq!(sql, Some(expected), "{text}");
+        assert_eq!(unknown[0].confidence, Confidence::Hint, "{text}");
+        // One fits, whose parallel workers write files all the same; the other is sorted on disk anyway.
+        // Neither makes its database one whose statements need more work_mem.
+        assert_eq!(spilling_command(text, Some(1000)), [], "{text}");
+        assert_eq!(spilling_command(text, Some(400_000)), [], "{text}");
+    }
+    for text in ["create table b as select * from orders order by note", SORT] {
+        let found = spilling_command(text, Some(8000));
+        let sql = found[0].fix_sql.as_deref();
+        let expected = Some("alter role web set work_mem = '256MB'");
+        assert_eq!(sql, expected, "{text}");
+    }
+}
+
 #[test]
 fn max_wal_size_grows_with_the_rate_of_checkpoints() {
     let sql = |requested: u64| {

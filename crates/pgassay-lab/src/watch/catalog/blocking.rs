@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pgassay_record::activity::{
-    BlockedSession, BlockingEpisode, IdleLockHolder, LockTarget, RelationName, RootBlocker,
-    SessionHold,
+    BlockedSession, BlockingEpisode, EndingSignal, IdleLockHolder, LockTarget, RelationName,
+    RootBlocker, SessionHold,
 };
 
 use super::lock_mode::strength;
@@ -269,6 +269,7 @@ impl BlockingWatch {
             application: session.application,
             client: session.client,
             state_age_us: session.state_age_us,
+            wait: session.wait,
             transaction_age_us: session.transaction_age_us,
             statement: text.statement,
             fingerprint: text.fingerprint,
@@ -301,8 +302,7 @@ impl BlockingWatch {
     }
 }
 
-/// The statement that would end a root. A statement that runs is canceled; only a session that is idle has
-/// nothing to cancel.
+/// The statement that would end a root, or a comment if none should.
 fn ended_by(
     reader: &CatalogReader,
     reading: &LockReading,
@@ -321,10 +321,7 @@ fn ended_by(
             return "-- end the transaction on the primary that holds the lock: recovery cannot be canceled"
                 .to_owned();
         }
-        LockOwner::Session(pid) if root.state.starts_with("idle") => {
-            return format!("select pg_terminate_backend({pid});");
-        }
-        LockOwner::Session(pid) => return format!("select pg_cancel_backend({pid});"),
+        LockOwner::Session(pid) => return ended_by_signal(pid, root.ending_signal()),
         LockOwner::Prepared(xid) => xid,
     };
     let prepared = reading.prepared.get(&xid).cloned().unwrap_or_default();
@@ -338,6 +335,23 @@ fn ended_by(
         format!("{sql} -- in database {}", prepared.database)
     } else {
         format!("{sql} -- in its own database")
+    }
+}
+
+fn ended_by_signal(pid: u32, signal: EndingSignal) -> String {
+    match signal {
+        EndingSignal::Cancel => format!("select pg_cancel_backend({pid});"),
+        EndingSignal::CancelIfBusy => format!(
+            "select pg_cancel_backend({pid}); -- without effect if it is idle: its state is unknown"
+        ),
+        EndingSignal::Terminate | EndingSignal::TerminateAtClient => {
+            format!("select pg_terminate_backend({pid});")
+        }
+        EndingSignal::Committed => {
+            "-- bring the synchronous standby back: it has committed, and a cancel would only end its wait, \
+             committed without replication"
+                .to_owned()
+        }
     }
 }
 

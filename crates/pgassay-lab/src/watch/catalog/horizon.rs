@@ -3,6 +3,7 @@
 
 use pgassay_record::activity::{HorizonHolder, HorizonKind};
 
+use super::locks::OTHER_WAIT;
 use super::reader::CatalogReader;
 use super::row::CatalogRow;
 use super::session_texts::SessionText;
@@ -11,8 +12,22 @@ use super::session_texts::SessionText;
 /// dead rows, and so many of all others.
 const HOLDERS_MAX: usize = 20;
 
+/// Whether a row of `pg_stat_activity a` is no parallel worker. A worker has the snapshot of its leader, and
+/// ends with it. Before version 11, no type tells it: it is a process without a client, and some client of
+/// the same user and database has its snapshot.
+fn is_no_worker(version: u32) -> &'static str {
+    if version >= 110_000 {
+        "a.backend_type is distinct from 'parallel worker'"
+    } else {
+        "not (a.client_port is null and a.backend_xid is null \
+           and coalesce(a.query, '') not like 'autovacuum: %' \
+           and exists (select 1 from pg_stat_activity l where l.client_port is not null \
+             and (l.datid, l.usesysid) = (a.datid, a.usesysid) and l.backend_xmin = a.backend_xmin))"
+    }
+}
+
 /// Sessions: name, age, time since the start, database, user or what other process it is, state,
-/// statement. Vacuums and logical decoding do not count; WAL senders are listed with the standbys. Of
+/// statement, wait. Vacuums, logical decoding and parallel workers do not count; WAL senders are listed with the standbys. Of
 /// several with one age, such as a writer and those whose snapshots see it running, the one that began
 /// first comes first.
 fn sessions_sql(version: u32) -> String {
@@ -24,15 +39,18 @@ fn sessions_sql(version: u32) -> String {
         "case when a.client_port is null and a.query like 'autovacuum: %' then 'autovacuum worker' \
            else a.usename end"
     };
+    let [wait_kind, wait_name] = OTHER_WAIT;
+    let is_no_worker = is_no_worker(version);
     format!(
-        "select pid, age, lasting, datname, process, state, query from (select a.*, \
+        "select pid, age, lasting, datname, process, state, query, wait_kind, wait_name from (select a.*, \
            row_number() over (partition by datname is distinct from current_database() \
              order by age desc, xact_start) as place \
          from (select a.pid, greatest(age(a.backend_xid), age(a.backend_xmin)) as age, \
              extract(epoch from clock_timestamp() - a.xact_start) * 1e6 as lasting, a.datname, \
-             {process} as process, a.state, a.query, a.xact_start \
+             {process} as process, a.state, a.query, a.xact_start, \
+             {wait_kind} as wait_kind, {wait_name} as wait_name \
            from pg_stat_activity a where a.pid <> pg_backend_pid() \
-             and (a.backend_xid is not null or a.backend_xmin is not null) \
+             and (a.backend_xid is not null or a.backend_xmin is not null) and {is_no_worker} \
              and a.pid not in (select v.pid from pg_stat_progress_vacuum v where v.pid is not null) \
              and a.pid not in (select r.pid from pg_stat_replication r where r.pid is not null) \
              and a.pid not in (select s.active_pid from pg_replication_slots s \
@@ -84,6 +102,11 @@ pub(super) fn horizon(reader: &mut CatalogReader, keeps_text: bool) -> Vec<Horiz
                 HorizonKind::Session => session_detail(row, keeps_text),
                 _ => row.text(4),
             },
+            state: match kind {
+                HorizonKind::Session => row.text(5),
+                _ => String::new(),
+            },
+            wait: row.wait(7),
         };
         holders.extend(rows.iter().map(holder));
     }

@@ -17,8 +17,9 @@ use super::tables::StorageParameters;
 
 /// Indexes whose scans are counted, those with the most scans ever.
 const COUNTED_MAX: usize = 20_000;
-/// Indexes that are read, and those that are reported.
+/// Indexes that are read, those of the chosen tables first.
 const READ_MAX: usize = 3_000;
+/// Indexes that are reported; of the chosen tables all that were read, however many.
 const REPORTED_MAX: usize = 1_000;
 
 /// Scans of all indexes at a time.
@@ -74,19 +75,28 @@ struct ReadIndex {
     is_usable: bool,
 }
 
-/// The indexes of these tables, and further ones that are unused, redundant or invalid.
+/// The indexes of these tables, and further ones that are unused, redundant or invalid; largest first. Also
+/// whether some of these tables' own are missing.
 pub(super) fn indexes(
     reader: &mut CatalogReader,
     of_tables: &BTreeSet<u32>,
     then: &IndexReading,
     settings: &ServerSettings,
-) -> Vec<IndexActivity> {
+) -> (Vec<IndexActivity>, bool) {
     let Some(rows) = reader.rows("indexes", &sql(reader.version, of_tables)) else {
-        return Vec::new();
+        return (Vec::new(), true);
     };
+    // Those of the chosen tables come first: if the first one beyond the limit is not theirs, all are there.
+    let is_chosen = |row: &CatalogRow| of_tables.contains(&(row.number(3) as u32));
+    let is_cut = rows.get(READ_MAX).is_some_and(is_chosen);
+    if is_cut {
+        let limitation = format!("the tables in use have more than {READ_MAX} indexes");
+        reader.note("indexes", "incomplete", limitation, None);
+    }
     let limit = settings.number("gin_pending_list_limit");
     let mut read: Vec<ReadIndex> = rows
         .iter()
+        .take(READ_MAX)
         .filter_map(|row| read_index(row, &reader.database, then, limit))
         .collect();
     let invalid = read.iter().map(|it| &it.activity).filter(|it| !it.is_valid);
@@ -102,14 +112,22 @@ pub(super) fn indexes(
     for (index, by) in read.iter_mut().zip(redundant) {
         index.activity.redundant_with = by;
     }
-    let is_reported = |it: &IndexActivity| {
-        let is_unused = it.scans_ever == 0 && !it.is_required;
-        let has_problem = is_unused || !it.is_valid || it.redundant_with.is_some();
-        has_problem || of_tables.contains(&it.table.oid)
-    };
     let all = read.into_iter().map(|index| index.activity);
-    // The query orders them by size.
-    all.filter(is_reported).take(REPORTED_MAX).collect()
+    (reported(all.collect(), of_tables), is_cut)
+}
+
+/// All indexes of these tables, and of those with a problem as many as there is room for; largest first.
+fn reported(all: Vec<IndexActivity>, of_tables: &BTreeSet<u32>) -> Vec<IndexActivity> {
+    let is_chosen = |it: &IndexActivity| of_tables.contains(&it.table.oid);
+    let (mut reported, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_chosen);
+    others.retain(|it| {
+        let is_unused = it.scans_ever == 0 && !it.is_required;
+        is_unused || !it.is_valid || it.redundant_with.is_some()
+    });
+    others.truncate(REPORTED_MAX.saturating_sub(reported.len()));
+    reported.extend(others);
+    reported.sort_by_key(|it| std::cmp::Reverse(it.size_bytes));
+    reported
 }
 
 /// The first of the indexes of the same table that serves all scans of this one. Of two that serve
@@ -137,8 +155,9 @@ fn sql(version: u32, of_tables: &BTreeSet<u32>) -> String {
     // 11: columns that are stored, but no keys. 10: partitions, whose indexes cannot be dropped alone.
     let keys = since(110_000, "i.indnkeyatts", "i.indnatts");
     let is_part = since(110_000, "x.relispartition", "false");
+    let of_tables = array(of_tables.iter().copied());
     format!(
-        "with chosen as (select unnest('{}'::oid[]) as oid \
+        "with chosen as (select unnest('{of_tables}'::oid[]) as oid \
            union (select i.indrelid from pg_index i join pg_class x on x.oid = i.indexrelid \
              where i.indrelid >= {FIRST_USER_OID} and not i.indisunique \
                and pg_stat_get_numscans(i.indexrelid) = 0 order by x.relpages desc limit 100) \
@@ -166,8 +185,8 @@ fn sql(version: u32, of_tables: &BTreeSet<u32>) -> String {
            join pg_class t on t.oid = i.indrelid join pg_namespace tn on tn.oid = t.relnamespace \
            join pg_am m on m.oid = x.relam \
          where x.relkind = 'i' and t.relkind in ('r', 'm') and t.relpersistence <> 't' \
-         order by x.relpages desc, i.indexrelid limit {READ_MAX}",
-        array(of_tables.iter().copied())
+         order by i.indrelid = any ('{of_tables}'::oid[]) desc, x.relpages desc, i.indexrelid limit {}",
+        READ_MAX + 1
     )
 }
 
@@ -258,4 +277,36 @@ fn being_changed(reader: &mut CatalogReader) -> Option<BTreeSet<u32>> {
 fn oids(reader: &mut CatalogReader, sql: &str) -> Option<BTreeSet<u32>> {
     let rows = reader.rows("indexes", sql)?;
     Some(rows.iter().map(|row| row.number(0) as u32).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(table: u32, oid: u32, size_bytes: u64) -> IndexActivity {
+        let name = |oid| RelationName {
+            oid,
+            ..RelationName::default()
+        };
+        IndexActivity {
+            relation: name(oid),
+            table: name(table),
+            size_bytes,
+            is_valid: true,
+            scans_ever: 0,
+            ..IndexActivity::default()
+        }
+    }
+
+    #[test]
+    fn many_large_unused_indexes_do_not_hide_the_small_one_of_a_table_in_use() {
+        let large = (0..2000).map(|oid| index(1, oid, 1_000_000 - u64::from(oid)));
+        let all: Vec<_> = large.chain([index(2, 5000, 8192)]).collect();
+        let found = reported(all.clone(), &[2].into());
+        assert_eq!(found.len(), REPORTED_MAX);
+        assert_eq!(found[0].relation.oid, 0, "the largest comes first");
+        assert_eq!(found[REPORTED_MAX - 1].relation.oid, 5000);
+        // None of a table in use is left out.
+        assert_eq!(reported(all, &[1, 2].into()).len(), 2001);
+    }
 }

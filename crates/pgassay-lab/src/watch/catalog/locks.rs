@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pgassay_record::activity::RelationName;
+use pgassay_record::activity::{ActivityWait, RelationName};
 
 use super::lock_mode::{LOCK_MODES, conflicts, strength};
 use super::lock_tree::{LockOwner, WaitGraph};
@@ -59,6 +59,8 @@ pub(super) struct LockSession {
     /// Empty if hidden; before version 10 known only of autovacuum workers and the startup process.
     pub backend_type: String,
     pub state_age_us: f64,
+    /// What it waits for; `None` if nothing, hidden, or only the next statement.
+    pub wait: Option<ActivityWait>,
     pub transaction_age_us: Option<f64>,
     /// When its transaction started, in microseconds since 1970.
     pub transaction_started_us: Option<i64>,
@@ -382,6 +384,13 @@ fn locks_sql(reader: &CatalogReader, pids: &BTreeSet<u32>) -> String {
     )
 }
 
+/// Type and name of a session's wait in `pg_stat_activity a`, for [`CatalogRow::wait`]. That of an idle
+/// session, for the next statement, is its state and no other wait.
+pub(super) const OTHER_WAIT: [&str; 2] = [
+    "case when a.state not like 'idle%' then a.wait_event_type end",
+    "case when a.state not like 'idle%' then a.wait_event end",
+];
+
 /// A PID; and for a prepared transaction, whose PID is 0, its virtual transaction.
 type OwnerKey = (u32, String);
 
@@ -416,6 +425,7 @@ fn sessions(
     } else {
         "null"
     };
+    let [wait_kind, wait_name] = OTHER_WAIT;
     let sql = format!(
         "select a.pid, a.datname, a.usename, a.application_name, \
          case when a.client_addr is not null then host(a.client_addr) \
@@ -423,7 +433,7 @@ fn sessions(
          a.state, {backend_type}, extract(epoch from clock_timestamp() - a.state_change) * 1e6, \
          extract(epoch from clock_timestamp() - a.xact_start) * 1e6, \
          (extract(epoch from a.xact_start) * 1e6)::bigint, \
-         (extract(epoch from a.query_start) * 1e6)::bigint, {leader} \
+         (extract(epoch from a.query_start) * 1e6)::bigint, {leader}, {wait_kind}, {wait_name} \
          from pg_stat_activity a where a.pid = any ('{}'::int[])",
         array(pids.iter().copied())
     );
@@ -440,6 +450,7 @@ fn sessions(
         transaction_started_us: row.get(9).map(|_| row.number(9)),
         statement_started: row.get(10).map(str::to_owned),
         leader_pid: row.get(11).map(|_| row.number(11) as u32),
+        wait: row.wait(12),
     };
     let sessions = rows.iter().map(|row| (row.number(0) as u32, session(row)));
     Some(sessions.collect())

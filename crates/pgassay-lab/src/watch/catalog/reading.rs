@@ -114,14 +114,17 @@ impl CatalogReading {
             _ => Vec::new(),
         };
         let checkpoints = self.checkpoints.zip(then.checkpoints);
+        let tables = tables(reader, &chosen, &differences, &settings);
+        let (indexes, indexes_are_cut) = indexes(reader, &chosen, &then.indexes, &settings);
         CatalogActivity {
             database: reader.database.clone(),
             is_standby: reader.is_standby,
             window_us,
             statistics_age_us: self.statistics_age_us,
             uptime_us: self.uptime_us,
-            tables: tables(reader, &chosen, &differences, &settings),
-            indexes: indexes(reader, &chosen, &then.indexes, &settings),
+            tables,
+            indexes,
+            indexes_are_cut,
             uncovered_foreign_keys: uncovered_foreign_keys(reader, &differences),
             databases,
             horizon: horizon(reader, keeps_text),

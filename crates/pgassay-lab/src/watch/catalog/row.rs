@@ -1,6 +1,6 @@
 //! A row of a catalog query.
 
-use pgassay_record::activity::RelationName;
+use pgassay_record::activity::{ActivityWait, RelationName};
 
 /// The values of a row, as text or null.
 pub(super) struct CatalogRow(Vec<Option<String>>);
@@ -52,6 +52,15 @@ impl CatalogRow {
             schema: self.text(at + 1),
             name: self.text(at + 2),
         }
+    }
+
+    /// A wait from its type and, in the next column, its name; `None` if either is null.
+    pub fn wait(&self, at: usize) -> Option<ActivityWait> {
+        let (kind, name) = self.get(at).zip(self.get(at + 1))?;
+        Some(ActivityWait {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+        })
     }
 
     /// The elements of a JSON array of texts.

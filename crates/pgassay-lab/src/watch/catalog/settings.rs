@@ -62,8 +62,9 @@ const LISTED: [&str; 49] = [
 ];
 
 /// Settings of sessions that findings suggest to change, with the unit of a plain number.
-const OF_SESSIONS: [(&str, &str); 4] = [
+const OF_SESSIONS: [(&str, &str); 5] = [
     ("idle_in_transaction_session_timeout", "ms"),
+    ("maintenance_work_mem", "kB"),
     ("plan_cache_mode", ""),
     ("synchronous_commit", ""),
     ("work_mem", "kB"),

@@ -1,0 +1,69 @@
+//! How to end what a session does, with the risk, as its state and its wait require.
+
+use pgassay_record::activity::{ActivityWait, EndingSignal};
+
+use super::detection::Detection;
+
+/// Suggests the signal for a session. The words are for one that is canceled: what to do besides, and what the
+/// cancel costs.
+pub(super) fn end_session(
+    detection: Detection,
+    pid: &str,
+    signal: EndingSignal,
+    words: &str,
+    risk: &str,
+) -> Detection {
+    let cancel = format!("select pg_cancel_backend({pid})");
+    let terminate = format!("select pg_terminate_backend({pid})");
+    match signal {
+        EndingSignal::Cancel => detection.fix(words).sql(cancel).risk(risk),
+        EndingSignal::CancelIfBusy => detection
+            .fix(format!(
+                "{words} The server does not show its state: if it is idle in a transaction, a cancel has no \
+                 effect, and only pg_terminate_backend({pid}) ends it."
+            ))
+            .sql(cancel)
+            .risk(risk),
+        EndingSignal::Terminate => detection.fix(words).sql(terminate).risk(TERMINATED),
+        EndingSignal::TerminateAtClient => detection
+            .fix(
+                "Let its client go on, or end the session: in the middle of a statement it waits for its client \
+                 to read the result or to send data, and until then pg_cancel_backend has no effect. Let \
+                 clients read and send without pauses, and commit soon after.",
+            )
+            .sql(terminate)
+            .risk(TERMINATED),
+        EndingSignal::Committed => detection
+            .fix(
+                "Bring the synchronous standby back, see synchronous-standby: the transaction has committed on \
+                 this server, and keeps its locks and its transaction ID until a standby confirms it. A cancel \
+                 would not roll it back. It ends only the wait: the client gets a warning, and the transaction \
+                 is committed without replication, so that a failover may lose it.",
+            )
+            .sql("select application_name, state, sync_state from pg_stat_replication")
+            .risk("None; it only reads."),
+    }
+}
+
+/// The risk of canceling this statement, if it is known. What a command that works in several transactions did
+/// stays (manual, "CREATE INDEX: Building Indexes Concurrently").
+pub(super) fn risk_of_cancel(statement: Option<&str>) -> String {
+    let risk = "Its statement fails, and what its transaction did so far is rolled back.";
+    let statement = statement.unwrap_or_default().to_ascii_lowercase();
+    if statement.contains("concurrently") {
+        format!(
+            "{risk} An index that it builds or drops concurrently stays, invalid, and must be dropped."
+        )
+    } else {
+        risk.to_owned()
+    }
+}
+
+/// Adds what a session waits for.
+pub(super) fn waiting(detection: Detection, wait: &ActivityWait) -> Detection {
+    detection.state(format!("waits for {}: {}", wait.kind, wait.name))
+}
+
+/// The risk of `pg_terminate_backend`.
+const TERMINATED: &str =
+    "Its connection is closed, its transaction is rolled back, and its application gets an error.";

@@ -1,0 +1,112 @@
+//! Sessions that a cancel would not end, as blockers and as holders of the horizon.
+
+use pgassay_record::activity::{ActivityWait, HorizonHolder, HorizonKind, RootBlocker};
+use pgassay_record::finding::Finding;
+
+use super::build::{ExampleServer, blocked, blocking, episode, root};
+use super::of_id;
+use super::sessions::{horizon, kept_back};
+
+fn wait(kind: &str, name: &str) -> ActivityWait {
+    ActivityWait {
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+/// A session in this state and wait that blocks eight others, and one that holds the horizon.
+fn findings(state: &str, wait: Option<ActivityWait>) -> [Finding; 2] {
+    let blocker = RootBlocker {
+        wait: wait.clone(),
+        ..root(state, 30e6)
+    };
+    let eight = (1..=8).map(|pid| blocked(pid, 20e6)).collect();
+    let holder = HorizonHolder {
+        state: state.to_owned(),
+        wait,
+        ..horizon(HorizonKind::Session, "4711", "web, active")
+    };
+    let only = |id, server: &ExampleServer| of_id(id, &server.activity).remove(0);
+    [
+        only("long-blocker", &blocking(episode(blocker, eight))),
+        only("horizon-session", &kept_back(holder, 20e6)),
+    ]
+}
+
+fn sql(found: &Finding) -> &str {
+    found.fix_sql.as_deref().unwrap_or_default()
+}
+
+#[test]
+fn a_session_that_waits_for_a_synchronous_standby_is_not_canceled() {
+    for found in findings("active", Some(wait("IPC", "SyncRep"))) {
+        assert!(!sql(&found).contains("_backend("), "{found:#?}");
+        let fix = &found.suggested_fix;
+        assert!(fix.contains("see synchronous-standby"), "{fix}");
+        assert!(fix.contains("committed without replication"), "{fix}");
+        let risk = found.risk.unwrap_or_default();
+        assert!(!risk.contains("rolled back"), "{risk}");
+    }
+}
+
+#[test]
+fn a_session_that_waits_for_its_client_is_terminated_since_a_cancel_has_no_effect() {
+    for name in ["ClientWrite", "ClientRead"] {
+        for found in findings("active", Some(wait("Client", name))) {
+            assert_eq!(sql(&found), "select pg_terminate_backend(4711)");
+            let fix = &found.suggested_fix;
+            assert!(fix.contains("pg_cancel_backend has no effect"), "{fix}");
+            let risk = found.risk.unwrap_or_default();
+            assert!(risk.contains("connection is closed"), "{risk}");
+        }
+    }
+}
+
+#[test]
+fn a_session_without_a_known_state_may_not_heed_the_cancel() {
+    for state in ["disabled", "unknown"] {
+        for found in findings(state, None) {
+            assert_eq!(sql(&found), "select pg_cancel_backend(4711)");
+            let fix = &found.suggested_fix;
+            assert!(fix.contains("a cancel has no effect"), "{fix}");
+        }
+    }
+}
+
+#[test]
+fn a_session_that_works_is_canceled() {
+    for found in findings("active", Some(wait("IO", "DataFileRead"))) {
+        assert_eq!(sql(&found), "select pg_cancel_backend(4711)");
+        let fix = &found.suggested_fix;
+        assert!(!fix.contains("no effect"), "{fix}");
+    }
+}
+
+/// The state is that of the server, not a word of the statement.
+#[test]
+fn a_statement_about_idle_transactions_is_not_an_idle_transaction() {
+    let detail = "web, active: select * from log where line = 'idle in transaction'";
+    let holder = HorizonHolder {
+        state: "active".to_owned(),
+        ..horizon(HorizonKind::Session, "4711", detail)
+    };
+    let found = of_id("horizon-session", &kept_back(holder, 20e6).activity);
+    assert_eq!(sql(&found[0]), "select pg_cancel_backend(4711)");
+}
+
+#[test]
+fn a_concurrent_build_that_is_canceled_leaves_an_invalid_index() {
+    let risk = |statement: &str| {
+        let blocker = RootBlocker {
+            statement: Some(statement.to_owned()),
+            ..root("active", 30e6)
+        };
+        let server = blocking(episode(blocker, vec![blocked(1, 20e6)]));
+        let found = of_id("long-blocker", &server.activity).remove(0);
+        found.risk.unwrap_or_default()
+    };
+    let concurrent = risk("CREATE INDEX CONCURRENTLY i ON orders (note)");
+    assert!(concurrent.contains("invalid"), "{concurrent}");
+    let plain = risk("create index i on orders (note)");
+    assert!(!plain.contains("invalid"), "{plain}");
+}

@@ -1,0 +1,75 @@
+//! Which signal ends what a session does.
+
+use super::ActivityWait;
+
+/// The signal with which an administrator ends a session's transaction. pgassay never sends it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndingSignal {
+    /// `pg_cancel_backend`: its statement fails.
+    Cancel,
+    /// The same; but its state is hidden or not tracked, and if it is idle, a cancel has no effect.
+    CancelIfBusy,
+    /// `pg_terminate_backend`: it is idle, so that there is no statement to cancel.
+    Terminate,
+    /// `pg_terminate_backend`: it waits for its client in the middle of a statement, and heeds no cancel
+    /// until the client goes on. PostgreSQL's `src/backend/tcop/postgres.c`, `ProcessClientReadInterrupt`
+    /// and `ProcessClientWriteInterrupt`.
+    TerminateAtClient,
+    /// None: it has committed and waits for a synchronous standby. A signal ends only the wait, without an
+    /// error. PostgreSQL's `src/backend/replication/syncrep.c`, `SyncRepWaitForLSN`.
+    Committed,
+}
+
+impl EndingSignal {
+    /// For a session in this state of `pg_stat_activity`, with its wait; the state is empty or `unknown` if
+    /// it is hidden.
+    pub fn of(state: &str, wait: Option<&ActivityWait>) -> Self {
+        let wait = wait.map_or(("", ""), |it| (it.kind.as_str(), it.name.as_str()));
+        match (state, wait) {
+            _ if state.starts_with("idle") => Self::Terminate,
+            (_, ("IPC", "SyncRep")) => Self::Committed,
+            (_, ("Client", "ClientRead" | "ClientWrite")) => Self::TerminateAtClient,
+            ("" | "unknown" | "disabled", _) => Self::CancelIfBusy,
+            _ => Self::Cancel,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(state: &str, kind: &str, name: &str) -> EndingSignal {
+        let wait = ActivityWait {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+        };
+        EndingSignal::of(state, Some(&wait))
+    }
+
+    #[test]
+    fn only_a_statement_that_heeds_a_cancel_is_canceled() {
+        assert_eq!(EndingSignal::of("active", None), EndingSignal::Cancel);
+        assert_eq!(of("active", "IO", "DataFileRead"), EndingSignal::Cancel);
+        assert_eq!(of("active", "IPC", "SyncRep"), EndingSignal::Committed);
+        for name in ["ClientRead", "ClientWrite"] {
+            let signal = of("active", "Client", name);
+            assert_eq!(signal, EndingSignal::TerminateAtClient, "{name}");
+            // Idle or not, it heeds no cancel.
+            let signal = of("disabled", "Client", name);
+            assert_eq!(signal, EndingSignal::TerminateAtClient, "{name}");
+        }
+        for state in [
+            "idle",
+            "idle in transaction",
+            "idle in transaction (aborted)",
+        ] {
+            let signal = of(state, "Client", "ClientRead");
+            assert_eq!(signal, EndingSignal::Terminate, "{state}");
+        }
+        for state in ["", "unknown", "disabled"] {
+            let signal = EndingSignal::of(state, None);
+            assert_eq!(signal, EndingSignal::CancelIfBusy, "{state}");
+        }
+    }
+}
