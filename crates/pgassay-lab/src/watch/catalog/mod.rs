@@ -146,8 +146,10 @@ impl CatalogWatch {
         self.last_tick = (at_us, Instant::now());
         if at_us >= self.next_locks_us {
             let began = Instant::now();
-            let (waiters, behind) = self.blocking.read(&mut self.reader, at_us, lock_waiters);
-            self.marks.add_waiters(at_us, waiters, behind);
+            let read = self.blocking.read(&mut self.reader, at_us, lock_waiters);
+            if let Some((waiters, behind)) = read {
+                self.marks.add_waiters(at_us, waiters, behind);
+            }
             self.next_locks_us = at_us + pause_us(began, LOCKS_PAUSE);
         }
         if at_us >= self.next_marks_us {
