@@ -274,8 +274,9 @@ fn status(reading: &SessionReading, kind: &str, major: &str) -> Option<SessionSt
             matches!(kind, "Activity" | "Client") || major == "9.6"
         }
         SessionState::Active => kind == "Activity",
-        // A backend that starts may wait for its client's password.
-        SessionState::None => matches!(kind, "Activity" | "Timeout" | "Client"),
+        // A backend that starts may wait for its client's password. Workers of extensions, such as the
+        // collector of pg_wait_sampling, never report a state, and wait for work in their own class.
+        SessionState::None => matches!(kind, "Activity" | "Timeout" | "Client" | "Extension"),
     };
     (!waits_for_work).then_some(SessionStatus::Active)
 }
@@ -438,6 +439,43 @@ mod tests {
         assert_eq!(activity.statements.len(), 1);
         assert_eq!(activity.statements[0].text, None);
         assert_eq!((collector.disabled, collector.hidden), (1, 0));
+    }
+
+    /// Regression: an idle server with TimescaleDB or pg_wait_sampling had one active session.
+    #[test]
+    fn an_idle_worker_of_an_extension_is_no_load() {
+        let named = NamedWait {
+            kind: "Extension".to_owned(),
+            name: "Extension".to_owned(),
+        };
+        for (major, wait) in [
+            ("12", SessionWait::Number(0x0700_0000)),
+            ("18", SessionWait::Number(0x0700_0000)),
+            // From 17 on, extensions register waits of their own.
+            ("18", SessionWait::Number(0x0700_0003)),
+            ("18", SessionWait::Named(named)),
+        ] {
+            let mut collector = Collector::new(major, BTreeSet::new(), false);
+            let mut busy = reading(2, SessionState::Active, wait.clone());
+            busy.text = b"select dblink_exec($1)".to_vec();
+            for at_us in [0.0, 1e6] {
+                let mut worker = reading(1, SessionState::None, wait.clone());
+                Arc::make_mut(&mut worker.identity).backend_type = "launcher".to_owned();
+                let sweep = SessionSweep {
+                    sessions: vec![worker, busy.clone()],
+                    ..SessionSweep::default()
+                };
+                collector.add(at_us, sweep);
+            }
+            let sums = collector.take();
+            let names = ObjectNames::default();
+            let counters = JoinedCounters::default();
+            let (activity, _) = collector.describe(&sums, true, &names, &counters);
+            let pids: Vec<u32> = activity.sessions.iter().map(|it| it.pid).collect();
+            // A statement that waits in an extension is load.
+            assert_eq!(pids, [2], "{major} {wait:?}");
+            assert_eq!(collector.others, 1, "{major} {wait:?}");
+        }
     }
 
     #[test]
