@@ -38,6 +38,7 @@ use collector::{Collector, locked};
 use names::ObjectNames;
 pub use options::{Connect, WatchOptions, WatchedServer};
 pub use reading_log::StackColumns;
+pub use sampling::pause_after_query;
 use sampling::{SamplingPlan, SessionSource, sample};
 use statements::JoinedCounters;
 use text_join::TextJoin;

@@ -14,11 +14,11 @@ use pgassay_diagnosis::diagnose_observation;
 use pgassay_lab::local_server::number;
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::waits::{ACTIVITY_HZ, waits_of};
-use pgassay_lab::watch::LiveWatch;
+use pgassay_lab::watch::{LiveWatch, pause_after_query};
 use pgassay_lab::{Interrupt, major_of};
 use pgassay_model::check::Check;
 use pgassay_model::waits::{WaitSource, Waits};
-use pgassay_profile::{Access, ActivitySampler, WaitLog};
+use pgassay_profile::{Access, ActivitySampler, NamedWait, WaitLog};
 use pgassay_record::observation::{Observation, SCHEMA, Subject};
 
 use super::connection::{OWN_TRANSACTIONS, RemoteServer, transactions};
@@ -56,7 +56,9 @@ pub fn observe(
         let watching = watch.as_mut().map(|watch| {
             thread::Builder::new().spawn_scoped(scope, || watch.run_until(until, interrupt))
         });
-        let asked = sample_activity(&mut activity, &own_pids, duration, interrupt);
+        let query =
+            |log: &mut WaitLog<_>| Ok(log.query_all_sessions(&mut activity, &own_pids)?);
+        let asked = sample_activity(query, duration, interrupt);
         (asked, watching.and_then(result_of))
     });
     let asked = asked.with_context(no_activity)?;
@@ -94,6 +96,9 @@ pub fn observe(
     Ok(observation)
 }
 
+/// How soon an interrupt is noticed.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
+
 /// Begins the transaction of all samples.
 const BEGIN: &str = "begin transaction read only; set local statement_timeout = '10s'; \
                      set local lock_timeout = '100ms'; set local application_name = 'pgassay'";
@@ -101,33 +106,46 @@ const BEGIN: &str = "begin transaction read only; set local statement_timeout = 
 /// The samples collected.
 #[derive(Default)]
 struct ActivityRecord {
-    log: WaitLog<pgassay_profile::NamedWait>,
+    log: WaitLog<NamedWait>,
     sessions: BTreeSet<u32>,
     window: Duration,
     /// Total session time: each sample stands for the time since the previous one.
     present: Duration,
 }
 
-fn sample_activity<S: std::io::Read + std::io::Write>(
-    activity: &mut ActivitySampler<S>,
-    own_pids: &BTreeSet<u32>,
+/// Samples with `query`, which returns the PIDs that it saw, until the time is over, the user interrupts it,
+/// or a query fails. Queries use at most a tenth of one backend's time.
+fn sample_activity(
+    mut query: impl FnMut(&mut WaitLog<NamedWait>) -> Result<Vec<u32>>,
     duration: Duration,
     interrupt: &Interrupt,
 ) -> Result<ActivityRecord> {
     let mut asked = ActivityRecord::default();
     let begun = Instant::now();
+    let until = begun + duration;
     let mut looked = begun;
-    while looked - begun < duration && interrupt.check().is_ok() {
-        let next = looked + Duration::from_secs(1) / ACTIVITY_HZ;
-        thread::sleep(next.saturating_duration_since(Instant::now()));
-        let sessions = asked.log.query_all_sessions(activity, own_pids)?;
+    let every = Duration::from_secs(1) / ACTIVITY_HZ;
+    let mut next = begun + every;
+    while looked < until && interrupt.check().is_ok() {
+        sleep_until(next.min(until), interrupt);
+        let asked_at = Instant::now();
+        let sessions = query(&mut asked.log)?;
         let now = Instant::now();
         asked.present += (now - looked) * sessions.len() as u32;
         asked.sessions.extend(sessions);
         looked = now;
+        next = now + every.max(pause_after_query(now - asked_at));
     }
     asked.window = looked - begun;
     Ok(asked)
+}
+
+/// Sleeps, unless the user interrupts it.
+fn sleep_until(until: Instant, interrupt: &Interrupt) {
+    let left = || until.saturating_duration_since(Instant::now());
+    while !left().is_zero() && !interrupt.is_requested() {
+        thread::sleep(left().min(CHECK_EVERY));
+    }
 }
 
 fn limits(place: &str, why: &str, waits: &Waits) -> Vec<Check> {
@@ -136,8 +154,8 @@ fn limits(place: &str, why: &str, waits: &Waits) -> Vec<Check> {
         value: "remote".to_owned(),
         limitation: Some(format!(
             "the server at {place} runs on another machine or in another container ({why}): pgassay \
-             can only sample pg_stat_activity, {ACTIVITY_HZ} times per second; there are no CPU totals \
-             and no stacks, and shares of samples stand for shares of time"
+             can only sample pg_stat_activity, at most {ACTIVITY_HZ} times per second; there are no \
+             CPU totals and no stacks, and shares of samples stand for shares of time"
         )),
         fix: Some("run pgassay on the server's host".to_owned()),
     }];
@@ -158,4 +176,26 @@ fn limits(place: &str, why: &str, waits: &Waits) -> Vec<Check> {
 
 fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: on a server with 5000 connections, where a query takes 50 ms, sampling used half a core.
+    #[test]
+    fn expensive_queries_use_at_most_a_tenth_of_a_backend() {
+        let mut queries = 0;
+        let query = |_: &mut WaitLog<NamedWait>| {
+            queries += 1;
+            thread::sleep(Duration::from_millis(30));
+            Ok(vec![1, 2])
+        };
+        let duration = Duration::from_millis(600);
+        let asked = sample_activity(query, duration, &Interrupt::default()).unwrap();
+        // One after 50 ms, and one after ten times 30 ms each; the last one at the end.
+        assert!(queries <= 3, "{queries}");
+        assert!(asked.window >= duration);
+        assert_eq!(asked.present, asked.window * 2);
+    }
 }
