@@ -403,7 +403,10 @@ fn a_lock_query_that_fails_once_ends_no_episode_and_counts_no_wait_twice() {
         assert_eq!(storms, [(10e6, 0.0)], "{version}");
         let refused = result.unavailable.iter();
         let refused: Vec<&str> = refused.map(|it| it.name.as_str()).collect();
-        assert!(refused.contains(&"blocking sessions"), "{version}: {refused:?}");
+        assert!(
+            refused.contains(&"blocking sessions"),
+            "{version}: {refused:?}"
+        );
         execute(&mut root, "rollback");
         for waiter in waiters {
             waiter.finish().expect("it goes on");

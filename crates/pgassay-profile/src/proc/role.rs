@@ -116,9 +116,7 @@ pub(crate) fn worker_title(pid: u32) -> Option<String> {
 }
 
 fn parse_worker(title: &str) -> Option<String> {
-    let title = title
-        .trim_matches(['\0', ' '])
-        .strip_prefix("postgres: ")?;
+    let title = title.trim_matches(['\0', ' ']).strip_prefix("postgres: ")?;
     // A cluster name; version 10 has `bgworker: ` behind it.
     let title = title.split_once(": ").map_or(title, |it| it.1);
     let title = title.strip_prefix("bgworker: ").unwrap_or(title);

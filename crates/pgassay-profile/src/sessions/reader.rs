@@ -320,7 +320,8 @@ impl SessionReader {
         let (_, length) = self.array.application(slot);
         let application = &bytes[layout.stride + self.array.text(slot).1..][..length];
         let client = entry.client();
-        let backend_type = backend_type(Role::read(pid), entry.user(), &client, || worker_title(pid));
+        let backend_type =
+            backend_type(Role::read(pid), entry.user(), &client, || worker_title(pid));
         SessionIdentity {
             pid,
             started_us: entry.started_us(),

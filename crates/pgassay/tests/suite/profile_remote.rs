@@ -193,8 +193,8 @@ fn samples_of_a_remote_server_remain_if_their_connection_is_terminated() {
         let mut admin = server.connect().expect("a connection");
         let scratch = Scratch::new(PROGRAM);
         let dsn = server.conninfo();
+        let arguments = ["--duration", "4s", "--json"];
         let finished = thread::scope(|scope| {
-            let arguments = ["--duration", "4s", "--json"];
             let profiling = scope.spawn(|| run_in_pid_namespace(&scratch, &dsn, &arguments));
             let sampler = "from pg_stat_activity where application_name = 'pgassay' \
                            and query like '%pg_stat_clear_snapshot%' and pid <> pg_backend_pid()";

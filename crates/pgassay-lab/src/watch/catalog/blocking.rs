@@ -56,6 +56,7 @@ impl BlockingWatch {
         lock_waiters: &[u32],
     ) -> Option<(usize, String)> {
         let reading = if lock_waiters.is_empty() {
+            reader.settle(BLOCKING_SUBJECT);
             LockReading::default()
         } else {
             reader.begin();

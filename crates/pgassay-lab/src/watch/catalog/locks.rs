@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pgassay_record::activity::RelationName;
+use pgassay_record::activity::{Activity, RelationName};
 
 use super::lock_mode::{LOCK_MODES, conflicts, strength};
 use super::lock_tree::{LockOwner, WaitGraph};
@@ -22,7 +22,7 @@ const ROUNDS_MAX: u32 = 4;
 const HOLDS_MAX: usize = 20;
 
 /// The subject of all queries about who blocks whom: a reading without one of them is none.
-pub(super) const BLOCKING_SUBJECT: &str = "blocking sessions";
+pub(super) const BLOCKING_SUBJECT: &str = Activity::BLOCKING;
 
 /// A lock in `pg_locks`.
 #[derive(Debug, Clone, PartialEq)]

@@ -115,12 +115,15 @@ fn sample_and_watch(
     })
 }
 
+/// How soon an interrupt is noticed.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
+
 /// Begins the transaction of all samples. The server may limit how long a transaction lasts, and how long it
 /// is idle; this one lasts as long as the profile, and its connection is gone with pgassay. Returns the PID of
 /// the backend: behind a pooler, it is known only within a transaction.
 fn begin(exchange: &mut Exchange<TimedStream>, major: Option<&str>) -> Result<u32> {
-    let number = major.and_then(|it| it.parse().ok()).unwrap_or(0);
-    let lasting = if number >= 17 {
+    let major = major.and_then(|it| it.parse().ok()).unwrap_or(0);
+    let lasting = if major >= 17 {
         "; set local transaction_timeout = 0"
     } else {
         ""
