@@ -28,13 +28,23 @@ pub(super) struct Collector {
     /// Sums up to the last [`Collector::take`].
     pub total: LoadSums,
     pub readings: Option<ReadingLog>,
-    /// The largest numbers of sessions at one reading.
-    pub hidden: u32,
-    pub disabled: u32,
-    /// Client backends, except pgassay's.
+    /// At the last reading.
+    pub unseen: UnseenSessions,
+    /// The largest numbers at any reading.
+    pub unseen_max: UnseenSessions,
+    /// The largest number at one reading: client backends, except pgassay's.
     pub others: u32,
     /// Sessions that could not be read consistently, over all readings.
     pub unreadable: u64,
+}
+
+/// Sessions at a reading that the server does not show: their load is not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct UnseenSessions {
+    /// They belong to other users.
+    pub hidden: u32,
+    /// They have `track_activities` off.
+    pub disabled: u32,
 }
 
 /// Locks a collector and ignores poisoning: a panic leaves at worst a reading uncounted.
@@ -54,8 +64,8 @@ impl Collector {
             attribution: LoadAttribution::default(),
             total: LoadSums::default(),
             readings: keeps_readings.then(ReadingLog::default),
-            hidden: 0,
-            disabled: 0,
+            unseen: UnseenSessions::default(),
+            unseen_max: UnseenSessions::default(),
             others: 0,
             unreadable: 0,
         }
@@ -69,7 +79,8 @@ impl Collector {
     /// Adds a reading of all sessions at a time in microseconds.
     pub fn add(&mut self, at_us: f64, sweep: SessionSweep) {
         let idle = sweep.idle.iter().filter(|pid| !self.own_pids.contains(pid));
-        let (mut hidden, mut disabled, mut others) = (0, 0, idle.count() as u32);
+        let mut others = idle.count() as u32;
+        let mut unseen = UnseenSessions::default();
         self.unreadable += u64::from(sweep.unreadable);
         let mut sightings = Vec::with_capacity(sweep.sessions.len());
         for reading in sweep.sessions {
@@ -77,8 +88,9 @@ impl Collector {
                 continue;
             }
             match reading.state {
-                SessionState::Hidden => hidden += 1,
-                SessionState::Disabled => disabled += 1,
+                // Those without a database are the server's own processes.
+                SessionState::Hidden if reading.identity.database != 0 => unseen.hidden += 1,
+                SessionState::Disabled => unseen.disabled += 1,
                 _ => {}
             }
             others += u32::from(reading.identity.backend_type == "client backend");
@@ -92,8 +104,9 @@ impl Collector {
         if let Some(log) = &mut self.readings {
             log.end_sweep();
         }
-        self.hidden = self.hidden.max(hidden);
-        self.disabled = self.disabled.max(disabled);
+        self.unseen = unseen;
+        self.unseen_max.hidden = self.unseen_max.hidden.max(unseen.hidden);
+        self.unseen_max.disabled = self.unseen_max.disabled.max(unseen.disabled);
         self.others = self.others.max(others);
         self.attribution.add(at_us, sightings);
     }
@@ -275,8 +288,9 @@ fn status(reading: &SessionReading, kind: &str, major: &str) -> Option<SessionSt
             matches!(kind, "Activity" | "Client") || major == "9.6"
         }
         SessionState::Active => kind == "Activity",
-        // A backend that starts may wait for its client's password.
-        SessionState::None => matches!(kind, "Activity" | "Timeout" | "Client"),
+        // A backend that starts may wait for its client's password. Workers of extensions, such as the
+        // collector of pg_wait_sampling, never report a state, and wait for work in their own class.
+        SessionState::None => matches!(kind, "Activity" | "Timeout" | "Client" | "Extension"),
     };
     (!waits_for_work).then_some(SessionStatus::Active)
 }
@@ -438,7 +452,48 @@ mod tests {
         assert_eq!(activity.waits[1].name, "transactionid");
         assert_eq!(activity.statements.len(), 1);
         assert_eq!(activity.statements[0].text, None);
-        assert_eq!((collector.disabled, collector.hidden), (1, 0));
+        let unseen = UnseenSessions {
+            hidden: 0,
+            disabled: 1,
+        };
+        assert_eq!((collector.unseen, collector.unseen_max), (unseen, unseen));
+    }
+
+    /// Regression: an idle server with TimescaleDB or pg_wait_sampling had one active session.
+    #[test]
+    fn an_idle_worker_of_an_extension_is_no_load() {
+        let named = NamedWait {
+            kind: "Extension".to_owned(),
+            name: "Extension".to_owned(),
+        };
+        for (major, wait) in [
+            ("12", SessionWait::Number(0x0700_0000)),
+            ("18", SessionWait::Number(0x0700_0000)),
+            // From 17 on, extensions register waits of their own.
+            ("18", SessionWait::Number(0x0700_0003)),
+            ("18", SessionWait::Named(named)),
+        ] {
+            let mut collector = Collector::new(major, BTreeSet::new(), false);
+            let mut busy = reading(2, SessionState::Active, wait.clone());
+            busy.text = b"select dblink_exec($1)".to_vec();
+            for at_us in [0.0, 1e6] {
+                let mut worker = reading(1, SessionState::None, wait.clone());
+                Arc::make_mut(&mut worker.identity).backend_type = "launcher".to_owned();
+                let sweep = SessionSweep {
+                    sessions: vec![worker, busy.clone()],
+                    ..SessionSweep::default()
+                };
+                collector.add(at_us, sweep);
+            }
+            let sums = collector.take();
+            let names = ObjectNames::default();
+            let counters = JoinedCounters::default();
+            let (activity, _) = collector.describe(&sums, true, &names, &counters);
+            let pids: Vec<u32> = activity.sessions.iter().map(|it| it.pid).collect();
+            // A statement that waits in an extension is load.
+            assert_eq!(pids, [2], "{major} {wait:?}");
+            assert_eq!(collector.others, 1, "{major} {wait:?}");
+        }
     }
 
     #[test]

@@ -34,10 +34,11 @@ use crate::interrupt::Interrupt;
 use crate::system_env::monotonic_ns;
 use attribution::LoadSums;
 use catalog::{CatalogResult, CatalogWatch};
-use collector::{Collector, locked};
+use collector::{Collector, UnseenSessions, locked};
 use names::ObjectNames;
 pub use options::{Connect, WatchOptions, WatchedServer};
 pub use reading_log::StackColumns;
+pub use sampling::pause_after_query;
 use sampling::{SamplingPlan, SessionSource, sample};
 use statements::JoinedCounters;
 use text_join::TextJoin;
@@ -149,6 +150,8 @@ impl LiveWatch {
             collector,
             catalog,
             ticked,
+            server,
+            cpu_before,
             ..
         } = self;
         let statements = source.statements();
@@ -171,7 +174,8 @@ impl LiveWatch {
                 if Instant::now() >= due {
                     due = Instant::now() + TICK_EVERY;
                     *ticked = Some(Instant::now());
-                    tick(catalog.as_mut(), &context);
+                    let new = tick(catalog.as_mut(), &mut server.connect, &context);
+                    cpu_before.1.extend(new.map(|pid| (pid, 0)));
                 }
                 let left = until.saturating_duration_since(Instant::now());
                 thread::sleep(left.min(CHECK_EVERY).max(Duration::from_millis(1)));
@@ -187,13 +191,17 @@ impl LiveWatch {
         Ok(())
     }
 
-    /// What was seen since the last call, with the blocking so far.
+    /// What was seen since the last call, with the blocking so far, and what cannot be seen now.
     pub fn take(&mut self) -> Activity {
         let sums = locked(&self.collector).take();
         self.read_missing_names(&sums);
+        let unseen = locked(&self.collector).unseen;
+        let grant = self.catalog.as_ref().map(CatalogWatch::grant);
+        self.note_limitations(unseen, grant);
         let (mut activity, _) = self.describe(&sums, &JoinedCounters::default());
         if let Some(catalog) = &self.catalog {
             activity.blocking = catalog.blocking();
+            activity.unavailable.extend(catalog.unavailable());
         }
         activity
     }
@@ -224,13 +232,15 @@ impl LiveWatch {
             transactions: self.source.statements(),
             is_last: true,
         };
-        tick(catalog.as_mut(), &last);
+        tick(catalog.as_mut(), &mut self.server.connect, &last);
         locked(&self.collector).take();
         let sums = std::mem::take(&mut locked(&self.collector).total);
         self.read_missing_names(&sums);
         // Its backend ends with the last reading.
         let mut cost = self.cost();
         let reads_texts = TextJoin::is_required(locked(&self.collector).statements.seen());
+        let unseen = locked(&self.collector).unseen_max;
+        self.note_limitations(unseen, catalog.as_ref().map(CatalogWatch::grant));
         let mut read = catalog.map(|it| it.finish_with(reads_texts));
         let counters = read.as_mut().map(|it| self.joined(it));
         let (mut activity, statements) = self.describe(&sums, &counters.unwrap_or_default());
@@ -272,8 +282,7 @@ impl LiveWatch {
         }
     }
 
-    fn describe(&mut self, sums: &LoadSums, counters: &JoinedCounters) -> (Activity, Vec<u32>) {
-        self.note_limitations();
+    fn describe(&self, sums: &LoadSums, counters: &JoinedCounters) -> (Activity, Vec<u32>) {
         let keeps_text = self.options.keeps_text;
         let (mut activity, statements) =
             locked(&self.collector).describe(sums, keeps_text, &self.names, counters);
@@ -322,22 +331,22 @@ impl LiveWatch {
         }
     }
 
-    /// Adds what the readings could not show.
-    fn note_limitations(&mut self) {
+    /// Adds what the readings could not show. `grant` is the statement that shows other users' sessions.
+    fn note_limitations(&mut self, unseen: UnseenSessions, grant: Option<String>) {
         let collector = locked(&self.collector);
-        let (hidden, disabled) = (collector.hidden, collector.disabled);
         let (others, is_full) = (collector.others, collector.statements.is_full);
         let sums = [&collector.total, &collector.attribution.sums];
         let has_rest = sums.iter().any(|it| it.is_full);
         drop(collector);
-        self.note("hidden sessions", hidden > 0, || {
+        let UnseenSessions { hidden, disabled } = unseen;
+        self.note(Activity::HIDDEN_SESSIONS, hidden > 0, || {
             let limitation = format!(
                 "{hidden} sessions belong to other users, and the server does not show what they do"
             );
-            let fix = "grant pg_monitor to the user that pgassay connects as";
-            (limitation, Some(fix.to_owned()))
+            let fix = || "grant pg_monitor to the user that pgassay connects as".to_owned();
+            (limitation, Some(grant.unwrap_or_else(fix)))
         });
-        self.note("track_activities", disabled > 0, || {
+        self.note(Activity::DISABLED_SESSIONS, disabled > 0, || {
             let limitation = format!(
                 "{disabled} sessions have track_activities off, so they do not show what they do"
             );
@@ -393,9 +402,23 @@ struct TickContext<'a> {
     is_last: bool,
 }
 
-/// Asks the server who blocks the sessions that wait for locks.
-fn tick(catalog: Option<&mut CatalogWatch>, context: &TickContext<'_>) {
-    let Some(catalog) = catalog else { return };
+/// Asks the server who blocks the sessions that wait for locks. Returns the PID of another backend that serves
+/// the watch, if the last one was lost.
+fn tick(
+    catalog: Option<&mut CatalogWatch>,
+    connect: &mut Connect,
+    context: &TickContext<'_>,
+) -> Option<u32> {
+    let catalog = catalog?;
+    let is_new = catalog.reconnect(&mut || {
+        let exchange = opening::connect(connect)?;
+        // Before its first query, which readings of the sessions would see.
+        let pid = exchange.backend().map(|it| it.pid.cast_unsigned());
+        locked(context.collector).own_pids.extend(pid);
+        Ok(exchange)
+    });
+    let new = is_new.then(|| catalog.own_pid());
+    locked(context.collector).own_pids.extend(new);
     let (waiters, start_us, sweeps) = {
         let collector = locked(context.collector);
         (
@@ -415,4 +438,5 @@ fn tick(catalog: Option<&mut CatalogWatch>, context: &TickContext<'_>) {
     if let Err(error) = asked {
         tracing::debug!(%error, "cannot ask who blocks whom");
     }
+    new
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use pgassay_model::check::Check;
 use pgassay_profile::{LiveServer, SessionQuery, SessionReader, SessionsError};
+use pgassay_record::activity::Activity;
 use pgassay_wire::Exchange;
 
 use super::catalog::{CatalogOptions, CatalogWatch};
@@ -81,7 +82,7 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
         }
         Err(error) => {
             unavailable.push(Check {
-                name: "views".to_owned(),
+                name: Activity::VIEWS.to_owned(),
                 value: "none".to_owned(),
                 limitation: Some(format!(
                     "the server's views cannot be read, so blocking, tables and indexes are unknown: \

@@ -59,7 +59,7 @@ impl SessionSource {
                 let rare = RARE.max(cost.div_f64(10.0 * COST_MAX));
                 cost.div_f64(COST_MAX).min(rare)
             }
-            Self::Query(_) => cost.div_f64(QUERY_MAX),
+            Self::Query(_) => pause_after_query(cost),
         }
     }
 
@@ -71,6 +71,12 @@ impl SessionSource {
         };
         Duration::from_secs(1) / hz.max(1)
     }
+}
+
+/// The pause after a query of all sessions that took this long, at least: sampling by queries may use a
+/// tenth of one backend's time, however many sessions there are.
+pub fn pause_after_query(cost: Duration) -> Duration {
+    cost.div_f64(QUERY_MAX)
 }
 
 /// When to read.

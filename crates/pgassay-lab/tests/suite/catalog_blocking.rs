@@ -362,3 +362,54 @@ fn a_text_of_a_database_with_another_encoding_is_no_error() {
         waiter.finish().expect("it goes on");
     });
 }
+
+/// Regression: a query of locks that failed once, as by its limit of 2 s in a lock storm, ended all episodes and
+/// the storm. The next reading began new ones, which counted the same waits again.
+#[test]
+fn a_lock_query_that_fails_once_ends_no_episode_and_counts_no_wait_twice() {
+    on_each(&VERSIONS, prepared_server, |version, server| {
+        let mut root = server.connect().expect("a connection");
+        execute(&mut root, "create role watcher login password 'secret'");
+        execute(&mut root, "begin; update shop.orders set n = 7");
+        let options = CatalogOptions { keeps_text: true };
+        let exchange = exchange(server, "user=watcher password=secret");
+        let mut watch = CatalogWatch::open(exchange, &options).expect("the watch opens");
+        let waiters = [0; 3].map(|_| Waiter::start(server, "", UPDATE));
+        let pids = waiters.each_ref().map(|it| it.pid);
+        watch.tick(10e6, &pids).expect("a tick");
+        let mut admin = server.connect().expect("a connection");
+        execute(&mut admin, "revoke select on pg_locks from public");
+        watch.tick(11e6, &pids).expect("a tick");
+        let during = watch.blocking();
+        execute(&mut admin, "grant select on pg_locks to public");
+        watch.tick(12e6, &pids).expect("a tick");
+        let after = watch.blocking();
+        let result = watch.finish();
+        for episodes in [&during, &after, &result.blocking] {
+            assert_eq!(episodes.len(), 1, "{version}: {episodes:#?}");
+            assert!(episodes[0].is_lasting, "{version}: {episodes:#?}");
+            assert!((episodes[0].first_seen_us - 10e6).abs() < 1.0, "{version}");
+        }
+        // From 14 on by the server's clock, which the times of these ticks do not follow.
+        if ["9.6", "12"].contains(&version) {
+            let waited = after[0].waited_us;
+            assert!((waited - 6e6).abs() < 1.0, "{version}: {waited}");
+        }
+        let storms = result.marks.iter();
+        let storms: Vec<_> = storms
+            .filter(|it| it.kind == LoadMarkKind::LockStorm)
+            .map(|it| (it.at_us, it.length_us))
+            .collect();
+        assert_eq!(storms, [(10e6, 0.0)], "{version}");
+        let refused = result.unavailable.iter();
+        let refused: Vec<&str> = refused.map(|it| it.name.as_str()).collect();
+        assert!(
+            refused.contains(&"blocking sessions"),
+            "{version}: {refused:?}"
+        );
+        execute(&mut root, "rollback");
+        for waiter in waiters {
+            waiter.finish().expect("it goes on");
+        }
+    });
+}

@@ -1,10 +1,15 @@
 //! Horizon, slots, and marks.
 
-use pgassay_record::activity::{HorizonKind, LoadMarkKind};
+use std::cell::Cell;
+
+use anyhow::{Result, bail};
+use pgassay_lab::connector::TimedStream;
+use pgassay_record::activity::{Activity, HorizonKind, LoadMarkKind};
 use pgassay_test_support::wait_until;
+use pgassay_wire::Exchange;
 
 use crate::catalog_common::{
-    ParallelQuery, VERSIONS, exchange, execute, on_each, open, pid, start,
+    ParallelQuery, VERSIONS, Waiter, exchange, execute, on_each, open, pid, start,
 };
 
 #[test]
@@ -262,6 +267,95 @@ fn a_lost_connection_is_said_and_ends_nothing() {
         .collect();
     assert!(names.contains(&"catalog connection"), "{names:?}");
     server.stop().expect("the server stops");
+}
+
+/// Regression: after one lost connection, the views were never read again.
+#[test]
+fn a_terminated_connection_is_opened_again_and_reads_the_difference() {
+    on_each(&VERSIONS, start, |version, server| {
+        let mut root = server.connect().expect("a connection");
+        execute(
+            &mut root,
+            "create table t (n int); insert into t values (1)",
+        );
+        let mut watch = open(server);
+        let first = watch.own_pid();
+        execute(&mut root, &format!("select pg_terminate_backend({first})"));
+        wait_until("the loss is noticed", || {
+            watch.tick(0.0, &[]).expect("a tick");
+            watch.last_tick(0.0, &[1]).expect("a tick");
+            let lost = watch.unavailable();
+            lost.iter()
+                .any(|it| it.name == Activity::CATALOG_CONNECTION)
+        });
+        assert!(watch.refresh().is_none(), "{version}");
+        let asked = Cell::new(0);
+        let mut refuse = || -> Result<Exchange<TimedStream>> {
+            asked.set(asked.get() + 1);
+            bail!("too many clients")
+        };
+        wait_until("it is tried again", || {
+            assert!(!watch.reconnect(&mut refuse), "{version}");
+            asked.get() > 0
+        });
+        for _ in 0..100 {
+            assert!(!watch.reconnect(&mut refuse), "{version}");
+        }
+        assert_eq!(asked.get(), 1, "{version}: not all the time");
+        wait_until("it is opened again", || {
+            watch.reconnect(&mut || Ok(exchange(server, "")))
+        });
+        assert_ne!(watch.own_pid(), first, "{version}");
+        let lost = watch.unavailable();
+        let mut lost = lost.iter().map(|it| it.name.as_str());
+        assert!(
+            lost.all(|it| it != Activity::CATALOG_CONNECTION),
+            "{version}"
+        );
+        execute(&mut root, "begin; update t set n = 2");
+        let waiter = Waiter::start(server, "", "update t set n = 3");
+        watch.last_tick(1e6, &[waiter.pid]).expect("a tick");
+        assert_eq!(watch.blocking().len(), 1, "{version}");
+        execute(&mut root, "commit");
+        waiter.finish().expect("it goes on");
+        let result = watch.finish();
+        let catalog = result.catalog.expect("a catalog");
+        assert!(catalog.window_us > 0.0, "{version}");
+        let said = result.unavailable.iter();
+        let said: Vec<(&str, &str)> = said.map(|it| (&*it.name, &*it.value)).collect();
+        let expected = (Activity::CATALOG_CONNECTION, Activity::AT_TIMES);
+        assert!(said.contains(&expected), "{version}: {said:?}");
+    });
+}
+
+/// With several hosts in the connection string, the next connection can lead to another server.
+#[test]
+fn another_server_does_not_continue_the_readings_of_a_lost_one() {
+    let (Some(one), Some(other)) = (start("18"), start("18")) else {
+        return;
+    };
+    let mut watch = open(&one);
+    let mut root = one.connect().expect("a connection");
+    let terminate = format!("select pg_terminate_backend({})", watch.own_pid());
+    execute(&mut root, &terminate);
+    let mut asked = 0;
+    wait_until("another server was asked", || {
+        watch.last_tick(0.0, &[1]).expect("a tick");
+        let mut connect = || {
+            asked += 1;
+            Ok(exchange(&other, ""))
+        };
+        assert!(!watch.reconnect(&mut connect));
+        asked > 0
+    });
+    let lost = watch.unavailable();
+    assert!(
+        lost.iter()
+            .any(|it| it.name == Activity::CATALOG_CONNECTION)
+    );
+    assert!(watch.finish().catalog.is_none());
+    one.stop().expect("the server stops");
+    other.stop().expect("the server stops");
 }
 
 #[test]

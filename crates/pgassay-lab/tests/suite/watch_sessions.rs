@@ -1,5 +1,6 @@
 //! The live watch against loads whose truth is known.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,18 +13,21 @@ use pgassay_record::activity::{Activity, ActivitySource, SessionStatus};
 use pgassay_server::Server;
 use pgassay_test_support::{os::is_root, skip, wait_until};
 
-use crate::catalog_common::{ParallelQuery, exchange, execute, start};
+use crate::catalog_common::{ParallelQuery, Waiter, exchange, execute, pid, start};
 
 /// The versions of the tests with a load: fewer, since each loads the machine.
 const VERSIONS: [&str; 3] = ["12", "15", "18"];
 
 pub fn watch_of(server: &Server, is_local: bool, options: &WatchOptions) -> LiveWatch {
-    let conninfo = server.conninfo();
     let live = is_local.then(|| {
         local_server::find(&mut exchange(server, ""))
             .expect("local")
             .0
     });
+    watch_at(server.conninfo(), live, options)
+}
+
+fn watch_at(conninfo: String, live: Option<LiveServer>, options: &WatchOptions) -> LiveWatch {
     let connect = move || {
         let request = pgassay_wire::conninfo::Request::new().conninfo(&conninfo)?;
         let target = request.resolve(&pgassay_wire::conninfo::EmptyEnvironment)?;
@@ -254,4 +258,111 @@ fn a_server_that_stops_ends_the_watch_and_leaves_what_was_seen() {
         limitation.contains("no other client is connected")
     });
     assert!(alone, "{:?}", activity.unavailable);
+}
+
+fn names(activity: &Activity) -> Vec<&str> {
+    activity.unavailable.iter().map(|it| &*it.name).collect()
+}
+
+/// Regression: sessions that the server does not show counted as idle, and the reason came only at the end.
+#[test]
+fn sessions_that_cannot_be_seen_are_said_while_watching() {
+    for version in ["9.6", "18"] {
+        let Some(server) = start(version) else {
+            continue;
+        };
+        let mut admin = server.connect().expect("a connection");
+        execute(&mut admin, "create role watcher login password 'secret'");
+        let mut off = server.connect().expect("a connection");
+        execute(&mut off, "set track_activities = off");
+        let conninfo = format!("{} user=watcher password=secret", server.conninfo());
+        let mut watch = watch_at(conninfo, None, &WatchOptions::default());
+        run(&mut watch, Duration::from_millis(400));
+        let seen = watch.take();
+        let hidden = seen.unavailable.iter();
+        let hidden: Vec<_> = hidden
+            .filter(|it| it.name == Activity::HIDDEN_SESSIONS)
+            .collect();
+        assert_eq!(hidden.len(), 1, "{version}: {:?}", seen.unavailable);
+        let limitation = hidden[0].limitation.as_deref().unwrap_or_default();
+        assert!(
+            limitation.starts_with("2 sessions belong"),
+            "{version}: {limitation}"
+        );
+        let fix = hidden[0].fix.as_deref().unwrap_or_default();
+        let grant = if version == "9.6" {
+            execute(&mut admin, "alter role watcher superuser");
+            "connect as a superuser"
+        } else {
+            execute(&mut admin, "grant pg_monitor to watcher");
+            "grant pg_monitor to \"watcher\";"
+        };
+        assert!(fix.starts_with(grant), "{version}: {fix}");
+        run(&mut watch, Duration::from_millis(400));
+        let seen = watch.take();
+        let said = names(&seen);
+        assert!(
+            !said.contains(&Activity::HIDDEN_SESSIONS),
+            "{version}: {said:?}"
+        );
+        assert!(
+            said.contains(&Activity::DISABLED_SESSIONS),
+            "{version}: {said:?}"
+        );
+        let whole = watch.finish();
+        assert!(
+            names(&whole).contains(&Activity::HIDDEN_SESSIONS),
+            "{version}"
+        );
+        server.stop().expect("the server stops");
+    }
+}
+
+/// Regression: after the connection that reads the views was terminated, no blocker was ever seen again, and
+/// nothing said so.
+#[test]
+fn a_terminated_connection_is_said_and_blockers_are_seen_again() {
+    if !is_root() {
+        return skip("sessions in memory", "reading memory needs root");
+    }
+    for version in ["12", "18"] {
+        let Some(server) = start(version) else {
+            continue;
+        };
+        let mut root = server.connect().expect("a connection");
+        execute(
+            &mut root,
+            "create table t (n int); insert into t values (1)",
+        );
+        execute(&mut root, "begin; update t set n = 2");
+        let waiter = Waiter::start(&server, "", "update t set n = 3");
+        let mut watch = watch_of(&server, true, &WatchOptions::default());
+        let pids = watch.own_pids();
+        let mut admin = server.connect().expect("a connection");
+        for own in &pids {
+            execute(&mut admin, &format!("select pg_terminate_backend({own})"));
+        }
+        let mut is_said = false;
+        wait_until("blockers are seen again", || {
+            run(&mut watch, Duration::from_millis(300));
+            let seen = watch.take();
+            let is_lost = names(&seen).contains(&Activity::CATALOG_CONNECTION);
+            is_said |= is_lost;
+            !is_lost && is_said && seen.blocking.len() == 1
+        });
+        assert!(watch.own_pids().len() > pids.len(), "{version}");
+        let whole = watch.finish();
+        let clients = whole.sessions.iter();
+        let clients = clients.filter(|it| it.backend_type == "client backend");
+        let seen: BTreeSet<u32> = clients.map(|it| it.pid).collect();
+        let expected = [waiter.pid, pid(&root)].into();
+        assert_eq!(seen, expected, "{version}: ours are left out");
+        assert!(
+            whole.catalog.is_some() && whole.blocking.len() == 1,
+            "{version}"
+        );
+        execute(&mut root, "rollback");
+        waiter.finish().expect("it goes on");
+        server.stop().expect("the server stops");
+    }
 }

@@ -108,6 +108,21 @@ impl Role {
     }
 }
 
+/// The title of a process that serves no client, without what the titles of all processes begin with;
+/// `None` if it has ended or has no title yet.
+pub(crate) fn worker_title(pid: u32) -> Option<String> {
+    let path = format!("/proc/{pid}/cmdline");
+    with_line(path, |title| parse_worker(&String::from_utf8_lossy(title))).ok()?
+}
+
+fn parse_worker(title: &str) -> Option<String> {
+    let title = title.trim_matches(['\0', ' ']).strip_prefix("postgres: ")?;
+    // A cluster name; version 10 has `bgworker: ` behind it.
+    let title = title.split_once(": ").map_or(title, |it| it.1);
+    let title = title.strip_prefix("bgworker: ").unwrap_or(title);
+    Some(title.to_owned())
+}
+
 /// The name in reports, as PostgreSQL 18 titles its processes.
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -196,6 +211,31 @@ mod tests {
             ("", Role::Unknown),
         ] {
             assert_eq!(Role::parse(title), role, "{title:?}");
+        }
+    }
+
+    #[test]
+    fn workers_of_extensions_have_the_names_in_their_titles() {
+        for (title, name) in [
+            (
+                "postgres: pg_wait_sampling collector ",
+                Some("pg_wait_sampling collector"),
+            ),
+            (
+                "postgres: 15/main: TimescaleDB Background Worker Launcher \0",
+                Some("TimescaleDB Background Worker Launcher"),
+            ),
+            (
+                "postgres: bgworker: pg_cron launcher   ",
+                Some("pg_cron launcher"),
+            ),
+            (
+                "postgres: 10/main: bgworker: pg_cron launcher",
+                Some("pg_cron launcher"),
+            ),
+            ("/usr/lib/postgresql/15/bin/postgres\0-D\0/x\0", None),
+        ] {
+            assert_eq!(parse_worker(title).as_deref(), name, "{title:?}");
         }
     }
 }

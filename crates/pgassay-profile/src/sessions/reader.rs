@@ -26,7 +26,7 @@ use super::reading::{SessionIdentity, SessionReading, SessionState, SessionWait}
 use super::shared::mapping_around;
 use crate::proc::live::LiveServer;
 use crate::proc::memory;
-use crate::proc::role::Role;
+use crate::proc::role::{Role, worker_title};
 use crate::waits::reader::WaitReader;
 
 /// Vectors per system call (`UIO_MAXIOV`), of which a slot takes five.
@@ -319,12 +319,9 @@ impl SessionReader {
         let pid = entry.pid();
         let (_, length) = self.array.application(slot);
         let application = &bytes[layout.stride + self.array.text(slot).1..][..length];
-        let backend_type = match Role::read(pid) {
-            Role::Backend => "client backend".to_owned(),
-            // A backend that is still starting has no title; only backends have users.
-            Role::Unknown if entry.user() != 0 => "client backend".to_owned(),
-            role => role.to_string(),
-        };
+        let client = entry.client();
+        let backend_type =
+            backend_type(Role::read(pid), entry.user(), &client, || worker_title(pid));
         SessionIdentity {
             pid,
             started_us: entry.started_us(),
@@ -332,7 +329,7 @@ impl SessionReader {
             database: entry.database(),
             user: entry.user(),
             application: String::from_utf8_lossy(until_zero(application)).into_owned(),
-            client: entry.client(),
+            client,
         }
     }
 
@@ -343,9 +340,50 @@ impl SessionReader {
     }
 }
 
+/// The type of a process from its role, the OID of its user, its client's address, and the title of a worker.
+fn backend_type(
+    role: Role,
+    user: u32,
+    client: &str,
+    title: impl FnOnce() -> Option<String>,
+) -> String {
+    match role {
+        // Extensions choose the titles of their workers, and their users, but workers have no clients.
+        Role::Backend if client.is_empty() => {
+            title().unwrap_or_else(|| "background worker".to_owned())
+        }
+        Role::Backend => "client backend".to_owned(),
+        // A backend that is still starting has no title; only backends have users.
+        Role::Unknown if user != 0 => "client backend".to_owned(),
+        role => role.to_string(),
+    }
+}
+
 /// The change count of a slot that did not change while it was read.
 fn consistent_count(slot: &[u8]) -> Option<u32> {
     let before = u32_at(slot, 0);
     let after = u32_at(slot, slot.len() - 4);
     (before == after && before.is_multiple_of(2)).then_some(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a worker of an extension was a client backend.
+    #[test]
+    fn a_process_without_a_client_is_no_client_backend() {
+        let type_of = |role, client: &str, title: Option<&str>| {
+            backend_type(role, 10, client, || title.map(str::to_owned))
+        };
+        let title = "pg_wait_sampling collector";
+        assert_eq!(type_of(Role::Backend, "", Some(title)), title);
+        assert_eq!(type_of(Role::Backend, "", None), "background worker");
+        for client in ["local", "10.0.0.7"] {
+            let title = Some("ann shop [local] idle");
+            assert_eq!(type_of(Role::Backend, client, title), "client backend");
+        }
+        assert_eq!(type_of(Role::Checkpointer, "", None), "checkpointer");
+        assert_eq!(type_of(Role::Unknown, "", None), "client backend");
+    }
 }

@@ -127,8 +127,8 @@ impl WaitLog<NamedWait> {
         activity: &mut ActivitySampler<S>,
         own_pids: &BTreeSet<u32>,
     ) -> Result<Vec<u32>, ExchangeError> {
-        self.sweeps += 1;
         let mut sessions = activity.query_all_sessions()?;
+        self.sweeps += 1;
         sessions.retain(|pid, _| !own_pids.contains(pid));
         let pids = sessions.keys().copied().collect();
         for state in sessions.into_values() {

@@ -81,6 +81,28 @@ impl Activity {
     /// Sessions with an entry of their own. A server where every transaction has its own connection
     /// would otherwise fill memory.
     pub const SESSIONS_MAX: usize = 20_000;
+
+    // Names of entries of [`Activity::unavailable`], without which a list would seem empty.
+
+    /// Sessions of other users that the server does not show.
+    pub const HIDDEN_SESSIONS: &str = "hidden sessions";
+    /// Sessions that do not show what they do.
+    pub const DISABLED_SESSIONS: &str = "track_activities";
+    /// The rights of the connection's user.
+    pub const PRIVILEGES: &str = "privileges";
+    /// All that the server's views say.
+    pub const VIEWS: &str = "views";
+    /// The connection that reads them was lost.
+    pub const CATALOG_CONNECTION: &str = "catalog connection";
+    /// Who blocks whom.
+    pub const BLOCKING: &str = "blocking sessions";
+    /// Tables and what is read and written in them.
+    pub const TABLES: &str = "tables";
+
+    /// The value of an entry about a query that failed.
+    pub const NOT_READ: &str = "not read";
+    /// The value of such an entry if it was missing for a part of the window.
+    pub const AT_TIMES: &str = "missing at times";
 }
 
 /// Where the sessions' status comes from.

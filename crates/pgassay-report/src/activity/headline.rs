@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use pgassay_record::activity::{Activity, ActivityWait, BlockingEpisode, SessionStatus};
 
+use super::blind_spots::{unknown_blocking, unseen_sessions};
 use super::figures::{age, load, share};
 use super::sentences::{blocks, root_name};
 use super::statement::statement_text;
@@ -21,24 +22,37 @@ const WAITING_MIN: f64 = 0.2;
 /// Unless it has been in its state for this long.
 const LONG_US: f64 = 1e6;
 
-/// What loads the server, and who blocks it.
+/// What loads the server, who blocks it, and what of this could not be seen.
 pub fn headline(activity: &Activity) -> String {
+    let mut text = headline_of_seen(activity);
+    for check in unseen_sessions(activity) {
+        let limitation = check.limitation.as_deref().unwrap_or_default();
+        text.push_str(&format!(" {limitation}."));
+    }
+    text
+}
+
+/// What loads the server, and who blocks it, as far as it could be seen.
+pub fn headline_of_seen(activity: &Activity) -> String {
     let active = activity.active_sessions();
     let idle = activity.idle_in_transaction();
+    let sees_all = unseen_sessions(activity).is_empty();
     let mut sentences = Vec::new();
     if active < LOAD_MIN {
         let seconds = activity.window_us / 1e6;
         let seconds = number::decimals(seconds, 1);
+        let of_whom = if sees_all { "" } else { " that can be seen" };
         sentences.push(format!(
-            "No session was active at {} in {seconds}\u{a0}s.",
+            "No session{of_whom} was active at {} in {seconds}\u{a0}s.",
             number::count(activity.sweeps, "reading")
         ));
     } else {
         let processors = activity.processors.map_or_else(String::new, |count| {
             format!(", on {}", number::count(count.into(), "processor"))
         });
+        let bound = if sees_all { "" } else { "At least " };
         sentences.push(format!(
-            "{} active sessions on average{processors}.",
+            "{bound}{} active sessions on average{processors}.",
             load(active)
         ));
         sentences.extend(largest(activity, active));
@@ -50,6 +64,15 @@ pub fn headline(activity: &Activity) -> String {
             "{} more were idle in a transaction on average.",
             load(idle)
         ));
+    }
+    // Where nothing is active, nothing is blocked.
+    if let Some(check) = unknown_blocking(activity).filter(|_| active >= LOAD_MIN || !sees_all) {
+        let was = if check.value == Activity::AT_TIMES {
+            "was not known at times"
+        } else {
+            "is not known"
+        };
+        sentences.push(format!("Who blocks whom {was}."));
     }
     sentences.join(" ")
 }

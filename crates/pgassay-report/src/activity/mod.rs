@@ -1,5 +1,6 @@
 //! What the reports and `pgassay top` say of a live server's activity, in the same words.
 
+mod blind_spots;
 mod figures;
 mod headline;
 mod relations;
@@ -8,8 +9,9 @@ mod statement;
 mod stretches;
 mod wait_class;
 
+pub use blind_spots::{blind_spot, blind_spots, unknown_blocking, unknown_tables, unseen_sessions};
 pub use figures::{age, load, share, size};
-pub use headline::headline;
+pub use headline::{headline, headline_of_seen};
 pub use relations::{busy_tables, dead_share, index_remarks, server_lines, table_writes};
 pub use sentences::{
     blocked_waits, blocks, cost, relation_name, root_describes, root_name, wait_name,

@@ -1,6 +1,7 @@
 //! A live server in its DBA's terms, on the terminal and as a page.
 
 use insta::assert_snapshot;
+use pgassay_model::check::Check;
 use pgassay_record::activity::Activity;
 use pgassay_record::observation::Observation;
 use pgassay_report::activity::headline;
@@ -82,6 +83,53 @@ fn the_headline_of_an_idle_server_says_so() {
         "No session was active at 200 readings in 10.0 s."
     );
     assert!(headline(&Activity::default()).starts_with("No session was active"));
+}
+
+/// Regression: with 500 active sessions of other users, nothing seemed to happen.
+#[test]
+fn the_headline_tells_sessions_that_cannot_be_seen_from_idle_ones() {
+    let missing = |name: &str, value: &str, limitation: &str| Check {
+        name: name.to_owned(),
+        value: value.to_owned(),
+        limitation: Some(limitation.to_owned()),
+        fix: None,
+    };
+    let hidden = missing(
+        Activity::HIDDEN_SESSIONS,
+        "limited",
+        "500 sessions belong to other users, and the server does not show what they do",
+    );
+    let lost = missing(
+        Activity::CATALOG_CONNECTION,
+        "lost",
+        "the connection was lost",
+    );
+    let refused = missing(
+        Activity::BLOCKING,
+        Activity::AT_TIMES,
+        "blocking sessions: no",
+    );
+    let mut quiet = idle();
+    quiet.unavailable = vec![lost.clone(), hidden.clone()];
+    assert_eq!(
+        plain(&headline(&quiet)),
+        "No session that can be seen was active at 200 readings in 10.0 s. Who blocks whom is not \
+         known. 500 sessions belong to other users, and the server does not show what they do."
+    );
+    let text = observation_text(&observation(quiet), &at(80));
+    assert!(plain(&text).contains("that can be seen"), "{text}");
+    let mut busy = outage();
+    busy.unavailable = vec![hidden, refused];
+    let text = plain(&headline(&busy));
+    assert!(text.starts_with("At least 6.95 active sessions"), "{text}");
+    assert!(
+        text.contains("Who blocks whom was not known at times."),
+        "{text}"
+    );
+    // Where nobody is active, nobody is blocked.
+    let mut alone = idle();
+    alone.unavailable = vec![lost];
+    assert_eq!(headline(&alone), headline(&idle()));
 }
 
 #[test]

@@ -6,7 +6,9 @@ use crate::PROGRAM;
 use crate::profiling::{Load, observed, run};
 use pgassay_account::ledger::Part;
 use pgassay_server::ServerConfig;
-use pgassay_test_support::{Finished, Scratch, collapse_whitespace, os::is_root, servers, skip};
+use pgassay_test_support::{
+    Finished, Scratch, collapse_whitespace, os::is_root, servers, skip, wait_until,
+};
 
 /// Runs `pgassay profile` in a separate PID namespace, where the server's processes are as invisible
 /// as those of another machine.
@@ -140,4 +142,81 @@ fn check_profile_by_activity(server: &pgassay_server::Server, version: &str) {
     );
     let page = std::fs::read_to_string(page).expect("the file was written");
     assert!(page.contains("T0: all time by samples"), "{page}");
+}
+
+/// Regression: the transaction of all samples lasted longer than the server permits, and everything that had been
+/// sampled was lost.
+#[test]
+fn limits_on_transactions_do_not_end_the_profile_of_a_remote_server() {
+    if !is_root() {
+        skip("a remote server", "a PID namespace requires root");
+        return;
+    }
+    for version in ["9.6", "17", "18"] {
+        let mut config = servers::config();
+        let idle = "idle_in_transaction_session_timeout";
+        config.settings.insert(idle.to_owned(), "20ms".to_owned());
+        if version != "9.6" {
+            let limit = ("transaction_timeout".to_owned(), "1s".to_owned());
+            config.settings.extend([limit]);
+        }
+        let Some(server) = servers::start_with(version, &config) else {
+            continue;
+        };
+        let scratch = Scratch::new(PROGRAM);
+        let arguments = ["--duration", "3s", "--json"];
+        let seen = observed(&run_in_pid_namespace(
+            &scratch,
+            &server.conninfo(),
+            &arguments,
+        ));
+        assert!(seen.window_us >= 3e6, "{version}: {}", seen.window_us);
+        assert!(seen.transactions.is_some(), "{version}");
+        let cut_off = seen.limitations.iter();
+        let cut_off: Vec<_> = cut_off.filter(|it| it.value == "incomplete").collect();
+        assert!(cut_off.is_empty(), "{version}: {cut_off:?}");
+        server.stop().expect("the server stops");
+    }
+}
+
+/// Regression: all samples were discarded, and the exit status was 1.
+#[test]
+fn samples_of_a_remote_server_remain_if_their_connection_is_terminated() {
+    if !is_root() {
+        skip("a remote server", "a PID namespace requires root");
+        return;
+    }
+    for version in ["9.6", "18"] {
+        let Some(server) = servers::start(version) else {
+            continue;
+        };
+        let mut admin = server.connect().expect("a connection");
+        let scratch = Scratch::new(PROGRAM);
+        let dsn = server.conninfo();
+        let arguments = ["--duration", "4s", "--json"];
+        let finished = thread::scope(|scope| {
+            let profiling = scope.spawn(|| run_in_pid_namespace(&scratch, &dsn, &arguments));
+            let sampler = "from pg_stat_activity where application_name = 'pgassay' \
+                           and query like '%pg_stat_clear_snapshot%' and pid <> pg_backend_pid()";
+            wait_until("it samples for half a second", || {
+                let seen = format!("select 1 {sampler} and now() - xact_start > '500ms'");
+                admin.value(&seen).expect("the query succeeds").is_some()
+            });
+            let terminate = format!("select pg_terminate_backend(pid) {sampler}");
+            admin.query(&terminate).expect("the query succeeds");
+            profiling.join().expect("no panic")
+        });
+        let seen = observed(&finished);
+        let waits = seen.waits.as_ref().expect("waits");
+        assert!(
+            waits.samples() > 0 && seen.transactions.is_none(),
+            "{version}: {seen:?}"
+        );
+        let sampled = seen.limitations.iter();
+        let sampled = sampled.filter(|it| it.name == "pg_stat_activity").count();
+        assert_eq!(sampled, 1, "{version}: {:?}", seen.limitations);
+        let activity = seen.activity.as_ref().expect("the watch went on");
+        assert!(activity.window_us > seen.window_us, "{version}");
+        server.stop().expect("the server stops");
+    }
 }

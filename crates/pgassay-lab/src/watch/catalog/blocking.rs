@@ -9,7 +9,7 @@ use pgassay_record::activity::{
 
 use super::lock_mode::strength;
 use super::lock_tree::{LockOwner, LockTree, TreePlace, trees};
-use super::locks::{LockReading, LockSession};
+use super::locks::{BLOCKING_SUBJECT, LockReading, LockSession};
 use super::reader::CatalogReader;
 use super::session_texts::SessionTexts;
 
@@ -48,14 +48,16 @@ impl BlockingWatch {
     }
 
     /// Reads who blocks these sessions. Returns how many wait, and a description of the largest tree.
+    /// `None` if that could not be read: then nothing is known to have ended, and all stays as it was.
     pub fn read(
         &mut self,
         reader: &mut CatalogReader,
         at_us: f64,
         lock_waiters: &[u32],
-    ) -> (usize, String) {
+    ) -> Option<(usize, String)> {
         let reading = if lock_waiters.is_empty() {
-            None
+            reader.settle(BLOCKING_SUBJECT);
+            LockReading::default()
         } else {
             reader.begin();
             let reading = LockReading::of_waiters(reader, lock_waiters);
@@ -63,12 +65,7 @@ impl BlockingWatch {
                 self.texts.read(reader, &reading.sessions);
             }
             reader.end();
-            reading
-        };
-        let Some(reading) = reading else {
-            self.end_all_but(&BTreeSet::new());
-            self.waits_since.clear();
-            return (0, String::new());
+            reading?
         };
         self.note_waits(&reading, at_us);
         let waited = |owner| self.waited_us(&reading, owner, at_us);
@@ -87,7 +84,7 @@ impl BlockingWatch {
             .values()
             .max_by_key(|open| open.episode.blocked.len());
         let behind = largest.map_or_else(String::new, |open| describe(&open.episode.root));
-        (reading.graph.len(), behind)
+        Some((reading.graph.len(), behind))
     }
 
     /// All episodes, longest total wait first.
@@ -108,7 +105,7 @@ impl BlockingWatch {
         let sql = "select pid from pg_stat_activity where state like 'idle in transaction%' \
                    and pid <> pg_backend_pid() and clock_timestamp() - state_change > '1 s' \
                    union all (select 0 from pg_prepared_xacts limit 1)";
-        let idle = reader.rows("sessions", sql).unwrap_or_default();
+        let idle = reader.rows(BLOCKING_SUBJECT, sql).unwrap_or_default();
         let pids: BTreeSet<u32> = idle.iter().map(|row| row.number(0) as u32).collect();
         if pids.is_empty() {
             return Vec::new();

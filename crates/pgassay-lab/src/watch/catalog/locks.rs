@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pgassay_record::activity::{ActivityWait, RelationName};
+use pgassay_record::activity::{Activity, ActivityWait, RelationName};
 
 use super::lock_mode::{LOCK_MODES, conflicts, strength};
 use super::lock_tree::{LockOwner, WaitGraph};
@@ -20,6 +20,9 @@ const ASKED_MAX: usize = 100;
 const ROUNDS_MAX: u32 = 4;
 /// Locks on relations read per session: those that others wait for, then the strongest.
 const HOLDS_MAX: usize = 20;
+
+/// The subject of all queries about who blocks whom: a reading without one of them is none.
+pub(super) const BLOCKING_SUBJECT: &str = Activity::BLOCKING;
 
 /// A lock in `pg_locks`.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,11 +105,12 @@ impl LockSession {
 }
 
 impl LockReading {
-    /// Reads who blocks these sessions. `None` if that could not be read, or they are no longer blocked.
+    /// Reads who blocks these sessions: nobody, if they are no longer blocked. `None` if that could not
+    /// be read.
     pub fn of_waiters(reader: &mut CatalogReader, waiters: &[u32]) -> Option<Self> {
         let blockers = blockers(reader, waiters)?;
         if blockers.is_empty() {
-            return None;
+            return Some(Self::default());
         }
         let pids: BTreeSet<u32> = waiters
             .iter()
@@ -130,7 +134,7 @@ impl LockReading {
             ..Self::default()
         };
         let mut locks: BTreeMap<OwnerKey, Vec<SeenLock>> = BTreeMap::new();
-        for row in reader.rows("locks", &locks_sql(reader, pids))? {
+        for row in reader.rows(BLOCKING_SUBJECT, &locks_sql(reader, pids))? {
             let (owner, lock) = parse_lock(&row);
             locks.entry(owner).or_default().push(lock);
         }
@@ -302,7 +306,7 @@ fn blockers(reader: &mut CatalogReader, waiters: &[u32]) -> Option<BTreeMap<u32,
     let waiting: BTreeSet<u32> = waiters.iter().copied().collect();
     let mut next: Vec<u32> = waiters.iter().copied().take(ASKED_MAX).collect();
     if reader.is_standby {
-        for row in reader.rows("blocking sessions", IN_THE_WAY_OF_RECOVERY)? {
+        for row in reader.rows(BLOCKING_SUBJECT, IN_THE_WAY_OF_RECOVERY)? {
             let (startup, by) = (row.number(0) as u32, row.number(1) as u32);
             found.entry(startup).or_default().insert(by);
         }
@@ -315,7 +319,7 @@ fn blockers(reader: &mut CatalogReader, waiters: &[u32]) -> Option<BTreeMap<u32,
              where w.pid <> pg_backend_pid()",
             array(next.iter().copied())
         );
-        for row in reader.rows("blocking sessions", &sql)? {
+        for row in reader.rows(BLOCKING_SUBJECT, &sql)? {
             let by: Vec<u32> = serde_json::from_str(row.get(1).unwrap_or("[]")).unwrap_or_default();
             if !by.is_empty() {
                 found.insert(row.number(0) as u32, by.into_iter().collect());
@@ -437,7 +441,7 @@ fn sessions(
          from pg_stat_activity a where a.pid = any ('{}'::int[])",
         array(pids.iter().copied())
     );
-    let rows = reader.rows("sessions", &sql)?;
+    let rows = reader.rows(BLOCKING_SUBJECT, &sql)?;
     let session = |row: &CatalogRow| LockSession {
         database: row.text(1),
         user: row.text(2),
@@ -460,7 +464,7 @@ fn prepared(reader: &mut CatalogReader) -> Option<BTreeMap<u32, PreparedTransact
     let sql = "select transaction, gid, quote_literal(gid), \
                extract(epoch from clock_timestamp() - prepared) * 1e6, owner, database \
                from pg_prepared_xacts";
-    let rows = reader.rows("prepared transactions", sql)?;
+    let rows = reader.rows(BLOCKING_SUBJECT, sql)?;
     let transaction = |row: &CatalogRow| PreparedTransaction {
         gid: row.text(1),
         gid_literal: row.text(2).trim_start().to_owned(),

@@ -23,6 +23,7 @@ mod locks;
 mod marks;
 mod reader;
 mod reading;
+mod reconnecting;
 mod redundancy;
 mod row;
 mod session_texts;
@@ -85,7 +86,7 @@ pub struct CatalogWatch {
 /// What a watch found.
 #[derive(Debug)]
 pub struct CatalogResult {
-    /// Tables, indexes and the server's state; `None` if the connection was lost.
+    /// Tables, indexes and the server's state; `None` if the connection is lost.
     pub catalog: Option<CatalogActivity>,
     /// Who blocked whom, longest total wait first.
     pub blocking: Vec<BlockingEpisode>,
@@ -101,7 +102,7 @@ pub struct CatalogResult {
     pub transactions: TransactionRates,
     /// What could not be read, why, and what grants it.
     pub unavailable: Vec<Check>,
-    /// The PID of the backend that served the first reading; behind a pooler others can follow.
+    /// The PID of the backend that served the connection's first reading; behind a pooler others can follow.
     pub own_pid: u32,
     /// Statements sent to the server.
     pub statements_sent: u64,
@@ -146,8 +147,10 @@ impl CatalogWatch {
         self.last_tick = (at_us, Instant::now());
         if at_us >= self.next_locks_us {
             let began = Instant::now();
-            let (waiters, behind) = self.blocking.read(&mut self.reader, at_us, lock_waiters);
-            self.marks.add_waiters(at_us, waiters, behind);
+            let read = self.blocking.read(&mut self.reader, at_us, lock_waiters);
+            if let Some((waiters, behind)) = read {
+                self.marks.add_waiters(at_us, waiters, behind);
+            }
             self.next_locks_us = at_us + pause_us(began, LOCKS_PAUSE);
         }
         if at_us >= self.next_marks_us {
@@ -185,9 +188,28 @@ impl CatalogWatch {
         self.blocking.episodes()
     }
 
-    /// The PID of the backend that served the first reading.
+    /// The PID of the backend that served the connection's first reading.
     pub fn own_pid(&self) -> u32 {
         self.reader.own_pid
+    }
+
+    /// Opens the connection again with `connect`, if it was lost and a pause is over, which doubles from one
+    /// second to a minute while the server refuses. Returns whether it did.
+    pub fn reconnect(
+        &mut self,
+        connect: &mut dyn FnMut() -> Result<Exchange<TimedStream>>,
+    ) -> bool {
+        self.reader.reconnect(connect)
+    }
+
+    /// What cannot be read now, why, and what grants it.
+    pub fn unavailable(&self) -> Vec<Check> {
+        self.reader.present_refusals()
+    }
+
+    /// The statement that grants the right to see other sessions.
+    pub fn grant(&self) -> String {
+        self.reader.grant()
     }
 
     /// The server's state now, with what was counted since the last call, or since the first reading.
@@ -199,8 +221,11 @@ impl CatalogWatch {
         let then = self.refreshed.as_ref().unwrap_or(&self.first);
         let catalog = now.activity_since(then, reader, self.keeps_text);
         reader.end();
+        if !reader.is_connected() {
+            return None;
+        }
         self.refreshed = Some(now);
-        reader.is_connected().then_some(catalog)
+        Some(catalog)
     }
 
     /// Takes the last reading.

@@ -6,32 +6,54 @@
 //! it, each query runs in a savepoint, so that one that is refused does not end the reading.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pgassay_model::check::Check;
+use pgassay_record::activity::Activity;
 use pgassay_server::TimedStream;
 use pgassay_wire::{Exchange, ExchangeError, ServerMessage};
 
+use super::reconnecting::ReconnectPause;
 use super::row::CatalogRow;
 
 /// Limit on an answer on this side: a server that hangs must not hang its observer. The server's own
 /// limit for a query is 2 s.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// The subject of refusals that are about the connection.
+const CONNECTION: &str = "connection";
 /// The oldest supported version.
 const VERSION_MIN: u32 = 90_600;
 
+/// What server, database and role this is; and when the server started, in microseconds since 1970.
+const SERVER: &str = "select current_setting('server_version_num'), pg_backend_pid(), d.datname, d.oid, \
+     pg_is_in_recovery(), current_user, extract(epoch from pg_postmaster_start_time()) * 1e6 \
+     from pg_catalog.pg_database d where d.datname = current_database()";
+
+/// What could not be read, by subject.
+type Refusals = BTreeMap<&'static str, Refusal>;
+
 /// What of a subject could not be read, and the server's message.
-type Refusals = BTreeMap<&'static str, Check>;
+#[derive(Debug)]
+struct Refusal {
+    check: Check,
+    /// It can be read again.
+    is_over: bool,
+}
 
 /// A connection that only reads.
 pub(super) struct CatalogReader {
-    /// `None` once the connection is lost.
+    /// `None` while the connection is lost.
     exchange: Option<Exchange<TimedStream>>,
+    pause: ReconnectPause,
+    /// For how long the connection was lost, until it was opened again.
+    lost: Duration,
     /// `server_version_num`.
     pub version: u32,
-    /// The PID of the backend that served the first reading.
+    /// The PID of the backend that served the connection's first reading.
     pub own_pid: u32,
+    /// When the server started, as it says.
+    started: String,
     /// The connection's database.
     pub database: String,
     /// Its OID.
@@ -55,8 +77,11 @@ impl CatalogReader {
         exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
         let mut reader = Self {
             exchange: Some(exchange),
+            pause: ReconnectPause::new(Instant::now()),
+            lost: Duration::ZERO,
             version: 0,
             own_pid: 0,
+            started: String::new(),
             database: String::new(),
             database_oid: 0,
             is_standby: false,
@@ -66,20 +91,7 @@ impl CatalogReader {
             transactions: 0,
             refusals: Refusals::new(),
         };
-        let sql = "select current_setting('server_version_num'), pg_backend_pid(), d.datname, d.oid, \
-                   pg_is_in_recovery(), current_user \
-                   from pg_catalog.pg_database d where d.datname = current_database()";
-        reader.begin();
-        let rows = reader.rows("server", sql);
-        reader.end();
-        let row = rows.and_then(|rows| rows.into_iter().next());
-        let Some(row) = row else {
-            let why = reader.refusals.remove("server");
-            bail!(
-                "cannot read the server's catalog: {}",
-                why.and_then(|check| check.limitation).unwrap_or_default()
-            );
-        };
+        let row = reader.server_row()?;
         reader.version = row
             .count(0)
             .try_into()
@@ -92,8 +104,68 @@ impl CatalogReader {
         reader.database_oid = row.number(3) as u32;
         reader.is_standby = row.is_true(4);
         reader.user = row.text(5);
+        reader.started = row.text(6);
         reader.check_privileges();
         Ok(reader)
+    }
+
+    /// The answer to [`SERVER`].
+    fn server_row(&mut self) -> Result<CatalogRow> {
+        self.begin();
+        let rows = self.rows("server", SERVER);
+        self.end();
+        if let Some(row) = rows.and_then(|rows| rows.into_iter().next()) {
+            return Ok(row);
+        }
+        let why = self.refusals.remove("server");
+        bail!(
+            "cannot read the server's catalog: {}",
+            why.and_then(|it| it.check.limitation).unwrap_or_default()
+        )
+    }
+
+    /// Opens the connection again with `connect`, if it is lost and its pause is over. Returns whether it did.
+    pub fn reconnect(
+        &mut self,
+        connect: &mut dyn FnMut() -> Result<Exchange<TimedStream>>,
+    ) -> bool {
+        if !self.pause.is_due(Instant::now()) {
+            return false;
+        }
+        if let Err(error) = self.open_again(connect) {
+            tracing::debug!("cannot read the server's views again: {error:#}");
+            self.exchange = None;
+            self.pause.refuse(Instant::now());
+            return false;
+        }
+        self.lost += self.pause.connect(Instant::now());
+        let lost_s = self.lost.as_secs_f64();
+        if let Some(refusal) = self.refusals.get_mut(CONNECTION) {
+            refusal.is_over = true;
+            refusal.check.limitation = Some(format!(
+                "the connection that reads the server's views was lost for {lost_s:.0} s, so blocking \
+                 sessions and statistics of that time can be missing"
+            ));
+        }
+        true
+    }
+
+    /// # Errors
+    /// The server refuses, or it is another one: with several hosts in the connection string, and after a
+    /// restart. Its counters cannot be compared with those of the first reading.
+    fn open_again(
+        &mut self,
+        connect: &mut dyn FnMut() -> Result<Exchange<TimedStream>>,
+    ) -> Result<()> {
+        let exchange = connect()?;
+        exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
+        self.exchange = Some(exchange);
+        let row = self.server_row()?;
+        if (row.number(3) as u32, row.text(6)) != (self.database_oid, self.started.clone()) {
+            bail!("it is another server, or it has been restarted");
+        }
+        self.own_pid = row.number(1) as u32;
+        Ok(())
     }
 
     /// The connection still works.
@@ -109,7 +181,7 @@ impl CatalogReader {
             "select rolsuper from pg_roles where rolname = current_user"
         };
         self.begin();
-        let rows = self.rows("privileges", sql).unwrap_or_default();
+        let rows = self.rows(Activity::PRIVILEGES, sql).unwrap_or_default();
         self.end();
         if rows.first().is_some_and(|row| row.is_true(0)) {
             return;
@@ -119,7 +191,12 @@ impl CatalogReader {
             self.user
         );
         let grant = self.grant();
-        self.note("privileges", "insufficient", limitation, Some(grant));
+        self.note(
+            Activity::PRIVILEGES,
+            "insufficient",
+            limitation,
+            Some(grant),
+        );
     }
 
     /// Begins a reading.
@@ -134,12 +211,14 @@ impl CatalogReader {
              set local idle_in_transaction_session_timeout = '10s'; \
              set local client_encoding = '{}'; \
              set local application_name = 'pgassay'; \
-             set local max_parallel_workers_per_gather = 0{}{}{}",
+             set local max_parallel_workers_per_gather = 0{}{}{}{}",
             self.encoding,
             // 11: just-in-time compilation, on by default from 12.
             since(110_000, "; set local jit = off"),
             // 15: statistics in shared memory; `snapshot` would copy those of all relations.
             since(150_000, "; set local stats_fetch_consistency = cache"),
+            // 17: the server's limit would end the connection, not only a query.
+            since(170_000, "; set local transaction_timeout = '1min'"),
             // Otherwise our own transactions are counted up to ten seconds late, and look like others'.
             since(150_000, "; select pg_stat_force_next_flush()"),
         );
@@ -156,7 +235,10 @@ impl CatalogReader {
     /// [`Self::refusals`] explains under this subject.
     pub fn rows(&mut self, subject: &'static str, sql: &str) -> Option<Vec<CatalogRow>> {
         match self.attempt(sql) {
-            Ok(rows) => Some(rows),
+            Ok(rows) => {
+                self.settle(subject);
+                Some(rows)
+            }
             // 22021, 22P05: pg_stat_activity shows texts of other databases in their encodings.
             Err(Some(error)) if is_of_encoding(&error) && self.encoding == "UTF8" => {
                 self.encoding = "SQL_ASCII";
@@ -178,17 +260,42 @@ impl CatalogReader {
         limitation: String,
         fix: Option<String>,
     ) {
-        self.refusals.entry(subject).or_insert(Check {
-            name: subject.to_owned(),
-            value: value.to_owned(),
-            limitation: Some(limitation),
-            fix,
+        self.refusals.entry(subject).or_insert(Refusal {
+            check: Check {
+                name: subject.to_owned(),
+                value: value.to_owned(),
+                limitation: Some(limitation),
+                fix,
+            },
+            is_over: false,
         });
     }
 
-    /// What could not be read, and why.
+    /// Notes that a subject is known, although it could not be read before.
+    pub fn settle(&mut self, subject: &'static str) {
+        let refusal = self.refusals.get_mut(subject);
+        if let Some(refusal) = refusal.filter(|it| it.check.value == Activity::NOT_READ) {
+            refusal.is_over = true;
+        }
+    }
+
+    /// What could not be read at any time, and why.
     pub fn refusals(&self) -> Vec<Check> {
-        self.refusals.values().cloned().collect()
+        let check = |it: &Refusal| Check {
+            value: if it.is_over {
+                Activity::AT_TIMES.to_owned()
+            } else {
+                it.check.value.clone()
+            },
+            ..it.check.clone()
+        };
+        self.refusals.values().map(check).collect()
+    }
+
+    /// What cannot be read now.
+    pub fn present_refusals(&self) -> Vec<Check> {
+        let present = self.refusals.values().filter(|it| !it.is_over);
+        present.map(|it| it.check.clone()).collect()
     }
 
     /// The statement that grants the right to see other sessions and statistics.
@@ -239,15 +346,23 @@ impl CatalogReader {
 
     fn lose(&mut self, error: &ExchangeError) {
         self.exchange = None;
-        self.refusals.entry("connection").or_insert(Check {
-            name: "catalog connection".to_owned(),
+        self.pause.lose(Instant::now());
+        let check = Check {
+            name: Activity::CATALOG_CONNECTION.to_owned(),
             value: "lost".to_owned(),
             limitation: Some(format!(
                 "the connection that reads the server's views was lost, so blocking sessions and \
                  statistics are missing from then on: {error}"
             )),
             fix: None,
-        });
+        };
+        self.refusals.insert(
+            CONNECTION,
+            Refusal {
+                check,
+                is_over: false,
+            },
+        );
     }
 
     fn refuse<T>(&mut self, subject: &'static str, error: Option<Box<ServerMessage>>) -> Option<T> {
@@ -271,12 +386,17 @@ impl CatalogReader {
             "55P03" => "a lock on a system catalog is held by another session".to_owned(),
             _ => error.message.clone(),
         };
-        self.refusals.entry(subject).or_insert(Check {
+        let check = Check {
             name: subject.to_owned(),
-            value: "not read".to_owned(),
+            value: Activity::NOT_READ.to_owned(),
             limitation: Some(format!("{subject}: {why}")),
             fix,
-        });
+        };
+        let refusal = Refusal {
+            check,
+            is_over: false,
+        };
+        self.refusals.entry(subject).or_insert(refusal).is_over = false;
         None
     }
 }

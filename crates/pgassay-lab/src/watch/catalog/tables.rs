@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pgassay_record::activity::TableActivity;
+use pgassay_record::activity::{Activity, TableActivity};
 
 use super::counts::counted;
 use super::locks::FIRST_USER_OID;
@@ -65,7 +65,7 @@ impl TableReading {
             reads("c.reltoastrelid"),
             COUNTED_MAX + 1
         );
-        let rows = reader.rows("tables", &sql)?;
+        let rows = reader.rows(Activity::TABLES, &sql)?;
         let counters = |row: &CatalogRow| std::array::from_fn(|at| row.count(at + 1));
         let all = rows.iter().take(COUNTED_MAX);
         Some(Self {
@@ -93,7 +93,7 @@ impl TableReading {
                 "more than {COUNTED_MAX} tables of the database are in use: activity in the window \
                  is known for the {COUNTED_MAX} that were used most"
             );
-            reader.note("tables", "incomplete", limitation, None);
+            reader.note(Activity::TABLES, "incomplete", limitation, None);
         }
     }
 }
@@ -138,7 +138,7 @@ pub(super) fn chosen(
          (select oid from t where relpages > 0 order by relpages desc limit 50) union \
          (select oid from t where relpages > 0 order by age(relfrozenxid) desc limit 20)"
     );
-    let problems = reader.rows("tables", &sql).unwrap_or_default();
+    let problems = reader.rows(Activity::TABLES, &sql).unwrap_or_default();
     chosen.extend(problems.iter().map(|row| row.number(0) as u32));
     chosen
 }
@@ -167,7 +167,7 @@ pub(super) fn tables(
          where c.oid = any ('{}'::oid[])",
         array(chosen.iter().copied())
     );
-    let rows = reader.rows("tables", &sql).unwrap_or_default();
+    let rows = reader.rows(Activity::TABLES, &sql).unwrap_or_default();
     let database = &reader.database;
     let mut tables: Vec<TableActivity> = rows
         .iter()

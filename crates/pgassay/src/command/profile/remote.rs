@@ -1,7 +1,7 @@
 //! Profiles a server on another machine by sampling `pg_stat_activity`, the lowest access tier.
 //!
 //! All samples are taken in one transaction that is rolled back, so they do not add to the
-//! transaction count. Shares of samples stand for shares of time, because no totals are available.
+//! transaction count. If the server ends it, what was sampled until then remains. Shares of samples stand for shares of time, because no totals are available.
 //! The server answers only when it has a free CPU, so on a saturated machine the samples
 //! underestimate CPU work.
 
@@ -11,15 +11,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use pgassay_diagnosis::diagnose_observation;
+use pgassay_lab::connector::TimedStream;
 use pgassay_lab::local_server::number;
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::waits::{ACTIVITY_HZ, waits_of};
-use pgassay_lab::watch::LiveWatch;
+use pgassay_lab::watch::{LiveWatch, pause_after_query};
 use pgassay_lab::{Interrupt, major_of};
 use pgassay_model::check::Check;
 use pgassay_model::waits::{WaitSource, Waits};
-use pgassay_profile::{Access, ActivitySampler, WaitLog};
+use pgassay_profile::{Access, ActivitySampler, NamedWait, WaitLog};
 use pgassay_record::observation::{Observation, SCHEMA, Subject};
+use pgassay_wire::Exchange;
 
 use super::connection::{OWN_TRANSACTIONS, RemoteServer, transactions};
 use super::sessions::{SessionsToWatch, result_of};
@@ -45,24 +47,25 @@ pub fn observe(
     let (mut watch, no_sessions) = sessions.open(None);
     let own_pids = watch.as_ref().map(LiveWatch::own_pids).unwrap_or_default();
     let own = watch.as_ref().map_or(0, LiveWatch::own_transactions);
-    activity.exchange().run(BEGIN)?;
-    // Behind a pooler, the backend is known only within a transaction.
-    let own_pid = number(activity.exchange(), "select pg_backend_pid()")? as u32;
+    let own_pid = begin(activity.exchange(), major.as_deref())?;
     if let Some(watch) = &watch {
         watch.leave_out(own_pid);
     }
-    let until = Instant::now() + duration;
-    let (asked, incomplete) = thread::scope(|scope| {
-        let watching = watch.as_mut().map(|watch| {
-            thread::Builder::new().spawn_scoped(scope, || watch.run_until(until, interrupt))
-        });
-        let asked = sample_activity(&mut activity, &own_pids, duration, interrupt);
-        (asked, watching.and_then(result_of))
-    });
-    let asked = asked.with_context(no_activity)?;
-    activity.exchange().query("rollback")?;
-    let after = transactions(activity.exchange())?;
+    let sampler = (&mut activity, &own_pids);
+    let (asked, incomplete) = sample_and_watch(sampler, watch.as_mut(), duration, interrupt);
+    let after = match asked.failed {
+        Some(error) => Err(error),
+        None => end(&mut activity),
+    };
+    if asked.log.sweeps == 0
+        && let Err(error) = after
+    {
+        return Err(error.context(no_activity()));
+    }
     let own = watch.as_ref().map_or(0, LiveWatch::own_transactions) - own;
+    let cut_off = |error| cut_off(error, asked.window);
+    let not_sampled = after.as_ref().err().map(cut_off);
+    let ended = |after: u64| after.saturating_sub(before + own + OWN_TRANSACTIONS);
     let waits = waits_of(WaitSource::PgStatActivity, asked.log, 0.0);
     let mut observation = Observation {
         schema: SCHEMA.to_owned(),
@@ -77,7 +80,7 @@ pub fn observe(
             backend_pid: None,
             major,
         },
-        transactions: Some(after.saturating_sub(before + own + OWN_TRANSACTIONS)),
+        transactions: after.ok().map(ended),
         backends: None,
         sessions: asked.sessions.len() as u32,
         backends_present_us: micros(asked.present),
@@ -88,46 +91,122 @@ pub fn observe(
         activity: watch.map(LiveWatch::finish),
         findings: Vec::new(),
     };
-    observation.limitations.extend(no_sessions);
-    observation.limitations.extend(incomplete);
+    let missing = [not_sampled, no_sessions, incomplete].into_iter();
+    observation.limitations.extend(missing.flatten());
     observation.findings = diagnose_observation(&observation);
     Ok(observation)
 }
 
-/// Begins the transaction of all samples.
-const BEGIN: &str = "begin transaction read only; set local statement_timeout = '10s'; \
-                     set local lock_timeout = '100ms'; set local application_name = 'pgassay'";
+/// Samples on one connection while the watch reads on others. Returns why the watch ended early.
+fn sample_and_watch(
+    (activity, own_pids): (&mut ActivitySampler<TimedStream>, &BTreeSet<u32>),
+    watch: Option<&mut LiveWatch>,
+    duration: Duration,
+    interrupt: &Interrupt,
+) -> (ActivityRecord, Option<Check>) {
+    let until = Instant::now() + duration;
+    thread::scope(|scope| {
+        let watching = watch.map(|watch| {
+            thread::Builder::new().spawn_scoped(scope, move || watch.run_until(until, interrupt))
+        });
+        let query = |log: &mut WaitLog<_>| Ok(log.query_all_sessions(activity, own_pids)?);
+        let asked = sample_activity(query, duration, interrupt);
+        (asked, watching.and_then(result_of))
+    })
+}
+
+/// How soon an interrupt is noticed.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
+
+/// Begins the transaction of all samples. The server may limit how long a transaction lasts, and how long it
+/// is idle; this one lasts as long as the profile, and its connection is gone with pgassay. Returns the PID of
+/// the backend: behind a pooler, it is known only within a transaction.
+fn begin(exchange: &mut Exchange<TimedStream>, major: Option<&str>) -> Result<u32> {
+    let major = major.and_then(|it| it.parse().ok()).unwrap_or(0);
+    let lasting = if major >= 17 {
+        "; set local transaction_timeout = 0"
+    } else {
+        ""
+    };
+    exchange.run(&format!(
+        "begin transaction read only; set local statement_timeout = '10s'; \
+         set local lock_timeout = '100ms'; set local application_name = 'pgassay'; \
+         set local idle_in_transaction_session_timeout = '5min'{lasting}"
+    ))?;
+    Ok(number(exchange, "select pg_backend_pid()")? as u32)
+}
+
+/// Ends it, and returns the transactions ended so far.
+fn end(activity: &mut ActivitySampler<TimedStream>) -> Result<u64> {
+    activity.exchange().query("rollback")?;
+    transactions(activity.exchange())
+}
+
+/// Samples that ended early: those that were taken remain.
+fn cut_off(error: &anyhow::Error, window: Duration) -> Check {
+    let seconds = window.as_secs_f64();
+    Check {
+        name: "pg_stat_activity".to_owned(),
+        value: "incomplete".to_owned(),
+        limitation: Some(format!(
+            "pg_stat_activity could be sampled only for {seconds:.1} s, and transactions were not \
+             counted: {error:#}"
+        )),
+        fix: None,
+    }
+}
 
 /// The samples collected.
 #[derive(Default)]
 struct ActivityRecord {
-    log: WaitLog<pgassay_profile::NamedWait>,
+    log: WaitLog<NamedWait>,
     sessions: BTreeSet<u32>,
     window: Duration,
     /// Total session time: each sample stands for the time since the previous one.
     present: Duration,
+    /// Why it ended early.
+    failed: Option<anyhow::Error>,
 }
 
-fn sample_activity<S: std::io::Read + std::io::Write>(
-    activity: &mut ActivitySampler<S>,
-    own_pids: &BTreeSet<u32>,
+/// Samples with `query`, which returns the PIDs that it saw, until the time is over, the user interrupts it,
+/// or a query fails. Queries use at most a tenth of one backend's time.
+fn sample_activity(
+    mut query: impl FnMut(&mut WaitLog<NamedWait>) -> Result<Vec<u32>>,
     duration: Duration,
     interrupt: &Interrupt,
-) -> Result<ActivityRecord> {
+) -> ActivityRecord {
     let mut asked = ActivityRecord::default();
     let begun = Instant::now();
+    let until = begun + duration;
     let mut looked = begun;
-    while looked - begun < duration && interrupt.check().is_ok() {
-        let next = looked + Duration::from_secs(1) / ACTIVITY_HZ;
-        thread::sleep(next.saturating_duration_since(Instant::now()));
-        let sessions = asked.log.query_all_sessions(activity, own_pids)?;
+    let every = Duration::from_secs(1) / ACTIVITY_HZ;
+    let mut next = begun + every;
+    while looked < until && interrupt.check().is_ok() {
+        sleep_until(next.min(until), interrupt);
+        let asked_at = Instant::now();
+        let sessions = match query(&mut asked.log) {
+            Ok(sessions) => sessions,
+            Err(error) => {
+                asked.failed = Some(error);
+                break;
+            }
+        };
         let now = Instant::now();
         asked.present += (now - looked) * sessions.len() as u32;
         asked.sessions.extend(sessions);
         looked = now;
+        next = now + every.max(pause_after_query(now - asked_at));
     }
     asked.window = looked - begun;
-    Ok(asked)
+    asked
+}
+
+/// Sleeps, unless the user interrupts it.
+fn sleep_until(until: Instant, interrupt: &Interrupt) {
+    let left = || until.saturating_duration_since(Instant::now());
+    while !left().is_zero() && !interrupt.is_requested() {
+        thread::sleep(left().min(CHECK_EVERY));
+    }
 }
 
 fn limits(place: &str, why: &str, waits: &Waits) -> Vec<Check> {
@@ -136,8 +215,8 @@ fn limits(place: &str, why: &str, waits: &Waits) -> Vec<Check> {
         value: "remote".to_owned(),
         limitation: Some(format!(
             "the server at {place} runs on another machine or in another container ({why}): pgassay \
-             can only sample pg_stat_activity, {ACTIVITY_HZ} times per second; there are no CPU totals \
-             and no stacks, and shares of samples stand for shares of time"
+             can only sample pg_stat_activity, at most {ACTIVITY_HZ} times per second; there are no \
+             CPU totals and no stacks, and shares of samples stand for shares of time"
         )),
         fix: Some("run pgassay on the server's host".to_owned()),
     }];
@@ -158,4 +237,49 @@ fn limits(place: &str, why: &str, waits: &Waits) -> Vec<Check> {
 
 fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: on a server with 5000 connections, where a query takes 50 ms, sampling used half a core.
+    #[test]
+    fn expensive_queries_use_at_most_a_tenth_of_a_backend() {
+        let mut queries = 0;
+        let query = |_: &mut WaitLog<NamedWait>| {
+            queries += 1;
+            thread::sleep(Duration::from_millis(30));
+            Ok(vec![1, 2])
+        };
+        let duration = Duration::from_millis(600);
+        let asked = sample_activity(query, duration, &Interrupt::default());
+        // One after 50 ms, and one after ten times 30 ms each; the last one at the end.
+        assert!(queries <= 3, "{queries}");
+        assert!(asked.window >= duration);
+        assert_eq!(asked.present, asked.window * 2);
+    }
+
+    /// Regression: a sampling connection that failed discarded all samples before.
+    #[test]
+    fn a_query_that_fails_keeps_the_samples_before_it() {
+        let mut queries = 0;
+        let query = |log: &mut WaitLog<NamedWait>| {
+            queries += 1;
+            if queries == 3 {
+                anyhow::bail!("terminating connection");
+            }
+            log.sweeps += 1;
+            Ok(vec![1])
+        };
+        let asked = sample_activity(query, Duration::from_mins(10), &Interrupt::default());
+        assert_eq!((asked.log.sweeps, queries), (2, 3));
+        assert!(!asked.window.is_zero() && asked.present == asked.window);
+        let check = cut_off(&asked.failed.unwrap(), asked.window);
+        let limitation = check.limitation.unwrap();
+        assert!(
+            limitation.contains("terminating connection"),
+            "{limitation}"
+        );
+    }
 }

@@ -2,7 +2,8 @@
 
 use pgassay_record::activity::Activity;
 use pgassay_report::activity::{
-    ClassLoads, WaitClass, age, cut, fit, headline, load, share, size, visible,
+    ClassLoads, WaitClass, age, blind_spot, blind_spots, cut, fit, headline_of_seen, load, share,
+    size, unknown_blocking, unknown_tables, unseen_sessions, visible,
 };
 use ratatui::Frame;
 use ratatui::style::{Color, Modifier, Style};
@@ -17,6 +18,8 @@ use super::{detail, wrapping};
 /// Screens lower than this have no room for the answer and the load by class.
 const HEIGHT_FOR_HEADER: usize = 12;
 const HEADLINE_LINES: usize = 3;
+/// What cannot be seen.
+const MISSING_LINES: usize = 4;
 const SPARKLINE_WIDTH: usize = 20;
 
 const HELP: &str = "\
@@ -121,15 +124,28 @@ fn header(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Li
     if height < HEIGHT_FOR_HEADER {
         return lines;
     }
-    let answer = wrapping::wrapped(&visible(&headline(activity)), width);
-    let cut_off = answer.len() > HEADLINE_LINES;
-    for (at, line) in answer.into_iter().take(HEADLINE_LINES).enumerate() {
-        let is_last = cut_off && at + 1 == HEADLINE_LINES;
-        let line = if is_last { format!("{line} …") } else { line };
-        lines.push(Line::from(cut(&line, width)));
-    }
+    let answer = limited(&[headline_of_seen(activity)], width, HEADLINE_LINES);
+    lines.extend(answer.into_iter().map(Line::from));
     lines.push(by_class(state, activity, width, paint));
+    let missing = blind_spots(activity).into_iter();
+    let missing: Vec<String> = missing.map(|it| format!("! {}", blind_spot(it))).collect();
+    let missing = limited(&missing, width, MISSING_LINES).into_iter();
+    let style = paint.of(Color::Yellow);
+    lines.extend(missing.map(|it| Line::styled(it, style)));
     lines
+}
+
+/// Texts in at most so many lines; the last one ends with … if there are more.
+fn limited(texts: &[String], width: usize, lines: usize) -> Vec<String> {
+    let wrapped = texts.iter();
+    let wrapped = wrapped.flat_map(|it| wrapping::wrapped(&visible(it), width));
+    let mut wrapped: Vec<String> = wrapped.collect();
+    let cut_off = wrapped.len() > lines;
+    wrapped.truncate(lines);
+    if let Some(last) = wrapped.last_mut().filter(|_| cut_off) {
+        last.push_str(" …");
+    }
+    wrapped.iter().map(|it| cut(it, width)).collect()
 }
 
 /// `C CPU 1.37  L lock 4.83  ▁▂▇█`.
@@ -213,7 +229,8 @@ fn list(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Line
     let mut lines = vec![Line::from(head)];
     let rows = state.rows();
     if rows.is_empty() {
-        lines.push(Line::from(cut(empty(state), width)));
+        let why = wrapping::wrapped(&visible(&empty(state)), width);
+        lines.extend(why.into_iter().map(Line::from));
         return lines;
     }
     let room = height.saturating_sub(1).max(1);
@@ -225,20 +242,37 @@ fn list(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Line
     lines
 }
 
-/// Why a list has no rows.
-fn empty(state: &TopState) -> &'static str {
+/// Why a list has no rows: because nothing happens, or because it cannot be seen.
+fn empty(state: &TopState) -> String {
     let Some(activity) = &state.shown else {
-        return "Reading …";
+        return "Reading …".to_owned();
     };
-    match state.view {
-        _ if !state.filter.is_empty() => "No row contains the filter; Esc clears it.",
-        TopView::Statements => "No session was active.",
-        TopView::Waiting => "No session waited.",
-        TopView::Blocking => "No session blocked another.",
-        TopView::Tables if activity.catalog.is_none() => {
-            "Tables are read at the end of this interval …"
-        }
-        TopView::Tables => "No table was read or written.",
+    if !state.filter.is_empty() {
+        return "No row contains the filter; Esc clears it.".to_owned();
+    }
+    let unseen = unseen_sessions(activity);
+    let is_unseen = !unseen.is_empty();
+    let (known, missing) = match state.view {
+        TopView::Statements if is_unseen => ("No session that can be seen was active", unseen),
+        TopView::Waiting if is_unseen => ("No session that can be seen waited", unseen),
+        TopView::Statements => ("No session was active", unseen),
+        TopView::Waiting => ("No session waited", unseen),
+        TopView::Blocking => match unknown_blocking(activity) {
+            Some(check) => ("Who blocks whom is not known", vec![check]),
+            None if is_unseen => ("No session that can be seen blocked another", unseen),
+            None => ("No session blocked another", unseen),
+        },
+        TopView::Tables => match (unknown_tables(activity), &activity.catalog) {
+            (Some(check), _) => ("Tables cannot be read", vec![check]),
+            (None, None) => return "Tables are read at the end of this interval …".to_owned(),
+            (None, Some(_)) => ("No table was read or written", Vec::new()),
+        },
+    };
+    let missing: Vec<String> = missing.into_iter().map(blind_spot).collect();
+    if missing.is_empty() {
+        format!("{known}.")
+    } else {
+        format!("{known}: {}", missing.join("; "))
     }
 }
 

@@ -71,7 +71,6 @@ pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
     let mut waited = WaitsBefore::new();
     let feed = move |request: FeedRequest<'_>| {
         watch.run_until(Instant::now() + request.length, request.interrupt)?;
-        let mut activity = watch.take();
         // With many tables, reading them takes seconds of the server's time.
         let pause = TABLES_EVERY.max(tables_cost * TABLES_PAUSE);
         let is_old = |it: &(Instant, CatalogActivity)| it.0.elapsed() >= pause;
@@ -80,6 +79,8 @@ pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
             tables = watch.read_catalog().map(|it| (Instant::now(), it));
             tables_cost = began.elapsed();
         }
+        // Afterward, because it says what of the tables could not be read.
+        let mut activity = watch.take();
         let end_us = started.elapsed().as_secs_f64() * 1e6;
         let start_us = end_us - activity.window_us;
         let episodes = std::mem::take(&mut activity.blocking);

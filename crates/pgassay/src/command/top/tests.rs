@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use insta::assert_snapshot;
+use pgassay_model::check::Check;
 use pgassay_record::activity::{
     Activity, ActivitySession, ActivityStatement, ActivityWait, BlockedSession, BlockingEpisode,
     CatalogActivity, LoadCell, LockTarget, RelationName, RootBlocker, SessionHold, SessionStatus,
@@ -254,6 +255,91 @@ fn the_statement_that_ends_a_blocker_is_shown_with_its_tree() {
     assert!(shown.contains("SELECT pg_terminate_backend(4711); (pgassay does not run it)"));
 }
 
+fn missing(name: &str, value: &str, limitation: &str, fix: Option<&str>) -> Check {
+    Check {
+        name: name.to_owned(),
+        value: value.to_owned(),
+        limitation: Some(limitation.to_owned()),
+        fix: fix.map(str::to_owned),
+    }
+}
+
+/// What a watch says if it cannot see anything.
+fn blind() -> Activity {
+    let hidden = "500 sessions belong to other users, and the server does not show what they do";
+    let lost = "the connection that reads the server's views was lost";
+    Activity {
+        sweeps: 20,
+        window_us: 2e6,
+        waits: vec![ActivityWait::default()],
+        unavailable: vec![
+            missing(Activity::PRIVILEGES, "insufficient", "few rights", None),
+            missing(
+                Activity::HIDDEN_SESSIONS,
+                "limited",
+                hidden,
+                Some("grant pg_monitor to \"web\";"),
+            ),
+            missing(Activity::CATALOG_CONNECTION, "lost", lost, None),
+        ],
+        ..Activity::default()
+    }
+}
+
+/// Regression: a role without pg_monitor saw "No session was active" while 500 were, and a lost connection
+/// "No session blocked another." in a lock storm.
+#[test]
+fn what_cannot_be_seen_does_not_look_like_nothing_happens() {
+    for (keys, known) in [
+        (
+            "1",
+            "No session that can be seen was active: 500 sessions belong",
+        ),
+        (
+            "2",
+            "No session that can be seen waited: 500 sessions belong",
+        ),
+        ("3", "Who blocks whom is not known: the connection"),
+        ("t", "Tables cannot be read: the connection"),
+    ] {
+        let mut state = state();
+        press(&mut state, keys);
+        state.update(blind());
+        let shown = screen_of(&state, 80, 24);
+        let words: Vec<&str> = shown
+            .lines()
+            .flat_map(|it| it.trim_matches('"').split_whitespace())
+            .collect();
+        let words = words.join(" ").replace('\u{a0}', " ");
+        let header = "No session that can be seen was active at 20 readings in 2.0 s. \
+                      Who blocks whom is not known.";
+        let grant = "! 500 sessions belong to other users, and the server does not show what they \
+                     do; to fix it: grant pg_monitor to \"web\";";
+        for part in [header, grant, known, "! the connection that reads"] {
+            assert!(words.contains(part), "{part} in\n{shown}");
+        }
+        assert!(!words.contains("few rights"), "{shown}");
+    }
+    let mut state = state();
+    press(&mut state, "1");
+    state.update(blind());
+    assert_snapshot!("blind", screen_of(&state, 80, 24));
+}
+
+#[test]
+fn tables_that_are_too_many_to_list_are_not_unreadable() {
+    let mut state = state();
+    press(&mut state, "t");
+    let mut few = activity();
+    few.catalog = Some(CatalogActivity::default());
+    few.unavailable = vec![missing(Activity::TABLES, "incomplete", "many", None)];
+    state.update(few.clone());
+    assert!(screen_of(&state, 80, 24).contains("No table was read or written."));
+    few.unavailable[0].value = Activity::NOT_READ.to_owned();
+    state.update(few);
+    assert!(screen_of(&state, 80, 24).contains("Tables cannot be read: many"));
+}
+
 #[test]
 fn the_selection_stays_with_its_row() {
     let mut state = state();
@@ -360,6 +446,7 @@ fn names_cannot_send_commands_to_the_terminal() {
     evil.blocking[0].root.state = attack.to_owned();
     evil.blocking[0].ended_by = attack.to_owned();
     evil.catalog.as_mut().unwrap().tables[0].relation.name = attack.to_owned();
+    evil.unavailable = vec![missing(Activity::BLOCKING, attack, attack, Some(attack))];
     for keys in ["1", "2", "3", "t", "1\n", "3\n"] {
         let mut state = state();
         state.server.title = attack.to_owned();
