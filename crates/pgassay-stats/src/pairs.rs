@@ -51,6 +51,18 @@ impl Interval {
     pub fn contains(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
+
+    /// Whether both ends say something about a ratio: an interval from units that do not vary reaches from 0 to
+    /// infinity.
+    pub fn is_bounded(&self) -> bool {
+        self.low > 0.0 && self.high.is_finite()
+    }
+
+    /// The value in the interval that is nearest to `value`. The mean of the last analysis can lie outside the
+    /// intersection of all intervals so far.
+    pub fn clamped(&self, value: f64) -> f64 {
+        value.max(self.low).min(self.high)
+    }
 }
 
 /// B/A from at least two pairs.

@@ -52,22 +52,67 @@ impl RankCheck {
     }
 }
 
-/// The median of all Walsh averages of `values`; 0 without values.
+/// The median of all Walsh averages of `values`; 0 without values. Takes memory for the values only: there are half
+/// as many averages as the square of their number.
 pub fn hodges_lehmann(values: &[f64]) -> f64 {
-    let mut averages = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
-    for (index, left) in values.iter().enumerate() {
-        averages.extend(
-            values[index..]
-                .iter()
-                .map(|right| f64::midpoint(*left, *right)),
-        );
-    }
-    averages.sort_by(f64::total_cmp);
-    match averages.len() {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let averages = sorted.len() * (sorted.len() + 1) / 2;
+    match averages {
         0 => 0.0,
-        count if count % 2 == 1 => averages[count / 2],
-        count => f64::midpoint(averages[count / 2 - 1], averages[count / 2]),
+        count if count % 2 == 1 => nth_walsh_average(&sorted, count / 2),
+        count => f64::midpoint(
+            nth_walsh_average(&sorted, count / 2 - 1),
+            nth_walsh_average(&sorted, count / 2),
+        ),
     }
+}
+
+/// The Walsh average of `sorted` with this position, counted from 0: by bisection between the smallest and the largest
+/// number, of which there are at most 2^64.
+fn nth_walsh_average(sorted: &[f64], position: usize) -> f64 {
+    let (Some(first), Some(last)) = (sorted.first(), sorted.last()) else {
+        return 0.0;
+    };
+    let (mut low, mut high) = (place(*first), place(*last));
+    while low < high {
+        let middle = (low + high).div_euclid(2);
+        if walsh_averages_up_to(sorted, number(middle)) > position {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    number(low)
+}
+
+/// How many Walsh averages of `sorted` are at most `limit`.
+fn walsh_averages_up_to(sorted: &[f64], limit: f64) -> usize {
+    let mut end = sorted.len();
+    let mut count = 0;
+    for (index, left) in sorted.iter().enumerate() {
+        let is_above = |right: f64| f64::midpoint(*left, right).total_cmp(&limit).is_gt();
+        while end > index && is_above(sorted[end - 1]) {
+            end -= 1;
+        }
+        if end <= index {
+            break;
+        }
+        count += end - index;
+    }
+    count
+}
+
+/// The place of a number in the order of [`f64::total_cmp`], which shifts those below 0 likewise.
+fn place(number: f64) -> i128 {
+    let bits = number.to_bits().cast_signed();
+    i128::from(bits ^ ((bits >> 63).cast_unsigned() >> 1).cast_signed())
+}
+
+/// The number in a place.
+fn number(place: i128) -> f64 {
+    let bits = place as i64;
+    f64::from_bits((bits ^ ((bits >> 63).cast_unsigned() >> 1).cast_signed()).cast_unsigned())
 }
 
 /// Two-sided p-value of Wilcoxon's signed-rank test that `values` are symmetric about 0.
@@ -181,6 +226,34 @@ mod tests {
         close(hodges_lehmann(&[1.0, 2.0, 10.0]), 3.75);
         close(hodges_lehmann(&[4.0]), 4.0);
         close(hodges_lehmann(&[]), 0.0);
+    }
+
+    #[test]
+    fn the_median_is_that_of_all_averages() {
+        let mut stream = crate::random::SplitMix64::new(7);
+        for count in 1..60 {
+            let values: Vec<f64> = (0..count)
+                .map(|_| (stream.next_normal() * 4.0).round() / 8.0)
+                .collect();
+            let mut all = Vec::new();
+            for (index, left) in values.iter().enumerate() {
+                all.extend(
+                    values[index..]
+                        .iter()
+                        .map(|right| f64::midpoint(*left, *right)),
+                );
+            }
+            all.sort_by(f64::total_cmp);
+            let (low, high) = (all[(all.len() - 1) / 2], all[all.len() / 2]);
+            close(hodges_lehmann(&values), f64::midpoint(low, high));
+        }
+    }
+
+    /// Regression: 40 000 pairs took 6.5 GB, and the result of a long run was lost.
+    #[test]
+    fn the_median_of_many_pairs_takes_no_memory_for_their_averages() {
+        let values: Vec<f64> = (0..100_000).map(|it| f64::from(it) - 49_999.5).collect();
+        close(hodges_lehmann(&values), 0.0);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use pgassay_model::plan::{EarlierRatio, Plan, StoppingRule};
 use pgassay_model::trial::Trial;
 use pgassay_stats::Interval;
 use pgassay_stats::sequential::{
-    GateAnswer, GateProspect, GateRule, InterimAnalysis, Outlook, SequentialComparison,
+    GateAnswer, GateProspect, GateRule, Outlook, SequentialComparison,
 };
 
 use super::sequential::{ALPHA, RunningComparisons, UNIT_SD_USUAL, sequential_plan};
@@ -99,10 +99,16 @@ impl ComparisonGate {
         })
     }
 
+    /// Whether the intervals so far contradict each other, so that further units change nothing.
+    pub fn is_unstable(&self, running: &SequentialComparison) -> bool {
+        let is_analyzed = !running.analyses().is_empty();
+        is_analyzed && matches!(running.interval_at(self.alpha), Ok(None))
+    }
+
     /// What to expect of the rest of a comparison without an answer: of the side that is nearer.
     pub fn outlook(&self, running: &SequentialComparison) -> Option<Outlook> {
         let rules = self.rules.as_ref()?;
-        let both = [rules.regression, rules.pass].map(|rule| rule.outlook(running));
+        let both = [rules.regression, rules.pass].map(|rule| rule.outlook(running, self.alpha));
         both.into_iter()
             .flatten()
             .max_by(|a, b| a.chance.total_cmp(&b.chance))
@@ -157,13 +163,11 @@ pub fn earlier_ratios(plan: &Plan, trials: &[Trial]) -> Vec<EarlierRatio> {
         .all()
         .filter_map(|(condition, variant, running)| {
             let interval = running.interval_at(alpha).ok().flatten()?;
-            // Units that do not vary have an infinite interval.
-            let is_bounded = interval.low > 0.0 && interval.high.is_finite();
-            is_bounded.then_some(())?;
+            interval.is_bounded().then_some(())?;
             Some(EarlierRatio {
                 variant: plan.variants[variant].clone(),
                 condition: plan.conditions[condition].title(),
-                ratio: running.analyses().last().map(InterimAnalysis::ratio)?,
+                ratio: interval.clamped(running.analyses().last()?.ratio()),
                 low: interval.low,
                 high: interval.high,
             })

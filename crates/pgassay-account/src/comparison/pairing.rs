@@ -4,6 +4,8 @@
 //! `pgassay_stats::judge`: the probability of any false `faster` or `slower` in the whole study is at most
 //! 5%, and so is that of any false `equivalent`. Sequential ones are in `sequential_verdicts.rs`.
 
+use std::collections::BTreeSet;
+
 use pgassay_model::plan::Plan;
 use pgassay_stats as stats;
 use stats::power::DetectableFactors;
@@ -62,6 +64,14 @@ pub(super) fn compare_all(plan: &Plan, by_condition: &[Vec<Vec<TrialFigures>>]) 
 }
 
 impl PendingComparison<'_> {
+    /// Number of server starts of these blocks. A run that was continued has one more than its plan.
+    pub(super) fn server_starts(&self, blocks: &BTreeSet<u32>) -> u32 {
+        let figures = self.sides[0].iter();
+        let used = figures.filter(|it| blocks.contains(&it.block));
+        let starts: BTreeSet<u32> = used.map(|it| it.boot).collect();
+        starts.len() as u32
+    }
+
     pub(super) fn pairs(&self, metric: usize) -> MetricPairs {
         let mut found = MetricPairs {
             figures: Vec::new(),

@@ -38,7 +38,7 @@ pub(super) fn compare_precisely(
             let estimate = running.estimate(condition, variant);
             let basis = Basis {
                 units_needed: running.units_needed(condition, variant).map(|it| it as u32),
-                ..basis(plan, &used)
+                ..basis(plan, &draft, &used)
             };
             let verdict = verdict(estimate.as_ref());
             let of_metric = |metric: usize| of_metric(plan, &draft, metric);
@@ -48,8 +48,7 @@ pub(super) fn compare_precisely(
     Some(found)
 }
 
-fn basis(plan: &Plan, used: &BTreeSet<u32>) -> Basis {
-    let starts: BTreeSet<u32> = used.iter().map(|it| plan.server_start(*it)).collect();
+fn basis(plan: &Plan, draft: &PendingComparison<'_>, used: &BTreeSet<u32>) -> Basis {
     Basis {
         unit: if plan.restarts_servers() {
             UnitOfAnalysis::ServerStart
@@ -57,7 +56,7 @@ fn basis(plan: &Plan, used: &BTreeSet<u32>) -> Basis {
             UnitOfAnalysis::Pair
         },
         units: used.len() as u32 / blocks_per_unit(plan),
-        server_starts: starts.len() as u32,
+        server_starts: draft.server_starts(used),
         comparisons: compared(plan).len() as u32,
         units_max: None,
         first_stage_units: Some(first_stage(plan) as u32),

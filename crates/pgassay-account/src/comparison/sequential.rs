@@ -7,7 +7,7 @@
 //! Invariant: the same trials give the same verdicts, whether they are added while they run or all at once
 //! afterwards; so a stored run can be judged again. A unit whose trials are not complete is not used.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pgassay_model::plan::{Plan, StoppingRule};
 use pgassay_model::trial::Trial;
@@ -110,6 +110,27 @@ impl<'a> RunningComparisons<'a> {
         open.map(|index| self.compared[index].0).collect()
     }
 
+    /// About how many more units each open condition takes until the first of its open comparisons has a verdict, the
+    /// nearest first. `None` if that is unknown: before each was analyzed, and with a gate, which asks another
+    /// question.
+    pub fn units_to_verdict(&self) -> Option<Vec<(usize, usize)>> {
+        if !self.gates.is_empty() {
+            return None;
+        }
+        let mut rest: BTreeMap<usize, usize> = BTreeMap::new();
+        for index in (0..self.compared.len()).filter(|index| self.is_open(*index)) {
+            if self.matrix.comparisons()[index].analyses().is_empty() {
+                return None;
+            }
+            let units = self.matrix.units_to_verdict(index).unwrap_or(usize::MAX);
+            let of_condition = rest.entry(self.compared[index].0).or_insert(units);
+            *of_condition = units.min(*of_condition);
+        }
+        let mut rest: Vec<_> = rest.into_iter().collect();
+        rest.sort_by_key(|(condition, units)| (*units, *condition));
+        Some(rest)
+    }
+
     /// Whether there was an analysis of any comparison.
     pub fn is_analyzed(&self) -> bool {
         let mut all = self.matrix.comparisons().iter();
@@ -132,7 +153,8 @@ impl<'a> RunningComparisons<'a> {
                 let running = &self.matrix.comparisons()[index];
                 let is_waiting =
                     answer == GateAnswer::Inconclusive && !self.matrix.is_given_up(index);
-                is_waiting && !running.is_at_cap()
+                let is_unstable = self.gates[index].is_unstable(running);
+                is_waiting && !is_unstable && !running.is_at_cap()
             }
             None => self.matrix.is_open(index),
         }
@@ -150,12 +172,16 @@ impl<'a> RunningComparisons<'a> {
         let all = self.compared.iter().zip(&self.gates).zip(running);
         all.map(|((&(condition, variant), gate), running)| {
             let last = running.analyses().last();
+            let interval = gate.interval(running);
             GatedComparison {
                 condition,
                 variant,
                 answer: gate.answer(running),
-                ratio: last.map(|it| gate.relative(it.ratio())),
-                interval: gate.interval(running),
+                ratio: last.map(|it| {
+                    let ratio = gate.relative(it.ratio());
+                    interval.map_or(ratio, |it| it.clamped(ratio))
+                }),
+                interval,
                 is_relative: gate.is_relative(),
                 pairs: running.pairs().len(),
             }
@@ -175,11 +201,12 @@ impl<'a> RunningComparisons<'a> {
         Some(self.matrix.cell(self.index(condition, variant)?))
     }
 
-    /// B/A of throughput so far; `None` before the first analysis.
+    /// B/A of throughput so far, within the interval; `None` before the first analysis.
     pub fn ratio(&self, condition: usize, variant: usize) -> Option<f64> {
         let index = self.index(condition, variant)?;
-        let last = self.matrix.comparisons()[index].analyses().last();
-        last.map(stats::sequential::InterimAnalysis::ratio)
+        let last = self.matrix.comparisons()[index].analyses().last()?;
+        let interval = self.matrix.cell(index).interval;
+        Some(interval.map_or(last.ratio(), |it| it.clamped(last.ratio())))
     }
 
     /// How many units a comparison without a verdict would take, with the noise so far.

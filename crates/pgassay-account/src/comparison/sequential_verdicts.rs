@@ -68,7 +68,6 @@ impl SequentialJudgment<'_> {
 
     fn basis(&self, used: &BTreeSet<u32>) -> Basis {
         let (condition, variant) = (self.draft.condition, self.draft.variant);
-        let starts: BTreeSet<u32> = used.iter().map(|it| self.plan.server_start(*it)).collect();
         let each = blocks_per_unit(self.plan);
         let comparisons = self.plan.conditions.len() * (self.plan.variants.len() - 1);
         Basis {
@@ -78,7 +77,7 @@ impl SequentialJudgment<'_> {
                 UnitOfAnalysis::Pair
             },
             units: used.len() as u32 / each,
-            server_starts: starts.len() as u32,
+            server_starts: self.draft.server_starts(used),
             comparisons: comparisons as u32,
             units_max: Some(self.plan.schedule.blocks / each),
             first_stage_units: None,
@@ -108,8 +107,11 @@ impl SequentialJudgment<'_> {
         let interval = of_matrix
             .or_else(|| running.interval())
             .unwrap_or(last.interval);
-        found.ratio = last.ratio();
-        (found.low, found.high) = (interval.low, interval.high);
+        // Units that do not vary have no interval but the one of their resolution.
+        if interval.is_bounded() {
+            found.ratio = interval.clamped(last.ratio());
+            (found.low, found.high) = (interval.low, interval.high);
+        }
         Some(found)
     }
 

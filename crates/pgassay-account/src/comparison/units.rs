@@ -108,7 +108,7 @@ pub(super) fn compared(plan: &Plan) -> Vec<(usize, usize)> {
 }
 
 /// Number of blocks, and so of pairs, in a unit.
-pub(super) fn blocks_per_unit(plan: &Plan) -> u32 {
+pub fn blocks_per_unit(plan: &Plan) -> u32 {
     if plan.restarts_servers() {
         plan.schedule.blocks_per_server_start
     } else {

@@ -371,3 +371,68 @@ fn an_unlucky_earlier_run_makes_no_false_regressions() {
     let wrong = wrong.count();
     assert!(wrong <= 3, "{wrong} of {runs}");
 }
+
+/// Regression: `select pg_sleep(1)` has the same p50 in all trials, so that its interval reached to infinity, which
+/// JSON does not have: the stored run could not be read again.
+#[test]
+fn a_percentile_that_is_equal_in_all_trials_has_a_finite_interval() {
+    let plan = planned(SERVER, 1, None);
+    let mut trials = World::new(3, &[0.2], 0.0, 0.005).run(&plan);
+    let equal = trials[0].latency.clone();
+    for trial in &mut trials {
+        trial.latency = equal.clone();
+    }
+    let [compared] = &assessed(&plan, &trials)[..] else {
+        panic!("one comparison")
+    };
+    assert_eq!(compared.verdict, Verdict::Faster);
+    let p50 = &compared.latency_p50;
+    assert!(p50.low > 0.9 && p50.high < 1.1, "{p50:?}");
+    let json = serde_json::to_string(compared).expect("it is JSON");
+    let read: Comparison = serde_json::from_str(&json).expect("it can be read again");
+    assert_eq!(&read, compared);
+}
+
+/// Regression: after an outlier, "throughput ×1.027 [0.996, 1.021]".
+#[test]
+fn the_ratio_lies_in_its_interval_after_an_outlier() {
+    let plan = planned(SERVER, 1, None);
+    let mut trials = Vec::new();
+    for (block, effect) in (0..).zip([0.002, 0.006, 0.010, 0.014, 0.100]) {
+        let open = BTreeSet::from([0]);
+        trials.extend(World::new(1, &[effect], 0.0, 0.0).block(&plan, block, &open));
+    }
+    let [compared] = &assessed(&plan, &trials)[..] else {
+        panic!("one comparison")
+    };
+    let it = &compared.tps;
+    assert!(it.low <= it.ratio && it.ratio <= it.high, "{it:?}");
+    let mut running = RunningComparisons::of(&plan).expect("the plan is sequential");
+    running.add_blocks(&trials);
+    let ratio = running.ratio(0, 1).expect("it was analyzed");
+    assert!(it.low <= ratio && ratio <= it.high, "{ratio} {it:?}");
+}
+
+/// Regression: a gate of many comparisons was judged futile, and its rest predicted, as if it were the only one.
+#[test]
+fn a_gate_of_many_comparisons_needs_more_server_starts_than_one_alone() {
+    let needed = |conditions: usize, seed: u64| -> Vec<u32> {
+        let plan = planned(SERVER, conditions, Some(5.0));
+        let mut world = World::new(seed, &vec![-0.03; conditions], 0.03, 0.0);
+        let open: BTreeSet<usize> = (0..conditions).collect();
+        let mut trials = Vec::new();
+        for block in 0..6 {
+            trials.extend(world.block(&plan, block, &open));
+        }
+        let all = assessed(&plan, &trials);
+        let needed = all.iter().filter_map(|it| it.basis.as_ref()?.units_needed);
+        needed.collect()
+    };
+    let median = |mut all: Vec<u32>| -> f64 {
+        all.sort_unstable();
+        f64::from(all[all.len() / 2])
+    };
+    let together = median((0..2).flat_map(|seed| needed(18, seed)).collect());
+    let alone = median((0..24).flat_map(|seed| needed(1, seed)).collect());
+    assert!(together > 1.5 * alone, "{together} {alone}");
+}

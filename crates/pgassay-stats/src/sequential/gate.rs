@@ -67,18 +67,18 @@ impl GateRule {
         Ok(self.answer_on(range, comparison.plan().direction))
     }
 
-    /// What to expect of the rest of a comparison without an answer; `None` if there is one, and before there is
-    /// enough to judge by.
-    pub fn outlook(self, comparison: &SequentialComparison) -> Option<Outlook> {
+    /// What to expect of the rest of a comparison without an answer at this α; `None` if there is one, if α is not in
+    /// (0, 0.1], and before there is enough to judge by.
+    pub fn outlook(self, comparison: &SequentialComparison, alpha: f64) -> Option<Outlook> {
         let direction = comparison.plan().direction;
+        let critical = comparison.plan().schedule.critical_values(alpha).ok()?;
         let is_answered =
             |range: LogRange| self.answer_on(range, direction) != GateAnswer::Inconclusive;
-        if is_answered(comparison.range()) {
+        if is_answered(comparison.range_at(&critical)) {
             return None;
         }
-        let critical = comparison.critical();
-        let goals = |mean: f64| [((mean - self.threshold_log(direction)).abs(), critical)];
-        Outlook::of_question(comparison, critical, is_answered, goals)
+        let goals = |mean: f64| [((mean - self.threshold_log(direction)).abs(), &critical)];
+        Outlook::of_question(comparison, &critical, is_answered, goals)
     }
 
     pub(super) fn answer_on(self, range: LogRange, direction: Direction) -> GateAnswer {
@@ -162,10 +162,10 @@ mod tests {
     fn a_comparison_near_the_limit_is_futile() {
         let rule = GateRule::slower_than(5.0).unwrap();
         let near = run(Direction::LowerIsBetter, 0.05, 0.08, 20);
-        let outlook = rule.outlook(&near).unwrap();
+        let outlook = rule.outlook(&near, 0.05).unwrap();
         assert!(outlook.chance < 0.3, "{outlook:?}");
         assert_eq!(
-            rule.outlook(&run(Direction::LowerIsBetter, 0.2, 0.01, 20)),
+            rule.outlook(&run(Direction::LowerIsBetter, 0.2, 0.01, 20), 0.05),
             None
         );
     }

@@ -13,7 +13,8 @@
 //!
 //! Invariants: the interval of a comparison has the level of its mark, so that both agree: α/(K − r) with r
 //! marks for an open one, and that at which it was marked for a decided one. A mark stands, unless the interval
-//! becomes empty: then the comparison is unstable.
+//! becomes empty: then the comparison is unstable. If the sign of an equivalent comparison is claimed as well, the
+//! comparison is faster or slower (within the margin).
 
 use std::cmp::Ordering;
 
@@ -59,6 +60,12 @@ struct MatrixMark {
     divisor: usize,
 }
 
+impl MatrixMark {
+    fn is_equivalent(self) -> bool {
+        self.verdict == SequentialVerdict::Equivalent
+    }
+}
+
 /// The comparisons of a study.
 #[derive(Debug, Clone)]
 pub struct SequentialMatrix {
@@ -71,6 +78,8 @@ pub struct SequentialMatrix {
     /// Which comparisons are claimed in the family of signs, and in that of equivalences. A comparison that
     /// continues after its mark can be claimed in both.
     claimed: [Vec<bool>; 2],
+    /// What α was divided by when a comparison was claimed to be equivalent.
+    equivalent_at: Vec<Option<usize>>,
 }
 
 impl SequentialMatrix {
@@ -96,6 +105,7 @@ impl SequentialMatrix {
             given_up: vec![false; plans.len()],
             levels,
             claimed: [vec![false; plans.len()], vec![false; plans.len()]],
+            equivalent_at: vec![None; plans.len()],
         })
     }
 
@@ -140,27 +150,60 @@ impl SequentialMatrix {
             let claims = unclaimed.iter().zip(steps).filter(|(_, step)| step.claimed);
             for (index, step) in claims {
                 self.claimed[family][*index] = true;
-                if self.marks[*index].is_none() {
-                    let divisor = (self.alpha / step.alpha).round() as usize;
-                    let verdict = self.claimed_verdict(*index, divisor, family == 0);
+                let divisor = (self.alpha / step.alpha).round() as usize;
+                if family == 1 {
+                    self.equivalent_at[*index] = Some(divisor);
+                } else if self.marks[*index].is_none_or(MatrixMark::is_equivalent) {
+                    let verdict = self.claimed_sign(*index, divisor);
                     self.marks[*index] = Some(MatrixMark { verdict, divisor });
                 }
             }
         }
+        for index in 0..self.comparisons.len() {
+            if self.marks[index].is_none() {
+                self.marks[index] = self.equivalence_mark(index);
+            }
+        }
     }
 
-    /// The verdict of a comparison that a family claims at α/`divisor`.
-    fn claimed_verdict(&self, index: usize, divisor: usize, is_sign: bool) -> SequentialVerdict {
+    /// The verdict of a comparison whose sign is claimed at α/`divisor`.
+    fn claimed_sign(&self, index: usize, divisor: usize) -> SequentialVerdict {
         let range = self.range(index, divisor);
         let plan = self.comparisons[index].plan();
         match range.side_of(0.0) {
             _ if range.is_empty() => SequentialVerdict::Unstable,
-            Some(side) if is_sign => {
+            Some(side) => {
                 let within_margin = range.is_within(plan.margin.half_width_log());
                 let above = side == Ordering::Greater;
                 SequentialVerdict::of_sign(plan.direction, above, within_margin)
             }
-            _ => SequentialVerdict::Equivalent,
+            None => SequentialVerdict::Equivalent,
+        }
+    }
+
+    /// The mark of a comparison that is claimed to be equivalent, once the interval that is shown with it is within
+    /// the margin.
+    fn equivalence_mark(&self, index: usize) -> Option<MatrixMark> {
+        let divisor = self.equivalent_at[index]?;
+        let margin_log = self.comparisons[index].plan().margin.half_width_log();
+        let range = self.range(index, self.shown_beside_equivalence(index, divisor));
+        let verdict = if range.is_empty() {
+            SequentialVerdict::Unstable
+        } else if range.is_within(margin_log) {
+            SequentialVerdict::Equivalent
+        } else {
+            return None;
+        };
+        Some(MatrixMark { verdict, divisor })
+    }
+
+    /// What α is divided by for the interval beside the word equivalent, which contains 1: if it does not at the level
+    /// of this claim, that of a sign, since the sign is not claimed.
+    fn shown_beside_equivalence(&self, index: usize, divisor: usize) -> usize {
+        let [signs, _] = self.open();
+        match self.range(index, divisor).side_of(0.0) {
+            Some(_) if !self.claimed[0][index] => divisor.max(signs),
+            _ => divisor,
         }
     }
 
@@ -176,7 +219,13 @@ impl SequentialMatrix {
     pub fn cell(&self, comparison: usize) -> MatrixCell {
         let running = &self.comparisons[comparison];
         let mark = self.marks[comparison];
-        let divisor = mark.map_or(self.open_max(), |mark| mark.divisor);
+        let divisor = match mark {
+            None => self.open_max(),
+            Some(mark) if mark.is_equivalent() => {
+                self.shown_beside_equivalence(comparison, mark.divisor)
+            }
+            Some(mark) => mark.divisor,
+        };
         let range = self.range(comparison, divisor);
         let verdict = mark.map_or(SequentialVerdict::Inconclusive, |mark| mark.verdict);
         let alpha = self.alpha / divisor as f64;
@@ -271,8 +320,12 @@ impl SequentialMatrix {
         is_waiting && !running.is_at_cap() && !self.range(index, self.open_max()).is_empty()
     }
 
-    /// About how many more units a comparison takes to a verdict.
-    fn units_to_verdict(&self, index: usize) -> Option<usize> {
+    /// About how many more units an open comparison takes to a verdict, possibly more than it has left. `None` if more
+    /// than 100 000.
+    ///
+    /// # Panics
+    /// There is no such comparison.
+    pub fn units_to_verdict(&self, index: usize) -> Option<usize> {
         let running = &self.comparisons[index];
         let moments = Moments::of(running.unit_logs());
         let goals = self.goals(index, moments.mean());
@@ -337,6 +390,32 @@ mod tests {
             baseline: 1.0,
             variant: (mean + sd * stream.next_normal()).exp(),
         })
+    }
+
+    /// Regression: "equivalent (±2%): throughput ×1.008 [1.0003, 1.016]", since equivalences are corrected for fewer
+    /// comparisons than signs.
+    #[test]
+    fn what_is_equivalent_has_an_interval_around_1() {
+        let mut stream = SplitMix64::new(11);
+        let mut equivalent = 0;
+        for _ in 0..400 {
+            let mut matrix = SequentialMatrix::new(&plans(2), 0.05).unwrap();
+            for (index, mean) in [(0, 0.0), (1, 0.006)] {
+                for _ in 0..24 {
+                    let pair = |noise: f64| Pair {
+                        baseline: 1.0,
+                        variant: (mean + 0.01 * noise).exp(),
+                    };
+                    let block = [(); 2].map(|()| pair(stream.next_normal()));
+                    let cell = matrix.push(index, &block).unwrap();
+                    if cell.verdict == SequentialVerdict::Equivalent {
+                        equivalent += 1;
+                        assert!(cell.interval.is_some_and(|it| it.contains(1.0)), "{cell:?}");
+                    }
+                }
+            }
+        }
+        assert!(equivalent > 1000, "{equivalent}");
     }
 
     #[test]
