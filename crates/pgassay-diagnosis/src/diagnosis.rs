@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pgassay_account::comparison::{Comparison, Verdict};
+use pgassay_model::plan::PointId;
 use pgassay_record::finding::{Confidence, Finding, TriedFix};
 use pgassay_record::observation::Observation;
 use pgassay_record::run::Run;
@@ -52,6 +53,15 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
             .filter(|it| it.condition == condition)
         {
             let baseline = run.plan.baseline_of(comparison.variant);
+            // The answer is per value, the evidence per transaction: more per transaction is not more.
+            let [of_baseline, of_variant] = [baseline, comparison.variant].map(|variant| {
+                run.plan
+                    .point(PointId::new(condition, variant))
+                    .per_transaction()
+            });
+            if of_baseline != of_variant {
+                continue;
+            }
             if let (Some(baseline), Some(variant)) =
                 (sides.get(&baseline), sides.get(&comparison.variant))
             {

@@ -56,7 +56,8 @@ const STACKS: &[(WaitRule, &[&str])] = &[
     (Is(Service, "WAL write"), &["XLogWrite", "XLogFileInit", "XLogFileInitInternal", "XLogBackgroundFlush"]),
     (Is(Service, "SLRU read and write"), &["SlruPhysicalReadPage", "SlruPhysicalWritePage"]),
     (Is(Service, "temporary file"), &["BufFileRead", "BufFileWrite", "BufFileReadCommon", "BufFileLoadBuffer", "BufFileDumpBuffer"]),
-    (Is(Service, "data file write"), &["mdwrite", "mdwritev", "mdextend", "mdzeroextend", "mdwriteback"]),
+    (Is(Service, "data file extension"), &["mdextend", "mdzeroextend"]),
+    (Is(Service, "data file write"), &["mdwrite", "mdwritev", "mdwriteback"]),
     (Is(Service, "data file sync"), &["mdimmedsync", "mdsyncfiletag", "register_dirty_segment"]),
     (Is(Service, "data file read"), &["mdread", "mdreadv", "mdprefetch", "pgaio_wref_wait", "WaitReadBuffers", "WaitIO"]),
     (Event("IPC", "BgworkerStartup"), &["WaitForBackgroundWorkerStartup", "WaitForParallelWorkersToAttach"]),
@@ -78,10 +79,36 @@ const FILES: &[(&str, &[&str])] = &[
     ("WAL write", &["WALWrite", "WalWrite", "WALInit", "WalInit"]),
     ("data file sync", &["DataFileSync", "DataFileImmediateSync"]),
     ("data file read", &["DataFileRead", "DataFilePrefetch", "AioIo"]),
-    ("data file write", &["DataFileWrite", "DataFileExtend", "DataFileFlush", "DataFileTruncate"]),
+    ("data file extension", &["DataFileExtend"]),
+    ("data file write", &["DataFileWrite", "DataFileFlush", "DataFileTruncate"]),
     ("temporary file", &["BufFile", "BuffileRead", "BuffileWrite"]),
-    ("SLRU read and write", &["SLRU"]),
+    ("SLRU read and write", &["SLRU", "Slru"]),
 ];
+
+/// The present names of waits that had others: of lightweight locks up to 12 (`lwlock.c`; the suffix `Lock` is left
+/// out), of other waits up to 12 and 16 (`pgstat.c`, `wait_event.c`). A wait then has one row when releases are compared.
+#[rustfmt::skip]
+const RENAMED: &[(&str, &str)] = &[
+    ("AsyncCtl", "NotifySLRU"), ("AsyncQueue", "NotifyQueue"), ("BgWorkerShutdown", "BgworkerShutdown"),
+    ("BgWorkerStartup", "BgworkerStartup"), ("CLogControl", "XactSLRU"), ("CLogTruncation", "XactTruncation"),
+    ("ClogGroupUpdate", "XactGroupUpdate"), ("CommitTsControl", "CommitTsSLRU"),
+    ("MultiXactMemberControl", "MultiXactMemberSLRU"), ("MultiXactOffsetControl", "MultiXactOffsetSLRU"),
+    ("OldSerXid", "SerialSLRU"), ("SubtransControl", "SubtransSLRU"), ("async", "NotifyBuffer"),
+    ("buffer_content", "BufferContent"), ("buffer_io", "BufferIO"), ("buffer_mapping", "BufferMapping"),
+    ("clog", "XactBuffer"), ("commit_timestamp", "CommitTsBuffer"), ("lock_manager", "LockManager"),
+    ("multixact_member", "MultiXactMemberBuffer"), ("multixact_offset", "MultiXactOffsetBuffer"),
+    ("oldserxid", "SerialBuffer"), ("parallel_append", "ParallelAppend"),
+    ("parallel_hash_join", "ParallelHashJoin"), ("parallel_query_dsa", "ParallelQueryDSA"),
+    ("predicate_lock_manager", "PredicateLockManager"), ("proc", "LockFastPath"),
+    ("replication_slot_io", "ReplicationSlotIO"), ("shared_tuplestore", "SharedTupleStore"),
+    ("subtrans", "SubtransBuffer"), ("tbm", "SharedTidBitmap"), ("wal_insert", "WALInsert"),
+];
+
+/// The present name of a wait event.
+fn present_name(event: &str) -> &str {
+    let renamed = RENAMED.iter().find(|(before, _)| *before == event);
+    renamed.map_or(event, |(_, name)| name)
+}
 
 impl Reason {
     /// Lock types whose waits a stack shows without naming the lock.
@@ -131,19 +158,23 @@ impl Reason {
                     &known.map_or_else(own, |(name, _)| (*name).to_owned()),
                 )
             }
-            "Timeout" => Self::blocked(Think, &format!("Timeout {event}")),
+            // What a script or a cost limit asks for; the others wait for something that is busy.
+            "Timeout" if matches!(event, "PgSleep" | "VacuumDelay") => {
+                Self::blocked(Think, &format!("Timeout {event}"))
+            }
+            "Timeout" if event == "SpinDelay" => Self::blocked(Queueing, "spinlock delay"),
             "BufferPin" => Self::blocked(Queueing, "buffer pin"),
             // 9.6 distinguishes two types of lightweight locks.
             "LWLockNamed" | "LWLockTranche" | "LWLock" => {
                 let name = event.strip_suffix("Lock").unwrap_or(event);
-                Self::blocked(Queueing, &format!("LWLock {name}"))
+                Self::blocked(Queueing, &format!("LWLock {}", present_name(name)))
             }
             "" | "not known" => Self {
                 part: Part::Unexplained,
                 nature: Nature::Unknown,
                 mechanism: "blocked, reason unknown".to_owned(),
             },
-            _ => Self::blocked(Queueing, &format!("{kind} {event}")),
+            _ => Self::blocked(Queueing, &format!("{kind} {}", present_name(event))),
         }
     }
 
@@ -217,7 +248,7 @@ mod tests {
         let end = "DestroyParallelContext;WaitForParallelWorkersToExit;\
                    WaitForBackgroundWorkerShutdown;WaitLatch;epoll_wait";
         assert_eq!(of(end, "", ""), "IPC BgworkerShutdown");
-        assert_eq!(of(end, "IPC", "BgWorkerShutdown"), "IPC BgWorkerShutdown");
+        assert_eq!(of(end, "IPC", "BgWorkerShutdown"), "IPC BgworkerShutdown");
         let tuples = "gather_readnext;TupleQueueReaderNext;shm_mq_receive_bytes;WaitLatch";
         assert_eq!(of(tuples, "", ""), "IPC MessageQueueReceive");
     }
@@ -246,5 +277,43 @@ mod tests {
         assert_eq!(of("Lock", "tuple").nature, Nature::Queueing);
         assert_eq!(of("", "").part, Part::Unexplained);
         assert_eq!(of("Timeout", "PgSleep").nature, Nature::Think);
+        // Regression: spinlock contention was "think", as if the script asked for it.
+        let spins = of("Timeout", "SpinDelay");
+        assert_eq!(
+            (spins.nature, spins.mechanism.as_str()),
+            (Nature::Queueing, "spinlock delay")
+        );
+        assert_eq!(
+            of("Timeout", "RegisterSyncRequest").nature,
+            Nature::Queueing
+        );
+    }
+
+    /// Regression: 12 vs 13 showed the same wait as one row that is gone and another that is new.
+    #[test]
+    fn a_wait_has_one_name_in_all_releases() {
+        let of = |kind, event| Reason::of_event(kind, event).mechanism;
+        for (before, after) in [
+            ("buffer_content", "BufferContent"),
+            ("CLogControlLock", "XactSLRU"),
+            ("proc", "LockFastPath"),
+            ("WALWriteLock", "WALWrite"),
+        ] {
+            assert_eq!(of("LWLock", before), of("LWLock", after), "{before}");
+        }
+        assert_eq!(of("IO", "SLRURead"), of("IO", "SlruRead"));
+        assert_eq!(of("IPC", "BgWorkerStartup"), of("IPC", "BgworkerStartup"));
+    }
+
+    /// Regression: a table that grows was "Backends write dirty buffers themselves".
+    #[test]
+    fn extending_a_table_is_not_writing_dirty_buffers() {
+        assert_eq!(
+            of("heap_insert;mdextend;pwrite", "", ""),
+            "data file extension"
+        );
+        let of = |event| Reason::of_event("IO", event).mechanism;
+        assert_eq!(of("DataFileExtend"), "data file extension");
+        assert_eq!(of("DataFileWrite"), "data file write");
     }
 }

@@ -163,7 +163,9 @@ fn backend_writes(e: &Evidence) -> Evaluation {
 }
 
 fn relation_extension(e: &Evidence) -> Evaluation {
-    let waited = e.blocked(&["Lock extend", "LWLock RelationMapping", "IO DataFileExtend"]);
+    let locked = e.blocked(&["Lock extend", "LWLock RelationMapping"]);
+    let written = e.blocked(&["data file extension", "IO DataFileExtend"]);
+    let waited = locked + written;
     let us = e.in_functions(&[
         "RelationAddExtraBlocks",
         "RelationAddBlocks",
@@ -175,9 +177,10 @@ fn relation_extension(e: &Evidence) -> Evaluation {
     ]);
     let extended = e.counter("pg_stat_io(client backend, relation).extends");
     Evaluation::of(waited + us)
-        .queueing(e.blocked(&["Lock extend", "LWLock RelationMapping"]))
+        .queueing(locked)
         .when(e.of_response(waited) >= 0.05 || e.of_cpu(us) >= 0.1)
-        .waits("Lock extend", waited)
+        .waits("Lock extend", locked)
+        .waits("DataFileExtend", written)
         .stacks("extending tables", us)
         .counter("extensions", extended)
         .condition(
