@@ -190,13 +190,15 @@ impl PlanComparison<'_> {
     fn estimates(&self, found: &mut Vec<PlanChange>) {
         for (a, b, of_a, of_b) in self.pairs() {
             let is_repeated = self.a.steps[a].class.is_pass_through();
-            let stops_early = stops_early(self.a, a) || stops_early(self.b, b);
             let (Some(before), Some(after)) = (of_a.estimate_factor(), of_b.estimate_factor())
             else {
                 continue;
             };
             let is_off = |factor: f64| factor.max(1.0 / factor) >= ESTIMATE_FACTOR;
-            if is_repeated || stops_early || is_off(before) == is_off(after) {
+            let is_high = |factor: f64| factor >= ESTIMATE_FACTOR;
+            let is_unknown = (is_high(before) && stops_early(self.a, a))
+                || (is_high(after) && stops_early(self.b, b));
+            if is_repeated || is_unknown || is_off(before) == is_off(after) {
                 continue;
             }
             found.push(PlanChange {
@@ -344,20 +346,30 @@ fn follows_from_method(before: &str, after: &str) -> bool {
     is_of_join(before) && is_of_join(after)
 }
 
-/// Whether a step may have ended before its last row because a Limit had enough: then a high estimate
-/// is not wrong.
+/// Whether a step may have ended before its last row because what is above had enough: a Limit, a semi-join or an
+/// anti-join that found its match, a merge join whose other input ended, or EXISTS. Then a high estimate is not wrong.
 fn stops_early(side: &PlanSide<'_>, at: usize) -> bool {
-    let mut above = side.steps[at].parent;
-    while let Some(at) = above {
-        let step = &side.steps[at];
-        let node_type = side.plan.nodes[step.node].node_type.as_str();
-        match node_type {
-            "Limit" => return true,
+    let nodes = &side.plan.nodes;
+    let mut node = side.steps[at].node;
+    loop {
+        let it = &nodes[node];
+        // The subplan of EXISTS is executed up to its first row; others look the same.
+        if it.relationship.as_deref() == Some("SubPlan") {
+            return true;
+        }
+        let Some(parent) = it.parent else {
+            return false;
+        };
+        let is_inner = it.relationship.as_deref() == Some("Inner");
+        let above = &nodes[parent];
+        let join_type = above.join_type.as_deref().unwrap_or_default();
+        match above.node_type.as_str() {
+            "Limit" | "Merge Join" => return true,
+            "Nested Loop" if is_inner && matches!(join_type, "Semi" | "Anti") => return true,
             "Sort" | "Hash" | "Aggregate" | "ModifyTable" => return false,
-            _ => above = step.parent,
+            _ => node = parent,
         }
     }
-    false
 }
 
 fn differ(a: f64, b: f64, at_least: f64) -> bool {

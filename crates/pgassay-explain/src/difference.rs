@@ -100,12 +100,16 @@ impl PlanFigures {
     }
 }
 
+/// The settings that differ; none if a plan does not say, since then it may have any.
 fn settings(a: &QueryPlan, b: &QueryPlan) -> Vec<PlanSetting> {
-    let names: BTreeSet<&String> = a.settings.keys().chain(b.settings.keys()).collect();
+    let (Some(a), Some(b)) = (&a.settings, &b.settings) else {
+        return Vec::new();
+    };
+    let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     let settings = names.into_iter().map(|name| PlanSetting {
         name: name.clone(),
-        before: a.settings.get(name).cloned(),
-        after: b.settings.get(name).cloned(),
+        before: a.get(name).cloned(),
+        after: b.get(name).cloned(),
     });
     settings.filter(|it| it.before != it.after).collect()
 }

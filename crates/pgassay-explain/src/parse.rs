@@ -88,9 +88,9 @@ fn statement(mut fields: Fields) -> Option<QueryPlan> {
     add_node(root, None, &mut plan.nodes);
     if let Some(settings) = fields.object("Settings") {
         let settings = settings.into_map().into_iter();
-        plan.settings = settings
-            .filter_map(|(name, value)| Some((name, value.as_str()?.to_owned())))
-            .collect();
+        let settings =
+            settings.filter_map(|(name, value)| Some((name, value.as_str()?.to_owned())));
+        plan.settings = Some(settings.collect());
     }
     if let Some(mut planning) = fields.object("Planning") {
         plan.planning_buffers = buffers(&mut planning);

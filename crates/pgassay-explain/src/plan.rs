@@ -13,8 +13,8 @@ use serde_json::Value;
 pub struct QueryPlan {
     /// Depth first, as EXPLAIN prints them: the root is the first, and a node's subtree follows it.
     pub nodes: Vec<PlanNode>,
-    /// Settings that affect planning and differ from their defaults, since 12.
-    pub settings: BTreeMap<String, String>,
+    /// Settings that affect planning and differ from their defaults; `None` before 12, which has no such option.
+    pub settings: Option<BTreeMap<String, String>>,
     /// Planning time in ms.
     pub planning_ms: Option<f64>,
     /// Buffers used by planning, since 13.

@@ -110,6 +110,32 @@ fn an_estimate_below_a_limit_that_has_enough_is_not_wrong() {
     assert_eq!(said(&never, &once), ["Rows of Seq Scan on t: 0 → 1.0k"]);
 }
 
+/// Regression: "estimated 100, actual 1 (100× too high)" for the inner side of a nested loop semi-join.
+#[test]
+fn an_estimate_below_a_semi_join_that_found_its_match_is_not_wrong() {
+    let inner = |rows: u32, relationship: &str| {
+        let figures = json!({"Plan Rows": 1000, "Actual Rows": rows, "Actual Loops": 1,
+            "Parent Relationship": relationship});
+        with(scan("t"), &figures)
+    };
+    let outer = with(scan("o"), &json!({"Parent Relationship": "Outer"}));
+    let join = |kind: &str, rows: u32| json!({"Node Type": "Nested Loop", "Join Type": kind, "Plans": [outer, inner(rows, "Inner")]});
+    let estimates = |a: &Value, b: &Value| -> Vec<String> {
+        let all = said(a, b).into_iter();
+        all.filter(|it| it.starts_with("Estimate")).collect()
+    };
+    for kind in ["Semi", "Anti"] {
+        assert!(estimates(&join(kind, 1000), &join(kind, 1)).is_empty());
+        // It found more rows than estimated, however early it ended.
+        assert_eq!(estimates(&join(kind, 1000), &join(kind, 100_000)).len(), 1);
+    }
+    assert_eq!(estimates(&join("Inner", 1000), &join("Inner", 1)).len(), 1);
+    let merge = |rows: u32| json!({"Node Type": "Merge Join", "Join Type": "Inner", "Plans": [outer, inner(rows, "Inner")]});
+    assert!(estimates(&merge(1000), &merge(1)).is_empty());
+    let exists = |rows: u32| json!({"Node Type": "Result", "Plans": [inner(rows, "SubPlan")]});
+    assert!(estimates(&exists(1000), &exists(1)).is_empty());
+}
+
 #[test]
 fn rows_that_are_rounded_per_loop_do_not_differ() {
     let loops = |rows: f64, loops: u32| {
@@ -221,6 +247,11 @@ fn settings_that_are_not_equal_are_listed() {
         .collect();
     assert_eq!(names, ["random_page_cost", "work_mem"]);
     assert!(difference.is_none());
+    // Regression: 11 vs 16, both with work_mem = 64MB, showed "work_mem: default → 64MB".
+    let of_11 = PlanDifference::between(&plan(&scan("t")), &b);
+    assert!(of_11.settings.is_empty());
+    let defaults = PlanDifference::between(&with_settings(json!({})), &b);
+    assert_eq!(defaults.settings.len(), 2);
     let without_jit = PlanDifference::between(&plan(&scan("t")), &a);
     assert_eq!(without_jit.b.jit_functions, Some(3.0));
     let text = crate::difference_text(&without_jit, ("off", "on"), 80);
