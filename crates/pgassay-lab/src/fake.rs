@@ -12,7 +12,8 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use hdrhistogram::Histogram;
 use pgassay_load::{
-    ClientTime, Instants, IoUsed, LoadError, Measurement, Reconnecting, RunLength, TimerLag,
+    ClientTime, Instants, IoUsed, LoadError, Measurement, Reconnecting, RunLength, TextRow,
+    TimerLag,
 };
 use pgassay_model::plan::{Plan, Point, ServerPlan};
 use pgassay_model::study::Network;
@@ -359,6 +360,10 @@ impl Clients for FakeClients {
 
     fn broadcast(&mut self, _: &str) -> Result<u32, LoadError> {
         Ok(self.clients)
+    }
+
+    fn query_first(&mut self, _: &str) -> Result<Vec<TextRow>, LoadError> {
+        Ok(Vec::new())
     }
 
     fn time_statements(&mut self, _: bool) {}

@@ -53,7 +53,7 @@ impl Equipment for RealEquipment {
         warnings: &mut Vec<Warning>,
     ) -> Result<Vec<Box<dyn TrialObserver + 'a>>> {
         Ok(vec![
-            Box::new(BackendMemoryPeaks),
+            Box::new(BackendMemoryPeaks::new(servers)),
             Box::new(HardwareCounters::probe()),
             Box::new(Statistics::open(plan, servers)?),
             Box::new(Probes::open(plan, servers, warnings)?),

@@ -58,6 +58,7 @@ mod thread_usage;
 mod timing;
 mod worker;
 
+pub use broadcast::TextRow;
 pub use client_options::{
     ClientOptions, FailedTry, FailureKind, NoticeSink, Observer, ObserverMaker, OnAbort, ShellSink,
     Transaction, TransactionOutcome,

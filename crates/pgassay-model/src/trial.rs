@@ -103,12 +103,27 @@ pub struct Trial {
 
 /// Memory of the backends as proportional set size (PSS): a page that n processes share counts 1/n in each.
 /// Shared memory, such as shared buffers, is not included.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BackendMemory {
     /// The largest peak of any backend since it connected, in bytes. Parallel workers are not included.
     pub peak_bytes: u64,
     /// Number of backends that were read.
     pub backends: u32,
+    /// The memory contexts of one backend after the trial, the largest first; empty in other trials, before
+    /// PostgreSQL 14, and for external servers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contexts: Vec<MemoryContext>,
+}
+
+/// The memory that a backend holds in all memory contexts of one name, as `pg_backend_memory_contexts` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryContext {
+    /// Their name, such as `CacheMemoryContext` or `CachedPlan`.
+    pub name: String,
+    /// Their allocated size in bytes, free space included.
+    pub bytes: u64,
+    /// Number of contexts.
+    pub contexts: u32,
 }
 
 /// Independent readings of a trial, each from a different source than the figure that it checks.

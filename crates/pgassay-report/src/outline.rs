@@ -100,6 +100,11 @@ pub(crate) fn baseline_name(run: &Run, variant: usize) -> &str {
     variant_name(run, run.plan.baseline_of(variant))
 }
 
+/// The variants of a comparison: what it is relative to, and its own.
+pub(crate) fn compared_variants(run: &Run, it: &Comparison) -> [usize; 2] {
+    [run.plan.baseline_of(it.variant), it.variant]
+}
+
 /// What all variants are compared with, in words.
 pub(crate) fn baseline_of_all(run: &Run) -> &str {
     if run.plan.stepwise {

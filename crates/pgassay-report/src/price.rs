@@ -1,16 +1,23 @@
 //! What a variant takes besides time: memory per backend, and volumes per transaction.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
 use pgassay_account::comparison::{Comparison, PointSummary};
 use pgassay_account::counters::{self, CounterUnit};
+use pgassay_model::trial::MemoryContext;
 use pgassay_record::run::Run;
 
 use crate::number;
-use crate::outline::point;
+use crate::outline::{compared_variants, point};
 
 /// A difference in memory below this share of the larger figure, or below this size, is not shown: it depends on
 /// when the allocator returns memory.
 const MEMORY_SHARE_MIN: f64 = 0.10;
 const MEMORY_BYTES_MIN: f64 = 1_048_576.0;
+
+/// Memory contexts that are shown for a comparison.
+const CONTEXTS_MAX: usize = 3;
 
 /// The volumes, by counter, with the words of a sentence.
 const VOLUMES: [(&str, &str); 5] = [
@@ -24,7 +31,7 @@ const VOLUMES: [(&str, &str); 5] = [
 /// A figure of the baseline and of a variant.
 pub(crate) struct PriceRow {
     /// What it is.
-    pub title: &'static str,
+    pub title: Cow<'static, str>,
     /// The baseline's figure; empty for a ratio.
     pub before: String,
     /// The variant's figure.
@@ -35,7 +42,10 @@ pub(crate) struct PriceRow {
 /// nothing but time differs.
 pub(crate) fn rows(run: &Run, it: &Comparison) -> Vec<PriceRow> {
     let mut rows = Vec::new();
-    rows.extend(memory(run, it));
+    if let Some(row) = memory(run, it) {
+        rows.push(row);
+        rows.extend(contexts(run, it));
+    }
     for (name, title) in VOLUMES {
         let differing = it
             .counters
@@ -45,7 +55,7 @@ pub(crate) fn rows(run: &Run, it: &Comparison) -> Vec<PriceRow> {
             let unit = counters::unit(name);
             let figure = |value: f64| number::counter_value(value, unit);
             rows.push(PriceRow {
-                title,
+                title: title.into(),
                 before: figure(row.baseline),
                 after: figure(row.variant),
             });
@@ -53,7 +63,7 @@ pub(crate) fn rows(run: &Run, it: &Comparison) -> Vec<PriceRow> {
     }
     if !rows.is_empty() {
         let time = PriceRow {
-            title: "mean latency",
+            title: "mean latency".into(),
             before: String::new(),
             after: number::ratio(it.latency_mean.ratio),
         };
@@ -80,13 +90,48 @@ fn memory(run: &Run, it: &Comparison) -> Option<PriceRow> {
         let summary: &PointSummary = point(run, it.condition, variant)?;
         Some(summary.backend_memory_bytes? as f64)
     };
-    let (before, after) = (of(0)?, of(it.variant)?);
+    let [before, after] = compared_variants(run, it).map(of);
+    let (before, after) = (before?, after?);
     let by = (before - after).abs();
     let is_shown = by >= MEMORY_BYTES_MIN && by >= MEMORY_SHARE_MIN * before.max(after);
     let figure = |bytes: f64| number::counter_value(bytes, CounterUnit::Bytes);
     is_shown.then(|| PriceRow {
-        title: "peak memory per backend",
+        title: "peak memory per backend".into(),
         before: figure(before),
         after: figure(after),
     })
+}
+
+/// The memory contexts that explain a difference in memory: those that differ as much as memory has to, the largest
+/// difference first. Memory that a statement needs only while it runs, as for a sort, is in none of them.
+fn contexts(run: &Run, it: &Comparison) -> Vec<PriceRow> {
+    let of = |variant: usize| -> &[MemoryContext] {
+        point(run, it.condition, variant).map_or(&[], |it| &it.memory_contexts)
+    };
+    let [before, after] = compared_variants(run, it).map(of);
+    if before.is_empty() || after.is_empty() {
+        return Vec::new();
+    }
+    let bytes = |all: &[MemoryContext], name: &str| {
+        let same = all.iter().find(|context| context.name == name);
+        same.map_or(0.0, |context| context.bytes as f64)
+    };
+    let names: BTreeSet<&str> = before
+        .iter()
+        .chain(after)
+        .map(|it| it.name.as_str())
+        .collect();
+    let figures = names.into_iter();
+    let figures = figures.map(|name| (name, bytes(before, name), bytes(after, name)));
+    let mut differing: Vec<_> = figures
+        .filter(|(_, before, after)| (after - before).abs() >= MEMORY_BYTES_MIN)
+        .collect();
+    differing.sort_by(|a, b| (b.2 - b.1).abs().total_cmp(&(a.2 - a.1).abs()));
+    let figure = |bytes: f64| number::counter_value(bytes, CounterUnit::Bytes);
+    let row = |(name, before, after): (&str, f64, f64)| PriceRow {
+        title: format!("memory context {name} after the trial").into(),
+        before: figure(before),
+        after: figure(after),
+    };
+    differing.into_iter().take(CONTEXTS_MAX).map(row).collect()
 }

@@ -77,8 +77,8 @@ pub fn assess(
         }
         for comparison in &mut comparisons {
             let baseline = plan.baseline_of(comparison.variant);
-            comparison.ledger =
-                ledger::difference(&measured(baseline), &measured(comparison.variant))?;
+            let [before, after] = [baseline, comparison.variant].map(&measured);
+            comparison.ledger = ledger::difference(&before, &after)?;
             let side = |variant: usize| -> Option<ProfiledSide<'_>> {
                 let id = PointId::new(condition, variant);
                 let profile = profiles.get(plan.index_of(id))?;
@@ -92,8 +92,8 @@ pub fn assess(
                     units: point.per_transaction(),
                 })
             };
-            let counted = |variant: usize| counted(trials, condition, variant);
-            comparison.counters = counted(comparison.variant).compare_with(&counted(baseline));
+            let [a, b] = [baseline, comparison.variant].map(|it| counted(trials, condition, it));
+            comparison.counters = b.compare_with(&a, before.major == after.major);
             if let (Some(baseline), Some(variant)) = (side(baseline), side(comparison.variant)) {
                 comparison.cost = cost_difference(plan, &baseline, &variant);
             }
@@ -190,7 +190,12 @@ fn summary(
         },
         counters: counted(trials, condition, variant).figures(),
         backend_memory_bytes: of_point(trials, condition, variant)
-            .filter_map(|it| Some(it.backend_memory?.peak_bytes))
+            .filter_map(|it| Some(it.backend_memory.as_ref()?.peak_bytes))
             .max(),
+        memory_contexts: of_point(trials, condition, variant)
+            .filter_map(|it| Some(&it.backend_memory.as_ref()?.contexts))
+            .find(|contexts| !contexts.is_empty())
+            .cloned()
+            .unwrap_or_default(),
     })
 }

@@ -17,6 +17,7 @@ mod sequential;
 mod sequential_verdicts;
 mod units;
 
+use pgassay_model::trial::MemoryContext;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +29,7 @@ pub use gate::{earlier_ratios, gate_power};
 pub use pgassay_stats::sequential::GateAnswer;
 pub use precision::RunningPrecision;
 pub use sequential::{GatedComparison, RunningComparisons, decidable_effects};
-pub use units::ends_unit;
+pub use units::{blocks_per_unit, ends_unit};
 
 use crate::ledger::LedgerDifference;
 
@@ -72,6 +73,9 @@ pub struct PointSummary {
     /// The largest peak of a backend's memory (PSS without shared memory) in any trial, in bytes; `None` if not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend_memory_bytes: Option<u64>,
+    /// The memory contexts of one backend after a trial, the largest first; empty if not read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory_contexts: Vec<MemoryContext>,
 }
 
 /// A variant compared with the baseline under one condition.

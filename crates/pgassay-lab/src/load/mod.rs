@@ -15,7 +15,7 @@ pub use warm_up::warm_up;
 use std::time::Duration;
 
 use anyhow::Result;
-use pgassay_load::{LoadError, Measurement, RunLength};
+use pgassay_load::{LoadError, Measurement, RunLength, TextRow};
 use pgassay_model::plan::Point;
 
 use crate::host::DataLocation;
@@ -65,6 +65,10 @@ pub trait Clients {
 
     /// Executes a statement on each connection and returns the number of connections.
     fn broadcast(&mut self, sql: &str) -> Result<u32, LoadError>;
+
+    /// Executes a query on one connection and returns its rows; none if the clients are not PostgreSQL's, or if
+    /// the server reports an error.
+    fn query_first(&mut self, sql: &str) -> Result<Vec<TextRow>, LoadError>;
 
     /// Turns timing of single statements on or off, if transactions have more than one.
     fn time_statements(&mut self, is_wanted: bool);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use pgassay_load::{
     ClientOptions, ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, Measurement,
-    RunLength,
+    RunLength, TextRow,
 };
 use pgassay_model::plan::Point;
 use pgassay_model::study::StudySource;
@@ -71,6 +71,10 @@ impl Clients for PostgresClients {
 
     fn broadcast(&mut self, sql: &str) -> Result<u32, LoadError> {
         self.pool.broadcast(sql)
+    }
+
+    fn query_first(&mut self, sql: &str) -> Result<Vec<TextRow>, LoadError> {
+        self.pool.query_first(sql)
     }
 
     fn time_statements(&mut self, is_wanted: bool) {

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use pgassay_load::{LoadError, Measurement, RedisClientPool, RedisError, RunLength};
+use pgassay_load::{LoadError, Measurement, RedisClientPool, RedisError, RunLength, TextRow};
 use pgassay_model::plan::{Plan, Point};
 use pgassay_model::study::DriverKind;
 
@@ -91,6 +91,10 @@ impl Clients for RedisClients {
 
     fn broadcast(&mut self, _: &str) -> Result<u32, LoadError> {
         Ok(0)
+    }
+
+    fn query_first(&mut self, _: &str) -> Result<Vec<TextRow>, LoadError> {
+        Ok(Vec::new())
     }
 
     fn time_statements(&mut self, _: bool) {}

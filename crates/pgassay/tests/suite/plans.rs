@@ -223,6 +223,12 @@ fn memory_has_a_price(run: &Run, text: &str, page: &str) {
         run.trials.iter().any(|it| it.backend_memory.is_none()),
         "once per round"
     );
+    let contexts = &run.points[0].memory_contexts;
+    let cache = contexts.iter().find(|it| it.name == "CacheMemoryContext");
+    let has_view = run.servers[0].version.starts_with("18");
+    let is_cache_read = cache.is_some_and(|it| it.bytes > 100_000 && it.contexts == 1);
+    assert_eq!(is_cache_read, has_view, "{contexts:?}");
+    assert_eq!(contexts.is_empty(), !has_view);
     assert!(text.contains("peak memory per backend "), "{text}");
     assert!(page.contains("peak memory per backend"));
     let temporary = |variant: usize| {
