@@ -206,8 +206,9 @@ impl<'a> PointCounters<'a> {
         self.names.iter().map(|name| self.figure(name)).collect()
     }
 
-    /// Compares every counter with the baseline's; empty if either side has no counters.
-    pub fn compare_with(&self, baseline: &Self) -> Vec<CounterDifference> {
+    /// Compares every counter with the baseline's; empty if either side has no counters. Between releases, only
+    /// counters that both have are compared: a view or a column that a release lacks is not 0.
+    pub fn compare_with(&self, baseline: &Self, is_same_release: bool) -> Vec<CounterDifference> {
         if self.trials.is_empty() || baseline.trials.is_empty() {
             return Vec::new();
         }
@@ -216,6 +217,7 @@ impl<'a> PointCounters<'a> {
             .union(&baseline.names)
             .copied()
             .filter(|name| is_about_transactions(name))
+            .filter(|name| is_same_release || (self.has_source(name) && baseline.has_source(name)))
             .collect();
         let level = 1.0 - ALPHA / names.len().max(1) as f64;
         let row = |name: &&str| {
@@ -238,6 +240,19 @@ impl<'a> PointCounters<'a> {
             }
         };
         names.iter().map(row).collect()
+    }
+
+    /// Whether the server counts this: a column of a view without row names is always stored, and one of a named row
+    /// if anything in the row is not 0. What the kernel counts, every release has.
+    fn has_source(&self, name: &str) -> bool {
+        if !name.starts_with("pg_stat_") {
+            return true;
+        }
+        let Some((row, _)) = name.split_once(").") else {
+            return self.names.contains(name);
+        };
+        let mut from = self.names.range(row..);
+        from.next().is_some_and(|it| it.starts_with(row))
     }
 
     /// The trials in which a counter was read.
@@ -286,6 +301,8 @@ pub fn per_transaction(figures: &[CounterFigure]) -> BTreeMap<&str, f64> {
 
 #[cfg(test)]
 mod tests {
+    use pgassay_model::counters::Counters;
+
     use super::*;
     use crate::fixture::trial;
 
@@ -342,21 +359,71 @@ mod tests {
         let double = counted(&[(20.0, 10), (40.0, 20)]);
         let noisy = counted(&[(10.0, 10), (30.0, 20), (5.0, 10)]);
         let base = PointCounters::new(base.iter());
-        let rows = PointCounters::new(double.iter()).compare_with(&base);
+        let rows = PointCounters::new(double.iter()).compare_with(&base, true);
         assert_eq!(
             rows.len(),
             1,
             "the machine's idle time does not count per transaction"
         );
         assert!(rows[0].differs && (rows[0].difference - 1.0).abs() < 1e-12);
-        assert!(!PointCounters::new(noisy.iter()).compare_with(&base)[0].differs);
-        assert!(PointCounters::new([].iter()).compare_with(&base).is_empty());
+        assert!(!PointCounters::new(noisy.iter()).compare_with(&base, true)[0].differs);
+        assert!(
+            PointCounters::new([].iter())
+                .compare_with(&base, true)
+                .is_empty()
+        );
+    }
+
+    /// Regression: 17 vs 18 showed "WAL syncs 1.00 → 0", because 18 moved the column to another view.
+    #[test]
+    fn a_counter_that_a_release_does_not_have_is_not_zero_there() {
+        let with = |counters: &[(&'static str, f64)]| -> Vec<Trial> {
+            let trial = |factor: f64| Trial {
+                counters: {
+                    let mut all = Counters::default();
+                    for &(name, it) in counters {
+                        all.insert(name, it * factor);
+                    }
+                    all
+                },
+                transactions_total: (10.0 * factor) as u64,
+                ..trial()
+            };
+            vec![trial(1.0), trial(2.0), trial(4.0)]
+        };
+        let old = with(&[
+            ("pg_stat_wal.wal_sync", 10.0),
+            ("pg_stat_wal.wal_records", 40.0),
+            ("pg_stat_slru(Subtrans).blks_hit", 10.0),
+        ]);
+        let new = with(&[
+            ("pg_stat_wal.wal_records", 80.0),
+            ("pg_stat_io(client backend, wal).fsyncs", 10.0),
+            ("pg_stat_slru(subtransaction).blks_hit", 10.0),
+            ("log.lines", 10.0),
+        ]);
+        let (old, new) = (
+            PointCounters::new(old.iter()),
+            PointCounters::new(new.iter()),
+        );
+        let compared = |is_same_release| -> Vec<String> {
+            let rows = new.compare_with(&old, is_same_release);
+            let differing = rows.into_iter().filter(|it| it.differs);
+            differing.map(|it| it.name).collect()
+        };
+        assert_eq!(compared(false), ["log.lines", "pg_stat_wal.wal_records"]);
+        assert_eq!(
+            compared(true).len(),
+            6,
+            "zeros of named rows are not stored"
+        );
     }
 
     #[test]
     fn a_single_trial_per_side_never_differs() {
         let (one, other) = (counted(&[(10.0, 10)]), counted(&[(90.0, 10)]));
-        let rows = PointCounters::new(other.iter()).compare_with(&PointCounters::new(one.iter()));
+        let rows =
+            PointCounters::new(other.iter()).compare_with(&PointCounters::new(one.iter()), true);
         assert!(!rows[0].differs);
     }
 
