@@ -16,3 +16,4 @@ mod fixture;
 pub mod instructions;
 pub mod ledger;
 pub mod scalability;
+pub mod sustained_rate;

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::comparison::PointSummary;
 use crate::ledger::{Ledger, Nature, Part, Row, is_client_run_queue, is_remainder};
+use crate::sustained_rate::{is_sustained, sustained_rate};
 
 /// The value of [`ScalabilityCurve::schema`] that this version writes.
 pub const SCHEMA: &str = "pgassay.curve/1";
@@ -26,8 +27,6 @@ pub const SCHEMA: &str = "pgassay.curve/1";
 const GROWTH_MIN: f64 = 0.1;
 /// The load generator is the limit if it was the bottleneck in this share of the trials.
 const CLIENT_LIMITED: f64 = 0.5;
-/// A rate is sustained if at least this share of its transactions ended in time.
-pub const SUSTAINED: f64 = 0.95;
 
 /// Throughput and latency against the number of clients, or against the rate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -101,6 +100,9 @@ pub struct CurvePoint {
     pub rate: Option<f64>,
     /// Rounds, of two timed trials each.
     pub rounds: u32,
+    /// The time in which transactions were counted, in seconds; 0 in results of older versions.
+    #[serde(default)]
+    pub seconds: f64,
     /// Transactions per second; ends of the interval only if there is a law.
     pub throughput: CurveFigure,
     /// Throughput according to the law.
@@ -221,9 +223,8 @@ pub fn scalability_curve(
     let curve_points = order.iter().enumerate().map(|(at, summary)| {
         let both = first.zip(side(summary)).filter(|_| at > 0);
         CurvePoint {
-            rate: rate(summary.condition),
             limit: both.map(|(first, side)| limit(first, side, summary.client_limited)),
-            ..curve_point(plan, summary, &rounds, law)
+            ..curve_point((plan, trials), summary, &rounds, law)
         }
     });
     let points: Vec<CurvePoint> = curve_points.collect();
@@ -240,11 +241,16 @@ pub fn scalability_curve(
     }
 }
 
+/// The timed trials of the first variant.
+fn timed(trials: &[Trial]) -> impl Iterator<Item = &Trial> {
+    let is_timed = |it: &&Trial| it.kind == TrialKind::Timed && it.variant == 0;
+    trials.iter().filter(is_timed)
+}
+
 /// The geometric mean throughput of the timed trials of each round, by condition and block.
 fn rounds(trials: &[Trial]) -> BTreeMap<(usize, u32), f64> {
     let mut logs: BTreeMap<(usize, u32), Vec<f64>> = BTreeMap::new();
-    let is_timed = |it: &&Trial| it.kind == TrialKind::Timed && it.variant == 0;
-    for trial in trials.iter().filter(is_timed).filter(|it| it.tps() > 0.0) {
+    for trial in timed(trials).filter(|it| it.tps() > 0.0) {
         let of_round = logs.entry((trial.condition, trial.block)).or_default();
         of_round.push(trial.tps().ln());
     }
@@ -253,9 +259,9 @@ fn rounds(trials: &[Trial]) -> BTreeMap<(usize, u32), f64> {
     rounds.map(|(round, logs)| (round, mean(logs))).collect()
 }
 
-/// The point without its rate and its limit.
+/// The point without its limit.
 fn curve_point(
-    plan: &Plan,
+    (plan, trials): (&Plan, &[Trial]),
     summary: &PointSummary,
     rounds: &BTreeMap<(usize, u32), f64>,
     law: Option<&ScalabilityFit>,
@@ -263,12 +269,21 @@ fn curve_point(
     let clients = plan.conditions[summary.condition].clients;
     let of_point = (summary.condition, 0)..=(summary.condition, u32::MAX);
     let fitted = law.and_then(|law| law.points.iter().find(|it| it.clients == clients));
+    let rate = plan.point(PointId::new(summary.condition, 0)).rate_per_s;
+    let timed = timed(trials).filter(|it| it.condition == summary.condition);
+    let seconds = timed.map(|it| it.window_us).sum::<f64>() / 1e6;
+    let tps = match rate {
+        // Of few transactions per trial, a geometric mean is too low, and leaves out trials without any.
+        Some(_) if seconds > 0.0 => summary.transactions as f64 / seconds,
+        _ => summary.tps,
+    };
     CurvePoint {
         clients,
-        rate: None,
+        rate,
         rounds: rounds.range(of_point).count() as u32,
+        seconds,
         throughput: CurveFigure {
-            estimate: Some(fitted.map_or(summary.tps, |it| it.throughput)),
+            estimate: Some(fitted.map_or(tps, |it| it.throughput)),
             low: fitted.map(|it| it.interval.low),
             high: fitted.map(|it| it.interval.high),
         },
@@ -321,14 +336,14 @@ impl CurvePoint {
 
     /// Whether the server kept up with the rate; always without one.
     pub fn is_sustained(&self) -> bool {
-        self.rate.is_none_or(|rate| self.tps() >= SUSTAINED * rate)
+        let seconds = if self.seconds > 0.0 {
+            self.seconds
+        } else {
+            f64::INFINITY
+        };
+        self.rate
+            .is_none_or(|rate| is_sustained(rate, self.tps(), seconds))
     }
-}
-
-/// The highest rate below the first one that was not sustained.
-fn sustained_rate(points: &[CurvePoint]) -> Option<f64> {
-    let kept = points.iter().take_while(|it| it.is_sustained());
-    kept.filter_map(|it| it.rate).last()
 }
 
 /// The kind of a row; `None` for time that is not part of the response time or that the script requests.
@@ -554,28 +569,5 @@ mod tests {
             limit(side(&first), side(&asleep), 0.0).kind,
             LimitKind::ServerCpu
         );
-    }
-
-    #[test]
-    fn a_rate_is_sustained_up_to_the_first_that_is_not() {
-        let point = |rate: f64, tps: f64| CurvePoint {
-            clients: 8,
-            rate: Some(rate),
-            rounds: 2,
-            throughput: CurveFigure {
-                estimate: Some(tps),
-                low: None,
-                high: None,
-            },
-            fitted: None,
-            latency_mean_us: 0.0,
-            latency_p50_us: 0.0,
-            latency_p95_us: 0.0,
-            latency_p99_us: 0.0,
-            limit: None,
-        };
-        let points = [point(100.0, 99.0), point(200.0, 196.0), point(400.0, 250.0)];
-        assert_eq!(sustained_rate(&points), Some(200.0));
-        assert_eq!(sustained_rate(&points[2..]), None);
     }
 }

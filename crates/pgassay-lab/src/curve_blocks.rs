@@ -83,7 +83,10 @@ impl<'a> CurveBlocks<'a> {
             search: match placement {
                 Placement::Adaptive => LevelSearch::Knee(KneeSearch::new(&levels)),
                 Placement::Exhaustive => LevelSearch::Sweep(levels),
-                Placement::Rates => LevelSearch::Rates(RateSearch::new(&levels)),
+                Placement::Rates => {
+                    let round_us = TIMED * plan.schedule.trial_us;
+                    LevelSearch::Rates(RateSearch::new(&levels, round_us as f64 / 1e6))
+                }
             },
             conditions,
             profiled: BTreeSet::new(),
@@ -143,13 +146,12 @@ impl Scheduler for CurveBlocks<'_> {
     fn block_ended(&mut self, trials: &[Trial]) {
         self.blocks += 1;
         self.measured_us += trials.iter().map(|it| it.window_us).sum::<f64>();
-        let rounds = rounds_of(self.plan, trials);
         match &mut self.search {
-            LevelSearch::Knee(search) => search.block_ended(&rounds),
+            LevelSearch::Knee(search) => search.block_ended(&rounds_of(self.plan, trials)),
             LevelSearch::Sweep(_) => {}
             LevelSearch::Rates(search) => {
-                for round in rounds {
-                    search.round_ended(round.clients, round.throughput);
+                for (rate, throughput) in rates_of(self.plan, trials) {
+                    search.round_ended(rate, throughput);
                 }
             }
         }
@@ -179,8 +181,22 @@ fn level(plan: &Plan, condition: usize) -> u32 {
     rate.map_or(plan.conditions[condition].clients, |it| it.round() as u32)
 }
 
-/// The throughput of each round: the geometric mean of its timed trials in which transactions ended. Rates
-/// take the place of clients.
+/// The throughput of each rate in a block: transactions over time, which may be none.
+fn rates_of(plan: &Plan, trials: &[Trial]) -> Vec<(u32, f64)> {
+    let mut sums: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
+    for trial in trials.iter().filter(|it| it.kind == TrialKind::Timed) {
+        let (transactions, seconds) = sums.entry(trial.condition).or_default();
+        *seconds += trial.window_us / 1e6;
+        *transactions += trial.tps() * trial.window_us / 1e6;
+    }
+    let sums = sums.into_iter();
+    sums.map(|(condition, (transactions, seconds))| {
+        (level(plan, condition), transactions / seconds)
+    })
+    .collect()
+}
+
+/// The throughput of each round: the geometric mean of its timed trials in which transactions ended.
 fn rounds_of(plan: &Plan, trials: &[Trial]) -> Vec<MeasuredThroughput> {
     let mut logs: BTreeMap<(u32, usize), Vec<f64>> = BTreeMap::new();
     let timed = trials.iter().filter(|it| it.kind == TrialKind::Timed);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pgassay_account::scalability::SUSTAINED;
+use pgassay_account::sustained_rate::is_sustained;
 
 /// Doubles the rate until the server does not keep up. Then each block measures all rates so far, and the
 /// candidates between the last sustained and the first other one, as powers of two halve that range.
@@ -12,16 +12,19 @@ pub struct RateSearch {
     candidates: Vec<u32>,
     /// Throughputs of the rounds of each rate.
     measured: BTreeMap<u32, Vec<f64>>,
+    /// The time that a round measures, seconds.
+    round_s: f64,
 }
 
 impl RateSearch {
-    /// A search among these rates, transactions per second.
-    pub fn new(candidates: &[u32]) -> Self {
+    /// A search among these rates, transactions per second, in rounds that measure this many seconds.
+    pub fn new(candidates: &[u32], round_s: f64) -> Self {
         let mut candidates = candidates.to_vec();
         candidates.sort_unstable();
         Self {
             candidates,
             measured: BTreeMap::new(),
+            round_s,
         }
     }
 
@@ -65,7 +68,7 @@ impl RateSearch {
         let mut rounds = self.measured.get(&rate).cloned().unwrap_or_default();
         rounds.sort_by(f64::total_cmp);
         let median = rounds.get(rounds.len() / 2).copied().unwrap_or(0.0);
-        median >= SUSTAINED * f64::from(rate)
+        is_sustained(f64::from(rate), median, self.round_s)
     }
 }
 
@@ -78,7 +81,7 @@ mod tests {
         let candidates = [
             100, 119, 141, 168, 200, 238, 283, 336, 400, 476, 566, 673, 800, 1600,
         ];
-        let mut search = RateSearch::new(&candidates);
+        let mut search = RateSearch::new(&candidates, 100.0);
         let mut blocks = Vec::new();
         for _ in 0..7 {
             let next = search.next_block();
@@ -97,9 +100,19 @@ mod tests {
         );
     }
 
+    /// Regression: the search stopped at 10 transactions per second on an idle server.
+    #[test]
+    fn a_rate_with_few_due_transactions_is_not_called_saturated_by_chance() {
+        let mut search = RateSearch::new(&[10, 20, 40], 2.0);
+        search.round_ended(search.next_block()[0], 8.0);
+        assert_eq!(search.next_block(), [20]);
+        search.round_ended(20, 5.0);
+        assert!(!search.next_block().contains(&40));
+    }
+
     #[test]
     fn a_stall_in_the_first_round_of_a_rate_does_not_end_the_search() {
-        let mut search = RateSearch::new(&[100, 150, 200, 400]);
+        let mut search = RateSearch::new(&[100, 150, 200, 400], 100.0);
         search.round_ended(search.next_block()[0], 20.0);
         assert_eq!(search.next_block(), [100]);
         search.round_ended(100, 100.0);
@@ -108,12 +121,12 @@ mod tests {
 
     #[test]
     fn a_server_that_keeps_up_with_everything_is_measured_again() {
-        let mut search = RateSearch::new(&[100, 200]);
+        let mut search = RateSearch::new(&[100, 200], 100.0);
         for _ in 0..2 {
             let next = search.next_block();
             search.round_ended(next[0], f64::from(next[0]));
         }
         assert_eq!(search.next_block(), [100, 200]);
-        assert!(RateSearch::new(&[]).next_block().is_empty());
+        assert!(RateSearch::new(&[], 1.0).next_block().is_empty());
     }
 }

@@ -51,6 +51,7 @@ fn point(clients: u32, tps: f64, limit: Option<ScalingLimit>) -> CurvePoint {
         clients,
         rate: None,
         rounds: 3,
+        seconds: 12.0,
         throughput: figure(tps, tps * 0.98, tps * 1.02),
         fitted: Some(law().throughput(f64::from(clients))),
         latency_mean_us: mean_us,
