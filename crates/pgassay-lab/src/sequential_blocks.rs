@@ -1,14 +1,17 @@
 //! Blocks until every comparison has a verdict.
 
-use pgassay_account::comparison::{RunningComparisons, ends_unit};
+use std::collections::BTreeSet;
+
+use pgassay_account::comparison::{RunningComparisons, blocks_per_unit, ends_unit};
 use pgassay_model::plan::Plan;
 use pgassay_model::trial::Trial;
 
 use crate::open_blocks::OpenBlocks;
 use crate::scheduler::{Block, Scheduler};
 
-/// Runs a condition as long as one of its comparisons is open. All open conditions take part in every block:
-/// a server start costs more than their trials.
+/// Runs a condition as long as one of its comparisons is open. All open conditions take part in every block, because
+/// a server start costs more than their trials; but if the time limit leaves too little for all of them, the rest of
+/// the time goes to those that are nearest to a verdict.
 #[derive(Debug)]
 pub struct SequentialBlocks<'a> {
     plan: &'a Plan,
@@ -16,6 +19,8 @@ pub struct SequentialBlocks<'a> {
     blocks: OpenBlocks<'a>,
     /// Whether a unit ended with the last block.
     ends_unit: bool,
+    /// How often a condition took part in a block.
+    rounds: usize,
 }
 
 impl<'a> SequentialBlocks<'a> {
@@ -26,7 +31,32 @@ impl<'a> SequentialBlocks<'a> {
             running,
             blocks: OpenBlocks::new(plan),
             ends_unit: false,
+            rounds: 0,
         }
+    }
+
+    /// Those of the open conditions that take part in the next unit: all, or as many of the nearest as the time
+    /// limit leaves time for, and at least one. The others may follow.
+    fn taking_part(&self, open: BTreeSet<usize>) -> BTreeSet<usize> {
+        let Some(max_us) = self.plan.schedule.max_time_us else {
+            return open;
+        };
+        let Some(nearest) = self.running.units_to_verdict() else {
+            return open;
+        };
+        let left_us = max_us.saturating_sub(self.blocks.elapsed_us()) as f64;
+        let unit_us = self.blocks.elapsed_us() as f64 / self.rounds.max(1) as f64
+            * f64::from(blocks_per_unit(self.plan));
+        let mut left = (left_us / unit_us).floor() as usize;
+        let mut taking_part = BTreeSet::new();
+        for (condition, units) in nearest {
+            if units > left && !taking_part.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(units);
+            taking_part.insert(condition);
+        }
+        taking_part
     }
 }
 
@@ -43,10 +73,13 @@ impl Scheduler for SequentialBlocks<'_> {
             return;
         };
         self.running.add_block(block, trials);
+        let conditions: BTreeSet<usize> = trials.iter().map(|it| it.condition).collect();
+        self.rounds += conditions.len();
         self.ends_unit = ends_unit(self.plan, block);
         // Within a unit, conditions stay together.
         if self.ends_unit {
-            self.blocks.keep_open(self.running.open_conditions());
+            let open = self.running.open_conditions();
+            self.blocks.keep_open(self.taking_part(open));
         }
     }
 
@@ -93,12 +126,17 @@ mod tests {
     use crate::planned_scheduler::scheduler_of;
 
     fn planned(max_time: Option<&str>) -> Plan {
+        planned_for("[1, 2]", max_time)
+    }
+
+    fn planned_for(clients: &str, max_time: Option<&str>) -> Plan {
         let source = StudySource {
             file: "s.toml".to_owned(),
-            text: "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select 1\"\n\
-                   [[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"\nprotocol = \"prepared\"\n\
-                   [conditions]\nclients = [1, 2]\n"
-                .to_owned(),
+            text: format!(
+                "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select 1\"\n\
+                 [[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"\nprotocol = \"prepared\"\n\
+                 [conditions]\nclients = {clients}\n"
+            ),
         };
         let overrides = Overrides {
             max_time: max_time.map(|it| it.parse().expect("a duration")),
@@ -113,7 +151,7 @@ mod tests {
     }
 
     /// The trials of a block; every trial takes a second. With one client the variant is a third faster, with two
-    /// the difference is unclear.
+    /// the difference is unclear, and with a third number of clients it becomes clear after some blocks.
     fn trials(plan: &Plan, block: &Block, begin: i64) -> Vec<Trial> {
         let mut all: Vec<Trial> = Vec::new();
         for round in &block.rounds {
@@ -122,6 +160,7 @@ mod tests {
                 let factor = match (variant, round.condition) {
                     (0, _) => 1.0,
                     (_, 0) => 1.3 + 0.01 * uneven,
+                    (_, 2) => 0.95 + 0.1 * uneven,
                     _ => uneven,
                 };
                 let transactions = 1000.0 * factor;
@@ -183,6 +222,22 @@ mod tests {
     fn the_time_limit_counts_from_the_first_trial() {
         // A block has 32 trials of a second.
         assert_eq!(conditions(&planned(Some("1min"))).len(), 2);
+    }
+
+    #[test]
+    fn time_that_is_short_goes_to_the_condition_that_is_nearest_to_its_verdict() {
+        // A block has 16 trials of a second for each condition.
+        let found = conditions(&planned_for("[1, 2, 4]", Some("5min")));
+        assert!(found[..4].iter().all(|it| *it == [0, 1, 2]), "{found:?}");
+        let near = found[4..].iter().take_while(|it| **it == [2]).count();
+        assert!(near > 0, "{found:?}");
+        let rest = &found[4 + near..];
+        assert!(
+            !rest.is_empty() && rest.iter().all(|it| *it == [1]),
+            "{found:?}"
+        );
+        let without_limit = conditions(&planned_for("[1, 2, 4]", None));
+        assert_eq!(without_limit[4], [1, 2]);
     }
 
     #[test]
