@@ -20,6 +20,8 @@ pub struct JunitSuite {
     pub ended_us: i64,
     /// Names and values.
     pub properties: Vec<(&'static str, String)>,
+    /// Why the run failed, if it did: then there is one more test case, with an error.
+    pub failure: Option<String>,
 }
 
 /// One suite for the study, one test case for each comparison. A regression is a failure. A comparison without a
@@ -34,10 +36,12 @@ pub fn junit(suite: &JunitSuite, results: &[GateResult], strict: bool) -> io::Re
     };
     let undecided = count(is_undecided);
     let failures = count(|verdict| verdict == GateVerdict::Regression);
+    let errors = if strict { undecided } else { 0 };
+    let failed = usize::from(suite.failure.is_some());
     let counts = [
-        ("tests", results.len().to_string()),
+        ("tests", (results.len() + failed).to_string()),
         ("failures", failures.to_string()),
-        ("errors", if strict { undecided } else { 0 }.to_string()),
+        ("errors", (errors + failed).to_string()),
         ("skipped", if strict { 0 } else { undecided }.to_string()),
     ];
     let seconds = (suite.ended_us - suite.started_us) as f64 / 1e6;
@@ -63,7 +67,7 @@ pub fn junit(suite: &JunitSuite, results: &[GateResult], strict: bool) -> io::Re
                     for result in results {
                         test_case(writer, &name, result, strict)?;
                     }
-                    Ok(())
+                    failed_run(writer, &name, suite.failure.as_deref())
                 })?;
             Ok(())
         })?;
@@ -96,6 +100,25 @@ fn properties(writer: &mut Writer<Vec<u8>>, suite: &JunitSuite) -> io::Result<()
                     .with_attributes([("name", *name), ("value", &*printable(value))])
                     .write_empty()?;
             }
+            Ok(())
+        })?;
+    Ok(())
+}
+
+/// The test case of a run that failed.
+fn failed_run(writer: &mut Writer<Vec<u8>>, study: &str, reason: Option<&str>) -> io::Result<()> {
+    let Some(reason) = reason else {
+        return Ok(());
+    };
+    let class = format!("pgassay.{study}");
+    writer
+        .create_element("testcase")
+        .with_attributes([("classname", &*class), ("name", "the run")])
+        .write_inner_content(|writer| {
+            writer
+                .create_element("error")
+                .with_attributes([("type", "failed-run"), ("message", &*printable(reason))])
+                .write_empty()?;
             Ok(())
         })?;
     Ok(())

@@ -173,6 +173,7 @@ fn a_comparison_without_a_verdict_is_skipped_or_strictly_an_error() {
         started_us: 0,
         ended_us: 1_500_000,
         properties: vec![("limit", GateLimit::Slower(5.0).to_string())],
+        failure: None,
     };
     let all = [
         result(GateVerdict::Regression, 1.1),
@@ -197,4 +198,26 @@ fn a_comparison_without_a_verdict_is_skipped_or_strictly_an_error() {
     ] {
         assert!(strict.contains(part), "{part}: {strict}");
     }
+}
+
+/// Regression: a crash during the run was `errors="0"`, so a CI that reads this file was green.
+#[test]
+fn a_run_that_failed_is_an_error_in_junit() {
+    let suite = JunitSuite {
+        name: "compare".to_owned(),
+        hostname: "host".to_owned(),
+        started_us: 0,
+        ended_us: 1_500_000,
+        properties: Vec::new(),
+        failure: Some("the server died".to_owned()),
+    };
+    let xml = junit(&suite, &[], false).unwrap();
+    assert!(
+        xml.contains("tests=\"1\" failures=\"0\" errors=\"1\""),
+        "{xml}"
+    );
+    assert!(
+        xml.contains("<error type=\"failed-run\" message=\"the server died\"/>"),
+        "{xml}"
+    );
 }

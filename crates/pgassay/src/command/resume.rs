@@ -87,6 +87,7 @@ pub fn resume(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Resu
     let finished = job.finish(plan, outcome, saving, &store)?;
     let format = args.output.chosen();
     if let Some(decision) = GateDecision::of(&finished.run) {
+        let decision = decision.with_skipped_before(&finished.run);
         return decision.conclude(finished, format, color, out);
     }
     finished.print(format, color, out)?;

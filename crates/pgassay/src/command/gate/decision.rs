@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::Result;
 use pgassay_account::comparison::RunningComparisons;
 use pgassay_model::plan::Plan;
-use pgassay_record::run::Run;
+use pgassay_record::run::{Run, WarningKind};
 use pgassay_report::gate::{
     self, GateLimit, GateNames, GateResult, GateVerdict, deciding_sentence,
 };
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::args::{ColorWhen, ResultFormat};
 use crate::command::run::{FinishedRun, exit_of};
-use crate::exit::{self, Gate, after_printing};
+use crate::exit::{self, Gate, after_printing, text_of};
 
 /// What to do if a baseline cannot be compared with.
 const SIDE_BY_SIDE: &str =
@@ -25,6 +25,8 @@ pub struct GateDecision {
     pub limit: GateLimit,
     /// The sentence that decides.
     pub sentence: String,
+    /// Why the run failed, if it did.
+    pub failure: Option<String>,
 }
 
 impl GateDecision {
@@ -34,7 +36,18 @@ impl GateDecision {
             sentence: deciding_sentence(&results, limit),
             limit,
             results,
+            failure: None,
         }
+    }
+
+    /// The same, of a run that ended with this error, which decides.
+    pub fn with_failure(mut self, error: Option<&anyhow::Error>) -> Self {
+        if let Some(error) = error.filter(|_| self.failure.is_none()) {
+            let reason = text_of(error);
+            self.sentence = format!("the run failed: {reason}. So far: {}", self.sentence);
+            self.failure = Some(reason);
+        }
+        self
     }
 
     /// Computed from the run's trials; `None` if its plan has no gate.
@@ -74,8 +87,10 @@ impl GateDecision {
         color: ColorWhen,
         out: &mut impl Write,
     ) -> Result<()> {
-        let printed = self.print_run(&finished, format, color, out);
-        let verdict = exit_of(&finished.run, finished.ended_early).and_then(|()| self.exit());
+        let decision = self.with_failure(finished.ended_early.as_ref());
+        let printed = decision.print_run(&finished, format, color, out);
+        let verdict = exit_of(&finished.run, finished.ended_early);
+        let verdict = verdict.and_then(|()| decision.exit());
         after_printing(printed, verdict)
     }
 
@@ -128,7 +143,7 @@ impl GateDecision {
         for name in asked.iter().filter(|name| !measured.contains(name)) {
             let mut reasons = reasons.iter().copied();
             let reason = reasons.find(|reason| reason.contains(name.as_str()));
-            let reason = reason.unwrap_or("it was not measured");
+            let reason = reason.unwrap_or("it cannot run on this machine");
             let names = GateNames {
                 variant: name.clone(),
                 baseline: measured[0].clone(),
@@ -138,6 +153,23 @@ impl GateDecision {
             self.results.push(skipped);
         }
         Self::new(self.results, self.limit)
+    }
+
+    /// The same, of a run that was continued: its warnings name the variants that were skipped when it began.
+    pub fn with_skipped_before(self, run: &Run) -> Self {
+        let skipped = run.warnings.iter();
+        let skipped = skipped.filter(|it| it.kind == WarningKind::Skipped);
+        let reasons: Vec<&str> = skipped.map(|it| it.message.as_str()).collect();
+        if reasons.is_empty() {
+            return self;
+        }
+        let names = run.study.variant.iter().map(|it| it.name.as_str());
+        let named = names.filter(|name| reasons.iter().any(|reason| reason.contains(name)));
+        let mut asked: Vec<String> = named.map(str::to_owned).collect();
+        if asked.iter().all(|name| run.plan.variants.contains(name)) {
+            asked.push("a variant".to_owned());
+        }
+        self.with_skipped(&asked, &run.plan.variants, &reasons)
     }
 
     /// The error that becomes the exit status, unless all variants pass.
@@ -200,6 +232,14 @@ mod tests {
             decided.sentence.contains("no extension x"),
             "{}",
             decided.sentence
+        );
+        let failed = decision().with_failure(Some(&anyhow::anyhow!("the server died")));
+        assert!(
+            failed
+                .sentence
+                .starts_with("the run failed: the server died. So far: pass"),
+            "{}",
+            failed.sentence
         );
         let complete = decision().with_skipped(&measured, &measured, &reasons);
         assert_eq!(complete.verdict(), GateVerdict::Pass);

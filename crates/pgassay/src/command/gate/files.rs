@@ -44,7 +44,11 @@ pub fn write(
 ) -> Result<()> {
     let (results, sentence) = (&decision.results, &decision.sentence);
     if let Some(path) = &args.junit {
-        save(path, &gate::junit(&suite(), results, args.strict)?)?;
+        let suite = JunitSuite {
+            failure: decision.failure.clone(),
+            ..suite()
+        };
+        save(path, &gate::junit(&suite, results, args.strict)?)?;
     }
     let markdown = || gate::markdown(results, sentence);
     if let Some(path) = &args.markdown {
@@ -56,7 +60,8 @@ pub fn write(
         file.and_then(|mut file| file.write_all(markdown().as_bytes()))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    if std::env::var_os("GITHUB_ACTIONS").is_some() && decision.verdict() != GateVerdict::Pass {
+    let is_pass = decision.verdict() == GateVerdict::Pass && decision.failure.is_none();
+    if std::env::var_os("GITHUB_ACTIONS").is_some() && !is_pass {
         print_line_stderr(&gate::annotation(decision.verdict(), sentence));
     }
     Ok(())
@@ -77,6 +82,7 @@ pub fn suite_of(run: &Run, limit: GateLimit) -> JunitSuite {
         started_us: run.started_us,
         ended_us: run.ended_us,
         properties,
+        failure: None,
     }
 }
 
@@ -90,6 +96,7 @@ pub fn suite_without_run(planned: &PlannedStudy) -> JunitSuite {
         started_us: now,
         ended_us: now,
         properties: properties(GateLimit::Slower(limit.unwrap_or_default()), "none"),
+        failure: None,
     }
 }
 
@@ -117,6 +124,7 @@ pub fn suite_of_counts(
         started_us,
         ended_us: unix_us(),
         properties,
+        failure: None,
     }
 }
 

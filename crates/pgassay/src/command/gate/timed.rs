@@ -40,7 +40,15 @@ pub fn gate(
         Against::Found(baseline) => with_ratios(planned, baseline)?,
         Against::Nothing | Against::Missing(_) => planned,
     };
-    let finished = measure(&planned, asked.seed, &asked.run)?;
+    let finished = match measure(&planned, asked.seed, &asked.run) {
+        Ok(finished) => finished,
+        Err(error) => {
+            // No file of an earlier run must remain as if it were this one's.
+            let decision = GateDecision::new(Vec::new(), args.fail_if).with_failure(Some(&error));
+            files::write(args, &decision, || files::suite_without_run(&planned))?;
+            return Err(error);
+        }
+    };
     let warnings = finished.run.warnings.iter();
     let warnings: Vec<&str> = warnings.map(|it| it.message.as_str()).collect();
     let decision = GateDecision::of(&finished.run)
@@ -49,7 +57,8 @@ pub fn gate(
             &planned.plan.variants,
             &finished.run.plan.variants,
             &warnings,
-        );
+        )
+        .with_failure(finished.ended_early.as_ref());
     files::write(args, &decision, || {
         files::suite_of(&finished.run, args.fail_if)
     })?;
