@@ -62,7 +62,12 @@ fn clause(check: &ConsistencyCheck) -> String {
             differ("CPU time in profiled trials differs from that in timed trials")
         }
         CheckName::Machine => {
-            format!("{error} of the machine's CPU time is unaccounted for (limit {limit})")
+            // Negative: more is accounted for than the machine's idle time, which is counted in ticks, leaves.
+            if check.error < 0.0 {
+                differ("the CPU time of processes exceeds the machine's busy time")
+            } else {
+                format!("{error} of the machine's CPU time is unaccounted for (limit {limit})")
+            }
         }
         CheckName::SwitchesCpu => differ("CPU time by context switches disagrees with schedstat"),
         CheckName::SwitchesRunQueue => {
@@ -108,4 +113,27 @@ pub(crate) fn share(share: &ExplainedShare, whole: &str) -> String {
         None => "its CI is unbounded with these pairs".to_owned(),
     };
     format!("{} of {whole} µs, {interval}", number::percent(share.share))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: "9.0% of the machine's CPU time is unaccounted for" when all of it and more was accounted for.
+    #[test]
+    fn more_cpu_time_than_the_machine_was_busy_is_not_unaccounted_for() {
+        let check = |error: f64| ConsistencyCheck {
+            name: CheckName::Machine,
+            side: None,
+            error,
+            bound: 0.05,
+            passed: false,
+        };
+        assert!(clause(&check(0.09)).contains("9.0% of the machine's CPU time is unaccounted for"));
+        let more = clause(&check(-0.09));
+        assert!(
+            more.contains("exceeds the machine's busy time by 9.0%"),
+            "{more}"
+        );
+    }
 }

@@ -179,9 +179,13 @@ fn little(checks: &LedgerChecks) -> String {
 }
 
 fn machine(checks: &LedgerChecks) -> Option<String> {
-    let error = checks.machine_error?.abs();
-    let share = number::percent(error);
-    if error <= TOTALS_ERROR_MAX {
+    let error = checks.machine_error?;
+    let share = number::percent(error.abs());
+    if error < -TOTALS_ERROR_MAX {
+        Some(format!(
+            "the CPU time of processes exceeds the machine's busy time by {share}"
+        ))
+    } else if error <= TOTALS_ERROR_MAX {
         Some(format!(
             "the machine's CPU time accounted for within {share}"
         ))

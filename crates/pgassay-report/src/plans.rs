@@ -99,14 +99,33 @@ pub(crate) fn generic_differs(
 }
 
 /// `The generic plan differs from the custom one; the server uses the generic one from the sixth execution on.`
-pub(crate) fn generic_sentence(it: &StatementPlans) -> String {
+pub(crate) fn generic_sentence(run: &Run, point: &PointPlans, it: &StatementPlans) -> String {
     let used = it.plans.iter().find(|it| it.is_used).and_then(|it| it.kind);
     let used = match used {
+        Some(PlanKind::Generic) if is_generic_forced(run, point) => {
+            "; plan_cache_mode makes the server use the generic plan for every execution"
+        }
         Some(PlanKind::Generic) => "; the server uses the generic plan from the sixth execution on",
         Some(PlanKind::Custom) => "; the server uses the custom plan",
         None => "",
     };
     format!("The generic plan differs from the custom plan{used}")
+}
+
+/// Whether the variant's clients have `plan_cache_mode = force_generic_plan`, as settings of the session or of the
+/// server.
+fn is_generic_forced(run: &Run, point: &PointPlans) -> bool {
+    let condition = point.conditions.first().copied().unwrap_or_default();
+    let mut points = run.plan.points.iter();
+    let planned = points.find(|it| it.condition == condition && it.variant == point.variant);
+    let Some(planned) = planned else {
+        return false;
+    };
+    let name = "plan_cache_mode";
+    let of_session = planned.session.get(name);
+    let of_server = run.effective_settings(planned.server);
+    let mode = of_session.or_else(|| of_server?.get(name));
+    mode.is_some_and(|it| it.eq_ignore_ascii_case("force_generic_plan"))
 }
 
 /// `generic plan`, `custom plan, used by the server`, `plan, not executed`.

@@ -27,7 +27,7 @@ pub fn headline(activity: &Activity) -> String {
     let mut text = headline_of_seen(activity);
     for check in unseen_sessions(activity) {
         let limitation = check.limitation.as_deref().unwrap_or_default();
-        text.push_str(&format!(" {limitation}."));
+        text = format!("{text} {limitation}.");
     }
     text
 }

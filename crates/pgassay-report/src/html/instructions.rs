@@ -16,7 +16,7 @@ const FUNCTIONS_MAX: usize = 25;
 /// With more comparisons than this only the first is open.
 const OPEN_MAX: usize = 2;
 
-const INSTRUCTIONS: AxisUnit = AxisUnit {
+const INSTRUCTIONS: AxisUnit<'static> = AxisUnit {
     name: "",
     per_transaction: "instructions/tx",
     figure,

@@ -13,7 +13,9 @@ use crate::ledger::{
     background, checks, explanation, group_name, ledger, nature_word, row_name, tier_of_run,
 };
 use crate::number;
-use crate::outline::{baseline_name, condition_title, explained_ledger, plus_minus, variant_name};
+use crate::outline::{
+    baseline_name, compared_variants, condition_title, explained_ledger, plus_minus, variant_name,
+};
 
 /// More rows than this are summed in the last one.
 const ROWS_MAX: usize = 25;
@@ -187,11 +189,11 @@ fn account(
                 }
             }
             div.charts.wide {
-                (waterfall::chart("category", &difference.response, &groups, names))
+                (waterfall::chart("category", "tx", &difference.response, &groups, names))
             }
             p { (explanation(difference)) }
             @if open { (rows(difference, names)) }
-            @let ledgers: Vec<&Ledger> = [0, comparison.variant]
+            @let ledgers: Vec<&Ledger> = compared_variants(run, comparison)
                 .into_iter()
                 .filter_map(|variant| ledger(run, comparison.condition, variant))
                 .collect();

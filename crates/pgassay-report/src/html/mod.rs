@@ -220,24 +220,26 @@ fn cost(run: &Run) -> Markup {
 fn account(run: &Run, comparison: &Comparison, cost: &CostDifference, open: bool) -> Markup {
     let variant = variant_name(run, comparison.variant);
     let names = [baseline_name(run, comparison.variant), variant];
+    let unit = ThroughputUnit::of(run);
+    let unit = unit.short();
     html! {
         details open[open] {
             summary {
                 b { (variant) } ", " (condition_title(run, comparison.condition)) ": "
                 span.figure {
                     (number::signed_micros(cost.total.difference_us))
-                    " ±" (plus_minus(&cost.total)) " µs/" (ThroughputUnit::of(run).short())
+                    " ±" (plus_minus(&cost.total)) " µs/" (unit)
                 }
             }
             div.charts.wide {
                 @if !cost.phases.is_empty() {
-                    (waterfall::chart("phase", &cost.total, &cost.phases, names))
+                    (waterfall::chart("phase", unit, &cost.total, &cost.phases, names))
                 }
                 @if !cost.subsystems.is_empty() {
-                    (waterfall::chart("subsystem", &cost.total, &cost.subsystems, names))
+                    (waterfall::chart("subsystem", unit, &cost.total, &cost.subsystems, names))
                 }
                 @if cost.phases.is_empty() && cost.subsystems.is_empty() {
-                    (waterfall::chart("function", &cost.total, &cost.functions, names))
+                    (waterfall::chart("function", unit, &cost.total, &cost.functions, names))
                 }
             }
             (tables::functions(cost, names))

@@ -38,7 +38,7 @@ pub(super) fn section(run: &Run) -> Markup {
                     @if let Some(difference) = &statement.generic_difference {
                         h3 { (variant_name(run, point.variant)) (conditions(run, &point.conditions)) }
                         p { code { (statement.text) } }
-                        p { (generic_sentence(statement)) "." }
+                        p { (generic_sentence(run, point, statement)) "." }
                         pre { (difference_text(difference, ("custom", "generic"), WIDTH)) }
                     }
                 }

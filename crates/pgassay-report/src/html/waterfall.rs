@@ -16,11 +16,11 @@ const ZOOM_BELOW: f64 = 0.15;
 
 /// The unit of a chart, and how to print its figures.
 #[derive(Clone, Copy)]
-pub(super) struct AxisUnit {
+pub(super) struct AxisUnit<'a> {
     /// Printed after a total.
     pub name: &'static str,
     /// Printed at the axis.
-    pub per_transaction: &'static str,
+    pub per_transaction: &'a str,
     /// Prints a figure.
     pub figure: fn(f64) -> String,
     /// Prints a difference with its sign.
@@ -28,7 +28,7 @@ pub(super) struct AxisUnit {
 }
 
 /// Server CPU time.
-pub(super) const MICROS: AxisUnit = AxisUnit {
+pub(super) const MICROS: AxisUnit<'static> = AxisUnit {
     name: "µs",
     per_transaction: "µs/tx",
     figure: number::micros,
@@ -124,17 +124,27 @@ pub(super) fn steps([baseline, variant]: [f64; 2], parts: &[DifferencePart]) -> 
     steps
 }
 
-/// The chart of the rows of a difference in time.
-pub(super) fn chart(kind: &str, total: &CostRow, rows: &[CostRow], names: [&str; 2]) -> Markup {
+/// The chart of the rows of a difference in time. `unit` is what the time is per, such as `tx`.
+pub(super) fn chart(
+    kind: &str,
+    unit: &str,
+    total: &CostRow,
+    rows: &[CostRow],
+    names: [&str; 2],
+) -> Markup {
     let parts: Vec<DifferencePart> = rows.iter().map(DifferencePart::from).collect();
     let totals = [total.baseline_us, total.variant_us];
-    drawing(kind, MICROS, names, totals, &parts)
+    let unit = AxisUnit {
+        per_transaction: &format!("µs/{unit}"),
+        ..MICROS
+    };
+    drawing(kind, unit, names, totals, &parts)
 }
 
 /// A chart from the first total to the second.
 pub(super) fn drawing(
     kind: &str,
-    unit: AxisUnit,
+    unit: AxisUnit<'_>,
     names: [&str; 2],
     totals: [f64; 2],
     parts: &[DifferencePart],
@@ -178,7 +188,7 @@ fn scale(totals: [f64; 2], steps: &[WaterfallStep]) -> (Scale, bool) {
 }
 
 /// The bar of a total: the start or the end of the waterfall.
-fn whole(name: &str, value: f64, scale: Scale, unit: AxisUnit) -> Markup {
+fn whole(name: &str, value: f64, scale: Scale, unit: AxisUnit<'_>) -> Markup {
     html! {
         div.row.whole {
             span.name { (name) }
@@ -193,7 +203,7 @@ fn whole(name: &str, value: f64, scale: Scale, unit: AxisUnit) -> Markup {
 }
 
 /// A step, joined by a thin line to the end of the one above.
-fn row(step: &WaterfallStep, scale: Scale, unit: AxisUnit) -> Markup {
+fn row(step: &WaterfallStep, scale: Scale, unit: AxisUnit<'_>) -> Markup {
     let (from, to) = (scale.place(step.from), scale.place(step.to));
     let difference = step.to - step.from;
     let class = match () {
@@ -222,7 +232,7 @@ fn row(step: &WaterfallStep, scale: Scale, unit: AxisUnit) -> Markup {
 }
 
 /// Ticks in the unit per transaction.
-fn axis(scale: Scale, unit: AxisUnit) -> Markup {
+fn axis(scale: Scale, unit: AxisUnit<'_>) -> Markup {
     let ticks = scale.ticks(5);
     html! {
         div.row.axis aria-hidden="true" {
@@ -236,7 +246,7 @@ fn axis(scale: Scale, unit: AxisUnit) -> Markup {
                 }
             }
             span.figure.faint { (unit.per_transaction) }
-            span.figure.faint { "µs" }
+            span.figure.faint { (unit.name) }
         }
     }
 }

@@ -11,7 +11,9 @@ use super::table::{TextStyle, cut, inked, paint, visible, wrap};
 use crate::ledger::{
     background, checks, explanation, group_name, ledger, nature_word, tier_of_run,
 };
-use crate::outline::{condition_title, explained_ledger, plus_minus, variant_name};
+use crate::outline::{
+    compared_variants, condition_title, explained_ledger, plus_minus, variant_name,
+};
 use crate::{number, tail};
 
 /// Rows of the full account, and rows named in a line.
@@ -33,8 +35,8 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         differences::title(run, main_comparison)
     );
     let mut out = heading("LEDGER", &title, style);
-    let ledgers =
-        [0, main_comparison.variant].map(|variant| ledger(run, main_comparison.condition, variant));
+    let ledgers = compared_variants(run, main_comparison)
+        .map(|variant| ledger(run, main_comparison.condition, variant));
     let shown: Vec<&Ledger> = ledgers.into_iter().flatten().collect();
     let tier = wrap(&tier_of_run(run, &shown), style.columns(), "  ", "    ");
     out.push_str(&(paint(tier.trim_end(), TextStyle::Faint, style.color) + "\n"));
@@ -112,7 +114,7 @@ fn notes(
     style: Style,
 ) -> String {
     let mut lines = vec![explanation(difference)];
-    for variant in [0, main_comparison.variant] {
+    for variant in compared_variants(run, main_comparison) {
         let Some(ledger) = ledger(run, main_comparison.condition, variant) else {
             continue;
         };
@@ -124,7 +126,7 @@ fn notes(
         };
         lines.push(checks(run, ledger) + &processes);
     }
-    for variant in [0, main_comparison.variant] {
+    for variant in compared_variants(run, main_comparison) {
         let Some(ledger) = ledger(run, main_comparison.condition, variant) else {
             continue;
         };

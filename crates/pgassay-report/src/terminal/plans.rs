@@ -37,7 +37,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
             "{}: {}. {}.",
             variant_name(run, point.variant),
             excerpt(&statement.text),
-            generic_sentence(statement)
+            generic_sentence(run, point, statement)
         );
         body.push_str(&wrap(&text, style.columns(), "  ", "    "));
         let difference = statement.generic_difference.iter();

@@ -60,6 +60,51 @@ fn a_plan_that_differs_is_shown_with_its_price() {
     assert_snapshot!("plans", format!("PRICE{shown}"));
 }
 
+/// Regression: PRICE of "18 vs 17" had the memory of 15, the first variant.
+#[test]
+fn a_stepwise_price_is_relative_to_the_variant_before() {
+    let mut run = crate::fixture::run();
+    assert!(run.plan.variants.len() > 2);
+    for point in &mut run.points {
+        point.backend_memory_bytes = Some([11_000_000, 22_000_000, 44_000_000][point.variant]);
+    }
+    let price = |run: &Run| -> String {
+        let text = terminal(run, &PLAIN);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        words.join(" ")
+    };
+    assert!(price(&run).contains("peak memory per backend 11.0 MB → 44.0 MB"));
+    run.plan.stepwise = true;
+    let text = price(&run);
+    assert!(
+        text.contains("peak memory per backend 22.0 MB → 44.0 MB"),
+        "{text}"
+    );
+    assert!(!text.contains("11.0 MB → 44.0 MB"), "{text}");
+}
+
+/// Regression: with `force_generic_plan`, "the generic plan from the sixth execution on" was false.
+#[test]
+fn a_generic_plan_that_is_forced_is_used_from_the_first_execution() {
+    let mut run = crate::fixture::plans::run_with_plans();
+    let sixth = "uses the generic plan from the sixth execution on";
+    let words = |run: &Run| {
+        let text = terminal(run, &PLAIN);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(words(&run).contains(sixth));
+    for point in &mut run.plan.points {
+        let mode = "force_generic_plan".to_owned();
+        point.session.insert("plan_cache_mode".to_owned(), mode);
+    }
+    let text = words(&run);
+    assert!(!text.contains(sixth), "{text}");
+    assert!(
+        text.contains("use the generic plan for every execution"),
+        "{text}"
+    );
+}
+
 #[test]
 fn equal_plans_take_one_line_and_plans_not_taken_none() {
     let text = terminal(&crate::fixture::plans::run_with_equal_plans(), &PLAIN);
