@@ -11,10 +11,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::exit::INTERRUPTED;
 
-/// Installs handlers for SIGINT, SIGTERM and SIGHUP.
+/// Installs handlers for SIGINT, SIGTERM and SIGHUP. With `nohup`, which ignores SIGHUP, the run goes on after the
+/// terminal has closed.
 pub fn watch() -> Result<Interrupt> {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
         // The order matters: the flag must still be unset when the first signal reaches the
         // first handler.
         signal_hook::flag::register_conditional_shutdown(
@@ -26,4 +28,13 @@ pub fn watch() -> Result<Interrupt> {
         .context("cannot install a handler for Ctrl-C")?;
     }
     Ok(Interrupt::of(flag))
+}
+
+/// Whether this process ignores a signal, as a rule because the process that started it did (`SigIgn` in
+/// `/proc/PID/status`, proc(5)).
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
 }

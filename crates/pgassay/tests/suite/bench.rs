@@ -317,6 +317,33 @@ fn ctrl_c_still_gives_a_summary() {
     finished.has(130, &["tps = "], &["Run was interrupted"]);
 }
 
+/// Regression: a run under nohup ended when the terminal was closed.
+#[test]
+fn a_hang_up_that_nohup_ignores_does_not_end_the_run() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.script("s.sql", "select 2;\n");
+    let program = scratch.path().join("pgbench");
+    let child = scratch
+        .command(&PathBuf::from("/bin/sh"), "18", Some(&server))
+        .args(["-c", "trap '' HUP; exec \"$@\"", "sh"])
+        .arg(program)
+        .args(["-n", "-f", "s.sql", "-t", "150", "-R", "100", "-c", "3"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let at_work = "select count(*) from pg_stat_activity where query like 'select 2;%'";
+    wait_until("three clients are at work", || {
+        server.value(at_work).as_deref() == Some("3")
+    });
+    kill(i32::try_from(child.id()).unwrap(), libc::SIGHUP);
+    let finished = Finished::from(&child.wait_with_output().unwrap());
+    finished.has(0, &["actually processed: 450/450"], &[]);
+}
+
 #[test]
 fn statements_of_a_pipeline_take_longer_the_later_they_are() {
     let Some(server) = BareServer::trusting() else {
