@@ -459,7 +459,7 @@ mod tests {
         assert_eq!((collector.unseen, collector.unseen_max), (unseen, unseen));
     }
 
-    /// Regression: an idle server with TimescaleDB or pg_wait_sampling had one active session.
+    /// Regression: an idle server with `TimescaleDB` or `pg_wait_sampling` had one active session.
     #[test]
     fn an_idle_worker_of_an_extension_is_no_load() {
         let named = NamedWait {

@@ -31,11 +31,11 @@ const SERVER: &str = "select current_setting('server_version_num'), pg_backend_p
      from pg_catalog.pg_database d where d.datname = current_database()";
 
 /// What could not be read, by subject.
-type Refusals = BTreeMap<&'static str, Refusal>;
+type Refusals = BTreeMap<&'static str, RefusedReading>;
 
 /// What of a subject could not be read, and the server's message.
 #[derive(Debug)]
-struct Refusal {
+struct RefusedReading {
     check: Check,
     /// It can be read again.
     is_over: bool,
@@ -260,7 +260,7 @@ impl CatalogReader {
         limitation: String,
         fix: Option<String>,
     ) {
-        self.refusals.entry(subject).or_insert(Refusal {
+        self.refusals.entry(subject).or_insert(RefusedReading {
             check: Check {
                 name: subject.to_owned(),
                 value: value.to_owned(),
@@ -281,7 +281,7 @@ impl CatalogReader {
 
     /// What could not be read at any time, and why.
     pub fn refusals(&self) -> Vec<Check> {
-        let check = |it: &Refusal| Check {
+        let check = |it: &RefusedReading| Check {
             value: if it.is_over {
                 Activity::AT_TIMES.to_owned()
             } else {
@@ -358,7 +358,7 @@ impl CatalogReader {
         };
         self.refusals.insert(
             CONNECTION,
-            Refusal {
+            RefusedReading {
                 check,
                 is_over: false,
             },
@@ -392,7 +392,7 @@ impl CatalogReader {
             limitation: Some(format!("{subject}: {why}")),
             fix,
         };
-        let refusal = Refusal {
+        let refusal = RefusedReading {
             check,
             is_over: false,
         };

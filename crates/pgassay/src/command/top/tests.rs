@@ -286,7 +286,7 @@ fn blind() -> Activity {
     }
 }
 
-/// Regression: a role without pg_monitor saw "No session was active" while 500 were, and a lost connection
+/// Regression: a role without `pg_monitor` saw "No session was active" while 500 were, and a lost connection
 /// "No session blocked another." in a lock storm.
 #[test]
 fn what_cannot_be_seen_does_not_look_like_nothing_happens() {
