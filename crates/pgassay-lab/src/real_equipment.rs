@@ -28,6 +28,7 @@ impl Equipment for RealEquipment {
             if let InstallationSource::Installed { note } = &server.installation().source {
                 warnings.push(Warning {
                     kind: WarningKind::InstalledVersionUsed,
+                    variant: None,
                     message: note.clone(),
                 });
             }

@@ -202,6 +202,7 @@ impl<'s> Replay<'s> {
         if self.without_details > 0 {
             found.push(Warning {
                 kind: WarningKind::ProfileQuality,
+                variant: None,
                 message: format!(
                     "the profiles of {} of the {} profiled trials from before the run was continued \
                      are missing, because they could not be saved",
@@ -213,6 +214,7 @@ impl<'s> Replay<'s> {
         if left > 0 {
             found.push(Warning {
                 kind: WarningKind::Resumed,
+                variant: None,
                 message: format!(
                     "{left} trials from before the run was continued are left out: no block that it \
                      ran has them"

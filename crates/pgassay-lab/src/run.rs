@@ -250,6 +250,7 @@ fn serve(
 fn cpus_asleep(refused: &io::Error) -> Warning {
     Warning {
         kind: WarningKind::CpusAsleep,
+        variant: None,
         message: format!(
             "CPUs could not be kept awake ({}: {refused}), so the time that idle CPUs take to wake up adds noise; \
              run pgassay as root",
@@ -280,6 +281,7 @@ fn warn_of_unsteady(plan: &Plan, results: &RawResults, warnings: &mut Vec<Warnin
         );
         warnings.push(Warning {
             kind: WarningKind::NotSteady,
+            variant: None,
             message,
         });
     }

@@ -37,7 +37,13 @@ fn ended_after(run: &Run, error: &anyhow::Error) -> String {
 /// All warnings of a run.
 pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
     let mut found = Vec::new();
-    let mut warn = |kind, message: String| found.push(Warning { kind, message });
+    let mut warn = |kind, message: String| {
+        found.push(Warning {
+            kind,
+            message,
+            variant: None,
+        });
+    };
     if let Some(error) = ended_early {
         warn(WarningKind::Incomplete, ended_after(run, error));
     }

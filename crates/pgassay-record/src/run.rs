@@ -161,6 +161,9 @@ pub struct Warning {
     pub kind: WarningKind,
     /// The message for people.
     pub message: String,
+    /// The variant that was skipped, which is no longer in the plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
 }
 
 /// The kinds of warnings.

@@ -86,7 +86,7 @@ const FILES: &[(&str, &[&str])] = &[
 ];
 
 /// The present names of waits that had others: of lightweight locks up to 12 (`lwlock.c`; the suffix `Lock` is left
-/// out), of other waits up to 12 and 16 (`pgstat.c`, `wait_event.c`). A wait then has one row when releases are compared.
+/// out), of other waits up to 12 and 16 (`pgstat.c`, `wait_event.c`). When releases are compared, a wait has one row.
 #[rustfmt::skip]
 const RENAMED: &[(&str, &str)] = &[
     ("AsyncCtl", "NotifySLRU"), ("AsyncQueue", "NotifyQueue"), ("BgWorkerShutdown", "BgworkerShutdown"),

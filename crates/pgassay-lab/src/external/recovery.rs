@@ -102,6 +102,7 @@ pub fn recover(directory: &Path, context: &RunContext<'_>) -> Vec<Warning> {
                 context.note(&message);
                 warnings.push(Warning {
                     kind: WarningKind::Leftover,
+                    variant: None,
                     message,
                 });
             }

@@ -193,7 +193,13 @@ impl ExternalServer {
         wanted: impl Iterator<Item = (&'a String, &'a String)>,
     ) -> Result<Vec<Warning>> {
         let mut warnings = Vec::new();
-        let mut warn = |kind, message: String| warnings.push(Warning { kind, message });
+        let mut warn = |kind, message: String| {
+            warnings.push(Warning {
+                kind,
+                message,
+                variant: None,
+            });
+        };
         let place = &self.place;
         let differ = external_facts::differing_settings(&mut self.holder, wanted)?;
         if !differ.is_empty() {
@@ -319,6 +325,7 @@ impl ExternalServer {
         );
         Ok(vec![Warning {
             kind: WarningKind::ServerChanged,
+            variant: None,
             message,
         }])
     }

@@ -238,6 +238,7 @@ impl Servers {
         if let Some(message) = differs {
             self.warnings.push(Warning {
                 kind: WarningKind::BuildsDiffer,
+                variant: None,
                 message,
             });
         }

@@ -144,6 +144,7 @@ fn slices(schedule: &Schedule) -> OffCpuConfig {
 fn warn(warnings: &mut Vec<Warning>, message: String) {
     let warning = Warning {
         kind: WarningKind::NoProfile,
+        variant: None,
         message,
     };
     if !warnings.contains(&warning) {

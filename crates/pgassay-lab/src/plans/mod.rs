@@ -64,6 +64,7 @@ pub fn take(plan: &Plan, servers: &Servers, context: &RunContext<'_>) -> Result<
             let variant = &plan.variants[point.variant];
             let warning = Warning {
                 kind: WarningKind::NoPlan,
+                variant: None,
                 message: format!("no plan of \"{variant}\": {problem}"),
             };
             if !taken.warnings.contains(&warning) {

@@ -438,7 +438,7 @@ mod tests {
         for at in [0.0, 1e6] {
             let process = |session| Sighting {
                 is_worker: session > 0,
-                // Each worker has a start of its own.
+                // Each worker started at another time.
                 ..sighting(session, 5, 1 + i64::from(session))
             };
             attribution.add(at, (0..3).map(process).collect());

@@ -71,7 +71,7 @@ fn a_root_that_waits_for_a_synchronous_standby_is_not_canceled() {
         execute(&mut asker, "set synchronous_commit = local");
         execute(
             &mut asker,
-            "alter system set synchronous_standby_names = 'nobody'",
+            "alter system set synchronous_standby_names = 'missing'",
         );
         execute(&mut asker, "select pg_reload_conf()");
         let mut root = server.connect().expect("a connection");

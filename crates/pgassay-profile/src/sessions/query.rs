@@ -173,7 +173,7 @@ impl<S: Read + Write> SessionQuery<S> {
 fn sql(major: u32, is_raw: bool) -> String {
     let backend_type = match major {
         ..10 => "null",
-        // A parallel worker has no type of its own, but the snapshot of a client's session, its leader.
+        // A parallel worker has no particular type, but the snapshot of a client's session, its leader.
         10 => {
             "case when backend_type = 'background worker' and (datid, usesysid, backend_xmin::text) in \
              (select l.datid, l.usesysid, l.backend_xmin::text from pg_stat_get_activity(null) l \

@@ -126,7 +126,7 @@ fn the_headline_tells_sessions_that_cannot_be_seen_from_idle_ones() {
         text.contains("Who blocks whom was not known at times."),
         "{text}"
     );
-    // Where nobody is active, nobody is blocked.
+    // Without active sessions, none is blocked.
     let mut alone = idle();
     alone.unavailable = vec![lost];
     assert_eq!(headline(&alone), headline(&idle()));

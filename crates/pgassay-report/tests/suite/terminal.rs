@@ -303,6 +303,7 @@ fn a_run_that_kept_cpus_awake_says_so_unless_it_was_not_permitted() {
     assert!(says_so(&run));
     run.warnings.push(Warning {
         kind: WarningKind::CpusAsleep,
+        variant: None,
         message: "CPUs could not be kept awake".to_owned(),
     });
     assert!(!says_so(&run));

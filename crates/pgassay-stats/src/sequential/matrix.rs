@@ -186,7 +186,7 @@ impl SequentialMatrix {
     fn equivalence_mark(&self, index: usize) -> Option<MatrixMark> {
         let divisor = self.equivalent_at[index]?;
         let margin_log = self.comparisons[index].plan().margin.half_width_log();
-        let range = self.range(index, self.shown_beside_equivalence(index, divisor));
+        let range = self.range(index, self.equivalence_divisor(index, divisor));
         let verdict = if range.is_empty() {
             SequentialVerdict::Unstable
         } else if range.is_within(margin_log) {
@@ -197,9 +197,9 @@ impl SequentialMatrix {
         Some(MatrixMark { verdict, divisor })
     }
 
-    /// What α is divided by for the interval beside the word equivalent, which contains 1: if it does not at the level
-    /// of this claim, that of a sign, since the sign is not claimed.
-    fn shown_beside_equivalence(&self, index: usize, divisor: usize) -> usize {
+    /// What α is divided by for the interval that is shown with an equivalence. It contains 1: if it does not at the
+    /// level of this claim, it is shown at that of a sign, since the sign is not claimed.
+    fn equivalence_divisor(&self, index: usize, divisor: usize) -> usize {
         let [signs, _] = self.open();
         match self.range(index, divisor).side_of(0.0) {
             Some(_) if !self.claimed[0][index] => divisor.max(signs),
@@ -222,7 +222,7 @@ impl SequentialMatrix {
         let divisor = match mark {
             None => self.open_max(),
             Some(mark) if mark.is_equivalent() => {
-                self.shown_beside_equivalence(comparison, mark.divisor)
+                self.equivalence_divisor(comparison, mark.divisor)
             }
             Some(mark) => mark.divisor,
         };

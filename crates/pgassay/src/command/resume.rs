@@ -87,7 +87,6 @@ pub fn resume(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Resu
     let finished = job.finish(plan, outcome, saving, &store)?;
     let format = args.output.chosen();
     if let Some(decision) = GateDecision::of(&finished.run) {
-        let decision = decision.with_skipped_before(&finished.run);
         return decision.conclude(finished, format, color, out);
     }
     finished.print(format, color, out)?;
@@ -187,6 +186,7 @@ fn warnings(origin: &RunOrigin, unfinished: &UnfinishedRun) -> Vec<Warning> {
     let mut all = origin.warnings.clone();
     all.push(Warning {
         kind: WarningKind::Resumed,
+        variant: None,
         message: format!(
             "the run was interrupted and continued {times}, on new servers with new data"
         ),

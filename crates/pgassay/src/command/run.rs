@@ -383,6 +383,7 @@ fn runnable(
         context.note(&unmet.sentence);
         Warning {
             kind: WarningKind::Skipped,
+            variant: Some(unmet.variant),
             message: unmet.sentence,
         }
     };

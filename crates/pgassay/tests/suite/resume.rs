@@ -297,6 +297,36 @@ fn a_run_that_was_stopped_with_ctrl_c_is_continued() {
     scratch.assert_nothing_left();
 }
 
+/// Regression: the continued run did not know which variants were skipped when it began, and passed.
+#[test]
+fn a_gate_that_is_continued_does_not_pass_without_a_skipped_variant() {
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let more = "[[variant]]\nname = \"c\"\nrequires = { extension = \"no_such_extension\" }\n";
+    fs::write(scratch.path().join("gate.toml"), study() + more).expect("a study");
+    let limit = ["--fail-if", "slower > 90%", "--no-profile"];
+    let mut child = start(
+        &scratch,
+        &[&["gate", "--study", "gate.toml"], &limit[..]].concat(),
+    );
+    wait_within("a trial is saved", Duration::from_mins(1), || {
+        saved(&scratch).is_some_and(|it| !it.trials.is_empty())
+    });
+    kill(child.id().cast_signed(), libc::SIGINT);
+    let code = wait_for_exit(&mut child, Duration::from_mins(2));
+    assert_eq!(code, Some(130), "{}", scratch.stderr());
+    let resumed = scratch.finished(&["resume", &id(&scratch)]);
+    assert_eq!(resumed.code, Some(5), "{resumed:?}");
+    assert!(
+        resumed.stdout.starts_with("not comparable: c ")
+            && resumed.stdout.contains("no extension no_such_extension"),
+        "{resumed:?}"
+    );
+    scratch.assert_nothing_left();
+}
+
 #[test]
 fn a_comparison_without_a_study_file_is_continued() {
     if !servers::is_available("18") {

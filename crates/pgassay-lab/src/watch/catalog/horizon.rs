@@ -27,9 +27,9 @@ fn is_no_worker(version: u32) -> &'static str {
 }
 
 /// Sessions: name, age, time since the start, database, user or what other process it is, state,
-/// statement, wait. Vacuums, logical decoding and parallel workers do not count; WAL senders are listed with the standbys. Of
-/// several with one age, such as a writer and those whose snapshots see it running, the one that began
-/// first comes first.
+/// statement, wait. Vacuums, logical decoding and parallel workers do not count; WAL senders are listed
+/// with the standbys. Of several with one age, such as a writer and those whose snapshots see it running,
+/// the one that began first comes first.
 fn sessions_sql(version: u32) -> String {
     // 10: the type. Before, an autovacuum worker has the user that created the cluster.
     let process = if version >= 100_000 {

@@ -105,8 +105,8 @@ impl LockSession {
 }
 
 impl LockReading {
-    /// Reads who blocks these sessions: nobody, if they are no longer blocked. `None` if that could not
-    /// be read.
+    /// Reads who blocks these sessions; empty if they are no longer blocked, `None` if that could not be
+    /// read.
     pub fn of_waiters(reader: &mut CatalogReader, waiters: &[u32]) -> Option<Self> {
         let blockers = blockers(reader, waiters)?;
         if blockers.is_empty() {

@@ -1,4 +1,4 @@
-//! Clients that are aborted, and what the others and the run's figures have of it.
+//! Aborted clients do not affect the others.
 
 use super::*;
 

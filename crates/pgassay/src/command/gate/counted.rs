@@ -110,9 +110,16 @@ fn decide(
         .flat_map(|it| &it.variants)
         .map(|it| it.name.clone());
     let measured: Vec<String> = measured.collect();
-    let ignored: Vec<&str> = counts.ignored.iter().map(String::as_str).collect();
+    let reason = |name: &str| {
+        let mut ignored = counts.ignored.iter();
+        let known = ignored.find(|reason| reason.contains(name));
+        known.map_or("it was not counted", String::as_str)
+    };
+    let skipped = asked.iter().filter(|name| !measured.contains(name));
+    let skipped = skipped.map(|name| (name.as_str(), reason(name)));
+    let baseline = measured.first().map_or("", String::as_str);
     let decision = GateDecision::new(results, args.fail_if);
-    let mut decision = decision.with_skipped(asked, &measured, &ignored);
+    let mut decision = decision.with_skipped(baseline, skipped);
     if is_first && decision.verdict() == GateVerdict::Pass {
         decision.sentence = format!("pass: there are no earlier counts; these go to {name}.");
     }

@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::Result;
 use pgassay_account::comparison::RunningComparisons;
 use pgassay_model::plan::Plan;
-use pgassay_record::run::{Run, WarningKind};
+use pgassay_record::run::Run;
 use pgassay_report::gate::{
     self, GateLimit, GateNames, GateResult, GateVerdict, deciding_sentence,
 };
@@ -50,7 +50,7 @@ impl GateDecision {
         self
     }
 
-    /// Computed from the run's trials; `None` if its plan has no gate.
+    /// Computed from the run's trials and the variants that were skipped; `None` if its plan has no gate.
     pub fn of(run: &Run) -> Option<Self> {
         let limit = GateLimit::Slower(run.plan.schedule.gate_limit_percent?);
         let mut running = RunningComparisons::of(&run.plan)?;
@@ -59,7 +59,11 @@ impl GateDecision {
             let names = names(&run.plan, compared.condition, compared.variant);
             GateResult::of_rates(names, &compared)
         });
-        Some(Self::new(results.collect(), limit))
+        let skipped = run.warnings.iter();
+        let skipped = skipped.filter_map(|it| Some((it.variant.as_deref()?, it.message.as_str())));
+        let decision = Self::new(results.collect(), limit);
+        let baseline = run.plan.variants.first().map_or("", String::as_str);
+        Some(decision.with_skipped(baseline, skipped))
     }
 
     /// Of a plan that cannot be compared with a baseline, for this reason.
@@ -137,39 +141,22 @@ impl GateDecision {
         after_printing(printed, self.exit())
     }
 
-    /// The same, with the variants that were asked for and not measured, which are not comparable, for the reason
-    /// that names them.
-    pub fn with_skipped(mut self, asked: &[String], measured: &[String], reasons: &[&str]) -> Self {
-        for name in asked.iter().filter(|name| !measured.contains(name)) {
-            let mut reasons = reasons.iter().copied();
-            let reason = reasons.find(|reason| reason.contains(name.as_str()));
-            let reason = reason.unwrap_or("it cannot run on this machine");
+    /// The same, with variants that were asked for and not measured, which are not comparable: their names, and why.
+    pub fn with_skipped<'s>(
+        mut self,
+        baseline: &str,
+        skipped: impl IntoIterator<Item = (&'s str, &'s str)>,
+    ) -> Self {
+        let skipped = skipped.into_iter().map(|(name, reason)| {
             let names = GateNames {
-                variant: name.clone(),
-                baseline: measured[0].clone(),
+                variant: name.to_owned(),
+                baseline: baseline.to_owned(),
                 condition: "all conditions".to_owned(),
             };
-            let skipped = GateResult::not_comparable(names, reason);
-            self.results.push(skipped);
-        }
+            GateResult::not_comparable(names, reason)
+        });
+        self.results.extend(skipped);
         Self::new(self.results, self.limit)
-    }
-
-    /// The same, of a run that was continued: its warnings name the variants that were skipped when it began.
-    pub fn with_skipped_before(self, run: &Run) -> Self {
-        let skipped = run.warnings.iter();
-        let skipped = skipped.filter(|it| it.kind == WarningKind::Skipped);
-        let reasons: Vec<&str> = skipped.map(|it| it.message.as_str()).collect();
-        if reasons.is_empty() {
-            return self;
-        }
-        let names = run.study.variant.iter().map(|it| it.name.as_str());
-        let named = names.filter(|name| reasons.iter().any(|reason| reason.contains(name)));
-        let mut asked: Vec<String> = named.map(str::to_owned).collect();
-        if asked.iter().all(|name| run.plan.variants.contains(name)) {
-            asked.push("a variant".to_owned());
-        }
-        self.with_skipped(&asked, &run.plan.variants, &reasons)
     }
 
     /// The error that becomes the exit status, unless all variants pass.
@@ -207,8 +194,6 @@ mod tests {
 
     #[test]
     fn a_variant_that_cannot_run_here_is_no_pass() {
-        let variants =
-            |names: &[&str]| -> Vec<String> { names.iter().map(|&it| it.to_owned()).collect() };
         let pass = GateResult {
             names: GateNames {
                 variant: "new".to_owned(),
@@ -221,12 +206,8 @@ mod tests {
             is_better: false,
         };
         let decision = || GateDecision::new(vec![pass.clone()], GateLimit::Slower(5.0));
-        let reasons = ["the variant other skipped: no extension x"];
-        let (asked, measured) = (
-            variants(&["old", "new", "other"]),
-            variants(&["old", "new"]),
-        );
-        let decided = decision().with_skipped(&asked, &measured, &reasons);
+        let reason = "variant \"other\" skipped: no extension x";
+        let decided = decision().with_skipped("old", [("other", reason)]);
         assert_eq!(decided.verdict(), GateVerdict::NotComparable);
         assert!(
             decided.sentence.contains("no extension x"),
@@ -241,7 +222,7 @@ mod tests {
             "{}",
             failed.sentence
         );
-        let complete = decision().with_skipped(&measured, &measured, &reasons);
+        let complete = decision().with_skipped("old", []);
         assert_eq!(complete.verdict(), GateVerdict::Pass);
     }
 }

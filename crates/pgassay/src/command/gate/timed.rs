@@ -49,15 +49,8 @@ pub fn gate(
             return Err(error);
         }
     };
-    let warnings = finished.run.warnings.iter();
-    let warnings: Vec<&str> = warnings.map(|it| it.message.as_str()).collect();
     let decision = GateDecision::of(&finished.run)
         .context("the plan has a gate")?
-        .with_skipped(
-            &planned.plan.variants,
-            &finished.run.plan.variants,
-            &warnings,
-        )
         .with_failure(finished.ended_early.as_ref());
     files::write(args, &decision, || {
         files::suite_of(&finished.run, args.fail_if)

@@ -1,9 +1,9 @@
 //! Profiles a server on another machine by sampling `pg_stat_activity`, the lowest access tier.
 //!
 //! All samples are taken in one transaction that is rolled back, so they do not add to the
-//! transaction count. If the server ends it, what was sampled until then remains. Shares of samples stand for shares of time, because no totals are available.
-//! The server answers only when it has a free CPU, so on a saturated machine the samples
-//! underestimate CPU work.
+//! transaction count. If the server ends it, what was sampled until then remains. Shares of samples
+//! stand for shares of time, because no totals are available. The server answers only when it has a
+//! free CPU, so on a saturated machine the samples underestimate CPU work.
 
 use std::collections::BTreeSet;
 use std::thread;

@@ -73,6 +73,7 @@ pub fn attempt(run: &mut Run, context: &RunContext<'_>, store: &Store) -> Result
 fn warn(run: &mut Run, message: String) {
     run.warnings.push(Warning {
         kind: WarningKind::Fixes,
+        variant: None,
         message,
     });
 }
