@@ -269,11 +269,11 @@ impl ClientPool {
         }
         let instants = self.instants(begin_ns, start.settle_ns, end_ns);
         if end_ns < u64::MAX {
-            let deserted = self
+            let without_clients = self
                 .workers
                 .iter_mut()
-                .filter(|worker| worker.is_deserted());
-            deserted.for_each(|worker| worker.count_unserved(instants.window_end_ns));
+                .filter(|worker| worker.all_aborted());
+            without_clients.for_each(|worker| worker.count_unserved(instants.window_end_ns));
         }
         tracing::debug!(?instants, interrupted, unfinished, "ran");
         Ok(self.measurement(instants, threads, interrupted, unfinished))
@@ -310,8 +310,8 @@ impl ClientPool {
         let idle_ns = last_end.unwrap_or(0).max(begin_ns);
         // A run by count ends with its last transaction. If all clients were aborted, the rest of
         // the time is not part of the run, as in pgbench: its rate is that of the time before.
-        let is_deserted = self.workers.iter().all(Worker::is_deserted);
-        let window_end_ns = if end_ns == u64::MAX || is_deserted {
+        let all_aborted = self.workers.iter().all(Worker::all_aborted);
+        let window_end_ns = if end_ns == u64::MAX || all_aborted {
             idle_ns.min(end_ns)
         } else {
             end_ns

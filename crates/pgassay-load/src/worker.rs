@@ -157,7 +157,7 @@ impl<D: Driver> Worker<D> {
         }
         let unfinished = self.settle_accounts(shared);
         // A thread without clients does not know whether others go on until the planned end.
-        if !self.is_deserted() {
+        if !self.all_aborted() {
             self.count_unserved(shared.end_ns.load(Ordering::Relaxed));
         }
         if let Some(observer) = &mut self.observer {
@@ -167,7 +167,7 @@ impl<D: Driver> Worker<D> {
     }
 
     /// Whether all of the thread's clients were aborted.
-    pub fn is_deserted(&self) -> bool {
+    pub fn all_aborted(&self) -> bool {
         let mut clients = self.clients.iter();
         clients.all(|client| client.run.stage == ClientStage::Aborted)
     }
