@@ -336,6 +336,8 @@ fn trial_of(slot: TrialSlot, started_us: i64, measured: &Measurement) -> Trial {
             sleep_us: measured.time.asleep_us as f64,
             thread_busy_us: measured.time.thread_busy_us.map(|us| us as f64),
             client_run_queue_us: measured.time.client_run_queue_us.map(|us| us as f64),
+            possible_thread_busy_us: measured.time.possible_thread_busy_us.map(|us| us as f64),
+            possible_run_queue_us: measured.time.possible_run_queue_us.map(|us| us as f64),
             client_limited: measured.client_limited,
         },
         cpu_steal: 0.0,

@@ -88,6 +88,14 @@ impl Driver for Io {
     }
 
     #[inline]
+    fn look(&mut self) -> io::Result<bool> {
+        match self {
+            Self::Epoll(driver) => driver.look(),
+            Self::Uring(driver) => driver.look(),
+        }
+    }
+
+    #[inline]
     fn next(&mut self) -> io::Result<Option<Arrival>> {
         match self {
             Self::Epoll(driver) => driver.next(),
@@ -95,10 +103,10 @@ impl Driver for Io {
         }
     }
 
-    fn harvests(&self) -> BatchTraits {
+    fn batch_traits(&self) -> BatchTraits {
         match self {
-            Self::Epoll(driver) => driver.harvests(),
-            Self::Uring(driver) => driver.harvests(),
+            Self::Epoll(driver) => driver.batch_traits(),
+            Self::Uring(driver) => driver.batch_traits(),
         }
     }
 

@@ -247,15 +247,18 @@ pub struct ClientTime {
     pub asleep_us: u64,
     /// Between transactions.
     pub between_us: u64,
-    /// The part of the time in transactions during which a reply was available but the client
-    /// thread was busy with other clients. Without the kernel's receiving of replies before the
-    /// thread's wait for arrivals returns, as `io_uring` does (1.5 µs per reply of a batch). `None` if
-    /// not measured.
+    /// A part of the time in transactions: a client had a reply to read, or a request to send, and its
+    /// thread was on a CPU for other clients. `None` if not measured.
     pub thread_busy_us: Option<u64>,
-    /// Another part of the time in transactions: a client was ready, but its thread waited for a
-    /// CPU. This is an upper bound, and exact for replies that were available before the thread
-    /// waited. `None` if not measured, or if the kernel does not report it.
+    /// Another part of it: a client had a reply to read, or a request to send, and its thread waited for
+    /// a CPU. `None` if not measured, or if the kernel does not report it.
     pub client_run_queue_us: Option<u64>,
+    /// How much longer clients may have waited while their thread was on a CPU: when their replies
+    /// arrived is unknown. An upper bound; it includes the kernel's receiving of replies that a wait
+    /// found at once.
+    pub possible_thread_busy_us: Option<u64>,
+    /// The same while their thread waited for a CPU. Exact for replies that had arrived before that.
+    pub possible_run_queue_us: Option<u64>,
 }
 
 /// How late sleeping clients were woken.

@@ -105,6 +105,9 @@ impl ClientTime {
         let both = |one: Option<u64>, other: Option<u64>| Some(one? + other?);
         self.thread_busy_us = both(self.thread_busy_us, other.thread_busy_us);
         self.client_run_queue_us = both(self.client_run_queue_us, other.client_run_queue_us);
+        self.possible_thread_busy_us =
+            both(self.possible_thread_busy_us, other.possible_thread_busy_us);
+        self.possible_run_queue_us = both(self.possible_run_queue_us, other.possible_run_queue_us);
     }
 }
 

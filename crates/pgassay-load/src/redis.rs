@@ -304,6 +304,8 @@ impl RedisClientPool {
                 between_us: all_us.saturating_sub(in_transaction_us),
                 thread_busy_us: None,
                 client_run_queue_us: None,
+                possible_thread_busy_us: None,
+                possible_run_queue_us: None,
             },
             client_limited: is_client_limited(&threads),
             threads,

@@ -129,15 +129,10 @@ impl<D: Driver> Worker<D> {
             if self.check_flags_and_limits(shared)? {
                 break;
             }
-            if let Some(account) = &mut self.account {
-                account.wait_begins(self.driver.now_ns());
-            }
-            self.driver
-                .wait(self.wake_ns())
-                .map_err(|source| LoadError::System {
-                    what: "wait for replies",
-                    source,
-                })?;
+            self.wait().map_err(|source| LoadError::System {
+                what: "wait for replies",
+                source,
+            })?;
             self.now_ns = self.driver.now_ns();
             if let Some(account) = &mut self.account {
                 account.batch_arrived(self.now_ns, &self.recorder);
@@ -227,6 +222,17 @@ impl<D: Driver> Worker<D> {
             .peek()
             .map_or(u64::MAX, |Reverse((due_ns, _))| *due_ns);
         due_ns.min(self.now_ns + TICK_NS)
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        if let Some(account) = &mut self.account {
+            account.wait_begins(self.driver.now_ns());
+            if account.wants_look() {
+                let has_arrivals = self.driver.look()?;
+                account.has_looked(self.driver.now_ns(), has_arrivals, &self.recorder);
+            }
+        }
+        self.driver.wait(self.wake_ns())
     }
 
     fn arrivals(&mut self, shared: &WorkerShared<'_>) -> Result<(), LoadError> {

@@ -208,8 +208,8 @@ impl Trial {
 /// window.
 ///
 /// Identities: `in_transaction_us + between_transactions_us + sleep_us = clients × window_us` within 1%;
-/// `thread_busy_us + client_run_queue_us ≤ in_transaction_us`, because both are disjoint parts of the time
-/// between sending a request and reading its reply.
+/// the four times of waiting for the thread add up to at most `in_transaction_us`, because they are disjoint
+/// parts of the time between writing a request and reading its reply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientTotals {
     /// CPU time of the load generator's threads.
@@ -222,17 +222,23 @@ pub struct ClientTotals {
     pub between_transactions_us: f64,
     /// Time in `\sleep` or waiting for the schedule (`--rate`), summed over clients.
     pub sleep_us: f64,
-    /// Client thread busy, summed over clients, in the window: a reply had arrived, but the thread was on a
-    /// CPU for other clients before it read the reply. `None` if not recorded.
+    /// Client thread busy, summed over clients, in the window: a client had a reply to read or a request to
+    /// send, but its thread was on a CPU for other clients. `None` if not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_busy_us: Option<f64>,
-    /// Summed over clients, in the window: the thread waited for a CPU while the client had a reply to
-    /// read. For each client this is the run-queue wait of its thread between the client's request and the
-    /// reading of its reply, but no earlier than the thread's last poll for replies. It is an upper bound:
-    /// it is exact only if the reply arrived before the wait began. `None` if not recorded. Not to be
-    /// confused with `run_queue_us`, which is summed over threads.
+    /// Summed over clients, in the window: a client had a reply to read or a request to send, but its
+    /// thread waited for a CPU. `None` if not recorded. Not to be confused with `run_queue_us`, which is
+    /// summed over threads. In runs without `possible_run_queue_us`, an upper bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_run_queue_us: Option<f64>,
+    /// How much longer than `thread_busy_us` clients may have waited, summed over clients, in the window:
+    /// the thread was on a CPU for other clients when the reply may have arrived, and had not looked for it
+    /// yet. An upper bound. `None` if not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub possible_thread_busy_us: Option<f64>,
+    /// How much longer than `client_run_queue_us` they may have waited: the thread waited for a CPU then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub possible_run_queue_us: Option<f64>,
     /// Whether the load generator was the bottleneck: one of its threads was too busy.
     pub client_limited: bool,
 }

@@ -6,8 +6,10 @@
 //!
 //! The time in which the server waits for its client is divided in this order, each part taking no
 //! more than is left: between transactions, sleep, client CPU, client run queue, client thread busy
-//! (the thread serves other clients first). The rest is network and wake-up, which pgassay does not
-//! measure ([`super::is_remainder`]). The client's thread also works between two transactions, so that CPU
+//! (the thread serves other clients first). When a reply arrived at a thread that was not asleep is
+//! unknown; such possible waiting takes what is left, in proportion, before the network does: a thread
+//! that never sleeps would not have read a reply that arrived earlier. The rest is network and wake-up,
+//! which pgassay does not measure ([`super::is_remainder`]). The client's thread also works between two transactions, so that CPU
 //! time is subtracted once.
 
 use std::collections::BTreeMap;
@@ -56,6 +58,10 @@ pub struct ClientParts {
     pub ready_run_queue_us: Option<f64>,
     /// Time a ready client waited while its thread served others; `None` if it was not measured.
     pub thread_busy_us: Option<f64>,
+    /// At most this much more of `ready_run_queue_us`; `None` if it was not measured.
+    pub possible_run_queue_us: Option<f64>,
+    /// At most this much more of `thread_busy_us`; `None` if it was not measured.
+    pub possible_busy_us: Option<f64>,
 }
 
 impl ClientParts {
@@ -65,8 +71,13 @@ impl ClientParts {
         self.ready_run_queue_us.unwrap_or(self.run_queue_us)
     }
 
-    /// Total time in which the server waits for the client, as measured by the client. Each part
-    /// counts once.
+    /// How much longer clients waited for their thread at most, on a CPU and in the run queue.
+    pub fn possible_us(&self) -> f64 {
+        self.possible_run_queue_us.unwrap_or(0.0) + self.possible_busy_us.unwrap_or(0.0)
+    }
+
+    /// Total time in which the server certainly waits for the client, as measured by the client. Each
+    /// part counts once.
     pub fn accounted_us(&self) -> f64 {
         let cpu_us = (self.cpu_us - self.between_us).max(0.0);
         let turn_us = self.thread_busy_us.unwrap_or(0.0);
@@ -252,6 +263,10 @@ fn client_rows(client_us: f64, client: Option<&ClientParts>) -> Vec<Row> {
     let cpu = take(parts.cpu_us - parts.between_us);
     let run_queue = take(parts.waited_for_cpu_us());
     let turn = take(parts.thread_busy_us.unwrap_or(0.0));
+    let possible_us = parts.possible_us();
+    let possible = take(possible_us) / possible_us.max(f64::MIN_POSITIVE);
+    let run_queue = run_queue + possible * parts.possible_run_queue_us.unwrap_or(0.0);
+    let turn = turn + possible * parts.possible_busy_us.unwrap_or(0.0);
     let remainder = match parts.thread_busy_us {
         Some(_) => NETWORK_REMAINDER,
         None => NETWORK_AND_THREAD_REMAINDER,
@@ -311,6 +326,8 @@ mod tests {
                 between_us, sleep_us, cpu_us, run_queue_us,
                 ready_run_queue_us: measured.then_some(run_queue_us * 3.0),
                 thread_busy_us: measured.then_some(cpu_us * 2.0),
+                possible_run_queue_us: measured.then_some(run_queue_us / 2.0),
+                possible_busy_us: measured.then_some(cpu_us),
             });
             Exact { whole_us, on_cpu_us, run_queue_us, idle_us, client }
         }
@@ -366,6 +383,41 @@ mod tests {
         assert_eq!(us("client run queue"), Some(3.0));
         assert!((us("Lock tuple").unwrap() - 10.0).abs() < 1e-9);
         assert!((us("network, wake-up, client thread").unwrap() - 45.0).abs() < 1e-9);
+    }
+
+    /// When replies arrived at a thread that never sleeps is unknown, and the network is not where they
+    /// waited.
+    #[test]
+    fn possible_waiting_for_the_thread_takes_what_is_left_before_the_network() {
+        let us = |possible_run_queue_us, mechanism: &str| {
+            let exact = Exact {
+                whole_us: 1500.0,
+                on_cpu_us: 40.0,
+                run_queue_us: 460.0,
+                idle_us: None,
+                client: Some(ClientParts {
+                    cpu_us: 5.0,
+                    ready_run_queue_us: Some(200.0),
+                    thread_busy_us: Some(95.0),
+                    possible_run_queue_us: Some(possible_run_queue_us),
+                    possible_busy_us: Some(possible_run_queue_us / 3.0),
+                    ..ClientParts::default()
+                }),
+            };
+            let blocked = BTreeMap::from([(blocked_key(0), 1.0)]);
+            let rows = rows(&exact, &BTreeMap::new(), &blocked);
+            let row = rows.into_iter().find(|row| row.mechanism == mechanism);
+            row.map_or(0.0, |row| row.us)
+        };
+        let is = |us: f64, expected: f64| assert!((us - expected).abs() < 1e-9, "{us}");
+        // 700 µs are left: of more, as much as that.
+        is(us(1500.0, CLIENT_RUN_QUEUE), 200.0 + 525.0);
+        is(us(1500.0, "client thread busy"), 95.0 + 175.0);
+        is(us(1500.0, NETWORK_REMAINDER), 0.0);
+        // Of less, all.
+        is(us(300.0, CLIENT_RUN_QUEUE), 500.0);
+        is(us(300.0, "client thread busy"), 195.0);
+        is(us(300.0, NETWORK_REMAINDER), 300.0);
     }
 
     /// One thread serves 64 clients, and another program competes for its CPU. The thread's own delay

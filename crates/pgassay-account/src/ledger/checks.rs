@@ -14,7 +14,7 @@
 
 use pgassay_model::trial::{CrossCheckReadings, LatencyError, Trial, TrialKind};
 
-use super::account::Exact;
+use super::account::ClientParts;
 use super::consistency::{CheckName, ConsistencyCheck};
 use super::divider::Divider;
 use super::measurements::{BlockFigures, PointMeasurements, exact_totals, mean, of_kind};
@@ -29,13 +29,20 @@ const RATE_ERROR_MAX: f64 = 0.25;
 const CLIENT_CLOCK_ERROR_MAX: f64 = 0.02;
 /// On-CPU time by `schedstat` and by CPU clocks may differ by this share: `schedstat` may lag by a tick.
 const CLOCK_ERROR_MAX: f64 = 0.03;
-/// Costs per transaction may differ by this share between timed and profiled trials, in addition to
-/// the profiling overhead.
-const PROFILED_ERROR_MAX: f64 = 0.15;
-/// Slices of context switches are few and short, so their shares vary widely.
-const SWITCHES_ERROR_MAX: f64 = 0.4;
-/// Below this share of the time, slices cannot measure the run queue.
-const RUN_QUEUE_SHARE_MIN: f64 = 0.02;
+/// CPU time and run-queue time per transaction may differ by these shares between timed and profiled
+/// trials, and be higher by the profiling overhead.
+const PROFILED_CPU_ERROR_MAX: f64 = 0.15;
+const PROFILED_RUN_QUEUE_ERROR_MAX: f64 = 0.4;
+/// Slices of context switches are few and short, so their shares vary widely. They see a quarter less
+/// of the run queue than there is, and a factor of 2 must still be noticed.
+const SWITCHES_CPU_ERROR_MAX: f64 = 0.4;
+const SWITCHES_RUN_QUEUE_ERROR_MAX: f64 = 0.45;
+/// By chance, run-queue time in slices may differ by this share of all time: a single preemption lasts
+/// for many transactions.
+const SLICES_CHANCE: f64 = 0.1;
+/// Profiled trials may have this much more or less run-queue time, as a share of all time: the profiler
+/// also needs a CPU.
+const PROFILER_RUN_QUEUE: f64 = 0.05;
 /// CPU time of the load generator's threads and process may differ by this share …
 const CLIENT_CPU_ERROR_MAX: f64 = 0.15;
 /// … plus the cost of reading `/proc`.
@@ -258,36 +265,45 @@ fn of_profiled(
     let slower = 1.0 / ratio.min(1.0) - 1.0;
     let mut per_transaction = |name, of: fn(&TrialSums) -> f64, limit: f64| {
         let (first, second) = (of(timed) / timed.all, of(profiled) / profiled.all);
-        all.push(ConsistencyCheck::compare(
-            name,
-            first,
-            second,
-            limit + slower,
-        ));
+        // Profiling makes transactions longer, not shorter.
+        let limit = if second > first {
+            limit + slower
+        } else {
+            limit
+        };
+        all.push(ConsistencyCheck::compare(name, first, second, limit));
     };
     let on_cpu_us = |it: &TrialSums| it.on_cpu_us;
-    per_transaction(CheckName::ProfiledCpu, on_cpu_us, PROFILED_ERROR_MAX);
+    per_transaction(CheckName::ProfiledCpu, on_cpu_us, PROFILED_CPU_ERROR_MAX);
     let quality = measured.profile.map(|it| it.quality).unwrap_or_default();
     let observed_ns = quality.observed_ns.saturating_sub(quality.unknown_state_ns) as f64;
     if observed_ns <= 0.0 || quality.switched_cpu_ns == 0 {
         return all;
     }
-    let run_queue_share = profiled.run_queue_us / profiled.backends_us;
-    let seen_share = quality.switched_run_queue_ns as f64 / observed_ns;
-    if run_queue_share.max(seen_share) >= RUN_QUEUE_SHARE_MIN {
+    let timed_share = timed.run_queue_us / timed.backends_us;
+    let share = profiled.run_queue_us / profiled.backends_us;
+    if run_queue_is_checked(timed_share, share, PROFILER_RUN_QUEUE) {
         let run_queue_us = |it: &TrialSums| it.run_queue_us;
         let name = CheckName::ProfiledRunQueue;
-        per_transaction(name, run_queue_us, SWITCHES_ERROR_MAX);
-        let name = CheckName::SwitchesRunQueue;
-        let (first, limit) = (run_queue_share, SWITCHES_ERROR_MAX);
-        all.push(ConsistencyCheck::compare(name, first, seen_share, limit));
+        per_transaction(name, run_queue_us, PROFILED_RUN_QUEUE_ERROR_MAX);
+    }
+    let seen_share = quality.switched_run_queue_ns as f64 / observed_ns;
+    if run_queue_is_checked(share, seen_share, SLICES_CHANCE) {
+        let (name, limit) = (CheckName::SwitchesRunQueue, SWITCHES_RUN_QUEUE_ERROR_MAX);
+        all.push(ConsistencyCheck::compare(name, share, seen_share, limit));
     }
     let on_cpu_share = profiled.on_cpu_us / profiled.backends_us;
     let seen_share = quality.switched_cpu_ns as f64 / observed_ns;
     let name = CheckName::SwitchesCpu;
-    let (first, limit) = (on_cpu_share, SWITCHES_ERROR_MAX);
+    let (first, limit) = (on_cpu_share, SWITCHES_CPU_ERROR_MAX);
     all.push(ConsistencyCheck::compare(name, first, seen_share, limit));
     all
+}
+
+/// Whether two shares of run-queue time can be compared, though they may differ by this much anyway: they
+/// do differ by more, or they are so large that the allowance would hide no factor of 2.
+fn run_queue_is_checked(first: f64, second: f64, allowance: f64) -> bool {
+    (second - first).abs() > allowance || allowance <= SWITCHES_RUN_QUEUE_ERROR_MAX * first
 }
 
 /// Round trips per transaction: a backend switches voluntarily at least once for each. Without a
@@ -332,16 +348,19 @@ fn server_clock(side: &LedgerInputs<'_>) -> Option<ConsistencyCheck> {
     ))
 }
 
-/// One-sided if `thread_busy_us` was not measured: it can be nearly all of the time.
+/// The clients' times have a range, since it is unknown when replies arrived: the error is the distance
+/// from its middle, and half of it widens the bound. One-sided if `thread_busy_us` was not measured: it
+/// can be nearly all of the time.
 fn client_account(side: &LedgerInputs<'_>) -> Option<ConsistencyCheck> {
-    let client = |it: &Exact| it.client.map(|client| client.accounted_us());
-    let accounted = side.blocks.iter().map(|it| client(&it.exact));
-    let accounted_us = mean(accounted.collect::<Option<Vec<f64>>>()?.into_iter())?;
+    let clients = side.blocks.iter().map(|it| it.exact.client);
+    let clients: Vec<ClientParts> = clients.collect::<Option<_>>()?;
+    let half_range_us = mean(clients.iter().map(|it| it.possible_us() / 2.0))?;
+    let accounted_us = mean(clients.iter().map(ClientParts::accounted_us))? + half_range_us;
     let has_turn = side.measures_thread_busy();
     let whole_us = over(side.blocks, |it| it.exact.whole_us);
     let left_us = side.server_waits_us? - accounted_us;
     let error = if has_turn { left_us } else { left_us.min(0.0) } / whole_us;
-    let bound = account_bound(side, whole_us);
+    let bound = account_bound(side, whole_us) + half_range_us / whole_us;
     Some(ConsistencyCheck::new(
         CheckName::ClientAccount,
         error,
@@ -442,8 +461,13 @@ impl Guards {
             CheckName::SwitchesCpu,
         ];
         // The clients' wait for the server includes the run queue. That is a second source only if
-        // all the clients' own parts are measured, so that the remainder cannot absorb an error.
-        let by_clients = side.measures_thread_busy() && has(&[CheckName::ClientAccount]);
+        // all the clients' own parts are measured, so that the remainder cannot absorb an error, and
+        // if the check would notice a run queue that is twice as long.
+        let whole_us: f64 = side.rows.iter().map(|row| row.us).sum();
+        let share = part_us(side.rows, &[Part::RunQueue]) / whole_us;
+        let notices =
+            |it: &ConsistencyCheck| it.name == CheckName::ClientAccount && it.bound < share;
+        let by_clients = side.measures_thread_busy() && checks.iter().any(notices);
         Self {
             on_cpu: has(&on_cpu),
             run_queue: by_clients || has(&[CheckName::SwitchesRunQueue]),

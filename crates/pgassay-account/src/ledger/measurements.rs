@@ -144,6 +144,8 @@ fn block(number: u32, trials: &[&Trial]) -> Result<BlockFigures, LatencyError> {
                 run_queue_us: sum(|trial| trial.client.run_queue_us) / all,
                 ready_run_queue_us: optional(|trial| trial.client.client_run_queue_us),
                 thread_busy_us: optional(|trial| trial.client.thread_busy_us),
+                possible_busy_us: optional(|trial| trial.client.possible_thread_busy_us),
+                possible_run_queue_us: optional(|trial| trial.client.possible_run_queue_us),
             }),
         },
         backends: trials.iter().map(|trial| backends(trial)).sum::<f64>() / trials.len() as f64,

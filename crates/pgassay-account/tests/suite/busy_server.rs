@@ -27,6 +27,8 @@ pub struct Spends {
     pub client_run_queue: f64,
     pub thread_busy: f64,
     pub network: f64,
+    /// How long replies waited while the client's thread had not looked for them.
+    pub arrived: f64,
 }
 
 pub const A: Spends = Spends {
@@ -39,6 +41,7 @@ pub const A: Spends = Spends {
     client_run_queue: 300.0,
     thread_busy: 500.0,
     network: 40.0,
+    arrived: 0.0,
 };
 
 /// More CPU time on the server, and longer queues for 64 clients.
@@ -55,7 +58,12 @@ impl Spends {
     /// How long the server waits for its client, including think time.
     pub fn client(&self) -> f64 {
         let at_work = self.client_cpu - self.between;
-        self.between + at_work + self.client_run_queue + self.thread_busy + self.network
+        self.between
+            + at_work
+            + self.client_run_queue
+            + self.thread_busy
+            + self.network
+            + self.arrived
     }
 
     pub fn server(&self) -> f64 {
@@ -131,6 +139,9 @@ pub fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
             sleep_us: 0.0,
             thread_busy_us: Some(spends.thread_busy * credited),
             client_run_queue_us: Some(spends.client_run_queue * credited),
+            // The thread may have been busy or without a CPU for longer than that.
+            possible_thread_busy_us: Some(spends.arrived * 0.5 * credited),
+            possible_run_queue_us: Some(spends.arrived * 1.5 * credited),
             client_limited: false,
         },
         backend_memory: None,

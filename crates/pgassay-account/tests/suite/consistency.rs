@@ -231,6 +231,78 @@ fn without_switches_the_clients_times_detect_a_wrong_run_queue() {
     }
 }
 
+/// Regression: with 64 clients on a saturated machine, 39% of the response time was "network and wake-up", and
+/// no difference was explained. Replies had waited for a thread that was never asleep.
+#[test]
+fn waiting_for_a_thread_that_never_sleeps_is_explained() {
+    let saturated = |spends: Spends, arrived: f64| Spends {
+        network: 0.0,
+        arrived,
+        ..spends
+    };
+    let sides = [saturated(A, 500.0), saturated(B, 620.0)];
+    let sound = Known {
+        trials: sides.map(trials),
+        profiles: Some(sides.map(profile)),
+    };
+    let difference = sound.difference();
+    assert_eq!(failed(&difference), [], "{:#?}", difference.checks);
+    let us = |name: &str| -> f64 {
+        let row = difference.groups.iter().find(|it| it.cost.name == name);
+        row.map_or(0.0, |row| row.cost.baseline_us)
+    };
+    assert!((us("client run queue") - 300.0 - 375.0).abs() < 10.0);
+    assert!((us("client thread busy") - 515.0 - 125.0).abs() < 10.0);
+    assert!(us("network and wake-up") < 1.0);
+    // The range hides no wrong figure of the server.
+    for (name, mutate) in inputs().into_iter().take(8) {
+        for (factor, scope) in FACTORS
+            .iter()
+            .flat_map(|it| SCOPES.map(|scope| (*it, scope)))
+        {
+            let mutated = sound.mutated(scope, &|it| mutate(it, factor));
+            assert!(
+                !mutated.difference().explained,
+                "{name} × {factor}, {scope:?}"
+            );
+        }
+    }
+    // Nor waiting that is longer than the thread's time.
+    let outside = sound.mutated(SCOPES[0], &|it| {
+        it.client.possible_run_queue_us = Some(0.0);
+    });
+    assert!(!outside.difference().explained);
+}
+
+/// Regression: with one client, 0.3 µs of run queue in timed trials and 0.8 µs in profiled ones were "Not
+/// explained", of 31 µs.
+#[test]
+fn a_short_run_queue_may_differ_by_its_multiple() {
+    let idle = |spends: Spends| Spends {
+        run_queue: 15.0,
+        ..spends
+    };
+    let known = |seen: f64| {
+        let sides = [A, B].map(idle);
+        let mut known = Known {
+            trials: sides.map(trials),
+            profiles: Some(sides.map(profile)),
+        };
+        let profiled = |it: &&mut Trial| it.kind == TrialKind::Profiled;
+        for trial in known.trials.iter_mut().flatten().filter(profiled) {
+            let server = trial.server.as_mut().expect("it is measured");
+            server.run_queue_us *= 3.0;
+        }
+        for profile in known.profiles.iter_mut().flatten() {
+            let quality = &mut profile.quality;
+            quality.switched_run_queue_ns = (quality.observed_ns as f64 * seen) as u64;
+        }
+        failed(&known.difference())
+    };
+    assert_eq!(known(0.08), []);
+    assert_eq!(known(0.2), [CheckName::SwitchesRunQueue; 2]);
+}
+
 #[test]
 fn the_remainder_is_not_explained() {
     // All of the difference is in the network between server and client.

@@ -69,6 +69,8 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
             sleep_us: 0.0,
             thread_busy_us: None,
             client_run_queue_us: None,
+            possible_thread_busy_us: None,
+            possible_run_queue_us: None,
             client_limited: false,
         },
         cpu_steal: 0.0,

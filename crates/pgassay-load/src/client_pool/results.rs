@@ -164,18 +164,19 @@ impl ClientPool {
             }
         }
         let [in_transaction_us, asleep_us, between_us] = time_ns.map(|ns: u64| ns / 1000);
-        let accounts = || {
-            let of_threads = self.workers.iter();
-            of_threads.map(|worker| worker.account.as_deref())
+        let sum_us = |of: fn(&DelayAccount) -> Option<u64>| {
+            let accounts = self.workers.iter().map(|it| it.account.as_deref());
+            let sum_ns: Option<u64> = accounts.map(|it| it.and_then(of)).sum();
+            sum_ns.map(|ns| ns / 1000)
         };
-        let turn_ns: Option<u64> = accounts().map(|it| it.map(DelayAccount::turn_ns)).sum();
-        let run_queue_ns: Option<u64> = accounts().map(|it| it?.run_queue_ns()).sum();
         ClientTime {
             in_transaction_us,
             asleep_us,
             between_us,
-            thread_busy_us: turn_ns.map(|ns| ns / 1000),
-            client_run_queue_us: run_queue_ns.map(|ns| ns / 1000),
+            thread_busy_us: sum_us(|it| Some(it.certain().busy_ns)),
+            client_run_queue_us: sum_us(|it| it.run_queue_ns(it.certain())),
+            possible_thread_busy_us: sum_us(|it| Some(it.possible().busy_ns)),
+            possible_run_queue_us: sum_us(|it| it.run_queue_ns(it.possible())),
         }
     }
 }

@@ -116,8 +116,9 @@ fn run_one(
         let read = Box::new(clock::thread_run_queue_reader());
         Box::new(DelayAccount::new(
             worker.clients.len(),
-            worker.driver.harvests(),
+            worker.driver.batch_traits(),
             is_alone,
+            begin_ns,
             read,
         ))
     });

@@ -263,6 +263,11 @@ impl Driver for EpollDriver {
         Ok(())
     }
 
+    fn look(&mut self) -> io::Result<bool> {
+        self.wait(0)?;
+        Ok(self.done < self.found || !self.early.is_empty())
+    }
+
     #[inline]
     fn next(&mut self) -> io::Result<Option<Arrival>> {
         let Some(left) = self.left.checked_sub(1) else {
@@ -317,9 +322,11 @@ impl Driver for EpollDriver {
         Ok(None)
     }
 
-    fn harvests(&self) -> BatchTraits {
+    fn batch_traits(&self) -> BatchTraits {
         BatchTraits {
             max: EVENTS_MAX as usize,
+            wakes_with_one: false,
+            sends_in_wait: false,
             work_ns: WAIT_WORK_NS,
         }
     }

@@ -22,6 +22,10 @@ pub(crate) enum Arrival {
 pub(crate) struct BatchTraits {
     /// A wait that returns this many arrivals may have left more.
     pub max: usize,
+    /// Whether a wait that has slept returns one arrival, and may have left more.
+    pub wakes_with_one: bool,
+    /// Whether requests are sent by the next wait, not at once.
+    pub sends_in_wait: bool,
     /// A wait that takes longer than this, excluding run-queue wait, has slept.
     pub work_ns: u64,
 }
@@ -36,12 +40,19 @@ pub(crate) trait Driver {
     fn send(&mut self, client: usize, bytes: &[u8]) -> io::Result<usize>;
     /// Waits until something arrives, at most until this time.
     fn wait(&mut self, until_ns: u64) -> io::Result<()>;
+    /// Sends what is queued, and looks for arrivals without waiting. Returns whether there are any; the
+    /// next wait returns them at once.
+    fn look(&mut self) -> io::Result<bool> {
+        Ok(true)
+    }
     /// Returns the next arrival of the last wait.
     fn next(&mut self) -> io::Result<Option<Arrival>>;
     /// Returns the properties of the driver's waits.
-    fn harvests(&self) -> BatchTraits {
+    fn batch_traits(&self) -> BatchTraits {
         BatchTraits {
             max: usize::MAX,
+            wakes_with_one: false,
+            sends_in_wait: false,
             work_ns: 0,
         }
     }

@@ -42,11 +42,11 @@ const POLL_FIRST: u16 = 1;
 /// Longest wait for the kernel when connections are handed over.
 const QUIESCE_NS: u64 = 5_000_000_000;
 const TICK_NS: u64 = 20_000_000;
-/// A woken thread sees one completion, and gets the others that were ready in its next waits, 20 at
-/// a time (`IO_LOCAL_TW_DEFAULT_MAX`, Linux 6.14).
+/// A woken thread sees one completion, and gets the others that were ready in its next waits, this
+/// many at a time (`IO_LOCAL_TW_DEFAULT_MAX`, Linux 6.14).
 const BATCH_MAX: usize = 1;
-/// Waits also send and receive, which takes 100 µs with many clients.
-const WAIT_WORK_NS: u64 = 1_000_000;
+/// Waits also receive what has arrived, and may send one request.
+const WAIT_WORK_NS: u64 = 40_000;
 /// How many consecutive times the kernel may report a lack of resources.
 const SHORTAGES_MAX: u32 = 10_000;
 
@@ -480,6 +480,9 @@ impl Driver for UringDriver {
     #[inline]
     fn wait(&mut self, until_ns: u64) -> io::Result<()> {
         self.take_back()?;
+        if self.taken < self.completions.len() && self.ring.submission().is_empty() {
+            return Ok(());
+        }
         let timeout_ns =
             if until_ns == 0 || self.taken < self.completions.len() || !self.early.is_empty() {
                 0
@@ -487,6 +490,12 @@ impl Driver for UringDriver {
                 until_ns.saturating_sub(self.now_ns())
             };
         self.enter(usize::from(timeout_ns > 0), timeout_ns)
+    }
+
+    fn look(&mut self) -> io::Result<bool> {
+        self.take_back()?;
+        self.enter(0, 0)?;
+        Ok(self.taken < self.completions.len())
     }
 
     #[inline]
@@ -510,9 +519,11 @@ impl Driver for UringDriver {
         Ok(None)
     }
 
-    fn harvests(&self) -> BatchTraits {
+    fn batch_traits(&self) -> BatchTraits {
         BatchTraits {
             max: BATCH_MAX,
+            wakes_with_one: true,
+            sends_in_wait: true,
             work_ns: WAIT_WORK_NS,
         }
     }

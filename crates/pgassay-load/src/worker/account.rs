@@ -1,21 +1,22 @@
 //! Delays in the client thread: waiting for other clients, and for a CPU.
 //!
-//! An available reply waits until its client's thread reads it. The thread knows when it learned of
-//! the reply (its wait for arrivals returned: a *batch*) and when it reads it; the kernel reports
-//! the thread's run-queue wait (`schedstat`). For each client that a batch found:
+//! The server waits for a client from the arrival of its reply until its next request is sent. Meanwhile
+//! the client's thread is on a CPU for other clients ("thread busy"), or it waits for a CPU ("run queue",
+//! by the kernel's `schedstat`). What is known of each request and reply:
 //!
-//! - Run queue: the thread's run-queue wait since the client's request, or since the previous
-//!   batch if that is later. If the thread slept until this batch, no reply was available when
-//!   it fell asleep, and only the wait since then counts. If the previous batch reached the
-//!   driver's maximum, this one contains the rest of it, and the wait counts from where that one's
-//!   did. A reply that arrived during such an interval waited for less time, so this is an upper
-//!   bound; it is exact for replies that arrived before.
-//! - Client thread busy ("turn"): the time from the batch to the reading, minus any run-queue
-//!   wait in it.
+//! - From the wait for arrivals that found the reply (a *batch*) until it is read: certain.
+//! - From a request's writing until it is sent: certain. A driver may send all requests of a batch
+//!   together when it next waits ([`BatchTraits::sends_in_wait`]); then the thread may lose its CPU with
+//!   any of them unsent. The time within such a joint sending is divided evenly among its requests.
+//! - Before the batch: the reply arrived at an unknown time after the client's request was sent, and
+//!   after the last instant at which no reply was available. The thread's time since then, on a CPU or
+//!   in the run queue but not asleep, is *possible*: an upper bound. The server knows how much of it
+//!   was waiting, since it measures its own waiting for clients.
 //!
-//! The two do not overlap, and both lie between the request and the reading of its reply. Neither
-//! includes the time a reply waited while the thread served other clients before its next wait for
-//! arrivals: when the reply arrived is unknown.
+//! A thread that falls asleep had no reply available, and the first reply wakes it.
+//!
+//! The four figures do not overlap, and all lie between the reading of a reply and the reading of the
+//! next.
 //!
 //! Reading `schedstat` costs a system call (0.7 µs), so it is read only after intervals longer than
 //! [`GAP_NS`] without a clock reading; the next reading includes any wait in shorter ones. A thread
@@ -30,97 +31,187 @@ const GAP_NS: u64 = 20_000;
 /// Reads the thread's total run-queue wait in ns.
 pub(crate) type ReadDelay = Box<dyn FnMut() -> Option<u64> + Send>;
 
+/// A reading of the clock, and of the thread's run-queue wait, in ns.
+#[derive(Clone, Copy, Default)]
+struct Instant {
+    clock_ns: u64,
+    delay_ns: u64,
+}
+
+impl Instant {
+    /// Returns the later of two instants.
+    fn max(self, other: Self) -> Self {
+        if other.clock_ns > self.clock_ns {
+            other
+        } else {
+            self
+        }
+    }
+
+    /// Returns the instant at this share of the way to a later one.
+    fn towards(self, later: Self, part: u64, whole: u64) -> Self {
+        let between = |from: u64, to: u64| from + to.saturating_sub(from) * part / whole;
+        Self {
+            clock_ns: between(self.clock_ns, later.clock_ns),
+            delay_ns: between(self.delay_ns, later.delay_ns),
+        }
+    }
+}
+
+/// Time of a thread that was not asleep, in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ThreadTime {
+    pub busy_ns: u64,
+    pub run_queue_ns: u64,
+}
+
+impl ThreadTime {
+    fn add(&mut self, from: Instant, to: Instant) {
+        let run_queue_ns = to.delay_ns.saturating_sub(from.delay_ns);
+        let all_ns = to.clock_ns.saturating_sub(from.clock_ns);
+        self.run_queue_ns += run_queue_ns;
+        self.busy_ns += all_ns.saturating_sub(run_queue_ns);
+    }
+}
+
 /// A thread's account of its clients' delays.
 pub(crate) struct DelayAccount {
     read: ReadDelay,
     clients: Vec<LastRequest>,
-    harvests: BatchTraits,
+    traits: BatchTraits,
+    /// Requests written since the last wait, and the clients of those that are not sent yet.
+    written: usize,
+    unsent: Vec<usize>,
     /// Clients found so far in the last batch.
     found: usize,
     /// Whether there is a single client: all delay is its own, so batches need not be examined.
     is_of_one: bool,
-    /// The thread's run-queue wait when last read, and whether it is available.
-    delay_ns: u64,
+    /// Whether the kernel reports the thread's run-queue wait.
     has_delay: bool,
-    /// When the clock was last read.
-    stamp_ns: u64,
-    /// When the last wait began, and the run-queue wait then.
-    wait_ns: u64,
-    delay_at_wait_ns: u64,
-    /// The last batch: its number, its time, and the run-queue wait then.
+    /// The last readings.
+    now: Instant,
+    /// When the last wait began.
+    wait: Instant,
+    /// Whether no reply was available when the last wait began, if that is known.
+    begins_empty: Option<bool>,
+    /// The last batch: its number, its time, and whether the thread had slept.
     batch: u64,
-    harvest_ns: u64,
-    delay_at_harvest_ns: u64,
-    /// The clients of the last batch may have been ready since the run-queue wait had this value.
-    delay_since_ns: u64,
+    batch_at: Instant,
+    has_slept: bool,
+    /// No reply of the last batch was available before this instant.
+    empty: Instant,
     /// With a single client: the run-queue wait at the beginning of the window, once that has
     /// passed.
     delay_at_window_ns: Option<u64>,
-    turn_ns: u64,
-    run_queue_ns: u64,
+    certain: ThreadTime,
+    possible: ThreadTime,
 }
 
 /// A client's last request.
 #[derive(Clone, Copy, Default)]
 struct LastRequest {
-    delay_ns: u64,
+    /// When it was written or, from then on, sent.
+    at: Instant,
     /// The last batch that found the client.
     batch: u64,
 }
 
 impl DelayAccount {
-    /// Creates an account for this many clients. `is_alone` means that only replies wake the
-    /// thread.
-    pub fn new(clients: usize, harvests: BatchTraits, is_alone: bool, mut read: ReadDelay) -> Self {
+    /// Creates an account for this many clients of a run that begins now. `is_alone` means that only
+    /// replies wake the thread.
+    pub fn new(
+        clients: usize,
+        traits: BatchTraits,
+        is_alone: bool,
+        now_ns: u64,
+        mut read: ReadDelay,
+    ) -> Self {
         let first = read();
-        let delay_ns = first.unwrap_or(0);
+        let now = Instant {
+            clock_ns: now_ns,
+            delay_ns: first.unwrap_or(0),
+        };
         Self {
             read,
             clients: vec![LastRequest::default(); clients],
-            harvests,
+            traits,
+            written: 0,
+            unsent: Vec::with_capacity(clients),
             found: 0,
             is_of_one: is_alone && clients == 1,
-            delay_ns,
             has_delay: first.is_some(),
-            stamp_ns: 0,
-            wait_ns: 0,
-            delay_at_wait_ns: delay_ns,
+            now,
+            wait: now,
+            begins_empty: None,
             batch: 0,
-            harvest_ns: 0,
-            delay_at_harvest_ns: delay_ns,
-            delay_since_ns: delay_ns,
+            batch_at: now,
+            has_slept: false,
+            empty: now,
             delay_at_window_ns: None,
-            turn_ns: 0,
-            run_queue_ns: 0,
+            certain: ThreadTime::default(),
+            possible: ThreadTime::default(),
         }
     }
 
-    /// Returns how long clients waited in the window while the thread served others, in ns.
-    pub fn turn_ns(&self) -> u64 {
-        self.turn_ns
+    /// Returns how long clients certainly waited in the window for their thread.
+    pub fn certain(&self) -> ThreadTime {
+        self.certain
     }
 
-    /// Returns how long clients waited in the window while their thread waited for a CPU, in ns, if
-    /// the kernel reports it.
-    pub fn run_queue_ns(&self) -> Option<u64> {
-        self.has_delay.then_some(self.run_queue_ns)
+    /// Returns how much longer they waited in the window at most.
+    pub fn possible(&self) -> ThreadTime {
+        self.possible
     }
 
-    /// Records that a client's request is being sent.
+    /// Returns the run-queue wait in this time, if the kernel reports it.
+    pub fn run_queue_ns(&self, of: ThreadTime) -> Option<u64> {
+        self.has_delay.then_some(of.run_queue_ns)
+    }
+
+    /// Records that a client's request was written.
     #[inline]
     pub fn request_sent(&mut self, client: usize) {
-        self.clients[client].delay_ns = self.delay_ns;
+        self.clients[client].at = self.now;
+        self.written += 1;
+        if self.traits.sends_in_wait && !self.is_of_one {
+            self.unsent.push(client);
+        }
     }
 
-    /// Records that the thread is about to wait for arrivals.
+    /// Whether the thread should look for arrivals before it waits for them, so that it is known whether
+    /// it sleeps, and when requests are sent. After one request to a driver that finds everything, the
+    /// duration of the wait says as much.
+    #[inline]
+    pub fn wants_look(&self) -> bool {
+        (self.written > 1 || self.may_have_left()) && !self.is_of_one
+    }
+
+    /// Whether the last batch may have left arrivals.
+    fn may_have_left(&self) -> bool {
+        self.found >= self.traits.max || self.has_slept && self.traits.wakes_with_one
+    }
+
+    /// Records that the thread is about to wait for arrivals, and to send what is unsent.
     #[inline]
     pub fn wait_begins(&mut self, now_ns: u64) {
         if self.is_of_one {
             return;
         }
         self.stamp(now_ns);
-        self.wait_ns = now_ns;
-        self.delay_at_wait_ns = self.delay_ns;
+        self.wait = self.now;
+        self.begins_empty = None;
+        if !self.may_have_left() {
+            self.empty = self.batch_at;
+        }
+    }
+
+    /// Records that the thread has sent everything, and has looked for arrivals.
+    pub fn has_looked(&mut self, now_ns: u64, has_arrivals: bool, recorder: &Recorder) {
+        let began = self.wait;
+        self.stamp(now_ns);
+        self.book_sending(began, self.now, recorder);
+        self.wait = self.now;
+        self.begins_empty = Some(!has_arrivals);
     }
 
     /// Records that the wait for arrivals returned.
@@ -130,18 +221,22 @@ impl DelayAccount {
             self.book_one(now_ns, recorder);
             return;
         }
+        self.book_sending(self.wait, self.wait, recorder);
         self.stamp(now_ns);
-        let delayed_ns = self.delay_ns - self.delay_at_wait_ns;
-        let has_slept = (now_ns - self.wait_ns).saturating_sub(delayed_ns) > self.harvests.work_ns;
-        if has_slept {
-            self.delay_since_ns = self.delay_at_wait_ns;
-        } else if self.found < self.harvests.max {
-            self.delay_since_ns = self.delay_at_harvest_ns;
+        let delayed_ns = self.now.delay_ns - self.wait.delay_ns;
+        let active_ns = now_ns.saturating_sub(delayed_ns);
+        let is_long = active_ns > self.wait.clock_ns + self.traits.work_ns;
+        self.has_slept = self.begins_empty.unwrap_or(is_long);
+        if self.has_slept {
+            self.empty = Instant {
+                clock_ns: active_ns,
+                delay_ns: self.wait.delay_ns,
+            };
         }
         self.found = 0;
+        self.written = 0;
         self.batch += 1;
-        self.harvest_ns = now_ns;
-        self.delay_at_harvest_ns = self.delay_ns;
+        self.batch_at = self.now;
     }
 
     /// Records that the thread is about to read bytes of a waiting client.
@@ -157,9 +252,21 @@ impl DelayAccount {
         if !is_new || !recorder.is_in_window(now_ns) {
             return;
         }
-        self.run_queue_ns += self.delay_ns - asked.delay_ns.max(self.delay_since_ns);
-        let delayed_ns = self.delay_ns - self.delay_at_harvest_ns;
-        self.turn_ns += (now_ns - self.harvest_ns).saturating_sub(delayed_ns);
+        self.possible.add(asked.at.max(self.empty), self.batch_at);
+        self.certain.add(self.batch_at, self.now);
+    }
+
+    /// Books the time until each unsent request was sent, in the order of their writing.
+    fn book_sending(&mut self, began: Instant, ended: Instant, recorder: &Recorder) {
+        let is_in_window = recorder.is_in_window(began.clock_ns);
+        let count = self.unsent.len() as u64;
+        for (place, client) in (0..).zip(self.unsent.drain(..)) {
+            let sent = began.towards(ended, place, count);
+            let written = std::mem::replace(&mut self.clients[client].at, sent);
+            if is_in_window {
+                self.certain.add(written, sent);
+            }
+        }
     }
 
     /// Records the end of the run.
@@ -174,11 +281,13 @@ impl DelayAccount {
         match self.delay_at_window_ns {
             None if recorder.is_in_window(now_ns) => {
                 self.read_delay();
-                self.delay_at_window_ns = Some(self.delay_ns);
+                self.delay_at_window_ns = Some(self.now.delay_ns);
             }
-            Some(begin_ns) if now_ns >= recorder.window_end_ns && self.run_queue_ns == 0 => {
+            Some(begin_ns)
+                if now_ns >= recorder.window_end_ns && self.certain.run_queue_ns == 0 =>
+            {
                 self.read_delay();
-                self.run_queue_ns = self.delay_ns - begin_ns;
+                self.certain.run_queue_ns = self.now.delay_ns - begin_ns;
             }
             _ => {}
         }
@@ -186,16 +295,16 @@ impl DelayAccount {
 
     #[inline]
     fn stamp(&mut self, now_ns: u64) {
-        if now_ns.saturating_sub(self.stamp_ns) > GAP_NS {
+        if now_ns.saturating_sub(self.now.clock_ns) > GAP_NS {
             self.read_delay();
         }
-        self.stamp_ns = now_ns;
+        self.now.clock_ns = now_ns;
     }
 
     #[cold]
     fn read_delay(&mut self) {
         if let Some(delay_ns) = (self.read)() {
-            self.delay_ns = delay_ns.max(self.delay_ns);
+            self.now.delay_ns = delay_ns.max(self.now.delay_ns);
         }
     }
 }
@@ -208,108 +317,235 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
-    const HARVESTS: BatchTraits = BatchTraits {
+    const US: u64 = 1_000;
+    const EPOLL: BatchTraits = BatchTraits {
         max: 256,
-        work_ns: 10_000,
+        wakes_with_one: false,
+        sends_in_wait: false,
+        work_ns: 10 * US,
+    };
+    const URING: BatchTraits = BatchTraits {
+        max: 20,
+        wakes_with_one: true,
+        sends_in_wait: true,
+        ..EPOLL
     };
 
-    /// Returns an account for some clients whose thread's delay the test sets.
-    fn account(clients: usize) -> (DelayAccount, Recorder, Arc<AtomicU64>) {
-        let delay = Arc::new(AtomicU64::new(0));
-        let known = Arc::clone(&delay);
-        let read = Box::new(move || Some(known.load(Ordering::Relaxed)));
-        let mut recorder = Recorder::new(1, clients);
-        recorder.reset(0, u64::MAX);
-        (
-            DelayAccount::new(clients, HARVESTS, true, read),
-            recorder,
-            delay,
-        )
+    /// A thread whose clock and run-queue wait the test sets.
+    struct Thread {
+        account: DelayAccount,
+        recorder: Recorder,
+        delay: Arc<AtomicU64>,
+        now_ns: u64,
     }
 
-    /// One thread, 64 clients: every client that is ready waits for the thread's CPU, and then for
-    /// the clients before it.
+    impl Thread {
+        /// All clients have just written their first request.
+        fn new(clients: usize, traits: BatchTraits) -> Self {
+            let delay = Arc::new(AtomicU64::new(0));
+            let known = Arc::clone(&delay);
+            let read = Box::new(move || Some(known.load(Ordering::Relaxed)));
+            let mut recorder = Recorder::new(1, clients);
+            recorder.reset(0, u64::MAX);
+            let mut account = DelayAccount::new(clients, traits, true, MS, read);
+            (0..clients).for_each(|client| account.request_sent(client));
+            Self {
+                account,
+                recorder,
+                delay,
+                now_ns: MS,
+            }
+        }
+
+        fn runs(&mut self, ns: u64) {
+            self.now_ns += ns;
+        }
+
+        fn waits_for_a_cpu(&mut self, ns: u64) {
+            self.now_ns += ns;
+            self.delay.fetch_add(ns, Ordering::Relaxed);
+        }
+
+        /// Begins to wait after it has looked for arrivals.
+        fn looks(&mut self, sending_ns: u64, has_arrivals: bool) {
+            self.account.wait_begins(self.now_ns);
+            assert!(self.account.wants_look());
+            self.runs(sending_ns);
+            self.account
+                .has_looked(self.now_ns, has_arrivals, &self.recorder);
+        }
+
+        fn finds_arrivals(&mut self) {
+            self.account.batch_arrived(self.now_ns, &self.recorder);
+        }
+
+        /// Reads replies and writes the next requests, 1 µs each.
+        fn answers(&mut self, clients: std::ops::Range<usize>) {
+            for client in clients {
+                self.runs(US);
+                self.account
+                    .read_begins(client, self.now_ns, &self.recorder);
+                self.account.request_sent(client);
+            }
+        }
+
+        fn certain_us(&self) -> (u64, u64) {
+            let time = self.account.certain();
+            (time.busy_ns / US, time.run_queue_ns / US)
+        }
+
+        fn possible_us(&self) -> (u64, u64) {
+            let time = self.account.possible();
+            (time.busy_ns / US, time.run_queue_ns / US)
+        }
+    }
+
+    fn sum_to(clients: u64) -> u64 {
+        (1..=clients).sum()
+    }
+
+    /// One thread, 64 clients: all of them may have waited for the thread's CPU, and then they wait
+    /// for the clients before them.
     #[test]
     fn every_ready_client_waits_for_the_threads_processor() {
-        let (mut account, recorder, delay) = account(64);
-        (0..64).for_each(|client| account.request_sent(client));
-        account.wait_begins(MS);
-        delay.store(3 * MS, Ordering::Relaxed);
-        // It slept for 1 ms and waited for a CPU for 3 ms.
-        account.batch_arrived(5 * MS, &recorder);
-        for client in 0..64 {
-            account.read_begins(client, 5 * MS + client as u64 * 1_000, &recorder);
-            account.request_sent(client);
-        }
-        assert_eq!(account.run_queue_ns(), Some(64 * 3 * MS));
-        assert_eq!(account.turn_ns(), (0..64).sum::<u64>() * 1_000);
+        let mut thread = Thread::new(64, EPOLL);
+        thread.looks(0, false);
+        thread.runs(MS);
+        thread.waits_for_a_cpu(3 * MS);
+        thread.finds_arrivals();
+        thread.answers(0..64);
+        assert_eq!(thread.possible_us(), (0, 64 * 3_000));
+        assert_eq!(thread.certain_us(), (sum_to(64), 0));
+    }
+
+    /// On a saturated machine the thread loses its CPU to the servers that it wakes, and finds all
+    /// their replies at once when it has it again.
+    #[test]
+    fn replies_to_a_thread_that_never_sleeps_may_have_waited_since_their_requests() {
+        let mut thread = Thread::new(64, EPOLL);
+        thread.looks(0, false);
+        thread.runs(MS);
+        thread.finds_arrivals();
+        thread.answers(0..32);
+        thread.waits_for_a_cpu(MS);
+        thread.answers(32..64);
+        // To find 64 arrivals takes longer than an idle wait, which once counted as sleep.
+        thread.looks(20 * US, true);
+        thread.finds_arrivals();
+        thread.answers(0..64);
+        let (busy_us, run_queue_us) = thread.possible_us();
+        assert_eq!(run_queue_us, 32 * 1_000);
+        assert_eq!(busy_us, 64 * 20 + (0..64).sum::<u64>());
+        assert_eq!(thread.certain_us(), (2 * sum_to(64), 32 * 1_000));
     }
 
     #[test]
-    fn delay_within_a_wait_batch_is_run_queue_wait() {
-        let (mut account, recorder, delay) = account(4);
-        (0..4).for_each(|client| account.request_sent(client));
-        account.wait_begins(0);
-        account.batch_arrived(1_000, &recorder);
-        for (client, now_ns) in [(0, 2_000), (1, 3_000)] {
-            account.read_begins(client, now_ns, &recorder);
-            account.request_sent(client);
-        }
-        delay.store(2 * MS, Ordering::Relaxed);
-        for (client, now_ns) in [(2, 2 * MS + 4_000), (3, 2 * MS + 5_000)] {
-            account.read_begins(client, now_ns, &recorder);
-            account.request_sent(client);
-        }
-        assert_eq!(account.run_queue_ns(), Some(2 * 2 * MS));
-        assert_eq!(account.turn_ns(), 1_000 + 2_000 + 3_000 + 4_000);
-        // Replies that are available immediately had arrived before: the first two waited through
-        // it too.
-        account.wait_begins(2 * MS + 6_000);
-        account.batch_arrived(2 * MS + 7_000, &recorder);
-        (0..4).for_each(|client| account.read_begins(client, 2 * MS + 7_000, &recorder));
-        assert_eq!(account.run_queue_ns(), Some(4 * 2 * MS));
+    fn delay_within_a_batch_is_certain() {
+        let mut thread = Thread::new(4, EPOLL);
+        thread.looks(0, true);
+        thread.finds_arrivals();
+        thread.answers(0..2);
+        thread.waits_for_a_cpu(2 * MS);
+        thread.answers(2..4);
+        assert_eq!(thread.certain_us(), (sum_to(4), 2 * 2_000));
+        assert_eq!(thread.possible_us(), (0, 0));
     }
 
     #[test]
     fn no_client_waited_through_a_delay_before_its_thread_slept() {
-        let (mut account, recorder, delay) = account(2);
-        (0..2).for_each(|client| account.request_sent(client));
-        delay.store(5 * MS, Ordering::Relaxed);
-        account.wait_begins(6 * MS);
-        account.batch_arrived(7 * MS, &recorder);
-        (0..2).for_each(|client| account.read_begins(client, 7 * MS, &recorder));
-        assert_eq!((account.run_queue_ns(), account.turn_ns()), (Some(0), 0));
+        let mut thread = Thread::new(2, EPOLL);
+        thread.waits_for_a_cpu(5 * MS);
+        thread.looks(0, false);
+        thread.runs(MS);
+        thread.finds_arrivals();
+        thread.answers(0..2);
+        assert_eq!(thread.certain_us(), (3, 0));
+        assert_eq!(thread.possible_us(), (0, 0));
     }
 
     #[test]
-    fn leftover_arrivals_include_the_earlier_wait() {
-        let (mut account, recorder, delay) = account(512);
-        (0..512).for_each(|client| account.request_sent(client));
-        account.wait_begins(0);
-        delay.store(3 * MS, Ordering::Relaxed);
-        for harvest in [0..256, 256..512] {
-            account.batch_arrived(4 * MS, &recorder);
-            harvest.for_each(|client| account.read_begins(client, 4 * MS, &recorder));
-            account.wait_begins(4 * MS);
+    fn one_request_needs_no_look_and_a_long_wait_is_sleep() {
+        let mut thread = Thread::new(2, EPOLL);
+        thread.looks(0, false);
+        thread.finds_arrivals();
+        thread.answers(0..1);
+        for (wait_us, possible_us) in [(100, 0), (5, 5)] {
+            thread.account.wait_begins(thread.now_ns);
+            assert!(!thread.account.wants_look());
+            thread.runs(wait_us * US);
+            thread.finds_arrivals();
+            let before_us = thread.possible_us().0;
+            thread.answers(0..1);
+            assert_eq!(thread.possible_us().0 - before_us, possible_us);
         }
-        assert_eq!(account.run_queue_ns(), Some(512 * 3 * MS));
+    }
+
+    /// A wait takes no more than 256 arrivals.
+    #[test]
+    fn leftover_arrivals_include_the_earlier_wait() {
+        let mut thread = Thread::new(512, EPOLL);
+        thread.looks(0, false);
+        thread.waits_for_a_cpu(3 * MS);
+        for batch in [0..256, 256..512] {
+            thread.finds_arrivals();
+            thread.answers(batch);
+            thread.account.wait_begins(thread.now_ns);
+            thread
+                .account
+                .has_looked(thread.now_ns, true, &thread.recorder);
+        }
+        assert_eq!(thread.possible_us(), (256 * 256, 512 * 3_000));
+    }
+
+    /// A thread that was woken sees one arrival, though others came while it waited for a CPU.
+    #[test]
+    fn arrivals_after_a_wake_up_with_one_include_the_wake_up() {
+        let mut thread = Thread::new(3, URING);
+        thread.looks(0, false);
+        thread.runs(MS);
+        thread.waits_for_a_cpu(2 * MS);
+        thread.finds_arrivals();
+        thread.answers(0..1);
+        // To receive them takes longer than an idle wait.
+        thread.looks(50 * US, true);
+        thread.finds_arrivals();
+        thread.answers(1..3);
+        assert_eq!(thread.possible_us(), (2 * 51, 3 * 2_000));
+    }
+
+    /// Requests that are sent together wait for those before them, and for a CPU.
+    #[test]
+    fn joint_sending_delays_requests() {
+        let mut thread = Thread::new(4, URING);
+        thread.runs(50 * US);
+        thread.account.wait_begins(thread.now_ns);
+        thread.runs(8 * US);
+        thread.waits_for_a_cpu(400 * US);
+        thread
+            .account
+            .has_looked(thread.now_ns, false, &thread.recorder);
+        // Sent after 0, 1/4, 2/4 and 3/4 of the sending.
+        let shares = 6;
+        let busy_us = 4 * 50 + shares * 8 / 4;
+        assert_eq!(thread.certain_us(), (busy_us, shares * 400 / 4));
+        assert_eq!(thread.possible_us(), (0, 0));
     }
 
     #[test]
     fn one_client_waits_through_all_its_threads_delays_in_the_window() {
-        let (mut account, mut recorder, delay) = account(1);
-        recorder.reset(10 * MS, 20 * MS);
+        let mut thread = Thread::new(1, EPOLL);
+        thread.recorder.reset(10 * MS, 20 * MS);
         for now_ms in 1..25 {
-            delay.store(now_ms * 1_000, Ordering::Relaxed);
-            account.batch_arrived(now_ms * MS, &recorder);
+            thread.delay.store(now_ms * 1_000, Ordering::Relaxed);
+            thread.account.batch_arrived(now_ms * MS, &thread.recorder);
         }
-        account.run_ended(&recorder);
-        assert_eq!(account.run_queue_ns(), Some(10_000));
+        thread.account.run_ended(&thread.recorder);
+        assert_eq!(thread.account.certain().run_queue_ns, 10_000);
     }
 
     #[test]
     fn run_queue_wait_is_none_if_not_reported() {
-        let account = DelayAccount::new(3, HARVESTS, false, Box::new(|| None));
-        assert_eq!((account.run_queue_ns(), account.turn_ns()), (None, 0));
+        let account = DelayAccount::new(3, EPOLL, false, 0, Box::new(|| None));
+        assert_eq!(account.run_queue_ns(account.certain()), None);
     }
 }
