@@ -42,7 +42,7 @@ const SWITCHES_RUN_QUEUE_ERROR_MAX: f64 = 0.45;
 const SLICES_CHANCE: f64 = 0.1;
 /// Profiled trials may have this much more or less run-queue time, as a share of all time: the profiler
 /// also needs a CPU.
-const PROFILER_RUN_QUEUE: f64 = 0.05;
+const PROFILER_RUN_QUEUE: f64 = 0.1;
 /// CPU time of the load generator's threads and process may differ by this share …
 const CLIENT_CPU_ERROR_MAX: f64 = 0.15;
 /// … plus the cost of reading `/proc`.
