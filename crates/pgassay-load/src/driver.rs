@@ -88,10 +88,10 @@ impl Driver for Io {
     }
 
     #[inline]
-    fn look(&mut self) -> io::Result<bool> {
+    fn check(&mut self) -> io::Result<bool> {
         match self {
-            Self::Epoll(driver) => driver.look(),
-            Self::Uring(driver) => driver.look(),
+            Self::Epoll(driver) => driver.check(),
+            Self::Uring(driver) => driver.check(),
         }
     }
 

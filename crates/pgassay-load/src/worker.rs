@@ -227,9 +227,9 @@ impl<D: Driver> Worker<D> {
     fn wait(&mut self) -> io::Result<()> {
         if let Some(account) = &mut self.account {
             account.wait_begins(self.driver.now_ns());
-            if account.wants_look() {
-                let has_arrivals = self.driver.look()?;
-                account.has_looked(self.driver.now_ns(), has_arrivals, &self.recorder);
+            if account.wants_check() {
+                let has_arrivals = self.driver.check()?;
+                account.checked(self.driver.now_ns(), has_arrivals, &self.recorder);
             }
         }
         self.driver.wait(self.wake_ns())

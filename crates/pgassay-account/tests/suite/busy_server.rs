@@ -27,7 +27,7 @@ pub struct Spends {
     pub client_run_queue: f64,
     pub thread_busy: f64,
     pub network: f64,
-    /// How long replies waited while the client's thread had not looked for them.
+    /// How long replies waited while the client's thread had not checked for them.
     pub arrived: f64,
 }
 

@@ -263,7 +263,7 @@ impl Driver for EpollDriver {
         Ok(())
     }
 
-    fn look(&mut self) -> io::Result<bool> {
+    fn check(&mut self) -> io::Result<bool> {
         self.wait(0)?;
         Ok(self.done < self.found || !self.early.is_empty())
     }

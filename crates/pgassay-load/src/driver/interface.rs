@@ -40,9 +40,9 @@ pub(crate) trait Driver {
     fn send(&mut self, client: usize, bytes: &[u8]) -> io::Result<usize>;
     /// Waits until something arrives, at most until this time.
     fn wait(&mut self, until_ns: u64) -> io::Result<()>;
-    /// Sends what is queued, and looks for arrivals without waiting. Returns whether there are any; the
+    /// Sends what is queued, and checks for arrivals without waiting. Returns whether there are any; the
     /// next wait returns them at once.
-    fn look(&mut self) -> io::Result<bool> {
+    fn check(&mut self) -> io::Result<bool> {
         Ok(true)
     }
     /// Returns the next arrival of the last wait.

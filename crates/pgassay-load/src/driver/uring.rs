@@ -492,7 +492,7 @@ impl Driver for UringDriver {
         self.enter(usize::from(timeout_ns > 0), timeout_ns)
     }
 
-    fn look(&mut self) -> io::Result<bool> {
+    fn check(&mut self) -> io::Result<bool> {
         self.take_back()?;
         self.enter(0, 0)?;
         Ok(self.taken < self.completions.len())

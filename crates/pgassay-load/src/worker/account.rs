@@ -178,11 +178,11 @@ impl DelayAccount {
         }
     }
 
-    /// Whether the thread should look for arrivals before it waits for them, so that it is known whether
+    /// Whether the thread should check for arrivals before it waits for them, so that it is known whether
     /// it sleeps, and when requests are sent. After one request to a driver that finds everything, the
     /// duration of the wait says as much.
     #[inline]
-    pub fn wants_look(&self) -> bool {
+    pub fn wants_check(&self) -> bool {
         (self.written > 1 || self.may_have_left()) && !self.is_of_one
     }
 
@@ -205,8 +205,8 @@ impl DelayAccount {
         }
     }
 
-    /// Records that the thread has sent everything, and has looked for arrivals.
-    pub fn has_looked(&mut self, now_ns: u64, has_arrivals: bool, recorder: &Recorder) {
+    /// Records that the thread has sent everything, and has checked for arrivals.
+    pub fn checked(&mut self, now_ns: u64, has_arrivals: bool, recorder: &Recorder) {
         let began = self.wait;
         self.stamp(now_ns);
         self.book_sending(began, self.now, recorder);
@@ -366,13 +366,13 @@ mod tests {
             self.delay.fetch_add(ns, Ordering::Relaxed);
         }
 
-        /// Begins to wait after it has looked for arrivals.
-        fn looks(&mut self, sending_ns: u64, has_arrivals: bool) {
+        /// Begins to wait after it has checked for arrivals.
+        fn checks(&mut self, sending_ns: u64, has_arrivals: bool) {
             self.account.wait_begins(self.now_ns);
-            assert!(self.account.wants_look());
+            assert!(self.account.wants_check());
             self.runs(sending_ns);
             self.account
-                .has_looked(self.now_ns, has_arrivals, &self.recorder);
+                .checked(self.now_ns, has_arrivals, &self.recorder);
         }
 
         fn finds_arrivals(&mut self) {
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn every_ready_client_waits_for_the_threads_processor() {
         let mut thread = Thread::new(64, EPOLL);
-        thread.looks(0, false);
+        thread.checks(0, false);
         thread.runs(MS);
         thread.waits_for_a_cpu(3 * MS);
         thread.finds_arrivals();
@@ -423,14 +423,14 @@ mod tests {
     #[test]
     fn replies_to_a_thread_that_never_sleeps_may_have_waited_since_their_requests() {
         let mut thread = Thread::new(64, EPOLL);
-        thread.looks(0, false);
+        thread.checks(0, false);
         thread.runs(MS);
         thread.finds_arrivals();
         thread.answers(0..32);
         thread.waits_for_a_cpu(MS);
         thread.answers(32..64);
         // To find 64 arrivals takes longer than an idle wait, which once counted as sleep.
-        thread.looks(20 * US, true);
+        thread.checks(20 * US, true);
         thread.finds_arrivals();
         thread.answers(0..64);
         let (busy_us, run_queue_us) = thread.possible_us();
@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn delay_within_a_batch_is_certain() {
         let mut thread = Thread::new(4, EPOLL);
-        thread.looks(0, true);
+        thread.checks(0, true);
         thread.finds_arrivals();
         thread.answers(0..2);
         thread.waits_for_a_cpu(2 * MS);
@@ -455,7 +455,7 @@ mod tests {
     fn no_client_waited_through_a_delay_before_its_thread_slept() {
         let mut thread = Thread::new(2, EPOLL);
         thread.waits_for_a_cpu(5 * MS);
-        thread.looks(0, false);
+        thread.checks(0, false);
         thread.runs(MS);
         thread.finds_arrivals();
         thread.answers(0..2);
@@ -464,14 +464,14 @@ mod tests {
     }
 
     #[test]
-    fn one_request_needs_no_look_and_a_long_wait_is_sleep() {
+    fn one_request_needs_no_check_and_a_long_wait_is_sleep() {
         let mut thread = Thread::new(2, EPOLL);
-        thread.looks(0, false);
+        thread.checks(0, false);
         thread.finds_arrivals();
         thread.answers(0..1);
         for (wait_us, possible_us) in [(100, 0), (5, 5)] {
             thread.account.wait_begins(thread.now_ns);
-            assert!(!thread.account.wants_look());
+            assert!(!thread.account.wants_check());
             thread.runs(wait_us * US);
             thread.finds_arrivals();
             let before_us = thread.possible_us().0;
@@ -484,7 +484,7 @@ mod tests {
     #[test]
     fn leftover_arrivals_include_the_earlier_wait() {
         let mut thread = Thread::new(512, EPOLL);
-        thread.looks(0, false);
+        thread.checks(0, false);
         thread.waits_for_a_cpu(3 * MS);
         for batch in [0..256, 256..512] {
             thread.finds_arrivals();
@@ -492,7 +492,7 @@ mod tests {
             thread.account.wait_begins(thread.now_ns);
             thread
                 .account
-                .has_looked(thread.now_ns, true, &thread.recorder);
+                .checked(thread.now_ns, true, &thread.recorder);
         }
         assert_eq!(thread.possible_us(), (256 * 256, 512 * 3_000));
     }
@@ -501,13 +501,13 @@ mod tests {
     #[test]
     fn arrivals_after_a_wake_up_with_one_include_the_wake_up() {
         let mut thread = Thread::new(3, URING);
-        thread.looks(0, false);
+        thread.checks(0, false);
         thread.runs(MS);
         thread.waits_for_a_cpu(2 * MS);
         thread.finds_arrivals();
         thread.answers(0..1);
         // To receive them takes longer than an idle wait.
-        thread.looks(50 * US, true);
+        thread.checks(50 * US, true);
         thread.finds_arrivals();
         thread.answers(1..3);
         assert_eq!(thread.possible_us(), (2 * 51, 3 * 2_000));
@@ -523,7 +523,7 @@ mod tests {
         thread.waits_for_a_cpu(400 * US);
         thread
             .account
-            .has_looked(thread.now_ns, false, &thread.recorder);
+            .checked(thread.now_ns, false, &thread.recorder);
         // Sent after 0, 1/4, 2/4 and 3/4 of the sending.
         let shares = 6;
         let busy_us = 4 * 50 + shares * 8 / 4;

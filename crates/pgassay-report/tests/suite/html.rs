@@ -335,7 +335,7 @@ fn the_page_itself_is_small() {
     assert!(page.len() < 60_000, "{} bytes", page.len());
     let page = html(&crate::fixture::run());
     // Eighteen points, twelve comparisons.
-    assert!(page.len() < 350_000, "{} bytes", page.len());
+    assert!(page.len() < 360_000, "{} bytes", page.len());
 }
 
 #[test]
