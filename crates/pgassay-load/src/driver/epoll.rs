@@ -325,7 +325,6 @@ impl Driver for EpollDriver {
     fn batch_traits(&self) -> BatchTraits {
         BatchTraits {
             max: EVENTS_MAX as usize,
-            wakes_with_one: false,
             sends_in_wait: false,
             work_ns: WAIT_WORK_NS,
         }

@@ -22,8 +22,6 @@ pub(crate) enum Arrival {
 pub(crate) struct BatchTraits {
     /// A wait that returns this many arrivals may have left more.
     pub max: usize,
-    /// Whether a wait that has slept returns one arrival, and may have left more.
-    pub wakes_with_one: bool,
     /// Whether requests are sent by the next wait, not at once.
     pub sends_in_wait: bool,
     /// A wait that takes longer than this, excluding run-queue wait, has slept.
@@ -51,7 +49,6 @@ pub(crate) trait Driver {
     fn batch_traits(&self) -> BatchTraits {
         BatchTraits {
             max: usize::MAX,
-            wakes_with_one: false,
             sends_in_wait: false,
             work_ns: 0,
         }

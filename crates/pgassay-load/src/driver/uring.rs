@@ -42,8 +42,8 @@ const POLL_FIRST: u16 = 1;
 /// Longest wait for the kernel when connections are handed over.
 const QUIESCE_NS: u64 = 5_000_000_000;
 const TICK_NS: u64 = 20_000_000;
-/// A woken thread sees one completion, and gets the others that were ready in its next waits, this
-/// many at a time (`IO_LOCAL_TW_DEFAULT_MAX`, Linux 6.14).
+/// A woken thread sees one completion. Other waits process 20 events (`IO_LOCAL_TW_DEFAULT_MAX`, Linux
+/// 6.14), of which an arrival may take several. So any wait may leave arrivals.
 const BATCH_MAX: usize = 1;
 /// Waits also receive what has arrived, and may send one request.
 const WAIT_WORK_NS: u64 = 40_000;
@@ -522,7 +522,6 @@ impl Driver for UringDriver {
     fn batch_traits(&self) -> BatchTraits {
         BatchTraits {
             max: BATCH_MAX,
-            wakes_with_one: true,
             sends_in_wait: true,
             work_ns: WAIT_WORK_NS,
         }

@@ -94,10 +94,9 @@ pub(crate) struct DelayAccount {
     wait: Instant,
     /// Whether no reply was available when the last wait began, if that is known.
     begins_empty: Option<bool>,
-    /// The last batch: its number, its time, and whether the thread had slept.
+    /// The last batch: its number, and its time.
     batch: u64,
     batch_at: Instant,
-    has_slept: bool,
     /// No reply of the last batch was available before this instant.
     empty: Instant,
     /// With a single client: the run-queue wait at the beginning of the window, once that has
@@ -145,7 +144,6 @@ impl DelayAccount {
             begins_empty: None,
             batch: 0,
             batch_at: now,
-            has_slept: false,
             empty: now,
             delay_at_window_ns: None,
             certain: ThreadTime::default(),
@@ -188,7 +186,7 @@ impl DelayAccount {
 
     /// Whether the last batch may have left arrivals.
     fn may_have_left(&self) -> bool {
-        self.found >= self.traits.max || self.has_slept && self.traits.wakes_with_one
+        self.found >= self.traits.max
     }
 
     /// Records that the thread is about to wait for arrivals, and to send what is unsent.
@@ -226,8 +224,7 @@ impl DelayAccount {
         let delayed_ns = self.now.delay_ns - self.wait.delay_ns;
         let active_ns = now_ns.saturating_sub(delayed_ns);
         let is_long = active_ns > self.wait.clock_ns + self.traits.work_ns;
-        self.has_slept = self.begins_empty.unwrap_or(is_long);
-        if self.has_slept {
+        if self.begins_empty.unwrap_or(is_long) {
             self.empty = Instant {
                 clock_ns: active_ns,
                 delay_ns: self.wait.delay_ns,
@@ -320,13 +317,11 @@ mod tests {
     const US: u64 = 1_000;
     const EPOLL: BatchTraits = BatchTraits {
         max: 256,
-        wakes_with_one: false,
         sends_in_wait: false,
         work_ns: 10 * US,
     };
     const URING: BatchTraits = BatchTraits {
-        max: 20,
-        wakes_with_one: true,
+        max: 1,
         sends_in_wait: true,
         ..EPOLL
     };
