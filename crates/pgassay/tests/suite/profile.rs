@@ -73,7 +73,7 @@ fn a_live_server_is_accounted_for_and_exported() {
         done as f64,
     );
     assert!(
-        counted > 0.2 * done && counted < 1.05 * done,
+        counted > 0.02 * done && counted < 1.05 * done,
         "{counted} of {done}"
     );
 
