@@ -105,6 +105,10 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = server.id();
+        // `spawn` may return before the kernel has changed the process's name.
+        while std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() != "postgres\n" {
+            std::thread::yield_now();
+        }
         attacks(&directory.path().join("PG_VERSION"), |what| {
             let found = in_time(move || LiveServer::of_process(pid));
             assert_eq!(found.unwrap().major, None, "{what}");

@@ -232,10 +232,12 @@ fn initial(
     };
     match first.map(|it| it.sched_event.what) {
         Some(SchedEventKind::Woken) => State::Blocked { site },
-        Some(SchedEventKind::In) if wake_ups => runnable,
+        // Some kernels do not report all wake-ups by an idle CPU's timer, so a process that was blocked
+        // is taken to have been blocked until it was switched in.
         Some(SchedEventKind::In) => match seen {
-            Some(SampledState::Runnable) => runnable,
-            _ => State::Blocked { site },
+            Some(SampledState::Blocked { .. }) => State::Blocked { site },
+            None if !wake_ups => State::Blocked { site },
+            Some(SampledState::Runnable) | None => runnable,
         },
         Some(SchedEventKind::Preempted | SchedEventKind::Waits { .. } | SchedEventKind::Ended) => {
             State::OnCpu
@@ -334,6 +336,31 @@ mod tests {
         );
         assert_eq!(first(SchedEventKind::Woken, true), (0, 70, 30));
         assert_eq!(first(SchedEventKind::Ended, true), (30, 0, 0));
+    }
+
+    /// Regression: half of the backends whose `pg_sleep` ended in a slice had been in the run queue since
+    /// its start, according to the account, because the kernel had not reported their wake-ups.
+    #[test]
+    fn a_process_seen_blocked_was_not_in_the_run_queue_if_its_wake_up_is_missing() {
+        let account_if = |state| {
+            let seen = TimedState { time_ns: 90, state };
+            let before = InitialState {
+                seen: Some(seen),
+                ..present()
+            };
+            let recording = Recording {
+                start_ns: 80,
+                slice: SLICE,
+                wake_ups: true,
+            };
+            let steps = [step(130, SchedEventKind::In, None)];
+            let account = SliceAccount::of(&recording, &before, &steps);
+            assert!(identity_holds(&account), "{account:?}");
+            (account.on_cpu_ns, account.woken_ns, account.blocked_ns())
+        };
+        let blocked = SampledState::Blocked { site: Some(3) };
+        assert_eq!(account_if(blocked), (70, 0, 30));
+        assert_eq!(account_if(SampledState::Runnable), (70, 30, 0));
     }
 
     #[test]
