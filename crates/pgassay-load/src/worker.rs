@@ -7,6 +7,7 @@
 
 mod account;
 mod steps;
+mod thread_time;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

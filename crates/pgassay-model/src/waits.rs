@@ -33,6 +33,10 @@ pub struct Waits {
     pub unreadable: u64,
     /// CPU time of sampling, including the server's if it was queried and its processes are visible.
     pub sampling_cpu_us: f64,
+    /// Share of the readings that began late. They depend on what backends do, because the sampler then
+    /// waits until they leave a CPU to it. `None` in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<f64>,
     /// The waits.
     pub events: Vec<WaitCount>,
 }

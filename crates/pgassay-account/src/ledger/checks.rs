@@ -47,10 +47,9 @@ const PROFILER_RUN_QUEUE: f64 = 0.1;
 const CLIENT_CPU_ERROR_MAX: f64 = 0.15;
 /// … plus the cost of reading `/proc`.
 const READING_US: f64 = 2_000.0;
-/// The server's clock and the client's times may differ from the rows by this share of the whole …
+/// The server's clock and the client's times may differ from the rows by this share of the whole, plus
+/// [`super::account::Exact::overlap_us`].
 const ACCOUNT_ERROR_MAX: f64 = 0.05;
-/// … plus, for each round trip, what the network and two wake-ups of idle CPUs may take.
-const ROUND_TRIP_US: f64 = 40.0;
 /// Profiling overhead may be this share of the throughput.
 const OVERHEAD_MAX: f64 = 0.3;
 /// The load generator may be the bottleneck in this share of the trials.
@@ -306,17 +305,6 @@ fn run_queue_is_checked(first: f64, second: f64, allowance: f64) -> bool {
     (second - first).abs() > allowance || allowance <= SWITCHES_RUN_QUEUE_ERROR_MAX * first
 }
 
-/// Round trips per transaction: a backend switches voluntarily at least once for each. Without a
-/// count it is 1, which makes bounds narrow rather than wide.
-fn round_trips(measured: &PointMeasurements<'_>) -> f64 {
-    let (switches, all) = counters(measured, "backends.voluntary_switches");
-    if all > 0.0 {
-        (switches / all).max(1.0)
-    } else {
-        1.0
-    }
-}
-
 /// A counter's sum over the timed trials that have it, and their transactions.
 fn counters(measured: &PointMeasurements<'_>, name: &str) -> (f64, f64) {
     let figure = |trial: &Trial| Some((trial.counters.get(name)?, trial.transactions_total as f64));
@@ -325,7 +313,7 @@ fn counters(measured: &PointMeasurements<'_>, name: &str) -> (f64, f64) {
 }
 
 fn account_bound(side: &LedgerInputs<'_>, whole_us: f64) -> f64 {
-    ACCOUNT_ERROR_MAX + ROUND_TRIP_US * round_trips(side.measured) / whole_us
+    ACCOUNT_ERROR_MAX + over(side.blocks, |it| it.exact.overlap_us) / whole_us
 }
 
 fn server_clock(side: &LedgerInputs<'_>) -> Option<ConsistencyCheck> {

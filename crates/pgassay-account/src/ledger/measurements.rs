@@ -9,6 +9,9 @@ use pgassay_model::waits::WaitSource;
 
 use super::account::{ClientParts, Exact};
 
+/// What the network and two wake-ups of idle CPUs may take, for each round trip.
+const ROUND_TRIP_US: f64 = 40.0;
+
 /// All measurements of one point.
 pub struct PointMeasurements<'a> {
     /// The point's condition.
@@ -100,6 +103,22 @@ fn idle_us<'a>(trials: impl Iterator<Item = &'a Trial>, whole_us: f64) -> Option
     (transactions > 0).then(|| (whole_us - active_us / transactions as f64).max(0.0))
 }
 
+/// Round trips per transaction: a backend switches voluntarily at least once for each. Without a
+/// count it is 1, which makes bounds narrow rather than wide.
+fn round_trips(trials: &[&Trial]) -> f64 {
+    let figure = |trial: &&Trial| {
+        let switches = trial.counters.get("backends.voluntary_switches")?;
+        Some((switches, trial.transactions_total as f64))
+    };
+    let figures = trials.iter().filter_map(figure);
+    let (switches, all) = figures.fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+    if all > 0.0 {
+        (switches / all).max(1.0)
+    } else {
+        1.0
+    }
+}
+
 fn block(number: u32, trials: &[&Trial]) -> Result<BlockFigures, LatencyError> {
     let sum = |of: fn(&Trial) -> f64| trials.iter().map(|trial| of(trial)).sum::<f64>();
     let of_server = |of: fn(&CpuTotals) -> f64| {
@@ -137,6 +156,7 @@ fn block(number: u32, trials: &[&Trial]) -> Result<BlockFigures, LatencyError> {
             on_cpu_us: of_server(|it| it.on_cpu_us) / all,
             run_queue_us: of_server(|it| it.run_queue_us) / all,
             idle_us: None,
+            overlap_us: ROUND_TRIP_US * round_trips(trials),
             client: Some(ClientParts {
                 between_us: sum(|trial| trial.client.between_transactions_us) / in_window,
                 sleep_us: sum(|trial| trial.client.sleep_us) / in_window,

@@ -10,7 +10,8 @@
 
 use std::collections::BTreeMap;
 
-use pgassay_model::trial::{LatencyError, TrialKind};
+use pgassay_model::trial::{LatencyError, Trial, TrialKind};
+use pgassay_model::waits::WaitSource;
 
 use super::account::{BlockedWeights, CpuWeights, name_locks, rows, server_waits_for_client_us};
 use super::checks::{Guards, LedgerInputs, consistency};
@@ -20,6 +21,9 @@ use super::row::{Part, Row};
 use super::tail::tail;
 use super::weights::{ByBlock, blocked_by_events, blocked_by_stacks, cpu_by_block};
 use super::{BackgroundRow, Ledger};
+
+/// Wait events correct the stacks only if at most this share of their readings was late.
+const LATE_MAX: f64 = 0.05;
 
 /// One block's rows.
 #[derive(Debug, Clone)]
@@ -108,6 +112,19 @@ pub(super) fn ledger_with_blocks(
     }))
 }
 
+/// Whether wait events were read from memory, and nearly always when due. Late readings depend on the
+/// load: if another program has the CPU for a while, clients wait for it as the sampler does.
+fn sampled_in_time(measured: &PointMeasurements<'_>) -> bool {
+    let of_trial = |trial: &Trial| {
+        let waits = trial.waits.as_ref()?;
+        waits.late.filter(|_| waits.source == WaitSource::Memory)
+    };
+    let late: Option<Vec<f64>> = of_kind(measured, TrialKind::Profiled)
+        .map(of_trial)
+        .collect();
+    late.is_some_and(|it| mean(it.into_iter()).is_some_and(|late| late <= LATE_MAX))
+}
+
 /// The weights that divide the exact totals.
 struct Dividers {
     cpu: ByBlock<CpuWeights>,
@@ -122,6 +139,9 @@ impl Dividers {
         let (blocked, blocked_by) = match stacks {
             Some(mut stacks) => {
                 let (events, _) = blocked_by_events(measured);
+                if sampled_in_time(measured) {
+                    stacks.correct_client_share(&events);
+                }
                 let all = stacks.blocks.values_mut().chain([&mut stacks.pooled]);
                 all.for_each(|weights| name_locks(weights, &events.pooled));
                 (stacks, Divider::Stacks)

@@ -23,6 +23,9 @@ use crate::system_env::monotonic_ns;
 /// millisecond.
 pub const ACTIVITY_HZ: u32 = 20;
 
+/// A reading is late if it begins this long after it was due; an idle machine wakes a thread in less.
+const LATE: Duration = Duration::from_millis(1);
+
 /// The source of wait samples.
 #[derive(Clone)]
 pub enum WaitProbe {
@@ -106,6 +109,8 @@ pub struct WaitSampler {
     /// Readings of a process per second, over all processes.
     reads_per_s_max: u32,
     cpu_us: f64,
+    readings: u32,
+    late: u32,
 }
 
 enum WaitLogSource {
@@ -131,6 +136,8 @@ impl WaitSampler {
             every: Duration::from_secs(1) / hz.max(1),
             reads_per_s_max: u32::MAX,
             cpu_us: 0.0,
+            readings: 0,
+            late: 0,
         }
     }
 
@@ -149,10 +156,13 @@ impl WaitSampler {
         let before_us = self.used_us();
         let affordable = Duration::from_secs(pids.len() as u64) / self.reads_per_s_max;
         let every = self.every.max(affordable);
+        let mut due = Instant::now();
         while Instant::now() < until {
+            self.readings += 1;
+            self.late += u32::from(due.elapsed() > LATE);
             self.log.look(pids);
-            let next = until.min(Instant::now() + every);
-            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            due = until.min(Instant::now() + every);
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }
         self.cpu_us += self.used_us() - before_us;
     }
@@ -176,7 +186,10 @@ impl WaitSampler {
             WaitLogSource::Memory(_, log) => (WaitSource::Memory, log.named(name)),
             WaitLogSource::Server(_, log) => (WaitSource::PgStatActivity, log),
         };
-        waits_of(source, log, self.cpu_us)
+        Waits {
+            late: (self.readings > 0).then(|| f64::from(self.late) / f64::from(self.readings)),
+            ..waits_of(source, log, self.cpu_us)
+        }
     }
 }
 
@@ -194,6 +207,7 @@ pub fn waits_of(source: WaitSource, log: WaitLog<NamedWait>, sampling_cpu_us: f6
         runnable_samples: log.runnable,
         unreadable: log.unreadable,
         sampling_cpu_us,
+        late: None,
         events: events.collect(),
     }
 }

@@ -8,6 +8,7 @@
 //! - From a request's writing until it is sent: certain. A driver may send all requests of a batch
 //!   together when it next waits ([`BatchTraits::sends_in_wait`]); then the thread may lose its CPU with
 //!   any of them unsent. The time within such a joint sending is divided evenly among its requests.
+//! - From the end of a `\sleep` until the client continues, unless the thread sleeps: certain.
 //! - Before the batch: the reply arrived at an unknown time after the client's request was sent, and
 //!   after the last instant at which no reply was available. The thread's time since then, on a CPU or
 //!   in the run queue but not asleep, is *possible*: an upper bound. The server knows how much of it
@@ -22,6 +23,7 @@
 //! [`GAP_NS`] without a clock reading; the next reading includes any wait in shorter ones. A thread
 //! with a single client reads it twice per run.
 
+use super::thread_time::{Instant, ThreadTime};
 use crate::driver::BatchTraits;
 use crate::recorder::Recorder;
 
@@ -30,49 +32,6 @@ const GAP_NS: u64 = 20_000;
 
 /// Reads the thread's total run-queue wait in ns.
 pub(crate) type ReadDelay = Box<dyn FnMut() -> Option<u64> + Send>;
-
-/// A reading of the clock, and of the thread's run-queue wait, in ns.
-#[derive(Clone, Copy, Default)]
-struct Instant {
-    clock_ns: u64,
-    delay_ns: u64,
-}
-
-impl Instant {
-    /// Returns the later of two instants.
-    fn max(self, other: Self) -> Self {
-        if other.clock_ns > self.clock_ns {
-            other
-        } else {
-            self
-        }
-    }
-
-    /// Returns the instant at this share of the way to a later one.
-    fn towards(self, later: Self, part: u64, whole: u64) -> Self {
-        let between = |from: u64, to: u64| from + to.saturating_sub(from) * part / whole;
-        Self {
-            clock_ns: between(self.clock_ns, later.clock_ns),
-            delay_ns: between(self.delay_ns, later.delay_ns),
-        }
-    }
-}
-
-/// Time of a thread that was not asleep, in ns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ThreadTime {
-    pub busy_ns: u64,
-    pub run_queue_ns: u64,
-}
-
-impl ThreadTime {
-    fn add(&mut self, from: Instant, to: Instant) {
-        let run_queue_ns = to.delay_ns.saturating_sub(from.delay_ns);
-        let all_ns = to.clock_ns.saturating_sub(from.clock_ns);
-        self.run_queue_ns += run_queue_ns;
-        self.busy_ns += all_ns.saturating_sub(run_queue_ns);
-    }
-}
 
 /// A thread's account of its clients' delays.
 pub(crate) struct DelayAccount {
@@ -253,6 +212,30 @@ impl DelayAccount {
         self.certain.add(self.batch_at, self.now);
     }
 
+    /// Records that a client whose `\sleep` ended at `due_ns` continues. Returns since when it waited for
+    /// its thread: before that, the thread slept, too.
+    pub fn sleep_ended(&mut self, due_ns: u64, now_ns: u64, recorder: &Recorder) -> u64 {
+        self.stamp(now_ns);
+        let (wait, batch) = (self.wait, self.batch_at);
+        let last = if due_ns < wait.clock_ns { wait } else { batch };
+        let mut since = Instant {
+            clock_ns: due_ns,
+            ..last
+        };
+        if (wait.clock_ns..batch.clock_ns).contains(&due_ns) {
+            // The thread is in the run queue at the end of a wait, from its wake-up on.
+            let queued_ns = (batch.delay_ns - wait.delay_ns).min(batch.clock_ns - due_ns);
+            since = Instant {
+                clock_ns: batch.clock_ns - queued_ns,
+                delay_ns: batch.delay_ns - queued_ns,
+            };
+        }
+        if recorder.is_in_window(now_ns) {
+            self.certain.add(since, self.now);
+        }
+        since.clock_ns
+    }
+
     /// Books the time until each unsent request was sent, in the order of their writing.
     fn book_sending(&mut self, began: Instant, ended: Instant, recorder: &Recorder) {
         let is_in_window = recorder.is_in_window(began.clock_ns);
@@ -384,6 +367,11 @@ mod tests {
             }
         }
 
+        fn continues(&mut self, due_ns: u64) -> u64 {
+            self.account
+                .sleep_ended(due_ns, self.now_ns, &self.recorder)
+        }
+
         fn certain_us(&self) -> (u64, u64) {
             let time = self.account.certain();
             (time.busy_ns / US, time.run_queue_ns / US)
@@ -393,6 +381,35 @@ mod tests {
             let time = self.account.possible();
             (time.busy_ns / US, time.run_queue_ns / US)
         }
+    }
+
+    /// Regression: a client whose `\sleep` ended while another program had the thread's CPU slept until the
+    /// thread had it again, according to the account, as if its script required that.
+    #[test]
+    fn after_the_end_of_its_sleep_a_client_waits_for_the_thread() {
+        let mut thread = Thread::new(4, EPOLL);
+        thread.checks(US, false);
+        let due_ns = thread.now_ns + 3 * MS;
+        // The thread is woken for another client, and gets its CPU 10 ms later.
+        thread.runs(2 * MS);
+        thread.waits_for_a_cpu(10 * MS);
+        thread.finds_arrivals();
+        thread.runs(50 * US);
+        assert_eq!(thread.continues(due_ns), due_ns);
+        assert_eq!(thread.certain_us(), (50, 9000));
+        // Nobody wakes the thread earlier: it sleeps until the timer, and 60 µs longer.
+        thread.account.wait_begins(thread.now_ns);
+        let due_ns = thread.now_ns + MS;
+        thread.runs(MS + 60 * US);
+        thread.waits_for_a_cpu(100 * US);
+        thread.finds_arrivals();
+        assert_eq!(thread.continues(due_ns), due_ns + 60 * US);
+        assert_eq!(thread.certain_us(), (50, 9100));
+        // The thread is busy when it ends.
+        let due_ns = thread.now_ns + 10 * US;
+        thread.runs(40 * US);
+        assert_eq!(thread.continues(due_ns), due_ns);
+        assert_eq!(thread.certain_us(), (80, 9100));
     }
 
     fn sum_to(clients: u64) -> u64 {

@@ -349,9 +349,12 @@ impl<D: Driver> Worker<D> {
         match client.run.stage {
             ClientStage::Asleep { .. } => {
                 self.recorder.woken(due_ns, now_ns);
+                let awake_ns = self.account.as_mut().map_or(now_ns, |account| {
+                    account.sleep_ended(due_ns, now_ns, &self.recorder)
+                });
                 self.recorder
-                    .book(Doing::Sleep, client.run.since_ns, now_ns);
-                client.run.since_ns = now_ns;
+                    .book(Doing::Sleep, client.run.since_ns, awake_ns);
+                client.run.since_ns = awake_ns;
                 let step = client
                     .advance_to_next_command(shared.program)
                     .map_err(aborted)?;

@@ -17,6 +17,7 @@ impl Observation {
             run_queue_us: self.backends.map_or(0.0, |it| it.run_queue_us),
             idle_us: None,
             client: None,
+            overlap_us: 0.0,
         };
         let major = self.subject.major.as_deref().unwrap_or("devel");
         let profile = self.profile.as_ref();

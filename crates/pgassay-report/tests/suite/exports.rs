@@ -85,6 +85,7 @@ fn observation() -> Observation {
             runnable_samples: 96,
             unreadable: 0,
             sampling_cpu_us: 1.0,
+            late: None,
             events: vec![
                 WaitCount {
                     kind: "Client".to_owned(),
