@@ -47,6 +47,18 @@ pub(crate) fn configuration(
     Ok(text)
 }
 
+/// Checks that these settings can be written to a server's configuration, before it is started.
+///
+/// # Errors
+/// [`ServerError::Setting`]: a setting that is reserved by pgassay, or an impossible name or value.
+pub fn check_settings(settings: &BTreeMap<String, String>) -> Result<(), ServerError> {
+    for (name, value) in settings {
+        check_name(name)?;
+        quote(name, value)?;
+    }
+    Ok(())
+}
+
 fn check_name(name: &str) -> Result<&str, ServerError> {
     let error = |reason: &str| ServerError::Setting {
         name: name.to_owned(),

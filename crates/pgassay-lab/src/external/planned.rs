@@ -122,11 +122,7 @@ impl ExternalUse {
             })?;
             for statement in statements {
                 self.needs_database = true;
-                let line = source.line_in_text(&path, statement.line as usize);
-                let place = match line {
-                    Some(line) => format!("{}:{line}", source.file),
-                    None => format!("{}: {key}", source.file),
-                };
+                let place = source.position_in_text(&path, statement.line as usize, key);
                 self.add(place, &statement.text);
             }
         }
@@ -143,11 +139,13 @@ impl ExternalUse {
                     continue;
                 };
                 let text = String::from_utf8_lossy(sql.text()).into_owned();
-                let in_study = || source.line_in_text(&path, command.line as usize);
-                let place = match (&planned.file, in_study()) {
-                    (Some(file), _) => format!("{file}:{}", command.line),
-                    (None, Some(line)) => format!("{}:{line}", source.file),
-                    (None, None) => format!("script \"{}\":{}", planned.name, command.line),
+                let line = command.line as usize;
+                let place = match &planned.file {
+                    Some(file) => format!("{file}:{line}"),
+                    None => {
+                        let name = format!("script \"{}\"", planned.name);
+                        source.position_in_text(&path, line, &name)
+                    }
                 };
                 // Several statements can be joined by `\;`. What cannot be split is unknown.
                 match pgassay_script::sql::statements(&text) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use pgassay_model::plan::ServerPlan;
+use pgassay_model::plan::{Plan, ServerPlan};
 use pgassay_model::study::Network;
 use pgassay_profile::LiveServer;
 use pgassay_record::run::{ServerFacts, Warning};
@@ -35,6 +35,14 @@ pub fn start(wanted: &ServerPlan, context: &RunContext<'_>) -> Result<Server> {
     let installation = find(wanted, context)?;
     context.stage(&format!("starting PostgreSQL {}", installation.version));
     Server::start(&installation, &config(wanted, context.options))
+        .map_err(|error| at_setting(context.study, error))
+}
+
+/// Checks the settings of all servers that the run will start, before the first one is started.
+pub fn check_settings(plan: &Plan, context: &RunContext<'_>) -> Result<()> {
+    let own = plan.servers.iter().filter(|server| server.dsn.is_none());
+    own.map(|server| pgassay_server::check_settings(&server.settings))
+        .collect::<Result<(), _>>()
         .map_err(|error| at_setting(context.study, error))
 }
 

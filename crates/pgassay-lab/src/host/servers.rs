@@ -8,6 +8,7 @@ use pgassay_model::study::{Maintenance, Network};
 use pgassay_record::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 use pgassay_relay::Relay;
 
+use super::own_server::check_settings;
 use super::planned_maintenance::with_maintenance_off;
 use super::same_build::{check_same_build, pin_version};
 use super::{DataLocation, Host, SqlConnection, data, idle};
@@ -55,6 +56,7 @@ impl Servers {
             facts: Vec::new(),
             warnings: Vec::new(),
         };
+        check_settings(plan, context)?;
         idle::raise_open_files(plan)?;
         for index in 0..plan.servers.len() {
             all.start_one((plan, index), before.get(index), equipment, context)?;

@@ -12,7 +12,8 @@ use super::Study;
 /// The text of a study and the name of its file.
 #[derive(Debug, Clone)]
 pub struct StudySource {
-    /// The file's path as the user gave it, or the name of a built-in study.
+    /// The file's path as the user gave it, or the name of a built-in study; empty if the command line is
+    /// the study, whose errors then name no position.
     pub file: String,
     /// The file's text.
     pub text: String,
@@ -35,8 +36,8 @@ impl fmt::Display for Location {
 
 /// An error in a study file: what is wrong, where, and what to do.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
-#[error("{file}:{}{message}{}",
-    location.map_or(" ".to_owned(), |l| format!("{l}: ")),
+#[error("{}{message}{}",
+    position(file, *location),
     hint.as_ref().map_or(String::new(), |h| format!(" ({h})")))]
 pub struct StudyError {
     /// The file, as in [`StudySource::file`].
@@ -47,6 +48,15 @@ pub struct StudyError {
     pub message: String,
     /// A similar name, or what to do.
     pub hint: Option<String>,
+}
+
+/// The position, as a prefix of a message.
+fn position(file: &str, location: Option<Location>) -> String {
+    match location {
+        _ if file.is_empty() => String::new(),
+        Some(location) => format!("{file}:{location}: "),
+        None => format!("{file}: "),
+    }
 }
 
 impl StudySource {
@@ -77,6 +87,14 @@ impl StudySource {
                 .map(|(offset, _)| self.location(offset)),
             message: message.into(),
             hint: None,
+        }
+    }
+
+    /// The position of line `line` (from 1) of the string at `path`, which is known to users as `name`.
+    pub fn position_in_text(&self, path: &[&str], line: usize, name: &str) -> String {
+        match self.line_in_text(path, line) {
+            Some(line) if !self.file.is_empty() => format!("{}:{line}", self.file),
+            _ => format!("{name}:{line}"),
         }
     }
 

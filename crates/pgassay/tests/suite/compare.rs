@@ -121,6 +121,38 @@ fn only_servers_that_pgassay_starts_keep_cpus_awake_by_default() {
     assert!(keeps(&[&running[..], &["--keep-cpus-awake"]].concat()));
 }
 
+/// Regression: errors named a position in `compare.toml`, a file that nobody had written, and reserved settings
+/// were refused after the data of the first server had been set up.
+#[test]
+fn an_error_in_a_question_names_no_file_and_a_reserved_setting_starts_no_server() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    for (args, expected) in [
+        (
+            &["-S", "--vs", "port=5"][..],
+            "cannot set port: pgassay sets it itself",
+        ),
+        (
+            &["-S", "--vs", "jit=off", "--pairs", "1"],
+            "`pairs` must be at least 2",
+        ),
+        (
+            &["-S", "--vs", "jit=off", "-c", "0"],
+            "`clients` must list at least one number",
+        ),
+        (
+            &["\\foo", "--vs", "jit=off"],
+            "invalid command in command \"foo;\"",
+        ),
+    ] {
+        let output = scratch.finished(&[&["compare"], args].concat());
+        let error = output.stderr;
+        assert_eq!(output.code, Some(1), "{args:?}: {error}");
+        assert!(!error.contains(".toml"), "{args:?}: {error}");
+        assert!(!error.contains("starting"), "{args:?}: {error}");
+        assert!(error.contains(expected), "{args:?}: {error}");
+    }
+}
+
 #[test]
 fn a_question_without_a_second_choice_says_what_is_missing() {
     let scratch = Scratch::new(crate::PROGRAM);

@@ -17,13 +17,13 @@ use crate::catalog;
 use crate::command::run::run_planned;
 use crate::command::study::{PlannedStudy, seed_of_now};
 
-/// The name under which results are listed, and the file in error messages.
+/// The name under which results are listed.
 const NAME: &str = "compare";
 
 /// The study that a question is.
 pub fn question_of(args: &CompareArgs) -> Result<LoadedStudy> {
     let source = StudySource {
-        file: format!("{NAME}.toml"),
+        file: String::new(),
         text: question::study_text(args)?,
     };
     catalog::load(NAME, source)
@@ -32,7 +32,7 @@ pub fn question_of(args: &CompareArgs) -> Result<LoadedStudy> {
 /// The study that a question is, for an answer that a single variant can have.
 pub fn question_of_any(args: &CompareArgs) -> Result<LoadedStudy> {
     let source = StudySource {
-        file: format!("{NAME}.toml"),
+        file: String::new(),
         text: question::study_text_of_any(args)?,
     };
     catalog::load(NAME, source)

@@ -31,7 +31,7 @@ use crate::progress::ProgressDisplay;
 use crate::style::style;
 use crate::{catalog, interrupt, results};
 
-/// The name under which results are listed, and the file in error messages.
+/// The name under which results are listed.
 const NAME: &str = "curve";
 
 /// Measures the curve, stores the run, and prints the curve.
@@ -115,7 +115,7 @@ fn curve_files(curve: &ScalabilityCurve) -> [(String, Vec<u8>); 2] {
 fn planned(args: &CurveArgs) -> Result<(PlannedStudy, Placement)> {
     let clients = question::clients(args)?;
     let source = StudySource {
-        file: format!("{NAME}.toml"),
+        file: String::new(),
         text: question::study_text(args, &clients)?,
     };
     let found = catalog::load(NAME, source)?;
