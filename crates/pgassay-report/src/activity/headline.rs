@@ -58,7 +58,8 @@ pub fn headline_of_seen(activity: &Activity) -> String {
         sentences.extend(largest(activity, active));
     }
     if let Some(episode) = worst(activity) {
-        sentences.push(blocking(episode));
+        let found = blocking(episode, sentences.last().map_or("", String::as_str));
+        sentences.push(found);
     } else if idle >= 0.5 {
         sentences.push(format!(
             "{} more were idle in a transaction on average.",
@@ -77,20 +78,27 @@ pub fn headline_of_seen(activity: &Activity) -> String {
     sentences.join(" ")
 }
 
-/// What a wait is, after "of the load". Row locks are waited for as `transactionid` and `tuple`.
+/// What a wait is, after "of the load".
 fn predicate(wait: &ActivityWait) -> String {
     match (WaitClass::of(&wait.kind), &*wait.name) {
         (WaitClass::Cpu, _) => "is running on a CPU or waiting for one".to_owned(),
-        (WaitClass::Lock, "transactionid" | "tuple") => "is waiting for row locks".to_owned(),
-        (WaitClass::Lock, "relation") => "is waiting for table locks".to_owned(),
-        (WaitClass::Lock, "advisory") => "is waiting for advisory locks".to_owned(),
-        (WaitClass::Lock, "extend") => "is waiting for locks to extend tables".to_owned(),
-        (WaitClass::Lock, name) => format!("is waiting for locks of type {name}"),
+        (WaitClass::Lock, name) => format!("is waiting for {}", locks(name)),
         (WaitClass::LightweightLock, name) => format!("is waiting for the lightweight lock {name}"),
         (WaitClass::Io, name) => format!("is waiting for I/O ({name})"),
         (WaitClass::Client, name) => format!("is waiting for clients ({name})"),
         (WaitClass::Ipc, name) => format!("is waiting for other processes ({name})"),
         (WaitClass::Other, name) => format!("is waiting for {}: {name}", wait.kind),
+    }
+}
+
+/// Locks of this `locktype`.
+fn locks(kind: &str) -> String {
+    match kind {
+        "transactionid" | "tuple" => "row locks".to_owned(),
+        "relation" => "table locks".to_owned(),
+        "advisory" => "advisory locks".to_owned(),
+        "extend" => "locks to extend tables".to_owned(),
+        _ => format!("locks of type {kind}"),
     }
 }
 
@@ -135,7 +143,8 @@ fn worst(activity: &Activity) -> Option<&BlockingEpisode> {
     (is_long || waiting >= WAITING_MIN).then_some(worst)
 }
 
-fn blocking(episode: &BlockingEpisode) -> String {
+/// Who blocks how many. What they wait for is named unless `before`, the sentence before it, does so.
+fn blocking(episode: &BlockingEpisode, before: &str) -> String {
     let root = &episode.root;
     let others = number::count(episode.blocked.len() as u64, "session");
     let verb = blocks(episode);
@@ -145,5 +154,14 @@ fn blocking(episode: &BlockingEpisode) -> String {
     };
     let name = root_name(root);
     let name = name[..1].to_uppercase() + &name[1..];
-    format!("{name}{state} {verb} {others}.")
+    let waits_for = episode.blocked.first();
+    let waits_for = waits_for.map(|it| locks(&it.waits_for.kind));
+    let waits_for = waits_for.filter(|it| !before.contains(&format!("waiting for {it}")));
+    let waits = match (episode.is_lasting, episode.blocked.len()) {
+        (false, _) => "waited",
+        (true, 1) => "waits",
+        (true, _) => "wait",
+    };
+    let which = waits_for.map_or_else(String::new, |it| format!(" that {waits} for {it}"));
+    format!("{name}{state} {verb} {others}{which}.")
 }

@@ -76,6 +76,19 @@ fn the_headline_names_load_wait_statement_and_blocker() {
     );
 }
 
+/// Regression: row locks were half of the load, advisory locks the other half, and the headline named the
+/// statement that waited for the former, and then the session that held the latter.
+#[test]
+fn the_headline_names_what_sessions_wait_for_if_it_is_not_the_largest_part() {
+    let mut activity = outage();
+    for blocked in &mut activity.blocking[0].blocked {
+        blocked.waits_for.kind = "advisory".to_owned();
+    }
+    let text = plain(&headline(&activity));
+    let end = "Session 4711, idle in transaction for 20 s, blocks 8 sessions that wait for advisory locks.";
+    assert!(text.ends_with(end), "{text}");
+}
+
 #[test]
 fn the_headline_of_an_idle_server_says_so() {
     assert_eq!(
