@@ -143,6 +143,8 @@ fn statement(activity: &Activity, row: &LoadRow, (active, highest): (f64, f64)) 
     let seconds = (activity.window_us / 1e6).max(f64::MIN_POSITIVE);
     let calls = found.map_or(word(""), |it| match executions(it) {
         Executions::Exact(calls) => rate(calls as f64 / seconds),
+        // None began in this interval.
+        Executions::AtLeast(0) => figure(String::new(), 0.0),
         Executions::AtLeast(seen) => {
             let cell = rate(seen as f64 / seconds);
             figure(format!("≥{}", cell.text), seen as f64 / seconds)
