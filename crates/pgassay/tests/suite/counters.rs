@@ -174,3 +174,40 @@ fn results_without_counters_still_load() {
     assert!(!pgassay_report::html(&older).contains("Server and kernel statistics per transaction"));
     assert!(pgassay_report::html(&run).contains("Server and kernel statistics per transaction"));
 }
+
+/// Regression: from 15 on, a backend that has used no table keeps its counters even if it is asked to flush
+/// them. No transaction of `select 1` was counted, and the server's clock said that none took any time.
+fn transactions_without_tables_are_counted(version: &str) {
+    if servers::installation(version).is_none() {
+        return;
+    }
+    let study = STUDY.replace("VERSION", version);
+    let begin = study.find("text = '''").expect("the script");
+    let end = study.find("[[variant]]").expect("the first variant");
+    let study = format!("{}text = \"select 1\"\n{}", &study[..begin], &study[end..]);
+    let scratch = Scratch::new(PROGRAM);
+    let finished = scratch.run(&study, &["--json", "--no-profile"]);
+    assert_eq!(finished.code, Some(0), "{version}: {finished:?}");
+    let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
+    for trial in run.trials.iter().filter(|it| it.kind == TrialKind::Timed) {
+        for (name, least, most) in [
+            ("pg_stat_database.xact_commit", 0.99, 1.01),
+            ("pg_stat_database.active_time", 1e-4, f64::MAX),
+            ("pg_stat_database.tup_returned", 0.0, 0.01),
+            ("pg_stat_database.blks_hit", 0.0, 0.01),
+        ] {
+            let found = per_transaction(trial, name);
+            assert!((least..=most).contains(&found), "{version}: {name} {found}");
+        }
+    }
+}
+
+#[test]
+fn transactions_without_tables_are_counted_on_15() {
+    transactions_without_tables_are_counted("15");
+}
+
+#[test]
+fn transactions_without_tables_are_counted_on_18() {
+    transactions_without_tables_are_counted("18");
+}
