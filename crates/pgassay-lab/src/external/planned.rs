@@ -140,12 +140,11 @@ impl ExternalUse {
                 };
                 let text = String::from_utf8_lossy(sql.text()).into_owned();
                 let line = command.line as usize;
-                let place = match &planned.file {
-                    Some(file) => format!("{file}:{line}"),
-                    None => {
-                        let name = format!("script \"{}\"", planned.name);
-                        source.position_in_text(&path, line, &name)
-                    }
+                let place = if let Some(file) = &planned.file {
+                    format!("{file}:{line}")
+                } else {
+                    let name = format!("script \"{}\"", planned.name);
+                    source.position_in_text(&path, line, &name)
                 };
                 // Several statements can be joined by `\;`. What cannot be split is unknown.
                 match pgassay_script::sql::statements(&text) {

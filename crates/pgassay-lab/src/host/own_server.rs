@@ -40,9 +40,8 @@ pub fn start(wanted: &ServerPlan, context: &RunContext<'_>) -> Result<Server> {
 
 /// Checks the settings of all servers that the run will start, before the first one is started.
 pub fn check_settings(plan: &Plan, context: &RunContext<'_>) -> Result<()> {
-    let own = plan.servers.iter().filter(|server| server.dsn.is_none());
-    own.map(|server| pgassay_server::check_settings(&server.settings))
-        .collect::<Result<(), _>>()
+    let mut own = plan.servers.iter().filter(|server| server.dsn.is_none());
+    own.try_for_each(|server| pgassay_server::check_settings(&server.settings))
         .map_err(|error| at_setting(context.study, error))
 }
 

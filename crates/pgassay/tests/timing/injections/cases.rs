@@ -95,6 +95,12 @@ impl Case {
         }
     }
 
+    /// Whether the injection also makes backends wait for a CPU: work of many clients coincides, and requests
+    /// that were delayed together are sent together.
+    pub fn queues(self, clients: u32) -> bool {
+        clients > 1 && matches!(self, Self::Cpu | Self::Client)
+    }
+
     pub fn is_its(self, group: &LedgerRow) -> bool {
         let name = group.cost.name.as_str();
         match self {
