@@ -210,7 +210,13 @@ impl Collector {
         let mut statements = Renumbering::default();
         let mut waits = Renumbering::default();
         waits.number(0);
-        let mut cells: Vec<_> = sums.cells.iter().collect();
+        let is_own = |session: u32| self.own_pids.contains(&self.identity(session).pid);
+        // Readings may see a backend of ours before its PID is known.
+        let cells = sums
+            .cells
+            .iter()
+            .filter(|((session, _), _)| !is_own(*session));
+        let mut cells: Vec<_> = cells.collect();
         // In the order of their first appearance, so that the result is reproducible.
         cells.sort_by_key(|((session, activity), _)| {
             (*session, activity.statement, activity.wait, activity.state)
@@ -416,6 +422,12 @@ mod tests {
         }
     }
 
+    /// Without texts.
+    fn described(collector: &Collector, sums: &LoadSums) -> Activity {
+        let (names, counters) = (ObjectNames::default(), JoinedCounters::default());
+        collector.describe(sums, false, &names, &counters).0
+    }
+
     #[test]
     fn idle_sessions_our_own_and_processes_without_work_have_no_load() {
         let mut collector = Collector::new("18", [9].into(), false);
@@ -442,8 +454,7 @@ mod tests {
         collector.add(1e6, sweep());
         assert_eq!(collector.lock_waiters(), [1]);
         let sums = collector.take();
-        let names = ObjectNames::default();
-        let (activity, _) = collector.describe(&sums, false, &names, &JoinedCounters::default());
+        let activity = described(&collector, &sums);
         assert!((activity.active_sessions() - 1.0).abs() < 1e-9);
         assert!((activity.idle_in_transaction() - 1.0).abs() < 1e-9);
         let pids: Vec<u32> = activity.sessions.iter().map(|it| it.pid).collect();
@@ -457,6 +468,26 @@ mod tests {
             disabled: 1,
         };
         assert_eq!((collector.unseen, collector.unseen_max), (unseen, unseen));
+    }
+
+    /// Regression: a connection that was opened again counted as another client's while its backend started.
+    #[test]
+    fn a_backend_of_ours_that_was_seen_before_its_pid_was_known_has_no_load() {
+        let mut collector = Collector::new("18", BTreeSet::new(), false);
+        let sweep = || SessionSweep {
+            sessions: [1, 9]
+                .map(|pid| reading(pid, SessionState::None, SessionWait::None))
+                .into(),
+            ..SessionSweep::default()
+        };
+        collector.add(0.0, sweep());
+        collector.own_pids.insert(9);
+        collector.add(1e6, sweep());
+        let sums = collector.take();
+        let activity = described(&collector, &sums);
+        let pids: Vec<u32> = activity.sessions.iter().map(|it| it.pid).collect();
+        assert_eq!(pids, [1]);
+        assert!((activity.active_sessions() - 1.0).abs() < 1e-9);
     }
 
     /// Regression: an idle server with `TimescaleDB` or `pg_wait_sampling` had one active session.
@@ -486,9 +517,7 @@ mod tests {
                 collector.add(at_us, sweep);
             }
             let sums = collector.take();
-            let names = ObjectNames::default();
-            let counters = JoinedCounters::default();
-            let (activity, _) = collector.describe(&sums, true, &names, &counters);
+            let activity = described(&collector, &sums);
             let pids: Vec<u32> = activity.sessions.iter().map(|it| it.pid).collect();
             // A statement that waits in an extension is load.
             assert_eq!(pids, [2], "{major} {wait:?}");
@@ -515,8 +544,7 @@ mod tests {
         collector.add(0.0, sweep.clone());
         collector.add(1e6, sweep);
         let sums = collector.take();
-        let names = ObjectNames::default();
-        let (activity, _) = collector.describe(&sums, true, &names, &JoinedCounters::default());
+        let activity = described(&collector, &sums);
         assert_eq!(activity.statements[0].executions_seen, 1);
         assert!((activity.active_sessions() - 3.0).abs() < 1e-9);
     }
@@ -534,8 +562,7 @@ mod tests {
         let cells = std::mem::take(&mut sums.cells).into_iter();
         sums.cells = cells.map(|((_, did), sum)| ((REST, did), sum)).collect();
         assert_eq!(collector.oids(&sums), [(0, 0)].into());
-        let names = ObjectNames::default();
-        let (activity, _) = collector.describe(&sums, true, &names, &JoinedCounters::default());
+        let activity = described(&collector, &sums);
         assert_eq!(activity.sessions[0].pid, 0);
         assert!((activity.active_sessions() - 1.0).abs() < 1e-9);
     }
@@ -565,8 +592,7 @@ mod tests {
             [77_777],
             "also of a session without an entry"
         );
-        let names = ObjectNames::default();
-        let (activity, _) = collector.describe(&sums, true, &names, &JoinedCounters::default());
+        let activity = described(&collector, &sums);
         assert_eq!(activity.sessions.len(), Activity::SESSIONS_MAX);
         assert_eq!(activity.sessions.last().map(|it| it.pid), Some(0));
         let load = (Activity::SESSIONS_MAX + 10) as f64;
