@@ -4,8 +4,9 @@ use pgassay_account::comparison::{Comparison, Verdict};
 use pgassay_record::run::Run;
 
 use super::style::{Style, clients, heading};
-use super::table::{Alignment, Table, TextStyle, cell, inked, name, wrap};
-use crate::outline::{ThroughputUnit, baseline_of_all, comparison, groups, variant_name};
+use super::table::{Alignment, NAME_WIDTH, Table, TextStyle, cell, inked, wrap};
+use super::variant_names::short_names;
+use crate::outline::{ThroughputUnit, baseline_of_all, comparison, groups};
 use crate::{number, outlook, reliability, sentence};
 
 /// The section; empty without comparisons.
@@ -59,6 +60,7 @@ fn table(run: &Run, noise: PairDetail) -> Table {
         Alignment::Left,
         Alignment::Left,
     ]);
+    let names = short_names(&run.plan.variants, NAME_WIDTH);
     for group in groups(run) {
         let shown = |it: &Comparison| group.conditions.contains(&it.condition);
         if !group.label.is_empty() && run.comparisons.iter().any(shown) {
@@ -66,13 +68,13 @@ fn table(run: &Run, noise: PairDetail) -> Table {
         }
         for condition in group.conditions {
             let mut title = clients(run, condition);
-            for variant in 1..run.plan.variants.len() {
+            for (variant, name) in names.iter().enumerate().skip(1) {
                 let Some(comparison) = comparison(run, condition, variant) else {
                     continue;
                 };
                 table.row(vec![
                     cell(std::mem::take(&mut title)),
-                    name(variant_name(run, variant)),
+                    cell(name.as_str()),
                     inked(
                         sentence::verdict_word(comparison.verdict),
                         ink(comparison.verdict),

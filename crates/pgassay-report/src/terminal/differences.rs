@@ -5,9 +5,10 @@ use pgassay_account::cost_row::{Change, CostRow};
 use pgassay_record::run::Run;
 
 use super::style::Style;
-use super::table::{Alignment, Cell, Table, TextStyle, bar, cell, cut, inked, visible};
+use super::table::{Alignment, Cell, Table, TextStyle, bar, cell, cut, inked};
+use super::variant_names::short_names;
 use crate::number;
-use crate::outline::{baseline_name, condition_title, plus_minus, variant_name};
+use crate::outline::{baseline_name, compared_variants, condition_title, plus_minus, variant_name};
 
 const MARK_COLUMN: usize = 0;
 /// Left out if the table does not fit.
@@ -27,16 +28,11 @@ impl DifferenceTable {
         sides.extend([Alignment::Right; 4]);
         sides.push(Alignment::Left);
         let mut table = Table::new(&sides);
-        let titles = [
-            "",
-            names,
-            &visible(baseline_name(run, comparison.variant)),
-            &visible(variant_name(run, comparison.variant)),
-            "difference",
-            "±",
-            "",
-        ];
         let width = title_width(style);
+        let short = short_names(&run.plan.variants, width);
+        let [baseline, variant] =
+            compared_variants(run, comparison).map(|it| short.get(it).map_or("?", String::as_str));
+        let titles = ["", names, baseline, variant, "difference", "±", ""];
         table.row(
             titles
                 .map(|title| inked(cut(title, width), TextStyle::Faint))

@@ -4,9 +4,10 @@ use pgassay_account::comparison::PointSummary;
 use pgassay_record::run::Run;
 
 use super::style::{Style, clients, heading};
-use super::table::{Alignment, Table, TextStyle, cell, inked, name};
+use super::table::{Alignment, NAME_WIDTH, Table, TextStyle, cell, inked};
+use super::variant_names::short_names;
 use crate::number;
-use crate::outline::{ThroughputUnit, groups, per_transaction, point, variant_name};
+use crate::outline::{ThroughputUnit, groups, per_transaction, point};
 
 /// Columns left out on a narrow terminal, in this order: p50, then p95.
 const MAY_GO: [usize; 2] = [4, 4];
@@ -67,6 +68,7 @@ fn table(run: &Run) -> Table {
         "× floor",
     ];
     table.row(titles.map(|title| inked(title, TextStyle::Faint)).to_vec());
+    let names = short_names(&run.plan.variants, NAME_WIDTH);
     for group in groups(run) {
         let shown = |it: &PointSummary| group.conditions.contains(&it.condition);
         if !group.label.is_empty() && run.points.iter().any(shown) {
@@ -74,14 +76,14 @@ fn table(run: &Run) -> Table {
         }
         for condition in group.conditions {
             let mut title = clients(run, condition);
-            for variant in 0..run.plan.variants.len() {
+            for (variant, name) in names.iter().enumerate() {
                 let Some(point) = point(run, condition, variant) else {
                     continue;
                 };
                 let limited = if point.client_limited > 0.0 { "!" } else { "" };
                 table.row(vec![
                     cell(std::mem::take(&mut title)),
-                    name(&format!("{}{limited}", variant_name(run, variant))),
+                    cell(format!("{name}{limited}")),
                     cell(number::tps(point.tps * per_transaction(run, point))),
                     cell(number::millis(point.latency_mean_us)),
                     cell(number::millis(point.latency_p50_us)),

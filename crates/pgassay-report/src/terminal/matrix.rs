@@ -3,8 +3,9 @@
 use pgassay_record::run::Run;
 
 use super::style::Style;
-use super::table::{Alignment, Table, cell, inked, name, wrap};
-use crate::outline::{comparison, condition_title, variant_name};
+use super::table::{Alignment, NAME_WIDTH, Table, cell, inked, wrap};
+use super::variant_names::short_names;
+use crate::outline::{comparison, condition_title};
 use crate::{number, sentence};
 
 /// The matrix with its key; empty if there are fewer than [`sentence::MATRIX_CELLS_MIN`] comparisons or a
@@ -17,7 +18,8 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     let mut alignments = vec![Alignment::Left];
     alignments.extend(variants.clone().map(|_| Alignment::Left));
     let mut table = Table::new(&alignments);
-    let titles = variants.clone().map(|it| name(variant_name(run, it)));
+    let names = short_names(&run.plan.variants, NAME_WIDTH);
+    let titles = names.into_iter().skip(1).map(cell);
     table.row([cell("")].into_iter().chain(titles).collect());
     for condition in 0..run.plan.conditions.len() {
         let mut row = vec![cell(condition_title(run, condition))];

@@ -24,6 +24,7 @@ mod statements;
 mod statistics;
 mod style;
 mod table;
+mod variant_names;
 
 pub use observation::observation_text;
 pub use scalability::scalability_text;

@@ -59,12 +59,13 @@ pub(super) fn inked(text: impl Into<String>, ink: TextStyle) -> Cell {
     }
 }
 
-/// A cell with a variant's name, cut so that the figures still fit.
+/// A cell with a name, cut which leaves room for figures.
 pub(super) fn name(text: &str) -> Cell {
-    cell(cut(&visible(text), VARIANT_WIDTH_MAX))
+    cell(cut(&visible(text), NAME_WIDTH))
 }
 
-const VARIANT_WIDTH_MAX: usize = 20;
+/// The width of a column of names, so that the figures still fit.
+pub(super) const NAME_WIDTH: usize = 20;
 
 /// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
