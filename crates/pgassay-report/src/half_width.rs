@@ -1,9 +1,10 @@
 //! What a run in two stages aimed at, and what it reached.
 
-use pgassay_account::comparison::{Basis, Comparison, UnitOfAnalysis};
+use pgassay_account::comparison::{Basis, Comparison};
 use pgassay_record::run::Run;
 
 use crate::number;
+use crate::outlook::unit;
 
 /// How the number of units was decided, and whether the wanted half-width was reached; `None` for other runs.
 pub(crate) fn basis(run: &Run, all: &[Basis]) -> Option<String> {
@@ -64,11 +65,4 @@ fn missed(run: &Run, wanted: f64) -> Option<String> {
         number::count(u64::from(needed), unit),
         number::duration(f64::from(needed - basis.units) * each_us)
     ))
-}
-
-fn unit(basis: Basis) -> &'static str {
-    match basis.unit {
-        UnitOfAnalysis::ServerStart => "server start",
-        UnitOfAnalysis::Pair => "pair",
-    }
 }

@@ -1,6 +1,7 @@
 //! What it would take to decide a comparison that is inconclusive.
 
 use pgassay_account::comparison::{Basis, Comparison, Ratio, UnitOfAnalysis};
+use pgassay_model::elapsed_time::ElapsedTime;
 use pgassay_record::run::Run;
 
 use crate::outline::EQUIVALENCE_MARGIN;
@@ -28,33 +29,72 @@ pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
 /// What a verdict would take: time and units for a sequential comparison, otherwise pairs.
 pub(crate) fn needed(subject: &str, run: &Run, comparison: &Comparison) -> String {
     match comparison.basis {
-        Some(basis) if basis.units_max.is_some() => units_sentence(subject, run, basis),
+        Some(basis) if basis.units_max.is_some() => {
+            let needed = units_sentence(subject, run, basis, &comparison.tps);
+            early_end(run, basis).map_or_else(|| needed.clone(), |why| format!("{why} {needed}"))
+        }
         _ => pairs_sentence(subject, &comparison.tps),
     }
 }
 
-/// `A verdict needs about 30 server starts instead of 12: about 4 min.`
-fn units_sentence(subject: &str, run: &Run, basis: Basis) -> String {
-    let unit = match basis.unit {
-        UnitOfAnalysis::ServerStart => "server start",
-        UnitOfAnalysis::Pair => "pair",
-    };
+/// Why a comparison without a verdict ended before the last of its units; `None` if it did not, or if the run was
+/// interrupted.
+fn early_end(run: &Run, basis: Basis) -> Option<String> {
+    let most = basis
+        .units_max
+        .filter(|most| basis.units < *most && run.complete)?;
+    let after = format!("after {} of at most {}", basis.units, units(most, basis));
+    let limit_us = run.plan.schedule.max_time_us;
+    let reached = limit_us.filter(|limit_us| ElapsedTime::of(&run.trials).us() >= *limit_us);
+    Some(match reached {
+        Some(limit_us) => format!(
+            "The time limit of {} (--max-time) ended it {after}.",
+            number::duration(limit_us as f64)
+        ),
+        None => format!(
+            "It ended {after}, because the chance of a verdict by the last one was below 10%."
+        ),
+    })
+}
+
+/// `A verdict needs about 30 server starts instead of 12 (--pairs 30): about 4 min.`
+fn units_sentence(subject: &str, run: &Run, basis: Basis, ratio: &Ratio) -> String {
+    let is_gate = run.plan.schedule.gate_limit_percent.is_some();
     let Some(needed) = basis.units_needed else {
-        return format!("{subject} needs more {unit}s, with --pairs.");
+        return format!("{subject} needs more {}s, with --pairs.", unit(basis));
     };
-    let units = run
+    let taken = run
         .comparisons
         .iter()
-        .filter_map(|it| it.basis)
-        .map(|it| it.units);
-    let elapsed_us = run.elapsed_us();
-    let each_us = elapsed_us / f64::from(units.max().unwrap_or(1).max(1));
+        .filter_map(|it| Some(it.basis?.units));
+    let each_us = run.elapsed_us() / f64::from(taken.max().unwrap_or(1).max(1));
+    let pairs_each = ratio.by_pair.len() as f64 / f64::from(basis.units.max(1));
+    let pairs = (f64::from(needed) * pairs_each.max(1.0)).ceil();
+    // A gate refuses a number of pairs.
+    let option = if is_gate {
+        String::new()
+    } else {
+        format!(" (--pairs {pairs})")
+    };
     format!(
-        "{subject} needs about {} instead of {}: about {}.",
-        number::count(u64::from(needed), unit),
+        "{subject} needs about {} instead of {}{option}: about {}.",
+        units(needed, basis),
         basis.units,
         number::duration(f64::from(needed) * each_us)
     )
+}
+
+/// `12 server starts`
+fn units(count: u32, basis: Basis) -> String {
+    number::count(u64::from(count), unit(basis))
+}
+
+/// The unit of analysis, one of them.
+pub(crate) fn unit(basis: Basis) -> &'static str {
+    match basis.unit {
+        UnitOfAnalysis::ServerStart => "server start",
+        UnitOfAnalysis::Pair => "pair",
+    }
 }
 
 /// How many pairs an inconclusive comparison needs.

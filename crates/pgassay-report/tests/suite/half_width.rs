@@ -3,7 +3,9 @@
 use pgassay_account::comparison::UnitOfAnalysis;
 use pgassay_model::plan::StoppingRule;
 use pgassay_record::run::Run;
-use pgassay_report::{Style, html, json, terminal};
+use pgassay_report::{html, json};
+
+use crate::fixture::words;
 
 /// A run of one comparison that aimed at ±1%, took `units` server starts of the `needed` ones in 60 s, and reached
 /// this half-width.
@@ -25,20 +27,10 @@ fn run(units: u32, needed: Option<u32>, half_width: f64) -> Run {
     run
 }
 
-/// The words of the report on the terminal.
-fn shown(run: &Run) -> String {
-    let style = Style {
-        color: false,
-        width: 100,
-    };
-    let text = terminal(run, &style).replace('\u{a0}', " ");
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
 #[test]
 fn a_run_in_two_stages_says_how_its_number_of_server_starts_was_decided() {
     let run = run(20, Some(20), 1.0099);
-    let text = shown(&run);
+    let text = words(&run);
     let rule = "Measured in two stages for intervals within ±1%: the standard deviation of the first 12 \
                 server starts alone decided how many there are.";
     assert!(text.contains(rule), "{text}");
@@ -55,19 +47,19 @@ fn a_run_in_two_stages_says_how_its_number_of_server_starts_was_decided() {
 fn a_half_width_that_was_not_reached_is_said_first_with_what_it_takes() {
     // 15 server starts in 60 s, 30 needed.
     let late = run(15, Some(30), 1.0142);
-    let text = shown(&late);
+    let text = words(&late);
     let missed = "Not within ±1%: the widest interval is within ±1.42%, from 15 server starts. ±1% takes about \
                   30 server starts in all: about 60 s more. Measured in two stages";
     assert!(text.contains(missed), "{text}");
     assert!(html(&late).contains("Not within ±1%"));
     // More trials do not help against their resolution.
-    let text = shown(&run(12, None, 1.03));
+    let text = words(&run(12, None, 1.03));
     assert!(
         text.contains("within ±3.00%, from 12 server starts. The resolution"),
         "{text}"
     );
     // A single one has no interval, and its ends are equal.
-    let text = shown(&run(1, None, 1.0));
+    let text = words(&run(1, None, 1.0));
     assert!(
         text.contains("before there were two server starts"),
         "{text}"

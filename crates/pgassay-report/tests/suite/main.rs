@@ -9,5 +9,6 @@ mod fixture;
 mod half_width;
 mod html;
 mod json;
+mod outlook;
 mod scalability;
 mod terminal;

@@ -1,0 +1,59 @@
+//! What reports say of a comparison that ended without a verdict.
+
+use pgassay_account::comparison::{Inconclusive, UnitOfAnalysis, Verdict};
+use pgassay_model::plan::StoppingRule;
+use pgassay_record::run::Run;
+
+use crate::fixture::{small_run, words};
+
+/// A sequential run of one comparison that ended after 6 of at most 12 server starts, in 60 s.
+fn undecided() -> Run {
+    let mut run = small_run();
+    run.plan.schedule.stopping = StoppingRule::Sequential;
+    run.ended_us = run.started_us + 60_000_000;
+    run.comparisons.truncate(1);
+    let comparison = &mut run.comparisons[0];
+    comparison.verdict = Verdict::Inconclusive;
+    comparison.inconclusive_reason = Some(Inconclusive::Noise);
+    let pairs = comparison.tps.by_pair.len() as u32;
+    let basis = comparison.basis.as_mut().unwrap();
+    basis.unit = UnitOfAnalysis::ServerStart;
+    (basis.units, basis.server_starts, basis.units_max) = (pairs, pairs, Some(12));
+    basis.units_needed = Some(48);
+    run
+}
+
+/// Regression: a run ended after half of its server starts and did not say why, nor how to go on.
+#[test]
+fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
+    let futile = undecided();
+    assert_eq!(futile.comparisons[0].basis.unwrap().units, 6);
+    let chance = "It ended after 6 of at most 12 server starts, because the chance of a verdict by the last \
+                  one was below 10%.";
+    let needs = "A verdict needs about 48 server starts instead of 6 (--pairs 48): about 480 s.";
+    let text = words(&futile);
+    assert!(text.contains(&format!("{chance} {needs}")), "{text}");
+
+    let mut late = undecided();
+    late.plan.schedule.max_time_us = Some(1);
+    let text = words(&late);
+    let limit = "The time limit of 0.0 ms (--max-time) ended it after 6 of at most 12 server starts. A verdict";
+    assert!(text.contains(limit), "{text}");
+
+    let mut whole = undecided();
+    whole.comparisons[0].basis.as_mut().unwrap().units_max = Some(6);
+    let mut interrupted = undecided();
+    interrupted.complete = false;
+    for run in [whole, interrupted] {
+        let text = words(&run);
+        assert!(text.contains(needs) && !text.contains("It ended"), "{text}");
+    }
+
+    let mut gate = undecided();
+    gate.plan.schedule.gate_limit_percent = Some(5.0);
+    let text = words(&gate);
+    assert!(
+        text.contains("instead of 6: about") && !text.contains("--pairs"),
+        "{text}"
+    );
+}
