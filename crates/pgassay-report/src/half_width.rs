@@ -4,13 +4,12 @@ use pgassay_account::comparison::{Basis, Comparison};
 use pgassay_record::run::Run;
 
 use crate::number;
-use crate::outlook::unit;
 
 /// How the number of units was decided, and whether the wanted half-width was reached; `None` for other runs.
 pub(crate) fn basis(run: &Run, all: &[Basis]) -> Option<String> {
     let wanted = run.plan.schedule.half_width_percent?;
     let first = all.first()?;
-    let first_stage = number::count(u64::from(first.first_stage_units?), unit(*first));
+    let first_stage = number::count(u64::from(first.first_stage_units?), first.unit.name());
     let mut text = format!(
         "Measured in two stages for intervals within \u{b1}{wanted}%: the standard deviation of the first \
          {first_stage} alone decided how many there are. Nothing ended at a verdict, so the ratios are not \
@@ -42,7 +41,7 @@ fn missed(run: &Run, wanted: f64) -> Option<String> {
     // Apart from rounding.
     let wider = widths.filter(|(reached, _)| *reached > wanted * (1.0 + 1e-6));
     let (widest, basis) = wider.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
-    let unit = unit(basis);
+    let unit = basis.unit.name();
     if widest.is_infinite() {
         return Some(format!(
             "No interval within \u{b1}{wanted}%: the run ended before there were two {unit}s."

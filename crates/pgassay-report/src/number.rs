@@ -47,7 +47,17 @@ pub(crate) fn plain(value: f64) -> String {
 
 /// A ratio: `×1.412`.
 pub(crate) fn ratio(value: f64) -> String {
-    format!("×{}", decimals(value, 3))
+    format!("×{}", decimals(value, ratio_digits(value)))
+}
+
+/// The digits of a ratio after the point: four in all, and at least three below 1.
+fn ratio_digits(value: f64) -> usize {
+    match value.abs() {
+        below if below < 10.0 => 3,
+        below if below < 100.0 => 2,
+        below if below < 1000.0 => 1,
+        _ => 0,
+    }
 }
 
 /// An interval of ratios: `[1.396, 1.428]`. Extreme bounds, as from two pairs that differ, are written
@@ -57,7 +67,7 @@ pub(crate) fn interval(low: f64, high: f64) -> String {
         if value.is_finite() && (value >= 10_000.0 || (value > 0.0 && value < 0.001)) {
             format!("{value:.0e}")
         } else {
-            decimals(value, 3)
+            decimals(value, ratio_digits(value))
         }
     };
     format!("[{}, {}]", bound(low), bound(high))
@@ -228,6 +238,13 @@ mod tests {
         ] {
             assert_eq!(signed_micros(value), text);
         }
+    }
+
+    #[test]
+    fn ratios_have_no_more_digits_than_they_can_support() {
+        assert_eq!(ratio(0.9876), "×0.988");
+        assert_eq!(ratio(12.3456), "×12.35");
+        assert_eq!(interval(83.381, 172.446), "[83.38, 172.4]");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What it would take to decide a comparison that is inconclusive.
 
-use pgassay_account::comparison::{Basis, Comparison, Ratio, UnitOfAnalysis};
+use pgassay_account::comparison::{Basis, Comparison, Ratio};
 use pgassay_model::elapsed_time::ElapsedTime;
 use pgassay_record::run::Run;
 
@@ -61,7 +61,7 @@ fn early_end(run: &Run, basis: Basis) -> Option<String> {
 fn units_sentence(subject: &str, run: &Run, basis: Basis, ratio: &Ratio) -> String {
     let is_gate = run.plan.schedule.gate_limit_percent.is_some();
     let Some(needed) = basis.units_needed else {
-        return format!("{subject} needs more {}s, with --pairs.", unit(basis));
+        return format!("{subject} needs more {}s, with --pairs.", basis.unit.name());
     };
     let taken = run
         .comparisons
@@ -86,15 +86,7 @@ fn units_sentence(subject: &str, run: &Run, basis: Basis, ratio: &Ratio) -> Stri
 
 /// `12 server starts`
 fn units(count: u32, basis: Basis) -> String {
-    number::count(u64::from(count), unit(basis))
-}
-
-/// The unit of analysis, one of them.
-pub(crate) fn unit(basis: Basis) -> &'static str {
-    match basis.unit {
-        UnitOfAnalysis::ServerStart => "server start",
-        UnitOfAnalysis::Pair => "pair",
-    }
+    number::count(u64::from(count), basis.unit.name())
 }
 
 /// How many pairs an inconclusive comparison needs.

@@ -73,6 +73,14 @@ pub enum FinderProgress {
     },
 }
 
+/// The version that a message names, after a blank: none if any will do.
+fn wanted(request: &VersionRequest) -> String {
+    match request {
+        VersionRequest::Latest => String::new(),
+        _ => format!(" {request}"),
+    }
+}
+
 /// Why a version was not found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -84,7 +92,7 @@ pub enum FindError {
     #[error(transparent)]
     User(#[from] Box<ServerError>),
     /// The directory that the user specified does not contain the version.
-    #[error("no PostgreSQL {request} in the specified directory {}: {reason}", dir.display())]
+    #[error("no PostgreSQL{} in the specified directory {}: {reason}", wanted(request), dir.display())]
     Named {
         /// The requested version.
         request: VersionRequest,

@@ -12,10 +12,10 @@ use crate::account::OsAccount;
 use crate::error::ServerError;
 use crate::version::Version;
 
+/// Settings reserved by pgassay, so that it finds the server's files and removes them.
+const FILES: [&str; 2] = ["data_directory", "external_pid_file"];
 /// Settings reserved by pgassay, so that only it can reach the server.
-const OURS: [&str; 8] = [
-    "data_directory",
-    "external_pid_file",
+const ACCESS: [&str; 6] = [
     "hba_file",
     "ident_file",
     "listen_addresses",
@@ -75,9 +75,15 @@ fn check_name(name: &str) -> Result<&str, ServerError> {
             "a setting's name consists of letters, digits and underscores",
         ));
     }
-    if OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
+    let is_of = |ours: &[&str]| ours.iter().any(|ours| name.eq_ignore_ascii_case(ours));
+    if is_of(&ACCESS) {
         return Err(error(
             "pgassay sets it itself, so that no other client can reach the server",
+        ));
+    }
+    if is_of(&FILES) {
+        return Err(error(
+            "pgassay keeps the server's files in a temporary directory of its own",
         ));
     }
     Ok(name)

@@ -39,6 +39,7 @@ pub enum CliCommand {
     /// Compare statements, settings, releases, builds or indexes, without a study file.
     Compare(Box<crate::command::compare::CompareArgs>),
     /// Fail if a variant is slower than the baseline by more than a limit: a gate for builds.
+    #[command(mut_args(without_refused))]
     Gate(Box<crate::command::gate::GateArgs>),
     /// Measure throughput and latency against the number of clients, or latency against the rate:
     /// where throughput stops scaling, and what limits it.
@@ -78,4 +79,10 @@ pub enum CliCommand {
     /// Measure clock-read overhead, as `pg_test_timing` does, and estimate its effect on
     /// `EXPLAIN ANALYZE` and `track_io_timing`.
     Timing(crate::command::timing::TimingArgs),
+}
+
+/// Hides the flags of `compare` that `gate` refuses.
+fn without_refused(arg: clap::Arg) -> clap::Arg {
+    let is_refused = ["pairs", "half_width", "save"].contains(&arg.get_id().as_str());
+    arg.hide(is_refused)
 }

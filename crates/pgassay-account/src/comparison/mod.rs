@@ -194,6 +194,16 @@ pub enum UnitOfAnalysis {
     ServerStart,
 }
 
+impl UnitOfAnalysis {
+    /// One of them, in words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pair => "pair",
+            Self::ServerStart => "server start",
+        }
+    }
+}
+
 /// The ratio of variant to baseline, from pairs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Ratio {

@@ -58,8 +58,12 @@ impl Servers {
         };
         check_settings(plan, context)?;
         idle::raise_open_files(plan)?;
+        // All before the first is filled: one that does not start, or refuses a setting, is found at once.
         for index in 0..plan.servers.len() {
             all.start_one((plan, index), before.get(index), equipment, context)?;
+        }
+        for index in 0..plan.servers.len() {
+            all.fill(plan, index, context)?;
         }
         for point in &plan.points {
             all.start_relay(point)?;
@@ -68,7 +72,7 @@ impl Servers {
         Ok(all)
     }
 
-    /// Starts or connects to one server and fills it.
+    /// Starts or connects to one server.
     fn start_one(
         &mut self,
         (plan, index): (&Plan, usize),
@@ -81,12 +85,20 @@ impl Servers {
         if let Some(before) = before {
             pin_version(&mut wanted, before);
         }
-        let wanted = &wanted;
-        let (mut host, warnings) = equipment.start(wanted, context)?;
+        let (host, warnings) = equipment.start(&wanted, context)?;
         if let Some(before) = before {
-            check_same_build(self.running.len(), before, &host.facts())?;
+            check_same_build(index, before, &host.facts())?;
         }
         self.warnings.extend(warnings);
+        self.running.push(host);
+        Ok(())
+    }
+
+    /// Creates a server's databases and fills them.
+    fn fill(&mut self, plan: &Plan, index: usize, context: &RunContext<'_>) -> Result<()> {
+        context.check()?;
+        let wanted = with_maintenance_off(&plan.servers[index], self.maintenance);
+        let host = self.running[index].as_mut();
         let mut is_in_place = false;
         if host.is_external() {
             let planned = ExternalUse::of(plan, index, context.source())?;
@@ -97,17 +109,16 @@ impl Servers {
         let filled = if is_in_place {
             Ok(vec![host.database().to_owned(); wanted.databases.len()])
         } else {
-            data::set_up(host.as_mut(), wanted, context)
+            data::set_up(host, &wanted, context)
         };
         let filled = filled.and_then(|names| {
             if wanted.dsn.is_none() {
-                idle::open(host.as_ref(), wanted, context, &mut self.idle)?;
+                idle::open(host, &wanted, context, &mut self.idle)?;
             }
             Ok(names)
         });
-        let names = filled.map_err(|error| death_or(host.as_ref(), error))?;
+        let names = filled.map_err(|error| death_or(host, error))?;
         self.facts.push(host.facts());
-        self.running.push(host);
         self.databases.push(names);
         Ok(())
     }

@@ -422,7 +422,6 @@ mod tests {
         }
     }
 
-    /// Without texts.
     fn described(collector: &Collector, sums: &LoadSums) -> Activity {
         let (names, counters) = (ObjectNames::default(), JoinedCounters::default());
         collector.describe(sums, false, &names, &counters).0

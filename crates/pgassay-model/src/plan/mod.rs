@@ -534,6 +534,20 @@ impl Plan {
         }
     }
 
+    /// Variants that are measured exactly as what they are compared with, each with that.
+    pub fn repeated_variants(&self) -> Vec<[usize; 2]> {
+        let of = |variant: usize| {
+            let points = self.points.iter().filter(move |it| it.variant == variant);
+            points.map(|it| Point {
+                variant: 0,
+                ..it.clone()
+            })
+        };
+        let compared = (1..self.variants.len()).map(|it| [self.baseline_of(it), it]);
+        let repeated = compared.filter(|[baseline, variant]| of(*baseline).eq(of(*variant)));
+        repeated.collect()
+    }
+
     /// Number of trials per block, without those for hardware counters.
     pub fn trials_per_block(&self) -> u32 {
         self.points.len() as u32 * self.schedule.trials_per_point_and_block()

@@ -124,6 +124,8 @@ fn refused<'a>(
     let hint = lines()
         .find(|(level, _)| *level == "HINT")
         .map(|(_, words)| format!(" ({words})"));
+    // ` in file "…/pgassay.conf" line 10`: a file of ours.
+    let complaint = complaint.split(" in file \"").next().unwrap_or(complaint);
     Some((
         name,
         value,
@@ -169,6 +171,10 @@ mod tests {
             complaint(log),
             Some(("work_mem".to_owned(), words.to_owned()))
         );
+        let unknown = "LOG:  unrecognized configuration parameter \"no_such\" in file \"/d/pgassay.conf\" line 9";
+        let words = "unrecognized configuration parameter \"no_such\"";
+        let found = complaint(unknown).expect("rejected");
+        assert_eq!(found.1, words, "not the file, which is ours");
         assert_eq!(complaint("FATAL:  could not access file \"no_such\""), None);
         assert_eq!(
             complaint("FATAL:  unrecognized configuration parameter \"other\""),

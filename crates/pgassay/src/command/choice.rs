@@ -37,12 +37,28 @@ pub fn variant(name: &str, protocol: Protocol) -> Variant {
     }
 }
 
+/// The settings in `NAME=VALUE, NAME=VALUE`. A comma belongs to a value unless another name follows.
+fn assignments(choice: &str) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for part in choice.split(", ") {
+        let name = part.split_once('=').map(|(name, _)| name.trim());
+        let is_name = |it: &str| {
+            it.chars()
+                .all(|c| c.is_ascii_alphanumeric() || "_.".contains(c))
+        };
+        match all.last_mut() {
+            Some(last) if !name.is_some_and(is_name) => last.extend([", ", part]),
+            _ => all.push(part.to_owned()),
+        }
+    }
+    all
+}
+
 /// The variant that `--vs` describes.
 pub fn other(choice: &str, protocol: Protocol) -> Result<Variant> {
     let mut variant = variant(choice, protocol);
     if choice.contains('=') {
-        let pairs: Vec<String> = choice.split(", ").map(str::to_owned).collect();
-        variant.settings = settings("--vs", &pairs)?;
+        variant.settings = settings("--vs", &assignments(choice))?;
     } else if let Some(mode) = mode(choice) {
         variant.protocol = Some(mode);
     } else if VersionRequest::parse(choice).is_ok() {
@@ -78,4 +94,25 @@ pub fn settings(flag: &str, pairs: &[String]) -> Result<BTreeMap<String, Scalar>
             _ => bail!("{flag} {pair}: expected NAME=VALUE, for example {flag} work_mem=4MB"),
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a value with a comma could not be given.
+    #[test]
+    fn a_comma_in_a_setting_belongs_to_its_value_unless_another_name_follows() {
+        let parsed = |choice: &str| {
+            let variant = other(choice, Protocol::Simple).expect("settings");
+            let settings = variant.settings.into_iter();
+            let settings = settings.map(|(name, value)| format!("{name}:{}", value.0));
+            settings.collect::<Vec<_>>().join("|")
+        };
+        let prefix = "log_line_prefix=%m, x=%u, work_mem=4MB";
+        assert_eq!(parsed("log_line_prefix=%m, x"), "log_line_prefix:%m, x");
+        assert_eq!(parsed(prefix), "log_line_prefix:%m|work_mem:4MB|x:%u");
+        let path = "search_path=a, \"b\", public, my.setting=1";
+        assert_eq!(parsed(path), "my.setting:1|search_path:a, \"b\", public");
+    }
 }

@@ -60,7 +60,7 @@ pub struct PlannedStudy {
     pub plan: Plan,
     /// What the command line changed in the study.
     pub overrides: Overrides,
-    /// Notes on its scripts for the user, without duplicates.
+    /// Notes for the user on its scripts and variants, without duplicates.
     pub notes: BTreeSet<String>,
 }
 
@@ -87,6 +87,12 @@ impl PlannedStudy {
         let mut notes = BTreeSet::new();
         for point in &plan.points {
             notes.extend(scripts::parse(point, &found.source)?.notes);
+        }
+        for [baseline, variant] in plan.repeated_variants() {
+            notes.insert(format!(
+                "variants \"{}\" and \"{}\" are the same, so any difference between them is noise",
+                plan.variants[baseline], plan.variants[variant]
+            ));
         }
         Ok(Self {
             found,
