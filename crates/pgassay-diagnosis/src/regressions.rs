@@ -275,6 +275,24 @@ fn cpu_saturation_uses_the_share_of_the_ledger() {
     assert!((share - 0.445).abs() < 1e-9, "{share}");
 }
 
+/// Regression: a single client beside programs that used 80% of the machine was advised to use a connection pooler.
+#[test]
+fn a_machine_that_other_programs_fill_needs_no_connection_pooler() {
+    let remedy = |other_programs: f64| {
+        let evidence = Evidence {
+            response_us: 400.0,
+            run_queue_us: 178.0,
+            other_programs,
+            ..counted(&[("machine.busy_us", 400.0), ("machine.idle_us", 1.0)])
+        };
+        let found = findings_of_point(&evidence, (None, None));
+        let full = found.into_iter().find(|it| it.id == "cpu-saturation");
+        full.expect("it is found").suggested_fix
+    };
+    assert!(remedy(0.8).starts_with("Stop the other programs"));
+    assert!(remedy(0.2).contains("connection pooler"));
+}
+
 #[test]
 fn inserts_waiting_for_equal_keys_are_not_a_hot_row_without_stacks() {
     let waited = |counter: &str| {

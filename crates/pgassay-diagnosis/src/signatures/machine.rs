@@ -67,15 +67,23 @@ fn cpu_saturation(e: &Evidence) -> Evaluation {
             let switches = e.counter("backends.involuntary_switches");
             it.counter("preemptions (involuntary context switches)", switches)
         })
+        .context(|it| {
+            let others = (e.other_programs >= OTHER_PROGRAMS_MIN).then_some(e.other_programs);
+            it.share(Source::Counters, "of CPU capacity used by other programs", others)
+        })
         .against(
             e.other_programs >= OTHER_PROGRAMS_MIN,
             "other programs used 10% or more of the machine at the same time",
         )
-        .remedy(
+        .remedy(if busy.is_some_and(|share| e.other_programs > share / 2.0) {
+            "Stop the other programs or move them to another machine, or give the server CPUs of its own \
+             (cpuset.cpus): most of the CPU time is theirs, so fewer connections or less work per transaction \
+             gains little."
+        } else {
             "Limit active connections to about the number of CPUs, with a connection pooler in \
              transaction mode: more of them only queue. Beyond that, reduce the work per \
-             transaction or add CPUs.",
-        )
+             transaction or add CPUs."
+        })
 }
 
 fn logging(e: &Evidence) -> Evaluation {
