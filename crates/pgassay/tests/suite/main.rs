@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod answer_limits;
 mod bench;
 mod bench_edges;
 mod circles;

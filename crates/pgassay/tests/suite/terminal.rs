@@ -6,21 +6,21 @@ use std::io::{Read, Write};
 use std::os::fd::FromRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// What a terminal must not receive: the window's title, the screen, a color that hides text, an
 /// operating system command in C1, and text from right to left.
 const ATTACK: &str = "\u{1b}]0;pwned\u{7}\u{1b}[2J\u{9b}8m\u{9d}0;x\u{9c}\u{202e}\r\u{8}\u{7f}";
 
-fn pgassay(arguments: &[&str]) -> Command {
+pub fn pgassay(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pgassay"));
     command.args(arguments).env_remove("PGDATABASE");
     command
 }
 
 /// The control characters in a text, apart from newlines, tabs and those in `allowed`.
-fn control_characters(bytes: &[u8], allowed: &[char]) -> Vec<char> {
+pub fn control_characters(bytes: &[u8], allowed: &[char]) -> Vec<char> {
     let text = String::from_utf8_lossy(bytes);
     let is_bad = |c: &char| {
         let is_plain = matches!(c, '\n' | '\t') || allowed.contains(c);
@@ -41,7 +41,7 @@ fn report(tag: u8, severity: &str) -> Vec<u8> {
 
 /// What the server does after signing in.
 #[derive(Clone, Copy)]
-enum Mode {
+pub enum Mode {
     /// It refuses the connection with an error.
     Refuses,
     /// It answers every request with a notice and an error.
@@ -53,7 +53,7 @@ enum Mode {
 }
 
 /// Serves connections in `directory` until the test process ends.
-fn serve(directory: &Path, mode: Mode) {
+pub fn serve(directory: &Path, mode: Mode) {
     let listener = UnixListener::bind(directory.join(".s.PGSQL.5432")).unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -149,55 +149,7 @@ fn escape_sequences_of_a_server_do_not_reach_the_terminal() {
     }
 }
 
-fn assert_ends_within(limit: Duration, child: &mut Child) {
-    let deadline = Instant::now() + limit;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            panic!("it still runs after {limit:?}");
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-#[test]
-fn a_notice_now_and_then_does_not_extend_the_time_limit_of_profile() {
-    let directory = tempfile::tempdir().unwrap();
-    serve(directory.path(), Mode::Notices);
-    let dsn = format!("host={} user=me dbname=me", directory.path().display());
-    let mut child = pgassay(&["profile", "--dsn", &dsn])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // The limit is 10 s.
-    assert_ends_within(Duration::from_mins(1), &mut child);
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(control_characters(&output.stderr, &[]), [char::MAX; 0]);
-}
-
-#[test]
-fn a_server_that_falls_silent_after_signing_in_does_not_hold_up_a_run() {
-    let directory = tempfile::tempdir().unwrap();
-    serve(directory.path(), Mode::Silent);
-    let dsn = format!("host={} user=me dbname=me", directory.path().display());
-    let study = directory.path().join("study.toml");
-    std::fs::write(&study, STUDY.replace("NAME", "v")).unwrap();
-    let results = directory.path().join("runs");
-    let mut command = pgassay(&["run", study.to_str().unwrap(), "--dsn", &dsn]);
-    command.args(["--allow-writes", "--allow-superuser", "--results"]);
-    let mut child = command
-        .arg(results)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    assert_ends_within(Duration::from_mins(2), &mut child);
-    assert_eq!(child.wait().unwrap().code(), Some(1));
-}
-
-const STUDY: &str = r#"question = "ATTACK?"
+pub const STUDY: &str = r#"question = "ATTACK?"
 [[script]]
 name = "a"
 text = "select 1;"

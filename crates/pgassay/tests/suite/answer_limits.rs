@@ -1,0 +1,56 @@
+//! A server that answers late or never ends a command at its time limit.
+//!
+//! These tests wait for most of a minute, so they are among the first.
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::terminal::{Mode, STUDY, control_characters, pgassay, serve};
+
+fn assert_ends_within(limit: Duration, child: &mut Child) {
+    let deadline = Instant::now() + limit;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("it still runs after {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_notice_now_and_then_does_not_extend_the_time_limit_of_profile() {
+    let directory = tempfile::tempdir().unwrap();
+    serve(directory.path(), Mode::Notices);
+    let dsn = format!("host={} user=me dbname=me", directory.path().display());
+    let mut child = pgassay(&["profile", "--dsn", &dsn])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The limit is 10 s.
+    assert_ends_within(Duration::from_mins(1), &mut child);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(control_characters(&output.stderr, &[]), [char::MAX; 0]);
+}
+
+#[test]
+fn a_server_that_falls_silent_after_signing_in_does_not_hold_up_a_run() {
+    let directory = tempfile::tempdir().unwrap();
+    serve(directory.path(), Mode::Silent);
+    let dsn = format!("host={} user=me dbname=me", directory.path().display());
+    let study = directory.path().join("study.toml");
+    std::fs::write(&study, STUDY.replace("NAME", "v")).unwrap();
+    let results = directory.path().join("runs");
+    let mut command = pgassay(&["run", study.to_str().unwrap(), "--dsn", &dsn]);
+    command.args(["--allow-writes", "--allow-superuser", "--results"]);
+    let mut child = command
+        .arg(results)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert_ends_within(Duration::from_mins(2), &mut child);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
