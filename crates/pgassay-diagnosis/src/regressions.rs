@@ -275,7 +275,7 @@ fn cpu_saturation_uses_the_share_of_the_ledger() {
     assert!((share - 0.445).abs() < 1e-9, "{share}");
 }
 
-/// Regression: a single client beside programs that used 80% of the machine was advised to use a connection pooler.
+/// Regression: a single client on a machine that other programs used to 80% was advised to use a connection pooler.
 #[test]
 fn a_machine_that_other_programs_fill_needs_no_connection_pooler() {
     let remedy = |other_programs: f64| {

@@ -1,4 +1,4 @@
-//! The comparisons of a run as a table for other programs: CSV, and Markdown for a page or a mail.
+//! The comparisons of a run as a table for other programs: CSV, and Markdown for a web page or an email.
 
 use std::fmt::Write;
 

@@ -102,18 +102,13 @@ pub(crate) fn tier_of_run(run: &Run, ledgers: &[&Ledger]) -> String {
 
 /// Whether the rows explain the difference, and if not, why.
 pub(crate) fn explanation(difference: &LedgerDifference) -> String {
-    let unexplained = number::micros(difference.unexplained_us);
     let whole = number::signed_micros(difference.response.difference_us);
-    let unexplained = format!("{unexplained} µs of {whole} µs are unexplained");
     if !difference.differs() {
         return format!("Nothing to explain: {whole} µs is within the noise of these pairs.");
     }
     match &difference.explained_share {
         Some(share) if difference.explained => {
-            return format!(
-                "Explained: {}; {unexplained}.",
-                consistency::share(share, &whole)
-            );
+            return format!("Explained: {}.", consistency::share(share, &whole));
         }
         Some(share) if !difference.checks.is_empty() => {
             let failures = consistency::failures(&difference.checks);
@@ -123,6 +118,8 @@ pub(crate) fn explanation(difference: &LedgerDifference) -> String {
         _ => {}
     }
     // Results of older versions have no such checks.
+    let unexplained = number::micros(difference.unexplained_us);
+    let unexplained = format!("{unexplained} µs of {whole} µs are unexplained");
     match () {
         () if difference.explained => format!("Explained: {unexplained}."),
         () if !difference.is_mostly_explained() => format!(

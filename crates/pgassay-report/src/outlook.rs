@@ -7,6 +7,31 @@ use pgassay_record::run::Run;
 use crate::outline::EQUIVALENCE_MARGIN;
 use crate::{number, reliability};
 
+/// Which comparisons a sentence is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Undecided {
+    /// A single one.
+    One,
+    /// The one that takes longest among several.
+    HardestOfSeveral,
+}
+
+impl Undecided {
+    fn decision(self) -> &'static str {
+        match self {
+            Self::One => "A verdict",
+            Self::HardestOfSeveral => "Deciding all of them",
+        }
+    }
+
+    fn comparison(self) -> &'static str {
+        match self {
+            Self::One => "The comparison",
+            Self::HardestOfSeveral => "The hardest of them",
+        }
+    }
+}
+
 /// How many pairs would decide all inconclusive comparisons, if there are any.
 pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
     let undecided = || {
@@ -18,50 +43,56 @@ pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
         let units = it.basis.and_then(|basis| basis.units_needed);
         (units.map(u64::from), pairs_needed(&it.tps))
     })?;
-    let subject = if undecided().count() > 1 {
-        "Deciding all of them"
+    let which = if undecided().count() > 1 {
+        Undecided::HardestOfSeveral
     } else {
-        "A verdict"
+        Undecided::One
     };
-    Some(needed(subject, run, hardest))
+    Some(needed(which, run, hardest))
 }
 
 /// What a verdict would take: time and units for a sequential comparison, otherwise pairs.
-pub(crate) fn needed(subject: &str, run: &Run, comparison: &Comparison) -> String {
-    match comparison.basis {
-        Some(basis) if basis.units_max.is_some() => {
-            let needed = units_sentence(subject, run, basis, &comparison.tps);
-            early_end(run, basis).map_or_else(|| needed.clone(), |why| format!("{why} {needed}"))
-        }
-        _ => pairs_sentence(subject, &comparison.tps),
+pub(crate) fn needed(which: Undecided, run: &Run, comparison: &Comparison) -> String {
+    let sequential = comparison.basis.filter(|basis| basis.units_max.is_some());
+    let Some(basis) = sequential else {
+        return pairs_sentence(which, &comparison.tps);
+    };
+    let needed = units_sentence(which, run, basis, &comparison.tps);
+    match early_end(which, run, basis) {
+        Some(why) => format!("{why} {needed}"),
+        None => needed,
     }
 }
 
 /// Why a comparison without a verdict ended before the last of its units; `None` if it did not, or if the run was
 /// interrupted.
-fn early_end(run: &Run, basis: Basis) -> Option<String> {
+fn early_end(which: Undecided, run: &Run, basis: Basis) -> Option<String> {
     let most = basis
         .units_max
         .filter(|most| basis.units < *most && run.complete)?;
     let after = format!("after {} of at most {}", basis.units, units(most, basis));
+    let comparison = which.comparison();
     let limit_us = run.plan.schedule.max_time_us;
     let reached = limit_us.filter(|limit_us| ElapsedTime::of(&run.trials).us() >= *limit_us);
     Some(match reached {
-        Some(limit_us) => format!(
-            "The time limit of {} (--max-time) ended it {after}.",
-            number::duration(limit_us as f64)
-        ),
+        Some(limit_us) => {
+            let limit = number::duration(limit_us as f64);
+            format!("{comparison} ended {after}, at the time limit of {limit} (--max-time).")
+        }
         None => format!(
-            "It ended {after}, because the chance of a verdict by the last one was below 10%."
+            "{comparison} ended {after}, because the chance of a verdict by the last one was below 10%."
         ),
     })
 }
 
 /// `A verdict needs about 30 server starts instead of 12 (--pairs 30): about 4 min.`
-fn units_sentence(subject: &str, run: &Run, basis: Basis, ratio: &Ratio) -> String {
-    let is_gate = run.plan.schedule.gate_limit_percent.is_some();
+fn units_sentence(which: Undecided, run: &Run, basis: Basis, ratio: &Ratio) -> String {
+    // A gate refuses a number of pairs.
+    let takes_pairs = run.plan.schedule.gate_limit_percent.is_none();
+    let decision = which.decision();
     let Some(needed) = basis.units_needed else {
-        return format!("{subject} needs more {}s, with --pairs.", basis.unit.name());
+        let option = if takes_pairs { ", with --pairs" } else { "" };
+        return format!("{decision} needs more {}s{option}.", basis.unit.name());
     };
     let taken = run
         .comparisons
@@ -70,14 +101,13 @@ fn units_sentence(subject: &str, run: &Run, basis: Basis, ratio: &Ratio) -> Stri
     let each_us = run.elapsed_us() / f64::from(taken.max().unwrap_or(1).max(1));
     let pairs_each = ratio.by_pair.len() as f64 / f64::from(basis.units.max(1));
     let pairs = (f64::from(needed) * pairs_each.max(1.0)).ceil();
-    // A gate refuses a number of pairs.
-    let option = if is_gate {
-        String::new()
-    } else {
+    let option = if takes_pairs {
         format!(" (--pairs {pairs})")
+    } else {
+        String::new()
     };
     format!(
-        "{subject} needs about {} instead of {}{option}: about {}.",
+        "{decision} needs about {} instead of {}{option}: about {}.",
         units(needed, basis),
         basis.units,
         number::duration(f64::from(needed) * each_us)
@@ -90,13 +120,14 @@ fn units(count: u32, basis: Basis) -> String {
 }
 
 /// How many pairs an inconclusive comparison needs.
-fn pairs_sentence(subject: &str, ratio: &Ratio) -> String {
+fn pairs_sentence(which: Undecided, ratio: &Ratio) -> String {
+    let decision = which.decision();
     match pairs_needed(ratio) {
         Some(pairs) => format!(
-            "{subject} needs about {pairs} pairs instead of {}.",
+            "{decision} needs about {pairs} pairs instead of {}.",
             ratio.by_pair.len()
         ),
-        None => format!("{subject} needs more than one pair."),
+        None => format!("{decision} needs more than one pair."),
     }
 }
 

@@ -133,7 +133,7 @@ fn answer_alone(run: &Run, comparison: &Comparison) -> String {
         }
         Verdict::Inconclusive => {
             let why = reliability::reason(comparison)
-                .unwrap_or_else(|| outlook::needed("A verdict", run, comparison));
+                .unwrap_or_else(|| outlook::needed(outlook::Undecided::One, run, comparison));
             format!("{name} vs {baseline} is inconclusive: throughput {figures}. {why}")
         }
     }

@@ -86,7 +86,7 @@ impl OutputArgs {
 pub enum ResultFormat {
     /// For a terminal.
     Text,
-    /// For a page or a mail.
+    /// For a web page or an email.
     Markdown,
     /// For spreadsheets and scripts.
     Csv,
@@ -117,8 +117,8 @@ pub struct ResumeArgs {
 /// Flags of `pgassay profile`.
 #[derive(Debug, Args)]
 pub struct ProfileArgs {
-    /// Database to connect to: a name, a URI, or `keyword=value …`. Without it, --dsn and --pid, the
-    /// environment decides (PGHOST, PGDATABASE, …), as for psql.
+    /// Database to connect to: a name, a URI, or `keyword=value …`. If DBNAME,
+    /// --dsn and --pid are all omitted, PGHOST, PGDATABASE etc. apply, as in psql.
     #[arg(value_name = "DBNAME", conflicts_with = "dsn")]
     pub database: Option<String>,
 
@@ -223,8 +223,8 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "N")]
     pub pairs: Option<u32>,
 
-    /// Measure until the 95% interval is within ±1%, for example, whatever the verdict: a figure to publish.
-    /// A first stage, as long as --length, determines how many server starts this takes.
+    /// Measure until each ratio's 95% confidence interval is within ±N%, such as 1%, whatever the verdict,
+    /// for results that you publish. A first stage, as long as --length, determines how many server starts this takes.
     #[arg(long, value_name = "N%", conflicts_with = "pairs")]
     pub half_width: Option<Percentage>,
 
@@ -351,7 +351,7 @@ impl ServerArgs {
 pub struct ExternalArgs {
     /// Allow the study to change external servers (`--dsn`, or `dsn` in the study): create databases,
     /// which are dropped after the run, and execute statements that change anything outside them.
-    /// `pgassay study plan` lists all changes.
+    /// Without it, the planned changes are printed, and nothing is changed.
     #[arg(long)]
     pub allow_writes: bool,
 

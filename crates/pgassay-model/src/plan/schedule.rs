@@ -138,7 +138,7 @@ pub(super) fn schedule(
     let schedules: Vec<Schedule> = schedules.collect();
     let is_worth = |it: &&Schedule| it.trial_us >= TRIAL_US_WORTH;
     let chosen = schedules.iter().find(is_worth).or(schedules.last());
-    Ok(*chosen.expect("there is a choice"))
+    Ok(*chosen.expect("`choices` is never empty"))
 }
 
 /// The schedule with these blocks, with trials of the shortest length.

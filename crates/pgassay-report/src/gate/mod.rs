@@ -15,7 +15,7 @@ pub use summary::summary;
 /// `GitHub` limits a comment to 65,536 characters, and drops a step's summary above 1 MiB.
 const MARKDOWN_BYTES_MAX: usize = 60_000;
 
-/// The deciding sentence and a table, for a pull request, a summary or a mail.
+/// The deciding sentence and a table, for a pull request, a summary or an email.
 pub fn markdown(results: &[GateResult], sentence: &str) -> String {
     let mut text = format!(
         "<!-- pgassay gate -->\n**{}**\n\n| variant | condition | measured | verdict |\n|---|---|---|---|\n",

@@ -20,12 +20,12 @@ fn short_name(name: &str, names: &[String], width: usize) -> String {
     let Some(common) = alike.map(|it| common_chars(name, it)).max() else {
         return short;
     };
-    // Some of the common part shows where the rest belongs; it begins with a word, if possible.
+    // Half of the width at most shows the end of the common part, from the beginning of a word if there is one.
     let shown = common.min(width / 2);
-    let rest: Vec<char> = name.chars().skip(common - shown).collect();
-    let space = rest[..shown].iter().position(|it| *it == ' ');
-    let rest: String = rest[space.map_or(0, |it| it + 1)..].iter().collect();
-    cut(&format!("…{rest}"), width)
+    let ending: Vec<char> = name.chars().skip(common - shown).collect();
+    let space = ending[..shown].iter().position(|it| *it == ' ');
+    let ending: String = ending[space.map_or(0, |it| it + 1)..].iter().collect();
+    cut(&format!("…{ending}"), width)
 }
 
 /// The number of characters in which two texts agree at the beginning.

@@ -28,16 +28,18 @@ fn undecided() -> Run {
 fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
     let futile = undecided();
     assert_eq!(futile.comparisons[0].basis.unwrap().units, 6);
-    let chance = "It ended after 6 of at most 12 server starts, because the chance of a verdict by the last \
-                  one was below 10%.";
+    let chance = "The comparison ended after 6 of at most 12 server starts, because the chance of a verdict by \
+                  the last one was below 10%.";
     let needs = "A verdict needs about 48 server starts instead of 6 (--pairs 48): about 480 s.";
     let text = words(&futile);
     assert!(text.contains(&format!("{chance} {needs}")), "{text}");
 
     let mut late = undecided();
-    late.plan.schedule.max_time_us = Some(1);
+    late.plan.schedule.max_time_us = Some(60_000_000);
+    late.trials.last_mut().unwrap().started_us += 60_000_000;
     let text = words(&late);
-    let limit = "The time limit of 0.0 ms (--max-time) ended it after 6 of at most 12 server starts. A verdict";
+    let limit = "The comparison ended after 6 of at most 12 server starts, at the time limit of 60 s (--max-time). \
+                 A verdict";
     assert!(text.contains(limit), "{text}");
 
     let mut whole = undecided();
@@ -46,8 +48,20 @@ fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
     interrupted.complete = false;
     for run in [whole, interrupted] {
         let text = words(&run);
-        assert!(text.contains(needs) && !text.contains("It ended"), "{text}");
+        assert!(
+            text.contains(needs) && !text.contains("comparison ended"),
+            "{text}"
+        );
     }
+
+    let mut several = undecided();
+    several.comparisons.push(several.comparisons[0].clone());
+    let text = words(&several);
+    let hardest = "The hardest of them ended after 6 of at most 12 server starts";
+    assert!(
+        text.contains(hardest) && text.contains("Deciding all of them needs about 48"),
+        "{text}"
+    );
 
     let mut gate = undecided();
     gate.plan.schedule.gate_limit_percent = Some(5.0);

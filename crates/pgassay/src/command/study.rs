@@ -90,7 +90,7 @@ impl PlannedStudy {
         }
         for [baseline, variant] in plan.repeated_variants() {
             notes.insert(format!(
-                "variants \"{}\" and \"{}\" are the same, so any difference between them is noise",
+                "variants \"{}\" and \"{}\" are identical, so any difference between them is noise",
                 plan.variants[baseline], plan.variants[variant]
             ));
         }

@@ -89,3 +89,20 @@ fn the_list_of_stored_runs() {
     fs::copy(stored, directory.join("run.json")).unwrap();
     assert_snapshot!("list", printed(&scratch, &["list"]));
 }
+
+/// Regression: `curve --help` showed a command for a running server that pgassay refuses.
+#[test]
+fn examples_for_running_servers_allow_the_writes_that_they_need() {
+    let mut examples = 0;
+    for (command, text) in helps() {
+        if ["profile", "top"].contains(&&*command) {
+            continue;
+        }
+        let lines = text.lines().filter(|line| line.contains("pgassay "));
+        for line in lines.filter(|line| line.contains("--dsn '")) {
+            assert!(line.contains("--allow-writes"), "{command}: {line}");
+            examples += 1;
+        }
+    }
+    assert!(examples >= 2, "{examples}");
+}

@@ -21,7 +21,7 @@ Examples:
   your builds         pgassay compare -S --binaries /opt/pg-base,/opt/pg-patched
   two servers         pgassay compare -S --allow-writes --dsn 'host=a' --vs-dsn 'host=b'
 
-The first statement, script, mode, server or setup is the baseline. Each further choice is one
+The first statement, script, protocol, server or setup is the baseline. Each further choice is one
 variant, which is compared with the baseline or, with --stepwise, with the variant before.";
 
 /// Flags of `pgassay compare`.
@@ -33,7 +33,7 @@ pub struct CompareArgs {
     #[arg(value_name = "SQL")]
     pub sql: Vec<String>,
 
-    /// Run a script file in pgbench's script language; can be repeated.
+    /// Run a script file in pgbench's script language; can be repeated: each further script is a variant.
     #[arg(short, long, value_name = "FILE")]
     pub file: Vec<PathBuf>,
 
@@ -131,8 +131,8 @@ pub struct CompareArgs {
     #[arg(long, value_name = "N")]
     pub pairs: Option<u32>,
 
-    /// Measure until the 95% interval is within ±1%, for example, whatever the verdict: a figure to publish.
-    /// A first stage, as long as --length, determines how many server starts this takes.
+    /// Measure until each ratio's 95% confidence interval is within ±N%, such as 1%, whatever the verdict,
+    /// for results that you publish. A first stage, as long as --length, determines how many server starts this takes.
     #[arg(long, value_name = "N%", conflicts_with = "pairs")]
     pub half_width: Option<Percentage>,
 

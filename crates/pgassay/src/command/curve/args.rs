@@ -22,7 +22,7 @@ Examples:
   lookups             pgassay curve -S -M prepared
   a statement         pgassay curve --setup s.sql -c 1..32 'select * from t where a = 42'
   writes, with a page pgassay curve -b tpcb-like -s 10 -o curve.html
-  your own server     pgassay curve -S --dsn 'host=a'
+  your own server     pgassay curve -S --allow-writes --dsn 'host=a'
   latency by rate     pgassay curve -S --rate 500 -c 16
 
 The curve is stored as a run: pgassay show prints its figures and ledgers.";

@@ -23,8 +23,8 @@ Examples:
                         --against counts.json --update
   an earlier run      pgassay gate -S --binaries BASE,NEW --against last
 
-Both sides run side by side, because a time measured elsewhere or earlier is not comparable. An \
-interim analysis follows each server start, and the gate ends as soon as every variant has a \
+Baseline and variants run interleaved, because times measured elsewhere or earlier are not \
+comparable. An interim analysis follows each server start, and the gate ends as soon as every variant has a \
 verdict. A variant that is significantly slower, but by less than the limit, passes. Over all \
 comparisons together, the probability of a false failure is at most 2.5%, and so is that of a false \
 pass. Before the run, pgassay prints what the gate can decide.
@@ -39,8 +39,8 @@ must have the same baseline, and the gate compares the variant's ratio to it, th
 same machine with the same configuration.
 
 Exit status: 0 pass; 1 usage, connection or input error; 2 the run failed midway; 3 regression: a \
-variant is beyond the limit; 4 inconclusive; 5 not comparable: --against names nothing, or \
-something of another machine, configuration or build. With --bisect: 0 good, 3 bad, 125 \
+variant is beyond the limit; 4 inconclusive; 5 not comparable: the baseline of --against does not \
+exist or is of another machine, configuration or build, or a variant cannot run here. With --bisect: 0 good, 3 bad, 125 \
 inconclusive or not comparable, 128 an error.";
 
 /// The choices that make up a question. A study has its own.
