@@ -4,7 +4,8 @@ use pgassay_account::instructions::{CountVerdict, VariantDifference};
 use pgassay_record::run::Run;
 
 use super::style::{Style, heading};
-use super::table::{Alignment, Table, TextStyle, cell, inked, name, wrap};
+use super::table::{Alignment, NAME_WIDTH, Table, TextStyle, cell, inked, wrap};
+use super::variant_names::short_names;
 use crate::instructions::{
     InstructionRow, change, figure, method_sentence, no_verdict_reason, rows, signed,
 };
@@ -78,7 +79,8 @@ fn table(rows: &[InstructionRow<'_>]) -> Table {
         "tps",
     ];
     table.row(titles.map(|title| inked(title, TextStyle::Faint)).to_vec());
-    for row in rows {
+    let names: Vec<String> = rows.iter().map(|row| row.count.name.clone()).collect();
+    for (row, name) in rows.iter().zip(short_names(&names, NAME_WIDTH)) {
         if row.difference.is_none() && !row.condition.is_empty() {
             table.across(cell(row.condition));
         }
@@ -90,7 +92,7 @@ fn table(rows: &[InstructionRow<'_>]) -> Table {
             cell(ratio.map_or_else(String::new, |it| number::ratio(it.ratio)))
         };
         table.row(vec![
-            name(&row.count.name),
+            cell(name),
             cell(figure(row.count.cost())),
             of(|it| signed(it.per_transaction)),
             of(|it| figure(it.margin)),
