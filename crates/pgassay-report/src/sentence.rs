@@ -59,7 +59,9 @@ pub(crate) fn matrix_key(run: &Run) -> String {
     } else {
         "the baseline"
     };
-    format!("▲ faster, ▼ slower, = equivalent, ? inconclusive: throughput relative to {baseline}")
+    format!(
+        "▲ faster, ▼ slower, = equivalent (±2%), ? inconclusive: throughput relative to {baseline}"
+    )
 }
 
 /// Fewer comparisons than these are clear from the sentences.
@@ -304,7 +306,7 @@ fn time_measured(run: &Run) -> String {
         return String::new();
     }
     format!(
-        ", which measured for {} of {}",
+        "; {} of {} spent measuring",
         number::percent(measured_us / elapsed_us),
         number::duration(elapsed_us)
     )

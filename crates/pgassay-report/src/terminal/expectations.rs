@@ -55,7 +55,7 @@ pub(super) fn expectations(run: &Run, style: Style) -> String {
         return String::new();
     }
     let explanation =
-        "measured vs expected by the study; met (or not met) only if the whole interval is";
+        "measured vs expected by the study; met (or not met) only if the whole interval agrees";
     let mut out = heading("EXPECTED", explanation, style);
     for it in &run.expectations {
         out.push_str(&expectation(run, it, style));
