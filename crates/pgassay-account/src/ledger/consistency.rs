@@ -121,6 +121,16 @@ impl ConsistencyCheck {
         Self::new(name, error, bound)
     }
 
+    /// The same check with a wider bound, but not so wide that a figure off by a factor of 2 would pass.
+    pub(super) fn widened(&self, bound: f64) -> Self {
+        let bound = self.bound.max(bound.min(BOUND_OF_SOURCE));
+        Self {
+            bound,
+            passed: self.error.abs() <= bound,
+            ..*self
+        }
+    }
+
     /// Whether it would notice a figure that is off by a factor of 2.
     pub(super) fn is_second_source(&self) -> bool {
         self.bound <= BOUND_OF_SOURCE

@@ -106,17 +106,22 @@ fn checks(
     a: &LedgerWithBlocks,
     b: &LedgerWithBlocks,
 ) -> Vec<ConsistencyCheck> {
-    let of_side = |side: CheckSide, it: &LedgerWithBlocks| {
-        let checks = it.ledger.consistency.clone().into_iter();
-        checks.map(move |check| ConsistencyCheck {
+    let whole_us = difference.response.difference_us.abs();
+    let of_side = |side: CheckSide, it: &LedgerWithBlocks| -> Vec<ConsistencyCheck> {
+        let immaterial_us = UNEXPLAINED_TIME_SHARE_MAX * whole_us;
+        let checks = it.ledger.consistency.iter();
+        let widened = checks.map(|check| match at_stake_us(check.name, &it.ledger.rows) {
+            Some(at_stake_us) => check.widened(immaterial_us / at_stake_us),
+            None => *check,
+        });
+        let named = widened.map(|check| ConsistencyCheck {
             side: Some(side),
             ..check
-        })
+        });
+        named.collect()
     };
-    let mut checks: Vec<ConsistencyCheck> = of_side(CheckSide::Baseline, a)
-        .chain(of_side(CheckSide::Variant, b))
-        .collect();
-    let whole_us = difference.response.difference_us.abs();
+    let mut checks = of_side(CheckSide::Baseline, a);
+    checks.extend(of_side(CheckSide::Variant, b));
     let unexplained = difference.unexplained_us / whole_us;
     let interval = difference.explained_share.and_then(|it| it.interval);
     let farthest = interval.map_or(f64::INFINITY, |[low, high]| {
@@ -152,6 +157,24 @@ fn checks(
         ),
     ]);
     checks
+}
+
+/// The time that a check's error is a share of, in µs per transaction; `None` if it is a share of
+/// something else, or if a wrong figure distorts all rows.
+fn at_stake_us(check: CheckName, rows: &[Row]) -> Option<f64> {
+    let part = match check {
+        CheckName::CpuClock
+        | CheckName::Samples
+        | CheckName::ProfiledCpu
+        | CheckName::SwitchesCpu => Some(Part::OnCpu),
+        CheckName::SwitchesRunQueue | CheckName::ProfiledRunQueue => Some(Part::RunQueue),
+        CheckName::ServerClock | CheckName::ClientAccount => None,
+        _ => return None,
+    };
+    let of_part = rows
+        .iter()
+        .filter(|row| part.is_none_or(|it| row.part == it));
+    Some(of_part.map(|row| row.us).sum())
 }
 
 /// The mean difference of the explained part over that of the whole, with Fieller's interval: the

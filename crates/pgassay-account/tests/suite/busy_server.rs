@@ -222,8 +222,8 @@ pub fn profile(spends: Spends) -> Profile {
     quality.samples = u64::from(4000 * BLOCKS);
     quality.sampled_ns = (on_cpu_ns * 0.99) as u64;
     quality.observed_ns = (CLIENTS * WINDOW_US * 1e3 * 0.1) as u64 * u64::from(BLOCKS);
-    quality.switched_cpu_ns = (on_cpu_ns * 0.11) as u64;
-    quality.switched_run_queue_ns = (run_queue_ns * 0.09) as u64;
+    quality.switched_cpu_ns = (on_cpu_ns / RUN * 0.11) as u64;
+    quality.switched_run_queue_ns = (run_queue_ns / RUN * 0.09) as u64;
     profile
 }
 

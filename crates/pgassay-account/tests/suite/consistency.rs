@@ -299,8 +299,100 @@ fn a_short_run_queue_may_differ_by_its_multiple() {
         }
         failed(&known.difference())
     };
-    assert_eq!(known(0.08), []);
-    assert_eq!(known(0.2), [CheckName::SwitchesRunQueue; 2]);
+    // 3% of the time; 64 backends may differ by 1.25% of all time.
+    assert_eq!(known(0.04), []);
+    assert_eq!(known(0.08), [CheckName::SwitchesRunQueue; 2]);
+}
+
+/// Regression: CPU and run-queue time of whole trials, with warm-up, was compared with windows, so slices seemed
+/// to see 14% less; and the slices of 64 clients were no second source of a run queue below 22% of all time.
+#[test]
+fn slices_of_many_backends_are_a_second_source_of_a_run_queue_of_15_percent() {
+    let short = |spends: Spends| Spends {
+        run_queue: spends.run_queue / 2.0,
+        thread_busy: spends.thread_busy * 2.0,
+        ..spends
+    };
+    let sides = [A, B].map(short);
+    let mut known = Known {
+        trials: sides.map(trials),
+        profiles: Some(sides.map(profile)),
+    };
+    // Only slices can tell.
+    for trial in known.trials.iter_mut().flatten() {
+        trial.client.thread_busy_us = None;
+    }
+    let sources = |difference: &LedgerDifference| {
+        let mut checks = difference.checks.iter();
+        let check = checks.find(|it| it.name == CheckName::Sources);
+        check.expect("always computed").passed
+    };
+    let mut difference = known.difference();
+    assert!(sources(&difference), "{:#?}", difference.checks);
+    let slices = difference.checks.iter_mut().filter(|it| {
+        let names = [CheckName::SwitchesCpu, CheckName::SwitchesRunQueue];
+        names.contains(&it.name)
+    });
+    let errors: Vec<f64> = slices.map(|it| it.error).collect();
+    assert_eq!(errors.len(), 4);
+    assert!(errors.iter().all(|it| it.abs() < 0.11), "{errors:?}");
+    for seen in [0.5, 2.0] {
+        let mutated = known.mutated(SCOPES[0], &|it| {
+            if let Some(server) = &mut it.server {
+                server.run_queue_us *= seen;
+            }
+        });
+        let failed = failed(&mutated.difference());
+        assert!(failed.contains(&CheckName::SwitchesRunQueue), "{failed:?}");
+    }
+}
+
+/// Regression: 5 ms of `pg_sleep` in a transaction of 67 µs were not explained, because samples of the 25 µs of
+/// CPU time before it were few.
+#[test]
+fn an_error_that_is_immaterial_to_the_difference_does_not_matter_unless_it_is_a_factor_of_two() {
+    let sleeps = Spends {
+        row_lock: A.row_lock + 5000.0,
+        ..A
+    };
+    let sampled = |factor: f64| {
+        let mut known = Known {
+            trials: [A, sleeps].map(trials),
+            profiles: Some([A, sleeps].map(profile)),
+        };
+        let profiles = known.profiles.as_mut().expect("there are some");
+        let sampled_ns = &mut profiles[0].quality.sampled_ns;
+        *sampled_ns = (*sampled_ns as f64 * factor) as u64;
+        failed(&known.difference())
+    };
+    assert_eq!(sampled(0.7), []);
+    assert_eq!(sampled(0.5), [CheckName::Samples]);
+    assert_eq!(sampled(2.0), [CheckName::Samples]);
+}
+
+/// Regression: with one client, waking idle CPUs takes 3% to 8% of the machine's time; no difference was explained.
+#[test]
+fn waking_idle_cpus_takes_time_of_no_process() {
+    let machine = |known: &Known| {
+        let difference = known.difference();
+        let mut checks = difference.checks.iter();
+        let check = checks.find(|it| it.name == CheckName::Machine);
+        check.expect("the machine's time is known").bound
+    };
+    let with = |utilization: f64, switches: f64| {
+        let mut known = Known::with_switches();
+        for trial in known.trials.iter_mut().flatten() {
+            trial.cpu_utilization = utilization;
+            trial
+                .counters
+                .insert("backends.voluntary_switches", switches);
+        }
+        machine(&known)
+    };
+    // Four CPUs for 1.25 s: 5 s. Half idle, 100,000 requests and replies wake an idle CPU each.
+    assert!((with(0.5, 1e5) - 0.05 - 0.1).abs() < 1e-6);
+    assert!((with(1.0, 1e5) - 0.05).abs() < 1e-6);
+    assert!((with(0.5, 1e3) - 0.05 - 0.001).abs() < 1e-6);
 }
 
 #[test]
