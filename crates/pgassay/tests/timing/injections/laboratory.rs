@@ -62,7 +62,6 @@ pub struct Landing {
     pub response: Figure,
     /// Names of other rows that are marked as changed.
     pub marked: Vec<String>,
-    pub explained: bool,
     /// Share of the machine's CPU time taken by other programs and CPU steal.
     pub others_share: f64,
     pub ledger: LedgerDifference,
@@ -276,7 +275,6 @@ fn landing(case: Case, clients: u32, held: &Held, run: &Run) -> Landing {
         other,
         marked,
         response: figure(&ledger.response),
-        explained: ledger.explained,
         others_share: run
             .trials
             .iter()

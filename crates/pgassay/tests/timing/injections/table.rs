@@ -4,6 +4,8 @@ use std::env;
 use std::fs::File;
 use std::io::Write;
 
+use pgassay_account::ledger::LedgerDifference;
+
 use super::cases::{Case, Length};
 use super::laboratory::{Figure, Laboratory, Landing};
 
@@ -48,7 +50,7 @@ impl Options {
 pub fn run(options: &Options) -> Vec<String> {
     let mut data = options.data.as_ref().map(|path| {
         let mut file = File::create(path).expect("the file for raw data");
-        writeln!(file, "version,clients,injection,injected_us,part,row,baseline_us,variant_us,difference_us,low_us,high_us,change,explained").expect("the file is written");
+        writeln!(file, "version,clients,injection,injected_us,part,row,baseline_us,variant_us,difference_us,low_us,high_us,change,explained,failed_checks").expect("the file is written");
         file
     });
     println!(
@@ -87,6 +89,19 @@ fn figure(figure: &Figure) -> String {
     format!("{:+.1} ± {:.1}", figure.us, figure.half_width_us)
 }
 
+/// Names of the failed checks with sides, errors and limits, such as `samples of variant -19% (12%)`.
+fn failed_checks(ledger: &LedgerDifference) -> String {
+    let failed = ledger.checks.iter().filter(|check| !check.passed);
+    let named = failed.map(|check| {
+        let of_side = check
+            .side
+            .map_or(String::new(), |side| format!(" of {side:?}"));
+        let (error, bound) = (check.error * 100.0, check.bound * 100.0);
+        format!("{:?}{of_side} {error:+.1}% ({bound:.1}%)", check.name)
+    });
+    named.collect::<Vec<_>>().join("; ")
+}
+
 fn line(version: &str, clients: u32, case: Case, landing: &Landing) -> String {
     let verdict = match (landing.is_in_its_row(), landing.is_elsewhere()) {
         (true, false) => "pass",
@@ -106,7 +121,11 @@ fn line(version: &str, clients: u32, case: Case, landing: &Landing) -> String {
         figure(&landing.other.1),
         figure(&landing.response),
         landing.marked.join("; "),
-        if landing.explained { "yes" } else { "no" },
+        if landing.ledger.explained {
+            "yes".to_owned()
+        } else {
+            failed_checks(&landing.ledger)
+        },
     )
 }
 
@@ -119,7 +138,7 @@ fn write_rows(data: &mut File, version: &str, clients: u32, case: Case, landing:
     for (part, row) in groups.chain([(String::new(), &ledger.response)]) {
         writeln!(
             data,
-            "{version},{},{},{:.1},{part},\"{}\",{:.2},{:.2},{:.2},{:.2},{:.2},{:?},{}",
+            "{version},{},{},{:.1},{part},\"{}\",{:.2},{:.2},{:.2},{:.2},{:.2},{:?},{},{}",
             case.clients(clients),
             case.name(),
             landing.injected_us,
@@ -130,7 +149,8 @@ fn write_rows(data: &mut File, version: &str, clients: u32, case: Case, landing:
             row.low_us,
             row.high_us,
             row.change,
-            landing.explained,
+            ledger.explained,
+            failed_checks(ledger),
         )
         .expect("the file is written");
     }
