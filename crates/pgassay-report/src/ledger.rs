@@ -76,13 +76,15 @@ pub(crate) fn tier(
     } else {
         format!("{low} to {high}")
     };
+    // That one row names no cause, but nobody would call time on a CPU unknown.
+    let besides = if cpu_by_stacks { "" } else { "besides CPU, " };
     let next = access.and_then(|check| check.fix.as_ref());
     let next = next.filter(|_| tier < 3).map(|fix| {
         let next = tier + 1;
         format!("; T{next} needs {fix}")
     });
     format!(
-        "Tier T{tier}: CPU {cpu}, blocked time {}; {share} of the time has a known cause{}",
+        "Tier T{tier}: CPU {cpu}, blocked time {}; {besides}{share} of the time has a known cause{}",
         basis_of_blocked_time(blocked_by),
         next.unwrap_or_default()
     )
@@ -113,7 +115,9 @@ pub(crate) fn explanation(difference: &LedgerDifference) -> String {
         Some(share) if !difference.checks.is_empty() => {
             let failures = consistency::failures(&difference.checks);
             let share = consistency::share(share, &whole);
-            return format!("Not explained: {failures}. The rows explain {share}.");
+            return format!(
+                "Not explained: {failures}. Rows with a known cause changed by {share}."
+            );
         }
         _ => {}
     }
