@@ -32,6 +32,16 @@ impl Equipment for RealEquipment {
                     message: note.clone(),
                 });
             }
+            if server.is_in_memory() {
+                warnings.push(Warning {
+                    kind: WarningKind::DataInMemory,
+                    variant: None,
+                    message:
+                        "the servers' data are in memory (tmpfs), so nothing waits for a disk, \
+                              not even a commit; specify a directory on a disk with --data-parent"
+                            .to_owned(),
+                });
+            }
             return Ok((Box::new(server), warnings));
         };
         let mut external = ExternalServer::attach(dsn, context)?;

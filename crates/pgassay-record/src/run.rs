@@ -205,6 +205,8 @@ pub enum WarningKind {
     Fixes,
     /// An installed PostgreSQL replaced a version that could not be downloaded.
     InstalledVersionUsed,
+    /// The data directory of a server that pgassay started is in memory: nothing waits for a disk.
+    DataInMemory,
     /// An external server has different settings than the study.
     SettingsDiffer,
     /// Resource usage of an external server could not be read.

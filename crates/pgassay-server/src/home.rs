@@ -13,6 +13,8 @@ use std::process::{Child, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::fs::statfs;
+
 use crate::account::OsAccount;
 use crate::error::ServerError;
 use crate::keeper::Keeper;
@@ -31,6 +33,8 @@ const SOCKET_NAME: &str = ".s.PGSQL.65535";
 const REMOVE_TIMEOUT: Duration = Duration::from_mins(10);
 /// Directory for sockets when the path of the data is too long.
 const SHORT_DIRECTORY: &str = "/tmp";
+/// Directory for servers if the usual one is in memory.
+const DISK_DIRECTORY: &str = "/var/tmp";
 
 /// A server's directories, keeper and postmaster.
 #[derive(Debug)]
@@ -191,14 +195,34 @@ impl Drop for ServerHome {
     }
 }
 
-/// The default location of servers: `$TMPDIR` or `/tmp`.
+/// The default location of servers: `$TMPDIR`; without it `/tmp`, or `/var/tmp` if `/tmp` is in memory, as on
+/// Debian 13 and Fedora: there, a commit would wait for no disk.
 pub(crate) fn default_parent() -> PathBuf {
-    std::env::temp_dir()
+    let (short, on_disk) = (Path::new(SHORT_DIRECTORY), Path::new(DISK_DIRECTORY));
+    if std::env::var_os("TMPDIR").is_none()
+        && is_in_memory(short)
+        && !is_in_memory(on_disk)
+        && on_disk.is_dir()
+    {
+        on_disk.to_owned()
+    } else {
+        std::env::temp_dir()
+    }
+}
+
+/// Whether the files in a directory are in memory only. `false` if it cannot be read.
+pub(crate) fn is_in_memory(directory: &Path) -> bool {
+    // TMPFS_MAGIC and RAMFS_MAGIC in Linux's `magic.h`.
+    statfs(directory).is_ok_and(|it| it.f_type == 0x0102_1994 || it.f_type == 0x8584_58f6)
 }
 
 /// The locations where earlier servers may have left directories.
 pub(crate) fn parents(chosen: Option<&PathBuf>) -> Vec<PathBuf> {
-    let mut parents = vec![default_parent(), PathBuf::from(SHORT_DIRECTORY)];
+    let mut parents = vec![
+        default_parent(),
+        SHORT_DIRECTORY.into(),
+        DISK_DIRECTORY.into(),
+    ];
     parents.extend(chosen.cloned());
     parents.sort();
     parents.dedup();

@@ -60,8 +60,8 @@ pub struct ServerConfig {
     pub tcp: bool,
     /// Support TLS, with a self-signed certificate created for this server.
     pub tls: bool,
-    /// Where to create the server's directory; `$TMPDIR` or `/tmp` by default. The server's user
-    /// must have access to it.
+    /// Where to create the server's directory; by default `$TMPDIR`, `/tmp`, or `/var/tmp` if `/tmp` is
+    /// in memory. The server's user must have access to it.
     pub parent_dir: Option<PathBuf>,
     /// Page checksums; `None` for the version's default (off until 17, on since 18).
     pub data_checksums: Option<bool>,
@@ -204,6 +204,11 @@ impl Server {
     /// Its data directory.
     pub fn data_dir(&self) -> PathBuf {
         self.home.base().join("data")
+    }
+
+    /// Whether the data directory is in memory (tmpfs), where a commit does not wait for a disk.
+    pub fn is_in_memory(&self) -> bool {
+        home::is_in_memory(&self.data_dir())
     }
 
     /// A directory outside the data directory that the server's user can write to. It is removed

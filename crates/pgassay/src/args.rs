@@ -327,7 +327,7 @@ pub struct ServerArgs {
     pub run_as: Option<String>,
 
     /// Directory in which to create temporary data directories, on the disk that you want to
-    /// measure [default: the system's temporary directory].
+    /// measure [default: $TMPDIR or /tmp; /var/tmp if /tmp is in memory].
     #[arg(long, value_name = "DIR")]
     pub data_parent: Option<PathBuf>,
 }

@@ -89,7 +89,12 @@ impl Servers {
         if let Some(before) = before {
             check_same_build(index, before, &host.facts())?;
         }
-        self.warnings.extend(warnings);
+        for warning in warnings {
+            // Servers have most warnings in common.
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+        }
         self.running.push(host);
         Ok(())
     }

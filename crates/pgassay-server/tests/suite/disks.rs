@@ -54,3 +54,17 @@ fn a_disk_that_becomes_full_is_reported_and_the_server_removed() {
     }
     assert_eq!(common::places(disk.path()), [] as [PathBuf; 0]);
 }
+
+/// Regression: where `/tmp` is in memory (Debian 13, Fedora), a commit waited for no disk, and no word was said.
+#[test]
+fn a_server_knows_whether_its_data_are_in_memory() {
+    let Some(disk) = SmallDisk::mount("200m") else {
+        return;
+    };
+    let Some(installation) = servers::installation("18") else {
+        return;
+    };
+    let server = Server::start(&installation, &config(&disk)).unwrap();
+    assert!(server.is_in_memory());
+    server.stop().unwrap();
+}

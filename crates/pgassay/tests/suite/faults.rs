@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use pgassay_record::run::{Run, WarningKind};
 use pgassay_test_support::os::{is_root, kill, refuse};
 use pgassay_test_support::{
     Finished, SMALL_STUDY, Scratch, SmallDisk, copy_program, not_applicable, servers, skip,
@@ -253,6 +254,32 @@ fn a_full_disk_under_the_data_directory_is_reported() {
         "{finished:?}"
     );
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn data_in_memory_are_reported_once() {
+    let Some(disk) = SmallDisk::mount("400m") else {
+        return;
+    };
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let study = SMALL_STUDY.replace(
+        "protocol = \"prepared\"",
+        "settings = { synchronous_commit = \"off\" }",
+    );
+    let parent = disk.path().display().to_string();
+    let finished = scratch.run(&study, &["--json", "--data-parent", &parent]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
+    assert_eq!(run.plan.servers.len(), 2);
+    let warnings = run.warnings.iter();
+    let about_memory: Vec<_> = warnings
+        .filter(|it| it.kind == WarningKind::DataInMemory)
+        .collect();
+    assert_eq!(about_memory.len(), 1, "{:?}", run.warnings);
+    assert!(about_memory[0].message.contains("--data-parent"));
 }
 
 #[test]
