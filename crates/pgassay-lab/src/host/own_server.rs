@@ -190,8 +190,8 @@ impl Host for Server {
         vec![self.postmaster_pid().cast_unsigned()]
     }
 
-    fn counters(&self, _databases: &[String]) -> Result<CounterReader> {
-        Ok(CounterReader::open(self)?)
+    fn counters(&self, databases: &[String]) -> Result<CounterReader> {
+        Ok(CounterReader::open(self, databases)?)
     }
 
     fn kernel_sources<'a>(&self, backends: &'a [Pid]) -> Option<ServerProcesses<'a>> {

@@ -19,8 +19,8 @@
 //! are excluded. [`read_kernel_statistics`] would count those statements, so call it after them at the
 //! beginning and before them at the end.
 //!
-//! On an external server, `pg_stat_database` is read only for our own databases; counters of the
-//! whole server, such as WAL and I/O, include its other users.
+//! `pg_stat_database` is read only for the load's databases, not for the one in which pgassay itself asks for
+//! wait events. Counters of the whole server, such as WAL and I/O, include other users of an external server.
 //!
 //! [`flush_statement`]: CounterReader::flush_statement
 //! [`flush_wait`]: CounterReader::flush_wait
@@ -65,15 +65,15 @@ pub struct CounterReading {
 }
 
 impl CounterReader {
-    /// Connects to a server started by pgassay. Includes all databases except the connection's own.
+    /// Reads the statistics of these databases of a server that pgassay started, over a connection to another
+    /// database.
     ///
     /// # Errors
     /// The server cannot be reached.
-    pub fn open(server: &Server) -> Result<Self, ServerError> {
+    pub fn open(server: &Server, databases: &[String]) -> Result<Self, ServerError> {
         let number = server.installation().version.number();
         let connection = server.connect_as(server.superuser(), "template1", None)?;
-        let databases = "datname <> 'template1'";
-        Ok(Self::new(connection, number, databases))
+        Ok(Self::over(connection, number, databases))
     }
 
     /// Uses a connection to any server; `version` is its `server_version_num`. `databases` must not
@@ -82,13 +82,11 @@ impl CounterReader {
         let quoted = databases
             .iter()
             .map(|name| format!("'{}'", name.replace('\'', "''")));
-        let names = quoted.collect::<Vec<_>>().join(", ");
-        Self::new(connection, version, &format!("datname in ({names})"))
-    }
-
-    fn new(connection: Connection, version: u32, databases: &str) -> Self {
+        // No database has an empty name.
+        let names: Vec<String> = quoted.chain(["''".to_owned()]).collect();
+        let named = format!("datname in ({})", names.join(", "));
         Self {
-            views: Views::new(connection, version, databases),
+            views: Views::new(connection, version, &named),
             has_collector: version < 150_000,
         }
     }

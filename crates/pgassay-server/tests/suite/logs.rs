@@ -81,7 +81,7 @@ fn an_entry_missing_from_a_numbered_log_is_counted() {
         let Some(server) = servers::start_with("18", &logging(&settings)) else {
             return;
         };
-        let reader = CounterReader::open(&server).unwrap();
+        let reader = CounterReader::open(&server, &[]).unwrap();
         let read = || {
             let mut reading = CounterReading::default();
             reader.read_kernel_statistics(&ServerProcesses::of_server(&server, &[]), &mut reading);

@@ -5,6 +5,7 @@
 mod access;
 mod attacks;
 mod common;
+mod counters;
 mod disks;
 mod fetching;
 mod kills;
