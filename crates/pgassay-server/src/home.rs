@@ -4,6 +4,7 @@
 //! Invariant: every acquired resource is in the `Home` at once, so that dropping it at any moment,
 //! even during a failing start, ends the processes and removes the directories.
 
+use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -198,15 +199,16 @@ impl Drop for ServerHome {
 /// The default location of servers: `$TMPDIR`; without it `/tmp`, or `/var/tmp` if `/tmp` is in memory, as on
 /// Debian 13 and Fedora: there, a commit would wait for no disk.
 pub(crate) fn default_parent() -> PathBuf {
+    parent_by(std::env::var_os("TMPDIR").as_deref(), is_in_memory)
+}
+
+fn parent_by(chosen: Option<&OsStr>, is_in_memory: impl Fn(&Path) -> bool) -> PathBuf {
     let (short, on_disk) = (Path::new(SHORT_DIRECTORY), Path::new(DISK_DIRECTORY));
-    if std::env::var_os("TMPDIR").is_none()
-        && is_in_memory(short)
-        && !is_in_memory(on_disk)
-        && on_disk.is_dir()
-    {
-        on_disk.to_owned()
-    } else {
-        std::env::temp_dir()
+    let is_better = || is_in_memory(short) && on_disk.is_dir() && !is_in_memory(on_disk);
+    match chosen {
+        Some(chosen) => chosen.into(),
+        None if is_better() => on_disk.to_owned(),
+        None => short.to_owned(),
     }
 }
 
@@ -227,4 +229,22 @@ pub(crate) fn parents(chosen: Option<&PathBuf>) -> Vec<PathBuf> {
     parents.sort();
     parents.dedup();
     parents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: on Debian 13 and Fedora, servers were in memory, and a commit waited for no disk.
+    #[test]
+    fn servers_are_not_in_a_tmp_in_memory_unless_it_was_chosen() {
+        let in_memory = |which: &'static [&str]| {
+            move |path: &Path| which.iter().any(|it| path == Path::new(it))
+        };
+        let of = |chosen: Option<&str>, which| parent_by(chosen.map(OsStr::new), in_memory(which));
+        assert_eq!(of(None, &[]), Path::new("/tmp"));
+        assert_eq!(of(None, &["/tmp"]), Path::new("/var/tmp"));
+        assert_eq!(of(None, &["/tmp", "/var/tmp"]), Path::new("/tmp"));
+        assert_eq!(of(Some("/tmp"), &["/tmp"]), Path::new("/tmp"));
+    }
 }
