@@ -76,7 +76,7 @@ pub(crate) fn tier(
     } else {
         format!("{low} to {high}")
     };
-    // That one row names no cause, but nobody would call time on a CPU unknown.
+    // A single row names no cause, but time on a CPU is not unknown.
     let besides = if cpu_by_stacks { "" } else { "besides CPU, " };
     let next = access.and_then(|check| check.fix.as_ref());
     let next = next.filter(|_| tier < 3).map(|fix| {

@@ -159,21 +159,18 @@ fn checks(
     checks
 }
 
-/// The time that a check's error is a share of, in µs per transaction; `None` if it is a share of
-/// something else, or if a wrong figure distorts all rows.
+/// The time that a check's error is a share of, in µs per transaction; `None` if it is a share of all time or of
+/// something else.
 fn at_stake_us(check: CheckName, rows: &[Row]) -> Option<f64> {
     let part = match check {
         CheckName::CpuClock
         | CheckName::Samples
         | CheckName::ProfiledCpu
-        | CheckName::SwitchesCpu => Some(Part::OnCpu),
-        CheckName::SwitchesRunQueue | CheckName::ProfiledRunQueue => Some(Part::RunQueue),
-        CheckName::ServerClock | CheckName::ClientAccount => None,
+        | CheckName::SwitchesCpu => Part::OnCpu,
+        CheckName::SwitchesRunQueue | CheckName::ProfiledRunQueue => Part::RunQueue,
         _ => return None,
     };
-    let of_part = rows
-        .iter()
-        .filter(|row| part.is_none_or(|it| row.part == it));
+    let of_part = rows.iter().filter(|row| row.part == part);
     Some(of_part.map(|row| row.us).sum())
 }
 

@@ -327,9 +327,9 @@ fn slices_of_many_backends_are_a_second_source_of_a_run_queue_of_15_percent() {
         let check = checks.find(|it| it.name == CheckName::Sources);
         check.expect("always computed").passed
     };
-    let mut difference = known.difference();
+    let difference = known.difference();
     assert!(sources(&difference), "{:#?}", difference.checks);
-    let slices = difference.checks.iter_mut().filter(|it| {
+    let slices = difference.checks.iter().filter(|it| {
         let names = [CheckName::SwitchesCpu, CheckName::SwitchesRunQueue];
         names.contains(&it.name)
     });

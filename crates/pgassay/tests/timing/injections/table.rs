@@ -89,7 +89,7 @@ fn figure(figure: &Figure) -> String {
     format!("{:+.1} ± {:.1}", figure.us, figure.half_width_us)
 }
 
-/// Names of the failed checks with sides, errors and limits, such as `samples of variant -19% (12%)`.
+/// Names of the failed checks with sides, errors and limits, such as `Samples of Variant -19.0% (12.0%)`.
 fn failed_checks(ledger: &LedgerDifference) -> String {
     let failed = ledger.checks.iter().filter(|check| !check.passed);
     let named = failed.map(|check| {
