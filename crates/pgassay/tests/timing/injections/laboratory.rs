@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use pgassay_account::cost_row::{Change, CostRow};
 use pgassay_account::ledger::{LedgerDifference, Part};
@@ -23,8 +24,11 @@ const CLIENTS_CPU: usize = 0;
 /// The CPU of the server.
 const SERVERS_CPU: usize = 1;
 
-/// How often the burning function is timed before and after a study.
-const CALIBRATIONS: usize = 7;
+/// How often the burning function is timed before and after a study. A single session, or some milliseconds of a
+/// virtual machine, may be 20% faster or slower than the study's sessions are.
+const CALIBRATION_SESSIONS: usize = 12;
+const CALIBRATION_CALLS: usize = 9;
+const BETWEEN_CALIBRATIONS: Duration = Duration::from_millis(100);
 const CALIBRATION_LOOPS: u64 = 40_000;
 
 /// A CPU-bound function whose duration is proportional to `loops`. It is stable: a volatile function takes a
@@ -133,16 +137,16 @@ impl Laboratory {
 
     /// Compares a variant with the injection to one without.
     pub fn inject(&self, case: Case, clients: u32, length: &Length) -> Landing {
-        let mut burner = Burner::new(&self.server);
-        let asked_us = f64::from(case.asked_us(clients));
-        let loops = (asked_us / burner.us_per_loop()) as u64;
-        let before_us = burner.us(loops);
+        let burns = case == Case::Cpu;
+        let loops = if burns { self.loops(clients) } else { 0 };
+        let burn_us = || if burns { self.burn_us(loops) } else { 0.0 };
+        let before_us = burn_us();
         let driver = self.driver(case);
         driver.take_holds();
         let run = self.measure(case, clients, loops, length);
         let held = Held {
             holds: driver.take_holds(),
-            burn_us: f64::midpoint(before_us, burner.us(loops)),
+            burn_us: f64::midpoint(before_us, burn_us()),
         };
         landing(case, clients, &held, &run)
     }
@@ -161,6 +165,23 @@ impl Laboratory {
         let pipe = self.hogs_pipe().display().to_string();
         let study = case.study(clients, &server, loops, &pipe, length);
         self.run(case, &study)
+    }
+
+    /// The argument with which the burning function takes as long as is asked for.
+    fn loops(&self, clients: u32) -> u64 {
+        let asked_us = f64::from(Case::Cpu.asked_us(clients));
+        let calibrated_us = self.burn_us(CALIBRATION_LOOPS);
+        (asked_us / calibrated_us * CALIBRATION_LOOPS as f64) as u64
+    }
+
+    /// The mean CPU time of the loops in several sessions.
+    fn burn_us(&self, loops: u64) -> f64 {
+        let of_a_session = |_| {
+            std::thread::sleep(BETWEEN_CALIBRATIONS);
+            Burner::new(&self.server).us(loops)
+        };
+        let sum: f64 = (0..CALIBRATION_SESSIONS).map(of_a_session).sum();
+        sum / CALIBRATION_SESSIONS as f64
     }
 
     fn driver(&self, case: Case) -> &Driver {
@@ -233,15 +254,13 @@ impl Burner {
     /// The CPU time of the loops alone: a call with them minus one without, medians of several calls.
     fn us(&mut self, loops: u64) -> f64 {
         let mut median = |loops| {
-            let mut all: Vec<f64> = (0..CALIBRATIONS).map(|_| self.call_us(loops)).collect();
+            let mut all: Vec<f64> = (0..CALIBRATION_CALLS)
+                .map(|_| self.call_us(loops))
+                .collect();
             all.sort_by(f64::total_cmp);
-            all[CALIBRATIONS / 2]
+            all[CALIBRATION_CALLS / 2]
         };
         median(loops) - median(0)
-    }
-
-    fn us_per_loop(&mut self) -> f64 {
-        self.us(CALIBRATION_LOOPS) / CALIBRATION_LOOPS as f64
     }
 }
 
