@@ -142,6 +142,15 @@ impl PseudoTerminal {
         code
     }
 
+    /// Closes the terminal's window, and waits for the program's end. Returns its exit code.
+    pub fn hang_up(mut self, limit: Duration) -> Option<i32> {
+        self.end_reading();
+        let nowhere = || File::open("/dev/null").unwrap();
+        self.theirs = nowhere();
+        self.ours = nowhere();
+        wait_for_exit(&mut self.child, limit)
+    }
+
     fn end_reading(&mut self) {
         if let Some(reading) = self.reading.take() {
             self.theirs.write_all(&[END]).unwrap();

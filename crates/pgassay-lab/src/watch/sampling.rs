@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use pgassay_profile::{SessionQuery, SessionReader, SessionSweep, raise_thread_priority};
 use pgassay_record::activity::ActivitySource;
 use pgassay_script::Rng;
@@ -23,6 +23,9 @@ const COST_MAX: f64 = 0.005;
 const RARE: Duration = Duration::from_millis(250);
 /// Likewise a query, which also waits for the network.
 const QUERY_MAX: f64 = 0.1;
+
+/// Why memory that was readable is not any more.
+const GONE: &str = "the server ended or restarted: its memory is not readable any more";
 
 /// Where readings come from.
 pub(super) enum SessionSource {
@@ -47,7 +50,7 @@ impl SessionSource {
 
     fn sweep(&mut self) -> Result<SessionSweep> {
         match self {
-            Self::Memory(reader) => Ok(reader.sweep()?),
+            Self::Memory(reader) => reader.sweep().context(GONE),
             Self::Query(query) => Ok(query.sweep()?),
         }
     }

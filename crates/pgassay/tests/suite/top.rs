@@ -159,6 +159,21 @@ fn signals_and_a_dead_server_leave_a_clean_terminal() {
     );
 }
 
+/// Regression: without its terminal, `top` used a CPU until it was killed, and ignored SIGTERM.
+#[test]
+fn a_terminal_that_is_closed_ends_it() {
+    let Some(server) = servers::start("18") else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let terminal = start(&scratch, &server, &[]);
+    terminal.wait_for("a reading", LIMIT, |screen| {
+        screen.contains("over the last")
+    });
+    assert!(terminal.hang_up(LIMIT).is_some());
+    server.stop().unwrap();
+}
+
 #[test]
 fn a_server_that_does_not_answer_leaves_the_keys_alive() {
     let Some(server) = servers::start("18") else {

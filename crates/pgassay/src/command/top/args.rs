@@ -17,8 +17,8 @@ pub struct TopArgs {
     #[arg(long, value_name = "TIME", default_value = "2s")]
     pub interval: HumanDuration,
 
-    /// Readings of all sessions per second, at most; fewer with many sessions, and at most 10 if they
-    /// come from `pg_stat_activity`.
+    /// How often all sessions are read, per second (these are no CPU samples); less often with many
+    /// sessions, and at most 10 times if they come from `pg_stat_activity`.
     #[arg(long, value_name = "HZ", default_value_t = 40)]
     pub frequency: u32,
 

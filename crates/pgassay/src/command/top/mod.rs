@@ -8,6 +8,7 @@ mod columns;
 mod detail;
 mod draw;
 mod feed;
+mod hangup;
 mod keys;
 mod rows;
 mod saving;
@@ -37,6 +38,7 @@ pub fn top(args: &TopArgs, color: ColorWhen) -> Result<()> {
              time and then prints what it saw"
         );
     }
+    hangup::exit_on_hangup()?;
     let mut state = TopState::new(args.interval.duration(), style::style(color).color);
     screen_loop::run(&mut state, || feed::open(args))
 }

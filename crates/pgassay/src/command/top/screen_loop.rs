@@ -25,6 +25,9 @@ const KEY_LIMIT: Duration = Duration::from_millis(50);
 const FIRST_INTERVAL: Duration = Duration::from_millis(500);
 /// A reading that is this much overdue is said to be missing.
 const OVERDUE: Duration = Duration::from_secs(2);
+/// How long a server may take to restart, and the pause between two attempts to connect.
+const REOPEN_LIMIT: Duration = Duration::from_secs(20);
+const REOPEN_PAUSE: Duration = Duration::from_millis(500);
 /// Time for the watch to end and to close its connection.
 const END_LIMIT: Duration = Duration::from_millis(500);
 
@@ -50,7 +53,7 @@ struct Shared {
 /// Connects with `open`, and shows what its feed sees until the user quits or a signal comes.
 pub fn run<F>(state: &mut TopState, open: F) -> Result<()>
 where
-    F: FnOnce() -> Result<(TopServer, ActivityFeed)> + Send,
+    F: FnMut() -> Result<(TopServer, ActivityFeed)> + Send,
 {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -86,10 +89,10 @@ where
     })
 }
 
-/// The watching thread.
-fn watch<F>(open: F, shared: &Shared, sender: &SyncSender<WatchMessage>)
+/// The watching thread. If the server restarts, it connects again.
+fn watch<F>(mut open: F, shared: &Shared, sender: &SyncSender<WatchMessage>)
 where
-    F: FnOnce() -> Result<(TopServer, ActivityFeed)>,
+    F: FnMut() -> Result<(TopServer, ActivityFeed)>,
 {
     // Sending fails once the user has quit.
     let (server, mut feed) = match open() {
@@ -111,7 +114,13 @@ where
         };
         let message = match feed(request) {
             Ok(activity) => WatchMessage::Seen(Box::new(activity)),
-            Err(error) => WatchMessage::Failed(error),
+            Err(error) => match reopen(&mut open, &shared.interrupt) {
+                Some((server, opened)) => {
+                    feed = opened;
+                    WatchMessage::Opened(server)
+                }
+                None => WatchMessage::Failed(error),
+            },
         };
         let is_end = matches!(message, WatchMessage::Failed(_));
         if sender.send(message).is_err() || is_end {
@@ -119,6 +128,21 @@ where
         }
         next = Duration::from_millis(shared.interval_ms.load(Ordering::Relaxed));
     }
+}
+
+/// Connects again, as long as a restart may take; `None` if the server stays away or the user quits.
+fn reopen<F>(open: &mut F, interrupt: &Interrupt) -> Option<(TopServer, ActivityFeed)>
+where
+    F: FnMut() -> Result<(TopServer, ActivityFeed)>,
+{
+    let until = Instant::now() + REOPEN_LIMIT;
+    while Instant::now() < until && !interrupt.is_requested() {
+        std::thread::sleep(REOPEN_PAUSE);
+        if let Ok(opened) = open() {
+            return Some(opened);
+        }
+    }
+    None
 }
 
 /// The main thread. The terminal is opened only once the server has answered, so that errors of
@@ -152,7 +176,8 @@ fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared
                 continue;
             }
             Ok(WatchMessage::Failed(error)) => return Err(error),
-            Ok(WatchMessage::Opened(_)) | Err(TryRecvError::Empty) => {}
+            Ok(WatchMessage::Opened(server)) => state.server = server,
+            Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => return Err(ended()),
         }
         if !poll(KEY_LIMIT).context("cannot read keys")? {
