@@ -29,11 +29,12 @@ impl ProcessTreeCpu {
         Ok(Self::from_stat(&stat, on_cpu_ns))
     }
 
-    /// `on_cpu_ns` is the exact time of a process with one thread. Of several, only the ticks include those
-    /// that have ended.
+    /// `on_cpu_ns` is the exact time of a process's only thread. Only the ticks include threads that have ended; they
+    /// are rounded down.
     pub(crate) fn from_stat(stat: &ProcessStat, on_cpu_ns: Option<u64>) -> Self {
         let tick_ns = 1_000_000_000 / ticks_per_second();
-        let own_ns = on_cpu_ns.unwrap_or((stat.user_ticks + stat.system_ticks) * tick_ns);
+        let in_ticks_ns = (stat.user_ticks + stat.system_ticks) * tick_ns;
+        let own_ns = on_cpu_ns.map_or(in_ticks_ns, |exact_ns| exact_ns.max(in_ticks_ns));
         Self {
             ns: own_ns + stat.children_ticks * tick_ns,
         }
@@ -80,6 +81,27 @@ pub struct ProcessTreesCpu {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    /// Regression: other programs used 114% to 224% of the machine. The time of ended threads was missing while a
+    /// process had one thread, and was counted at once when it had several again, or had ended.
+    #[test]
+    fn time_of_ended_threads_is_counted_while_there_is_a_single_one() {
+        let stat = |threads, user_ticks| ProcessStat {
+            parent_pid: 1,
+            user_ticks,
+            system_ticks: 100,
+            children_ticks: 0,
+            threads,
+            started_ticks: 0,
+        };
+        let tick_ns = 1_000_000_000 / ticks_per_second();
+        let before = ProcessTreeCpu::from_stat(&stat(1, 900), Some(5 * tick_ns));
+        let after = ProcessTreeCpu::from_stat(&stat(3, 901), None);
+        assert_eq!(after.since_ns(before), tick_ns);
+        // The rest of a tick is not lost.
+        let exact = ProcessTreeCpu::from_stat(&stat(1, 0), Some(101 * tick_ns + 7));
+        assert_eq!(exact.total_ns(), 101 * tick_ns + 7);
+    }
 
     #[test]
     fn a_child_that_has_ended_is_counted() {
