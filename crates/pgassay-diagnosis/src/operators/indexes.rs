@@ -73,6 +73,7 @@ fn index_writes(view: &LiveView<'_>, table: Option<&TableActivity>) -> f64 {
 /// A detection of an index with its size and its table's writes.
 fn of_index(view: &LiveView<'_>, index: &IndexActivity) -> Detection {
     let writes = index_writes(view, table_of(view, index));
+    let writes = Some(writes).filter(|_| !index.is_unmaintained);
     Detection::of(ObjectKind::Index, names::relation(&index.relation))
         .extent(index.size_bytes as f64)
         .state(format!(
@@ -82,7 +83,9 @@ fn of_index(view: &LiveView<'_>, index: &IndexActivity) -> Detection {
             index.columns.join(", ")
         ))
         .figure("its size", index.size_bytes as f64, FactUnit::Bytes)
-        .counter("writes that maintain it", writes, FactUnit::PerSecond)
+        .with(writes, |it, writes| {
+            it.counter("writes that maintain it", writes, FactUnit::PerSecond)
+        })
 }
 
 fn drop_index(index: &IndexActivity) -> String {

@@ -64,12 +64,6 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
         detect: row_lock_queue,
     },
     OperatorSignature {
-        id: "deadlocks",
-        title: "Transactions deadlock",
-        manual: "Explicit Locking: Deadlocks",
-        detect: deadlocks,
-    },
-    OperatorSignature {
         id: "lock-contention",
         title: "Sessions contend for an internal lock",
         manual: "Monitoring Database Activity: Wait Events",
@@ -249,6 +243,7 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
             && !root.prevents_wraparound
             && !root.gives_way()
             && !root.is_recovery()
+            && !root.is_deadlocked
             && !is_idle_in_transaction(&root.state)
             && root.transaction_age_us.unwrap_or(root.state_age_us) >= ACTIONABLE_US
             && root.transaction_age_us.unwrap_or(root.state_age_us) >= 0.5 * longest_us(it)
@@ -261,16 +256,17 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
             if root.state == "idle" {
                 return idle_holder(detection, episode);
             }
-            let words = "Let it end or cancel it. Then shorten the transaction: commit in batches, take the \
-                         lock last, and use commands that lock less, such as CREATE INDEX CONCURRENTLY.";
-            let pid = root.pid.unwrap_or(0).to_string();
-            let risk = risk_of_cancel(root.statement.as_deref());
+            let shorter = "shorten the transaction: commit in batches, take the lock last, and use commands \
+                           that lock less, such as CREATE INDEX CONCURRENTLY.";
             if episode.is_lasting {
-                end_session(detection, &pid, root.ending_signal(), words, &risk)
+                let words = format!("Let it end or cancel it. Then {shorter}");
+                let pid = root.pid.unwrap_or(0).to_string();
+                let risk = risk_of_cancel(root.statement.as_deref());
+                end_session(detection, &pid, root.ending_signal(), &words, &risk)
             } else {
                 detection
-                    .fix(words)
-                    .risk("It has ended; there is nothing to cancel.")
+                    .fix(format!("It has ended. So that it does not come back, {shorter}"))
+                    .risk("No change on the server, only in the application.")
             }
         })
         .collect()
@@ -278,18 +274,24 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
 
 /// A lock that outlives its transaction is an advisory lock of the session.
 fn idle_holder(detection: Detection, episode: &BlockingEpisode) -> Detection {
-    let detection = detection.fix(
-        "The session is idle: it holds an advisory lock that it took for the session. End the session, or let \
-         it release the lock with pg_advisory_unlock. pg_advisory_xact_lock releases the lock at the end of the \
-         transaction; behind a pooler in transaction mode, only that works.",
-    );
+    let only_until_commit = "pg_advisory_xact_lock releases the lock at the end of the transaction; behind a \
+                             pooler in transaction mode, only that works.";
     if episode.is_lasting {
         let pid = episode.root.pid.unwrap_or(0);
         detection
+            .fix(format!(
+                "The session is idle: it holds an advisory lock that it took for the session. End the session, \
+                 or let it release the lock with pg_advisory_unlock. {only_until_commit}"
+            ))
             .sql(format!("select pg_terminate_backend({pid})"))
             .risk("Its connection is closed; it has no transaction that would be rolled back.")
     } else {
-        detection.risk("It has ended; there is nothing to end.")
+        detection
+            .fix(format!(
+                "It has ended. The session was idle: it held an advisory lock that it took for the session. \
+                 {only_until_commit}"
+            ))
+            .risk("No change on the server, only in the application.")
     }
 }
 
@@ -517,33 +519,6 @@ fn rows_of(
     let table = its.next()?;
     let changed = (table.updated + table.deleted) as f64;
     (changed > 0.0).then_some(("rows changed in the table", changed / view.window_s))
-}
-
-fn deadlocks(view: &LiveView<'_>) -> Vec<Detection> {
-    let timeout = view.setting("deadlock_timeout").and_then(names::micros);
-    let databases = view.catalog.databases.iter().filter(|it| it.deadlocks > 0);
-    databases
-        .map(|database| {
-            let count = database.deadlocks as f64;
-            Detection::of(ObjectKind::Database, names::identifier(&database.name))
-                .urgent(6)
-                .extent(count)
-                .counter("deadlocks", count, FactUnit::Count)
-                .counter("deadlocks", count / view.window_s, FactUnit::PerSecond)
-                .context_figure(
-                    "time until a deadlock is noticed (deadlock_timeout)",
-                    timeout.unwrap_or(1e6),
-                    FactUnit::Micros,
-                )
-                .fix(
-                    "Let all transactions lock rows and tables in the same order, for example by \
-                     primary key; the server's log shows the statements of each deadlock. Repeat the \
-                     transaction that fails with SQLSTATE 40P01. To see the waits before it, log them.",
-                )
-                .sql("alter system set log_lock_waits = on")
-                .risk("It takes effect after pg_reload_conf(), and logs one line for each wait beyond deadlock_timeout.")
-        })
-        .collect()
 }
 
 fn lock_contention(view: &LiveView<'_>) -> Vec<Detection> {

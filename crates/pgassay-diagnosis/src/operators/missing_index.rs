@@ -20,6 +20,12 @@ const EXECUTIONS_MIN: u64 = 3;
 /// Fewer scans than this per execution belong to other statements.
 const SCANS_PER_EXECUTION_MIN: f64 = 0.5;
 
+/// A statement that reads less than this share of what a scan reads does not scan the table.
+const SCANNED_SHARE_MIN: f64 = 0.3;
+const BLOCK_BYTES: f64 = 8192.0;
+/// Rows that scans by unknown statements read per second, about a tenth of a session or more.
+const UNKNOWN_ROWS_PER_S_MIN: f64 = 1e6;
+
 /// The signatures of this family.
 pub(super) const SIGNATURES: &[OperatorSignature] = &[OperatorSignature {
     id: "missing-index",
@@ -30,19 +36,68 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[OperatorSignature {
 
 fn missing_index(view: &LiveView<'_>) -> Vec<Detection> {
     let mut found = Vec::new();
-    let tables = view.catalog.tables.iter();
-    for table in tables.filter(|it| rows_per_scan(it) >= ROWS_PER_SCAN_MIN) {
-        for (statement, load) in view.statements_on(table_name(table)) {
+    let tables = whole_tables(&view.catalog.tables);
+    for table in tables
+        .iter()
+        .filter(|it| rows_per_scan(it) >= ROWS_PER_SCAN_MIN)
+    {
+        let mut is_named = false;
+        for (statement, load) in view.statements_on(&table.relation) {
+            is_named = true;
             if load.samples >= 5 {
                 found.extend(of_statement(view, table, statement, load));
             }
+        }
+        if !is_named {
+            found.extend(of_unknown_statement(view, table));
         }
     }
     found
 }
 
-fn table_name(table: &TableActivity) -> &pgassay_record::activity::RelationName {
-    &table.relation
+/// The tables, with the partitions of each partitioned table in one.
+fn whole_tables(tables: &[TableActivity]) -> Vec<TableActivity> {
+    let mut whole: Vec<TableActivity> = Vec::new();
+    for part in tables {
+        let Some(parent) = &part.partition_of else {
+            whole.push(part.clone());
+            continue;
+        };
+        let sum = whole.iter_mut().find(|it| it.relation == *parent);
+        let Some(sum) = sum else {
+            whole.push(TableActivity {
+                relation: parent.clone(),
+                ..part.clone()
+            });
+            continue;
+        };
+        sum.size_bytes += part.size_bytes;
+        sum.live_rows += part.live_rows;
+        sum.sequential_scans += part.sequential_scans;
+        sum.sequential_rows += part.sequential_rows;
+        sum.inserted += part.inserted;
+        sum.updated += part.updated;
+        sum.deleted += part.deleted;
+    }
+    whole
+}
+
+/// A table that is read from end to end by statements that do not name it: those of a function, or of a view.
+fn of_unknown_statement(view: &LiveView<'_>, table: &TableActivity) -> Option<Detection> {
+    let rows_per_s = table.sequential_rows as f64 / view.window_s;
+    if table.sequential_scans < EXECUTIONS_MIN || rows_per_s < UNKNOWN_ROWS_PER_S_MIN {
+        return None;
+    }
+    let detection = of_table(view, table)
+        .extent(rows_per_s)
+        .fix(
+            "Find the statement: no session was seen with one that names the table, so it is in a function or \
+             uses a view. With pg_stat_statements.track = all, pg_stat_statements also shows the statements of \
+             functions; auto_explain shows their plans. Then create an index on the columns of its filter.",
+        )
+        .sql("alter system set pg_stat_statements.track = 'all'")
+        .risk("It takes effect after pg_reload_conf(), and counting the statements of functions takes some CPU time.");
+    Some(detection)
 }
 
 fn rows_per_scan(table: &TableActivity) -> f64 {
@@ -93,7 +148,7 @@ fn of_statement(
         (None, None) => false,
     };
     let is_served = filter.as_ref().is_some_and(|it| is_served(view, table, it));
-    if !is_missing || is_served {
+    if !is_missing || is_served || reads_too_little(table, statement) {
         return None;
     }
     let detection = evidence(view, table, statement, load)
@@ -113,6 +168,18 @@ fn of_statement(
     })
 }
 
+/// Whether the statement reads too few blocks for a scan of the table: then the scans are those of others.
+fn reads_too_little(table: &TableActivity, statement: &ActivityStatement) -> bool {
+    let Some(counters) = statement.counters.filter(|it| it.calls > 0) else {
+        return false;
+    };
+    let blocks = (counters.shared_hit + counters.shared_read) as f64 / counters.calls as f64;
+    let rows_per_byte = table.live_rows.max(1) as f64 / table.size_bytes.max(1) as f64;
+    let scanned_bytes = rows_per_scan(table) / rows_per_byte;
+    // Without statistics, the size is not known.
+    table.live_rows > 0 && blocks * BLOCK_BYTES < SCANNED_SHARE_MIN * scanned_bytes
+}
+
 /// Whether an index exists that begins with a column of the filter, so that the planner chose not to use it,
 /// or is being built.
 fn is_served(view: &LiveView<'_>, table: &TableActivity, filter: &TableFilter) -> bool {
@@ -123,9 +190,15 @@ fn is_served(view: &LiveView<'_>, table: &TableActivity, filter: &TableFilter) -
         is_usable && first.is_some_and(|it| wanted.iter().any(|column| column == it))
     };
     let indexes = view.catalog.indexes.iter();
-    indexes
-        .filter(|it| it.table.oid == table.relation.oid)
-        .any(serves)
+    let is_of = |index: &&IndexActivity| {
+        let mut parts = view.catalog.tables.iter();
+        index.table.oid == table.relation.oid
+            || parts.any(|it| {
+                it.relation.oid == index.table.oid
+                    && it.partition_of.as_ref() == Some(&table.relation)
+            })
+    };
+    indexes.filter(is_of).any(serves)
 }
 
 fn evidence(
@@ -134,17 +207,22 @@ fn evidence(
     statement: &ActivityStatement,
     load: &StatementLoad,
 ) -> Detection {
-    let writes = table.inserted + table.updated + table.deleted;
-    Detection::of(ObjectKind::Table, names::relation(&table.relation))
+    of_table(view, table)
         .statement(Some(statement))
         .load("average sessions that execute it", load.local)
+        .context(format!("the statement: {}", statement_name(statement)))
+}
+
+/// What was counted of a table, or of all partitions of one.
+fn of_table(view: &LiveView<'_>, table: &TableActivity) -> Detection {
+    let writes = table.inserted + table.updated + table.deleted;
+    Detection::of(ObjectKind::Table, names::relation(&table.relation))
         .counter(
             "sequential scans of the table",
             table.sequential_scans as f64 / view.window_s,
             FactUnit::PerSecond,
         )
         .counter("rows read per scan", rows_per_scan(table), FactUnit::Count)
-        .context(format!("the statement: {}", statement_name(statement)))
         .context_figure(
             "size of the table",
             table.size_bytes as f64,
@@ -190,16 +268,24 @@ fn with_fix(
             )
             .risk("EXPLAIN ANALYZE executes the statement; run a writing one in a transaction and roll it back.");
     };
+    let columns = names::columns(&filter.index_columns());
+    let name = names::relation(&table.relation);
+    if table.partition_of.is_some() {
+        return detection
+            .fix(
+                "Create an index on the columns of the filter; each partition gets one. To write to the table \
+                 meanwhile, create the index of each partition with CREATE INDEX CONCURRENTLY first: the index of \
+                 the whole table then takes them over. Check with EXPLAIN that the statement uses it.",
+            )
+            .sql(format!("create index on {name} ({columns})"))
+            .risk("While it builds, nobody can write to the partitions; it needs free disk space.");
+    }
     detection
         .fix(
             "Create an index on the columns of the filter. Check with EXPLAIN that the statement uses \
              it, and drop it otherwise.",
         )
-        .sql(format!(
-            "create index concurrently on {} ({})",
-            names::relation(&table.relation),
-            names::columns(&filter.index_columns())
-        ))
+        .sql(format!("create index concurrently on {name} ({columns})"))
         .risk(
             "The build reads the table twice, waits for open transactions, and needs free disk space; if \
              it fails, drop the invalid index that it leaves.",

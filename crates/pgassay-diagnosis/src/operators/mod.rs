@@ -9,6 +9,7 @@
 //! Thresholds are shares of the load, or multiples of the server's own thresholds. The few absolute
 //! ones say why.
 
+mod deadlocks;
 mod detection;
 mod ending;
 mod horizon;
@@ -46,8 +47,9 @@ const FINDINGS_MAX: usize = 10;
 
 /// Findings about queues on which a blocking session has the same effect as many sessions at one row.
 const LOCK_QUEUES: [&str; 2] = ["relation-lock", "hot-row"];
-/// Findings that name who blocks.
-const BLOCKERS: [&str; 5] = [
+/// Findings that name who blocks, or in which statements sessions wait for each other.
+const LOCK_CAUSES: [&str; 6] = [
+    "row-lock-queue",
     "idle-blocker",
     "long-blocker",
     "recovery-blocks",
@@ -59,6 +61,7 @@ const BLOCKERS: [&str; 5] = [
 pub(crate) fn operator_signatures() -> impl Iterator<Item = &'static OperatorSignature> {
     [
         locks::SIGNATURES,
+        deadlocks::SIGNATURES,
         recovery_locks::SIGNATURES,
         sessions::SIGNATURES,
         horizon::SIGNATURES,
@@ -126,7 +129,7 @@ fn by_rank(a: &Detection, b: &Detection) -> Ordering {
 pub(super) fn explain_mechanisms(mechanisms: &mut [Finding], operators: &[Finding]) {
     let blocker = operators
         .iter()
-        .find(|it| BLOCKERS.contains(&it.id.as_str()) && it.share >= EXPLAINS_MIN);
+        .find(|it| LOCK_CAUSES.contains(&it.id.as_str()) && it.share >= EXPLAINS_MIN);
     let Some(blocker) = blocker else { return };
     let queues = mechanisms
         .iter_mut()
@@ -136,5 +139,5 @@ pub(super) fn explain_mechanisms(mechanisms: &mut [Finding], operators: &[Findin
     }
 }
 
-/// A blocker explains the waits for locks if it makes up this share of the load.
+/// A cause explains the waits for locks if it makes up this share of the load; the largest one is named.
 const EXPLAINS_MIN: f64 = 0.2;

@@ -187,11 +187,14 @@ fn relation_extension(e: &Evidence) -> Evaluation {
             e.until(15),
             "up to PostgreSQL 15, a table is extended by few blocks at a time under one lock",
         )
-        .remedy(
+        .remedy(if e.until(15) {
             "Use COPY or insert many rows per statement, which extend the table in larger steps, \
              or partition it: each partition has its own extension lock. Upgrade to PostgreSQL 16 or later, \
-             which extends by many blocks at a time and holds the lock for less time.",
-        )
+             which extends by many blocks at a time and holds the lock for less time."
+        } else {
+            "Use COPY or insert many rows per statement, which extend the table in larger steps, \
+             or partition it: each partition has its own extension lock."
+        })
         .variant(e.until(15).then(|| RemedyVariant::version("18")))
 }
 

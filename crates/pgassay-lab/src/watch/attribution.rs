@@ -65,6 +65,8 @@ pub(super) struct LoadSums {
     /// Some cells were added to those of the rest, because there were too many.
     pub is_full: bool,
     pub executions: HashMap<u32, SeenExecutions>,
+    /// Transactions that were seen, also those that lasted at the end.
+    pub transactions: u64,
     /// By number of the interval: session time by class of wait, and in idle transactions.
     intervals: BTreeMap<i64, IntervalSums>,
 }
@@ -121,6 +123,13 @@ impl LoadAttribution {
         }
     }
 
+    /// Transactions that lasted at the last reading.
+    pub fn open_transactions(&self) -> u64 {
+        let last = self.last().iter();
+        let open = last.filter(|it| !it.is_worker && it.transaction_started_us != 0);
+        open.count() as u64
+    }
+
     /// The sessions of the last reading.
     pub fn last(&self) -> &[Sighting] {
         self.previous.as_ref().map_or(&[], |(_, last)| last)
@@ -133,19 +142,22 @@ impl LoadAttribution {
         sums
     }
 
-    /// A statement that started since the last reading of this session is another execution.
+    /// A statement that started since the last reading of this session is another execution, a transaction likewise.
     fn count_execution(&mut self, sighting: &Sighting) {
-        let statement = sighting.activity.statement;
-        let Some(statement) = statement.filter(|_| !sighting.is_worker) else {
+        if sighting.is_worker {
             return;
-        };
+        }
         let transaction = self.transactions.entry(sighting.session).or_default();
-        if transaction.started_us != sighting.transaction_started_us
-            || sighting.transaction_started_us == 0
-        {
-            transaction.started_us = sighting.transaction_started_us;
+        let started_us = sighting.transaction_started_us;
+        let is_next = transaction.started_us != started_us;
+        self.sums.transactions += u64::from(is_next && started_us != 0);
+        if is_next || started_us == 0 {
+            transaction.started_us = started_us;
             transaction.executions.clear();
         }
+        let Some(statement) = sighting.activity.statement else {
+            return;
+        };
         if transaction.last_activity_us == sighting.activity_started_us {
             return;
         }
@@ -203,6 +215,7 @@ impl LoadSums {
             (ours, theirs) => ours.or(theirs),
         };
         self.sweeps += later.sweeps;
+        self.transactions += later.transactions;
         self.is_full |= later.is_full;
         for (cell, (time_us, samples)) in &later.cells {
             let sum = self.cell(*cell);
@@ -320,6 +333,27 @@ mod tests {
                 .iter()
                 .all(|it| (it.active[0].1 - 1.0).abs() < 1e-9)
         );
+    }
+
+    #[test]
+    fn transactions_are_counted_once_each_and_those_that_last_are_known() {
+        let mut attribution = LoadAttribution::default();
+        let at = |session, transaction_started_us| Sighting {
+            transaction_started_us,
+            ..sighting(session, 7, transaction_started_us)
+        };
+        let worker = Sighting {
+            is_worker: true,
+            ..at(9, 10)
+        };
+        attribution.add(0.0, vec![at(0, 10), at(1, 11), worker]);
+        attribution.add(1e3, vec![at(0, 10), at(1, 0)]);
+        attribution.add(2e3, vec![at(0, 12), at(1, 13), worker]);
+        assert_eq!(attribution.open_transactions(), 2);
+        let mut sums = attribution.take();
+        attribution.add(3e3, vec![at(0, 12), at(1, 14)]);
+        sums.add(&attribution.take());
+        assert_eq!(sums.transactions, 5);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use pgassay_record::activity::{Activity, ActivitySession, ActivityWait, LoadCell
 use super::attribution::{LoadAttribution, LoadSums, REST, SessionActivity, Sighting, limited};
 use super::names::ObjectNames;
 use super::reading_log::ReadingLog;
+use super::session_status::status;
 use super::statements::{JoinedCounters, StatementBook};
 
 /// All that was read so far.
@@ -243,6 +244,9 @@ impl Collector {
         let activity = Activity {
             sweeps: sums.sweeps,
             window_us: sums.length_us(),
+            transactions_seen: sums
+                .transactions
+                .saturating_sub(self.attribution.open_transactions()),
             sessions: sessions
                 .order
                 .iter()
@@ -278,27 +282,6 @@ impl Renumbering {
         }
         number
     }
-}
-
-/// What a session does; `None` if it is idle or waits for work. `kind` is the class of its wait.
-fn status(reading: &SessionReading, kind: &str, major: &str) -> Option<SessionStatus> {
-    let backend_type = reading.identity.backend_type.as_str();
-    let waits_for_work = match reading.state {
-        SessionState::Idle | SessionState::Hidden | SessionState::Disabled => true,
-        SessionState::IdleInTransaction => return Some(SessionStatus::IdleInTransaction),
-        SessionState::IdleInAbortedTransaction => {
-            return Some(SessionStatus::IdleInAbortedTransaction);
-        }
-        // A WAL sender is active as long as it lives; 9.6 has no wait events for it.
-        SessionState::Active if backend_type == "walsender" => {
-            matches!(kind, "Activity" | "Client") || major == "9.6"
-        }
-        SessionState::Active => kind == "Activity",
-        // A backend that starts may wait for its client's password. Workers of extensions, such as the
-        // collector of pg_wait_sampling, never report a state, and wait for work in their own class.
-        SessionState::None => matches!(kind, "Activity" | "Timeout" | "Client" | "Extension"),
-    };
-    (!waits_for_work).then_some(SessionStatus::Active)
 }
 
 fn the_rest() -> SessionIdentity {
@@ -433,6 +416,9 @@ mod tests {
         let sweep = || {
             let mut checkpointer = reading(4, SessionState::None, SessionWait::Number(0x0500_0000));
             Arc::make_mut(&mut checkpointer.identity).backend_type = "checkpointer".to_owned();
+            // Regression: while they wrote, they were most of the load of a server with one client.
+            let mut writing = reading(5, SessionState::None, SessionWait::None);
+            Arc::make_mut(&mut writing.identity).backend_type = "walwriter".to_owned();
             SessionSweep {
                 sessions: vec![
                     reading(1, SessionState::Active, SessionWait::Number(0x0300_0005)),
@@ -443,6 +429,7 @@ mod tests {
                     ),
                     reading(3, SessionState::Disabled, SessionWait::None),
                     checkpointer,
+                    writing,
                     reading(9, SessionState::Active, SessionWait::None),
                 ],
                 idle: vec![8],

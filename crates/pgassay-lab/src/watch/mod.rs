@@ -16,6 +16,7 @@ mod opening;
 mod options;
 mod reading_log;
 mod sampling;
+mod session_status;
 mod statements;
 mod text_join;
 
@@ -250,7 +251,10 @@ impl LiveWatch {
             activity.idle_lock_holders = read.idle_lock_holders;
             activity.catalog = read.catalog;
             activity.marks = read.marks;
-            read.transactions.fill(&mut activity.timeline);
+            let counted = read.transactions.counted();
+            if counted.is_none_or(|it| activity.is_transaction_count(it)) {
+                read.transactions.fill(&mut activity.timeline);
+            }
             activity.marks.extend(catalog::stalls(&activity.timeline));
             activity.marks.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
             activity.unavailable.extend(read.unavailable);

@@ -65,6 +65,23 @@ pub struct RootBlocker {
     /// It is an autovacuum worker that prevents wraparound, and does not yield to others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub prevents_wraparound: bool,
+    /// It waits itself, for one of those behind it. Of such a cycle, the one that has waited longest stands for the
+    /// root. The server ends one of its transactions after `deadlock_timeout`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_deadlocked: bool,
+}
+
+/// A transaction that has lasted for less, in microseconds, usually ends before anyone could end it.
+const SHORT_US: f64 = 1e6;
+
+impl BlockingEpisode {
+    /// Whether it still blocks, and long enough to consider ending it: sessions that change the same row take turns
+    /// as root. The server ends a deadlock by itself.
+    pub fn is_worth_ending(&self) -> bool {
+        let is_short = self.root.transaction_age_us.is_some_and(|it| it < SHORT_US);
+        let waits_are_short = self.blocked.iter().all(|it| it.waited_us < SHORT_US);
+        self.is_lasting && !(is_short && waits_are_short) && !self.root.is_deadlocked
+    }
 }
 
 impl RootBlocker {

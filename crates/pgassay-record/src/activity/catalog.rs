@@ -137,10 +137,17 @@ pub struct TableActivity {
     pub age: u64,
     /// Statistics of its columns exist.
     pub has_statistics: bool,
+    /// The partitioned table that it is a partition of, at any depth (from 10).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition_of: Option<RelationName>,
 }
 
 /// One index.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "most are columns of pg_index, each on its own"
+)]
 pub struct IndexActivity {
     /// The index.
     pub relation: RelationName,
@@ -163,6 +170,9 @@ pub struct IndexActivity {
     pub is_required: bool,
     /// `indisvalid`.
     pub is_valid: bool,
+    /// Writes do not maintain it (`not indisready`): its build failed early.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unmaintained: bool,
     /// It is being built or dropped now, or may be.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_being_built: bool,

@@ -40,6 +40,9 @@ pub struct Activity {
     pub sweeps: u64,
     /// Length of the window, in microseconds.
     pub window_us: f64,
+    /// Transactions that were seen and ended: the least number that did.
+    #[serde(default)]
+    pub transactions_seen: u64,
     /// The processors of the server's machine; `None` if it is another machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processors: Option<u32>,
@@ -77,10 +80,20 @@ pub struct Activity {
     pub cost: WatchCost,
 }
 
+/// The server counts at least this share of the transactions that were seen, or not all sessions report theirs.
+const TRANSACTIONS_REPORTED_MIN: f64 = 0.5;
+
 impl Activity {
     /// Sessions with an entry of their own. A server where every transaction has its own connection
     /// would otherwise fill memory.
     pub const SESSIONS_MAX: usize = 20_000;
+
+    /// Whether this may be the number of transactions that ended. A session whose transactions use no table, such as
+    /// `select 1`, does not report them to the server's statistics before it ends or uses one (pgstat.c,
+    /// `pgstat_report_stat`, 9.6 to 18). Others report theirs up to a second late.
+    pub fn is_transaction_count(&self, counted: f64) -> bool {
+        counted >= TRANSACTIONS_REPORTED_MIN * self.transactions_seen as f64
+    }
 
     // Names of entries of [`Activity::unavailable`], without which a list would seem empty.
 
@@ -98,6 +111,8 @@ impl Activity {
     pub const BLOCKING: &str = "blocking sessions";
     /// Tables and what is read and written in them.
     pub const TABLES: &str = "tables";
+    /// The number of transactions.
+    pub const TRANSACTIONS: &str = "transactions";
 
     /// The value of an entry about a query that failed.
     pub const NOT_READ: &str = "not read";

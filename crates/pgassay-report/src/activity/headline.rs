@@ -154,6 +154,9 @@ fn blocking(episode: &BlockingEpisode, before: &str) -> String {
     };
     let name = root_name(root);
     let name = name[..1].to_uppercase() + &name[1..];
+    if root.is_deadlocked {
+        return format!("{name} and {others} behind it waited in a deadlock.");
+    }
     let waits_for = episode.blocked.first();
     let waits_for = waits_for.map(|it| locks(&it.waits_for.kind));
     let waits_for = waits_for.filter(|it| !before.contains(&format!("waiting for {it}")));

@@ -20,7 +20,12 @@ pub fn index_remarks(index: &IndexActivity) -> Option<String> {
     }
     let mut remarks = Vec::new();
     if !index.is_valid {
-        remarks.push("invalid: it is maintained, but never used".to_owned());
+        let cost = if index.is_unmaintained {
+            "not maintained, and"
+        } else {
+            "it is maintained, but"
+        };
+        remarks.push(format!("invalid: {cost} never used"));
     }
     if let Some(other) = &index.redundant_with {
         let other = relation_name(&other.schema, &other.name);

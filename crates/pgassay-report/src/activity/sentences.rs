@@ -49,6 +49,9 @@ pub fn root_describes(root: &RootBlocker) -> String {
         let relation = relation_name(&holds.relation.schema, &holds.relation.name);
         parts.push(format!("holds {} on {relation}", holds.mode));
     }
+    if root.is_deadlocked {
+        parts.push("in a deadlock, which the server ends after deadlock_timeout".to_owned());
+    }
     if root.prevents_wraparound {
         parts.push("prevents wraparound and does not yield".to_owned());
     }

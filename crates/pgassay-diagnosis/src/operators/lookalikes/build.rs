@@ -248,6 +248,7 @@ pub(super) fn calls(calls: u64, rows: f64) -> StatementCounters {
         calls,
         rows: (calls as f64 * rows) as u64,
         execution_us: 9e6,
+        shared_hit: calls * 20_000,
         ..StatementCounters::default()
     }
 }

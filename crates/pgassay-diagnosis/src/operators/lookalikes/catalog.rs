@@ -324,7 +324,7 @@ fn edges_of_tables() -> Vec<Edge> {
     ]
 }
 
-fn first(id: &str, server: &ExampleServer) -> pgassay_record::finding::Finding {
+pub(super) fn first(id: &str, server: &ExampleServer) -> pgassay_record::finding::Finding {
     super::of_id(id, &server.activity).remove(0)
 }
 
@@ -378,15 +378,13 @@ fn a_missing_index_is_none_if_it_exists_or_others_scan_or_its_columns_are_unknow
     // Without a condition, all rows are wanted; OFFSET drops them afterwards.
     let pages = "select * from orders order by id offset 99999";
     assert_eq!(found(scanned(pages, 20, counters())), []);
-    // Another schema's table of the same name.
-    assert_eq!(
-        found(scanned(
-            "select * from old.orders where customer = $1",
-            20,
-            counters()
-        )),
-        []
-    );
+    // Another schema's table of the same name: the scans are those of an unknown statement.
+    let of_other = found(scanned(
+        "select * from old.orders where customer = $1",
+        20,
+        counters(),
+    ));
+    assert!(of_other.iter().all(|it| it.statement.is_none()));
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod endings;
 mod horizon;
 mod index_evidence;
 mod processes;
+mod scanned_tables;
 mod sessions;
 mod statements;
 

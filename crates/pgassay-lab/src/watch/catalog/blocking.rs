@@ -175,6 +175,7 @@ impl BlockingWatch {
             .filter_map(|it| it.waits_for.relation.clone())
             .collect();
         let mut root = self.root(reading, tree.root, &awaited);
+        root.is_deadlocked = tree.is_cycle;
         if root.is_recovery() {
             // The server does not say since when; at least for as long as others wait.
             let waits = blocked.iter().map(|it| it.waited_us);
@@ -272,6 +273,7 @@ impl BlockingWatch {
             fingerprint: text.fingerprint,
             holds,
             prevents_wraparound: text.prevents_wraparound,
+            is_deadlocked: false,
         }
     }
 

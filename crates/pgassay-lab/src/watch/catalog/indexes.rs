@@ -230,6 +230,7 @@ fn read_index(
             definition_age: row.get(22).map(|_| row.count(22)),
             is_required,
             is_valid,
+            is_unmaintained: !row.is_true(20),
             is_being_built: false,
             redundant_with: None,
             pending_list_limit_bytes: limit_kb

@@ -28,6 +28,8 @@ pub(super) type WaitGraph = BTreeMap<LockOwner, BTreeSet<LockOwner>>;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LockTree {
     pub root: LockOwner,
+    /// The root waits, too: for one of those behind it.
+    pub is_cycle: bool,
     /// Each after the one that blocks it.
     pub behind: Vec<TreePlace>,
 }
@@ -66,7 +68,8 @@ pub(super) fn trees(graph: &WaitGraph, waited: impl Fn(LockOwner) -> f64) -> Vec
     by_wait.sort_by(|&a, &b| waited(b).total_cmp(&waited(a)).then(a.cmp(&b)));
     for owner in by_wait {
         if !reached.contains(&owner) && is_in_cycle(owner, &waiters_of) {
-            let cut = tree(owner, &waiters_of, &waited);
+            let mut cut = tree(owner, &waiters_of, &waited);
+            cut.is_cycle = true;
             reached.insert(owner);
             reached.extend(cut.behind.iter().map(|it| it.owner));
             found.push(cut);
@@ -107,7 +110,11 @@ fn tree(root: LockOwner, waiters_of: &WaitGraph, waited: impl Fn(LockOwner) -> f
         behind.push(places[&owner]);
         open.extend(children.remove(&owner).into_iter().flatten());
     }
-    LockTree { root, behind }
+    LockTree {
+        root,
+        is_cycle: false,
+        behind,
+    }
 }
 
 fn is_in_cycle(owner: LockOwner, waiters_of: &WaitGraph) -> bool {
@@ -182,6 +189,7 @@ mod tests {
         ];
         let behind = vec![(3, 2, 1), (1, 3, 2)];
         assert_eq!(described(edges), [(2, behind)]);
+        assert!(trees(&graph(edges), |_| 0.0)[0].is_cycle);
     }
 
     #[test]

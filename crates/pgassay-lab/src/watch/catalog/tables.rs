@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pgassay_record::activity::{Activity, TableActivity};
+use pgassay_record::activity::{Activity, RelationName, TableActivity};
 
 use super::counts::counted;
 use super::locks::FIRST_USER_OID;
@@ -168,10 +168,14 @@ pub(super) fn tables(
         array(chosen.iter().copied())
     );
     let rows = reader.rows(Activity::TABLES, &sql).unwrap_or_default();
+    let partitioned = partitioned(reader, chosen);
     let database = &reader.database;
     let mut tables: Vec<TableActivity> = rows
         .iter()
-        .map(|row| table(row, database, reader.version, differences, settings))
+        .map(|row| TableActivity {
+            partition_of: partitioned.get(&(row.number(0) as u32)).cloned(),
+            ..table(row, database, reader.version, differences, settings)
+        })
         .collect();
     let activity =
         |it: &TableActivity| it.sequential_rows + it.index_scans + it.inserted + it.updated;
@@ -182,6 +186,25 @@ pub(super) fn tables(
             .then(a.relation.cmp(&b.relation))
     });
     tables
+}
+
+/// The partitioned table at the top of each partition.
+fn partitioned(reader: &mut CatalogReader, chosen: &BTreeSet<u32>) -> BTreeMap<u32, RelationName> {
+    if reader.version < 100_000 {
+        return BTreeMap::new();
+    }
+    let sql = format!(
+        "with recursive up (part, oid) as ( \
+           select c.oid, c.oid from pg_class c where c.oid = any ('{}'::oid[]) and c.relispartition union all \
+           select up.part, i.inhparent from up join pg_class c on c.oid = up.oid and c.relispartition \
+             join pg_inherits i on i.inhrelid = up.oid) \
+         select up.part, c.oid, n.nspname, c.relname from up join pg_class c on c.oid = up.oid \
+           join pg_namespace n on n.oid = c.relnamespace where not c.relispartition",
+        array(chosen.iter().copied())
+    );
+    let rows = reader.rows(Activity::TABLES, &sql).unwrap_or_default();
+    let of_part = |row: &CatalogRow| (row.number(0) as u32, row.relation(1, &reader.database));
+    rows.iter().map(of_part).collect()
 }
 
 fn table(
@@ -226,6 +249,7 @@ fn table(
         analyzed_ago_us,
         age: row.count(11),
         has_statistics: row.is_true(13) || analyzed_ago_us.is_some(),
+        partition_of: None,
     }
 }
 

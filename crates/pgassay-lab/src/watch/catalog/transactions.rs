@@ -49,6 +49,15 @@ impl TransactionRates {
         self.readings.push(TransactionReading { at_us, ended, own });
     }
 
+    /// Transactions of others between the first and the last reading; `None` without two, or if the statistics were
+    /// reset.
+    pub fn counted(&self) -> Option<f64> {
+        let (first, last) = (self.readings.first()?, self.readings.last()?);
+        let own = last.own.saturating_sub(first.own) as f64;
+        let is_known = self.readings.len() > 1 && last.ended >= first.ended;
+        is_known.then(|| (last.ended - first.ended - own).max(0.0))
+    }
+
     /// Writes the rates into a timeline. Sessions report their transactions up to a second late.
     pub fn fill(&self, timeline: &mut [LoadInterval]) {
         for interval in timeline {
@@ -131,6 +140,8 @@ mod tests {
     #[test]
     fn rates_are_those_of_others_and_unknown_beyond_the_readings() {
         let mut timeline = timeline(&[]);
+        assert_eq!(log().counted(), Some(300.0));
+        assert_eq!(TransactionRates::default().counted(), None);
         log().fill(&mut timeline);
         let rates: Vec<_> = timeline.iter().map(|it| it.transactions_per_s).collect();
         assert_eq!(rates, [Some(100.0), Some(100.0), Some(0.0), Some(100.0)]);

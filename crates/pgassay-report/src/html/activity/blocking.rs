@@ -62,7 +62,7 @@ fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
         )
     } else {
         format!(
-            "{} to {}",
+            "from {} to {} into the window",
             age(episode.first_seen_us),
             age(episode.last_seen_us)
         )
@@ -81,7 +81,7 @@ fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
             @if let Some(statement) = &root.statement { p { code { (statement) } } }
             ul.tree { @for blocked in shown { (branch(blocked)) } }
             @if !rest.is_empty() { p.faint { "… and " (rest.len()) " more." } }
-            @if episode.is_lasting { p { "To end it: " code { (episode.ended_by) } } }
+            @if episode.is_worth_ending() { p { "To end it: " code { (episode.ended_by) } } }
         }
     }
 }

@@ -93,7 +93,7 @@ fn tree(episode: &BlockingEpisode, window_us: f64, style: Style) -> String {
         let text = format!("└ … and {} more", number::whole(rest as f64));
         out.push_str(&line(INDENT, &text, columns));
     }
-    if episode.is_lasting {
+    if episode.is_worth_ending() {
         let end = format!("to end it: {}", episode.ended_by);
         let end = wrap(&end, columns, INDENT, INDENT);
         out.push_str(&(paint(end.trim_end(), TextStyle::Strong, style.color) + "\n"));
@@ -110,7 +110,7 @@ fn when(episode: &BlockingEpisode, window_us: f64) -> String {
     match (episode.is_lasting, from_start) {
         (true, true) => "still blocking".to_owned(),
         (true, false) => format!("from {first} into the window on, still blocking"),
-        (false, _) => format!("{first} to {last}"),
+        (false, _) => format!("from {first} to {last} into the window"),
     }
 }
 
