@@ -13,10 +13,14 @@ pub use pgassay_server::TimedStream;
 use pgassay_wire::conninfo::{Address, Endpoint, Target};
 use pgassay_wire::{Exchange, ExchangeError};
 
+use crate::major_version::major_of;
 use crate::system_env::monotonic_ns;
 
 /// What Rust prepends to the resolver's message.
 const LOOK_UP: &str = "failed to lookup address information: ";
+
+/// The first version with `idle_session_timeout`.
+const IDLE_LIMIT_SINCE: u32 = 14;
 
 /// No host accepted a connection.
 #[derive(Debug)]
@@ -91,12 +95,21 @@ pub fn connect(
 }
 
 /// Limits the time of a connection's short statements on the server, too: a client that gives up
-/// does not end them.
+/// does not end them. The server must not end the connection between two of them, either.
 ///
 /// # Errors
 /// As for statements.
 pub fn limit_statements(exchange: &mut Exchange<TimedStream>) -> Result<(), ExchangeError> {
-    exchange.run("set lock_timeout = '5s'; set statement_timeout = '10s'")
+    let major = exchange.parameter("server_version").map(major_of);
+    let major = major.and_then(|it| it.parse::<u32>().ok());
+    let lasting = if major.is_some_and(|it| it >= IDLE_LIMIT_SINCE) {
+        "; set idle_session_timeout = 0"
+    } else {
+        ""
+    };
+    exchange.run(&format!(
+        "set lock_timeout = '5s'; set statement_timeout = '10s'{lasting}"
+    ))
 }
 
 /// Opens a stream to an address; `limit` bounds this and all that follows on the stream.

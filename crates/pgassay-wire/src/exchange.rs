@@ -40,7 +40,7 @@ pub enum ExchangeError {
     #[error(transparent)]
     Wire(#[from] WireError),
     /// The stream failed or a time limit passed.
-    #[error("the connection to the server failed: {0}")]
+    #[error("{}", stream_failure(.0))]
     Stream(#[from] io::Error),
     /// A result that is larger than this client accepts.
     #[error("the result exceeds {max_bytes} bytes: select less data")]
@@ -53,21 +53,32 @@ pub enum ExchangeError {
     Closed,
 }
 
+/// A stream's failure, in words.
+fn stream_failure(error: &io::Error) -> String {
+    if is_timeout(error) {
+        "the server did not answer within the time limit; behind a connection pooler, all of its connections to \
+         the server may be in use"
+            .to_owned()
+    } else {
+        format!("the connection to the server failed: {error}")
+    }
+}
+
+/// A read that times out fails with one of two error kinds.
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
+
 impl ExchangeError {
     /// Classifies the error as a failed connection attempt.
     fn failure(&self, is_authenticated: bool) -> AttemptFailure {
         match self {
             Self::Server(error) => AttemptFailure::of_server(error, is_authenticated),
             Self::Wire(error) => AttemptFailure::of_wire(error),
-            // A read that times out fails with one of two error kinds.
-            Self::Stream(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-                ) =>
-            {
-                AttemptFailure::Unreachable
-            }
+            Self::Stream(error) if is_timeout(error) => AttemptFailure::Unreachable,
             Self::Stream(_) | Self::TooLarge { .. } | Self::Closed => AttemptFailure::Other,
         }
     }

@@ -1,18 +1,17 @@
 //! Exit codes, and the mapping from errors to exit codes and messages.
 
-use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use pgassay_lab::Interrupted;
 
-use crate::output::print_line_stderr;
+use crate::output::{ClosedOutput, print_line_stderr};
 
 /// Success.
 pub const OK: u8 = 0;
 /// A usage, connection or input error: nothing was measured.
 pub const FAILURE: u8 = 1;
-/// The run failed midway; completed trials were saved.
+/// The run failed midway; completed trials were saved, or a profile was printed as far as it came.
 pub const PARTIAL: u8 = 2;
 /// `gate`: a variant is slower than the limit; `count --against`: the cost increased beyond the tolerance.
 pub const REGRESSION: u8 = 3;
@@ -37,6 +36,14 @@ pub struct Partial {
     pub id: String,
 }
 
+/// A profile that was printed, but ended early.
+#[derive(Debug, thiserror::Error)]
+#[error("the profile is incomplete: {reason}")]
+pub struct IncompleteProfile {
+    /// What went wrong.
+    pub reason: String,
+}
+
 /// A gate that a variant did not pass, or a failed `count --against`.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
@@ -48,13 +55,13 @@ pub struct Gate {
 
 /// Prints an error on stderr as one paragraph and returns its exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
-    if error.chain().any(is_broken_pipe) {
+    if error.chain().any(is_closed_output) {
         // The reader closed the pipe, as in `pgassay list | head`.
         return ExitCode::from(OK);
     }
     let code = if error.is::<Interrupted>() {
         INTERRUPTED
-    } else if error.is::<Partial>() {
+    } else if error.is::<Partial>() || error.is::<IncompleteProfile>() {
         PARTIAL
     } else if let Some(gate) = error.downcast_ref::<Gate>() {
         gate.code
@@ -69,7 +76,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 /// `pgassay gate | head -1`.
 pub fn after_printing(printed: Result<()>, verdict: Result<()>) -> Result<()> {
     match printed {
-        Err(error) if !error.chain().any(is_broken_pipe) => Err(error),
+        Err(error) if !error.chain().any(is_closed_output) => Err(error),
         _ => verdict,
     }
 }
@@ -86,14 +93,19 @@ pub fn text_of(error: &anyhow::Error) -> String {
     kept.join(": ")
 }
 
-fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
-    cause
+/// Not any broken pipe: a server that has ended closes its connections.
+fn is_closed_output(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let inner = cause
         .downcast_ref::<std::io::Error>()
-        .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+        .and_then(std::io::Error::get_ref);
+    let closed = inner.and_then(|it| it.downcast_ref::<ClosedOutput>());
+    closed.is_some()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+
     use super::*;
 
     fn regression() -> Result<()> {
@@ -104,9 +116,17 @@ mod tests {
         .into())
     }
 
+    /// Regression: `profile` printed nothing and succeeded if its server ended.
+    #[test]
+    fn a_connection_that_the_server_closed_is_an_error() {
+        let lost = || std::io::Error::from(ErrorKind::BrokenPipe).into();
+        assert!(after_printing(Err(lost()), Ok(())).is_err());
+        assert_eq!(report(&lost()), ExitCode::from(FAILURE));
+    }
+
     #[test]
     fn a_reader_that_closes_the_pipe_does_not_turn_a_regression_into_a_pass() {
-        let closed = || Err(std::io::Error::from(ErrorKind::BrokenPipe).into());
+        let closed = || Err(std::io::Error::new(ErrorKind::BrokenPipe, ClosedOutput).into());
         let ended = after_printing(closed(), regression()).unwrap_err();
         assert_eq!(ended.downcast_ref::<Gate>().unwrap().code, REGRESSION);
         assert!(after_printing(closed(), Ok(())).is_ok());

@@ -46,11 +46,40 @@ impl Write for FilteredStderr {
     }
 }
 
+/// The process that read stdout has closed it, as in `pgassay list | head`.
+#[derive(Debug, thiserror::Error)]
+#[error("the reader of stdout has closed it")]
+pub struct ClosedOutput;
+
+/// Stdout, whose errors tell a closed pipe from a closed connection to a server.
+struct MarkedStdout(io::Stdout);
+
+impl MarkedStdout {
+    fn marked(error: io::Error) -> io::Error {
+        match error.kind() {
+            kind @ io::ErrorKind::BrokenPipe => io::Error::new(kind, ClosedOutput),
+            _ => error,
+        }
+    }
+}
+
+impl Write for MarkedStdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(Self::marked)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(Self::marked)
+    }
+}
+
 /// Stdout. On a terminal it is filtered; a file or a pipe gets every byte, because what is printed may
 /// be data, such as JSON.
 pub fn stdout() -> Box<dyn Write> {
     let out = io::stdout();
-    if out.is_terminal() {
+    let is_terminal = out.is_terminal();
+    let out = MarkedStdout(out);
+    if is_terminal {
         Box::new(TerminalWriter {
             inner: out,
             line: Vec::new(),

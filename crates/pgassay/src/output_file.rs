@@ -1,13 +1,42 @@
 //! Files that commands write; `-` is stdout.
 
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
+/// Whether the name stands for stdout.
+pub fn is_stdout(file: &Path) -> bool {
+    file == Path::new("-")
+}
+
+/// Fails if a file cannot be written, and leaves it as it is.
+pub fn check_writable(file: &Path) -> Result<()> {
+    // Opening a pipe would wait for its reader, and closing it would end what it reads.
+    let is_special = || {
+        file.metadata()
+            .is_ok_and(|it| !it.is_file() && !it.is_dir())
+    };
+    if is_stdout(file) || is_special() {
+        return Ok(());
+    }
+    let is_new = !file.exists();
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(file)
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    if is_new {
+        // What cannot be removed will be written soon.
+        let _ = std::fs::remove_file(file);
+    }
+    Ok(())
+}
+
 /// Writes the content to a file, or to `out` if the file is `-`; returns whether it wrote to `out`.
 pub fn write_to(file: &Path, content: &[u8], out: &mut impl Write) -> Result<bool> {
-    if file == Path::new("-") {
+    if is_stdout(file) {
         out.write_all(content)?;
         return Ok(true);
     }

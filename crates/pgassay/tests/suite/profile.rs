@@ -2,11 +2,13 @@
 
 use std::os::unix::process::CommandExt;
 use std::thread;
+use std::time::Duration;
 
 use crate::PROGRAM;
 use crate::profiling::{Load, observed, run};
+use pgassay_model::check::Check;
 use pgassay_model::waits::WaitSource;
-use pgassay_record::activity::{ActivitySource, LoadBy};
+use pgassay_record::activity::{Activity, ActivitySource, LoadBy};
 use pgassay_server::ServerConfig;
 use pgassay_test_support::{
     Finished, Scratch, collapse_whitespace, copy_program, not_applicable, os::is_root,
@@ -292,6 +294,36 @@ fn statements_have_their_load_and_their_stacks() {
             .any(|it| *it == statement.fingerprint)
     );
     server.stop().expect("the server stops");
+}
+
+/// Regression: "0.0 transactions/s" of a server that executed thousands, of which its statistics had none yet.
+#[test]
+fn transactions_that_use_no_table_are_not_counted_as_none() {
+    for version in ["15", "18"] {
+        let Some(server) = servers::start(version) else {
+            return;
+        };
+        let scratch = Scratch::new(PROGRAM);
+        let sql = "select count(*) from generate_series(1, 50000)";
+        let clients = Load::of(&server, 2, sql);
+        // It began earlier: after its start, a session reports what it read of the catalog.
+        thread::sleep(Duration::from_millis(1500));
+        let conninfo = server.conninfo();
+        let profile = ["profile", &conninfo, "--duration", "2s"];
+        let seen = observed(&run(scratch.command().args(profile).arg("--json")));
+        let text = run(scratch.command().args(profile)).stdout;
+        clients.stop();
+        assert_eq!(seen.transactions, None, "{:?}", seen.limitations);
+        let has_reason = |it: &Check| it.name == Activity::TRANSACTIONS;
+        assert!(seen.limitations.iter().any(has_reason), "{seen:?}");
+        let activity = seen.activity.expect("the sessions were watched");
+        assert!(activity.transactions_seen > 10, "{activity:?}");
+        let rates = activity.timeline.iter().map(|it| it.transactions_per_s);
+        assert!(rates.flatten().next().is_none(), "{:?}", activity.timeline);
+        assert!(text.contains("transactions unknown"), "{text}");
+        assert!(text.contains("whose transactions use no table"), "{text}");
+        server.stop().expect("the server stops");
+    }
 }
 
 /// Whether an unprivileged user can see less than root here. Only root can switch users.

@@ -5,6 +5,7 @@ use std::thread;
 use crate::PROGRAM;
 use crate::profiling::{Load, observed, run};
 use pgassay_account::ledger::Part;
+use pgassay_record::observation::Observation;
 use pgassay_server::ServerConfig;
 use pgassay_test_support::{
     Finished, Scratch, collapse_whitespace, os::is_root, servers, skip, wait_until,
@@ -206,7 +207,11 @@ fn samples_of_a_remote_server_remain_if_their_connection_is_terminated() {
             admin.query(&terminate).expect("the query succeeds");
             profiling.join().expect("no panic")
         });
-        let seen = observed(&finished);
+        // What was seen is printed, and the exit status says that it is not all.
+        assert_eq!(finished.code, Some(2), "{finished:?}");
+        let reason = "pgassay: the profile is incomplete: ";
+        assert!(finished.stderr.contains(reason), "{finished:?}");
+        let seen: Observation = serde_json::from_str(&finished.stdout).expect("JSON on stdout");
         let waits = seen.waits.as_ref().expect("waits");
         assert!(
             waits.samples() > 0 && seen.transactions.is_none(),

@@ -6,7 +6,10 @@ use anyhow::Result;
 use pgassay_lab::connector::{TimedStream, connect, limit_statements};
 use pgassay_lab::local_server::{self, number};
 use pgassay_lab::system_env::RealSystem;
+use pgassay_model::check::Check;
 use pgassay_profile::LiveServer;
+use pgassay_record::activity::Activity;
+use pgassay_record::observation::Observation;
 use pgassay_wire::Exchange;
 use pgassay_wire::conninfo::Request;
 
@@ -83,6 +86,42 @@ pub fn transactions(exchange: &mut Exchange<TimedStream>) -> Result<u64> {
         exchange.run("select pg_stat_force_next_flush()")?;
     }
     Ok(number(exchange, sql)? as u64)
+}
+
+/// The value of a limitation if something that worked at first failed later.
+pub const INCOMPLETE: &str = "incomplete";
+
+/// The connection failed before the end.
+pub fn lost_connection(error: &anyhow::Error) -> Check {
+    Check {
+        name: Activity::TRANSACTIONS.to_owned(),
+        value: INCOMPLETE.to_owned(),
+        limitation: Some(format!(
+            "the connection was lost, so transactions were not counted: {error:#}"
+        )),
+        fix: None,
+    }
+}
+
+/// Discards the server's number of transactions if it is too small for those that were seen.
+pub fn discard_incomplete_count(observation: &mut Observation) {
+    let (Some(counted), Some(activity)) = (observation.transactions, &observation.activity) else {
+        return;
+    };
+    if activity.is_transaction_count(counted as f64) {
+        return;
+    }
+    observation.transactions = None;
+    let seen = activity.transactions_seen;
+    observation.limitations.push(Check {
+        name: Activity::TRANSACTIONS.to_owned(),
+        value: "not all counted".to_owned(),
+        limitation: Some(format!(
+            "the server's statistics have {counted} transactions, but {seen} were seen: a session whose \
+             transactions use no table, such as SELECT 1, reports them later, when it uses one or ends"
+        )),
+        fix: None,
+    });
 }
 
 /// Connects to the server that `conninfo` names, or the environment if it is empty. Returns the connection and the server's address.

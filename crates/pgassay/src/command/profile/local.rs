@@ -19,7 +19,7 @@ use pgassay_profile::{
 };
 use pgassay_record::observation::{self, Observation, SCHEMA};
 
-use super::connection::{self, LocalConnection, OWN_TRANSACTIONS};
+use super::connection::{self, LocalConnection, OWN_TRANSACTIONS, lost_connection};
 use super::sessions::{SessionsToWatch, result_of};
 use crate::checks;
 
@@ -101,14 +101,14 @@ impl ProfilingSession {
             watching.and_then(result_of)
         });
         let samples = sampler.as_ref().map(Sampler::stop).transpose()?;
-        let after = self.transactions_without(watch.as_ref())?;
+        let (after, no_count) = self.transactions_at_end(watch.as_ref());
         if log.processes().is_empty() {
             bail!(
                 "cannot read any process of the server with postmaster {}",
                 self.subject.server.postmaster_pid
             );
         }
-        let refusals = [no_stacks, no_waits, no_sessions, incomplete];
+        let refusals = [no_stacks, no_waits, no_sessions, incomplete, no_count];
         Ok(self.describe(Gathered {
             started_us,
             log,
@@ -164,6 +164,7 @@ impl ProfilingSession {
             activity,
             findings: Vec::new(),
         };
+        connection::discard_incomplete_count(&mut observation);
         observation.findings = diagnose_observation(&observation);
         observation
     }
@@ -255,6 +256,14 @@ impl ProfilingSession {
 
     fn is_ours(&self, process: &LoggedProcess) -> bool {
         !self.own_pids.contains(&process.pid) && self.subject.includes(process)
+    }
+
+    /// As [`Self::transactions_without`]; without a connection any more, the reason instead: what was seen remains.
+    fn transactions_at_end(&mut self, watch: Option<&LiveWatch>) -> (Option<u64>, Option<Check>) {
+        match self.transactions_without(watch) {
+            Ok(transactions) => (transactions, None),
+            Err(error) => (None, Some(lost_connection(&error))),
+        }
     }
 
     /// Transactions ended so far, without those of the watch; `None` for a single backend: the statistics do not
@@ -373,18 +382,21 @@ fn limits(
     if columns.total > columns.exact {
         let share = 100.0 * columns.exact as f64 / columns.total as f64;
         let effect = format!(
-            "{share:.0}% of the CPU samples lie within an execution that two readings of its session \
-             found; the others are divided among a session's statements in proportion to their CPU time"
+            "{share:.0}% of the CPU samples are known to belong to one execution; the others are divided among \
+             the statements of their session in proportion to their CPU time"
         );
-        add("stacks_by_statement", &format!("{share:.0}%"), effect);
+        add("stacks by statement", &format!("{share:.0}%"), effect);
     }
     if log.ended() > 0 {
         let effect = format!(
-            "{} processes ended during profiling; up to {} ms of CPU time before each exit is missing",
-            log.ended(),
+            "{} ended during profiling; up to {} ms of CPU time before each exit is missing",
+            match log.ended() {
+                1 => "1 process".to_owned(),
+                many => format!("{many} processes"),
+            },
             reading_every(log).as_millis()
         );
-        add("ended_processes", &log.ended().to_string(), effect);
+        add("ended processes", &log.ended().to_string(), effect);
     }
     limits
 }

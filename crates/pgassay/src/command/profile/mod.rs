@@ -13,7 +13,8 @@ use pgassay_record::observation::Observation;
 use pgassay_report::ExportedStacks;
 
 use crate::args::{ColorWhen, ProfileArgs};
-use crate::output_file::write_to;
+use crate::exit::IncompleteProfile;
+use crate::output_file::{check_writable, is_stdout, write_to};
 use crate::{interrupt, style};
 use connection::{LocalConnection, Reached};
 use local::{ProfiledProcesses, ProfilingSession};
@@ -23,6 +24,7 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
     if args.duration.duration().is_zero() {
         bail!("--duration must be greater than zero");
     }
+    check_outputs(args)?;
     let reached = args.conninfo().map(Reached::open).transpose()?;
     let interrupt = interrupt::watch()?;
     let observation = match reached {
@@ -40,7 +42,9 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
         Some(Reached::Here(connection)) => watch(args, Some(connection))?.observe(&interrupt)?,
         None => watch(args, None)?.observe(&interrupt)?,
     };
-    let is_taken = write_files(args, &observation, out)?;
+    // The report is printed also if a file cannot be written.
+    let written = write_files(args, &observation, out);
+    let is_taken = *written.as_ref().unwrap_or(&false);
     if args.json {
         out.write_all(pgassay_report::observation_json(&observation).as_bytes())?;
     } else if !is_taken {
@@ -50,7 +54,30 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
             writeln!(out, "\nHTML page: {}", file.display())?;
         }
     }
-    Ok(())
+    written?;
+    out.flush()?;
+    match incomplete(&observation) {
+        Some(reason) => Err(IncompleteProfile { reason }.into()),
+        None => Ok(()),
+    }
+}
+
+/// Why the profile does not cover all of the time that was asked for.
+fn incomplete(observation: &Observation) -> Option<String> {
+    let mut limitations = observation.limitations.iter();
+    let found = limitations.find(|it| it.value == connection::INCOMPLETE)?;
+    found.limitation.clone()
+}
+
+/// Finds out before the profile what could not be written after it.
+fn check_outputs(args: &ProfileArgs) -> Result<()> {
+    let exports = args.export.iter().map(|it| &*it.file);
+    let files = || exports.clone().chain(args.html.as_deref());
+    let on_stdout = files().filter(|it| is_stdout(it)).count();
+    if on_stdout + usize::from(args.json) > 1 {
+        bail!("only one of --json, --html - and --export FORMAT=- can be written to stdout");
+    }
+    files().try_for_each(check_writable)
 }
 
 /// The profiling session that the flags describe, for a server on this machine.

@@ -23,7 +23,9 @@ use pgassay_profile::{Access, ActivitySampler, NamedWait, WaitLog};
 use pgassay_record::observation::{Observation, SCHEMA, Subject};
 use pgassay_wire::Exchange;
 
-use super::connection::{OWN_TRANSACTIONS, RemoteServer, transactions};
+use super::connection::{
+    INCOMPLETE, OWN_TRANSACTIONS, RemoteServer, discard_incomplete_count, transactions,
+};
 use super::sessions::{SessionsToWatch, result_of};
 use crate::checks;
 
@@ -93,6 +95,7 @@ pub fn observe(
     };
     let missing = [not_sampled, no_sessions, incomplete].into_iter();
     observation.limitations.extend(missing.flatten());
+    discard_incomplete_count(&mut observation);
     observation.findings = diagnose_observation(&observation);
     Ok(observation)
 }
@@ -147,7 +150,7 @@ fn cut_off(error: &anyhow::Error, window: Duration) -> Check {
     let seconds = window.as_secs_f64();
     Check {
         name: "pg_stat_activity".to_owned(),
-        value: "incomplete".to_owned(),
+        value: INCOMPLETE.to_owned(),
         limitation: Some(format!(
             "pg_stat_activity could be sampled only for {seconds:.1} s, and transactions were not \
              counted: {error:#}"

@@ -65,7 +65,7 @@ fn ended_early(result: Result<()>) -> Option<Check> {
     let error = result.err()?;
     Some(Check {
         name: "sessions".to_owned(),
-        value: "incomplete".to_owned(),
+        value: connection::INCOMPLETE.to_owned(),
         limitation: Some(format!(
             "the sessions could not be read to the end: {error:#}"
         )),
