@@ -19,6 +19,8 @@ pub struct SequentialBlocks<'a> {
     blocks: OpenBlocks<'a>,
     /// Whether a unit ended with the last block.
     ends_unit: bool,
+    /// Whether there was an analysis after the last block.
+    has_news: bool,
     /// How often a condition took part in a block.
     rounds: usize,
 }
@@ -31,6 +33,7 @@ impl<'a> SequentialBlocks<'a> {
             running,
             blocks: OpenBlocks::new(plan),
             ends_unit: false,
+            has_news: false,
             rounds: 0,
         }
     }
@@ -72,7 +75,9 @@ impl Scheduler for SequentialBlocks<'_> {
         let Some(block) = self.blocks.note_ended(trials) else {
             return;
         };
+        let analyses = self.running.analyses();
         self.running.add_block(block, trials);
+        self.has_news = self.running.analyses() > analyses;
         let conditions: BTreeSet<usize> = trials.iter().map(|it| it.condition).collect();
         self.rounds += conditions.len();
         self.ends_unit = ends_unit(self.plan, block);
@@ -88,7 +93,7 @@ impl Scheduler for SequentialBlocks<'_> {
     }
 
     fn progress(&self) -> Option<String> {
-        if !self.ends_unit || !self.running.is_analyzed() {
+        if !self.ends_unit || !self.has_news {
             return None;
         }
         let unit = if self.plan.restarts_servers() {
@@ -238,6 +243,21 @@ mod tests {
         );
         let without_limit = conditions(&planned_for("[1, 2, 4]", None));
         assert_eq!(without_limit[4], [1, 2]);
+    }
+
+    /// Regression: after five pairs, the figures of four were repeated.
+    #[test]
+    fn progress_is_reported_after_an_analysis_only() {
+        let plan = planned(None);
+        let mut scheduler = scheduler_of(&plan);
+        let mut reported = Vec::new();
+        for _ in 0..7 {
+            let block = scheduler.next_block().expect("there are blocks");
+            let trials = trials(&plan, &block, 0);
+            scheduler.block_ended(&trials);
+            reported.push(scheduler.progress().is_some());
+        }
+        assert_eq!(reported, [false, false, false, true, false, true, false]);
     }
 
     #[test]

@@ -8,6 +8,8 @@ use pgassay_model::study::DriverKind;
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_record::run::{Run, Warning, WarningKind};
 
+use crate::observe::MEMORY_BLOCKS_MAX;
+
 /// Shares of the machine's CPU time above which a warning is shown.
 const STEAL_NOTICEABLE: f64 = 0.02;
 const OTHER_LOAD_NOTICEABLE: f64 = 0.05;
@@ -251,7 +253,7 @@ fn warn_of_memory(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
         let trials = run.trials.iter();
         let mut of_point = trials
             .filter(|it| (it.condition, it.variant) == (point.condition, point.variant))
-            .filter(|it| it.server.is_some())
+            .filter(|it| it.server.is_some() && it.block < MEMORY_BLOCKS_MAX)
             .peekable();
         point.driver == DriverKind::Postgres
             && !point.reconnects

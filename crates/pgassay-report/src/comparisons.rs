@@ -6,10 +6,10 @@ use pgassay_record::run::Run;
 
 use crate::gate::in_markdown;
 use crate::outline::{baseline_name, condition_title, variant_name};
-use crate::{number, sentence};
+use crate::sentence;
 
 /// One line per comparison, with a header. Ratios are those of the variant to the baseline; an empty field is
-/// unknown. Quoted as in RFC 4180.
+/// unknown, such as the interval of a single pair. Quoted as in RFC 4180.
 pub fn comparisons_csv(run: &Run) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let mut records = vec![
@@ -34,17 +34,24 @@ pub fn comparisons_csv(run: &Run) -> String {
     ];
     for it in &run.comparisons {
         let tps = &it.tps;
+        let of_pairs = |figure: f64| {
+            if tps.by_pair.len() < 2 {
+                String::new()
+            } else {
+                figure.to_string()
+            }
+        };
         records.push(vec![
             condition_title(run, it.condition),
             variant_name(run, it.variant).to_owned(),
             baseline_name(run, it.variant).to_owned(),
             sentence::verdict_word(it.verdict).to_owned(),
             tps.ratio.to_string(),
-            tps.low.to_string(),
-            tps.high.to_string(),
-            tps.confidence_level.to_string(),
+            of_pairs(tps.low),
+            of_pairs(tps.high),
+            of_pairs(tps.confidence_level),
             tps.by_pair.len().to_string(),
-            tps.pair_sd.to_string(),
+            of_pairs(tps.pair_sd),
             it.latency_mean.ratio.to_string(),
             it.latency_p99.ratio.to_string(),
             it.server_cpu
@@ -70,12 +77,11 @@ pub fn comparisons_markdown(run: &Run) -> String {
     for it in &run.comparisons {
         _ = writeln!(
             text,
-            "| {} | {} | {} | {} {} | {} |",
+            "| {} | {} | {} | {} | {} |",
             in_markdown(&condition_title(run, it.condition)),
             in_markdown(variant_name(run, it.variant)),
             sentence::verdict_word(it.verdict),
-            number::ratio(it.tps.ratio),
-            number::interval(it.tps.low, it.tps.high),
+            sentence::ratio_in_words(&it.tps),
             it.tps.by_pair.len(),
         );
     }

@@ -8,7 +8,7 @@ use pgassay_account::ledger::{
 use pgassay_model::check::Check;
 use pgassay_record::run::Run;
 
-use crate::outline::{condition_title, variant_name};
+use crate::outline::{condition_title, plus_minus_us, variant_name};
 use crate::{consistency, number};
 
 /// The displayed name of a group of rows.
@@ -105,6 +105,9 @@ pub(crate) fn tier_of_run(run: &Run, ledgers: &[&Ledger]) -> String {
 /// Whether the rows explain the difference, and if not, why.
 pub(crate) fn explanation(difference: &LedgerDifference) -> String {
     let whole = number::signed_micros(difference.response.difference_us);
+    if plus_minus_us(&difference.response).is_none() {
+        return format!("Not explained: the noise of {whole} µs is unknown with a single pair.");
+    }
     if !difference.differs() {
         return format!("Nothing to explain: {whole} µs is within the noise of these pairs.");
     }
@@ -212,11 +215,13 @@ fn check_result(name: &str, error: f64, limit: f64) -> String {
 }
 
 fn overhead(checks: &LedgerChecks) -> Option<String> {
-    let ratio = checks.profiled_tps_ratio?;
-    Some(format!(
-        "profiling overhead {}",
-        number::percent(1.0 - ratio)
-    ))
+    let overhead = 1.0 - checks.profiled_tps_ratio?;
+    Some(if overhead < 0.0 {
+        let faster = number::percent(-overhead);
+        format!("profiling overhead below the noise (profiled trials were {faster} faster)")
+    } else {
+        format!("profiling overhead {}", number::percent(overhead))
+    })
 }
 
 fn client(checks: &LedgerChecks) -> Option<String> {

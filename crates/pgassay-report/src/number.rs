@@ -153,11 +153,14 @@ pub(crate) fn signed_counter_value(value: f64, unit: CounterUnit) -> String {
     }
 }
 
-/// A duration in a suitable unit: `403 ms`, `66 s`, `12 min`, `2.5 h`.
+/// A duration in a suitable unit: `403 ms`, `2.5 s`, `66 s`, `12 min`, `2.5 h`.
 pub(crate) fn duration(value_us: f64) -> String {
-    if value_us < 10_000_000.0 {
+    if value_us < 1_000_000.0 {
         let ms = value_us / 1000.0;
         format!("{}\u{a0}ms", decimals(ms, usize::from(ms < 10.0)))
+    } else if value_us < 9_950_000.0 {
+        let seconds = decimals(value_us / 1e6, 1);
+        format!("{}\u{a0}s", seconds.strip_suffix(".0").unwrap_or(&seconds))
     } else if value_us < 600_000_000.0 {
         format!("{:.0}\u{a0}s", value_us / 1e6)
     } else if value_us < 6_000_000_000.0 {

@@ -7,6 +7,11 @@ use pgassay_record::run::Run;
 use crate::outline::EQUIVALENCE_MARGIN;
 use crate::{number, reliability};
 
+/// The units before the first analysis of a sequential comparison (docs/method.md, When a run ends).
+const FIRST_ANALYSIS: u32 = 4;
+/// A run that takes longer, in microseconds, is seldom worth it.
+const LONG_US: f64 = 3600e6;
+
 /// Which comparisons a sentence is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Undecided {
@@ -55,7 +60,7 @@ pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
 pub(crate) fn needed(which: Undecided, run: &Run, comparison: &Comparison) -> String {
     let sequential = comparison.basis.filter(|basis| basis.units_max.is_some());
     let Some(basis) = sequential else {
-        return pairs_sentence(which, &comparison.tps);
+        return pairs_sentence(which, run, &comparison.tps);
     };
     let needed = units_sentence(which, run, basis, &comparison.tps);
     match early_end(which, run, basis) {
@@ -90,15 +95,21 @@ fn units_sentence(which: Undecided, run: &Run, basis: Basis, ratio: &Ratio) -> S
     // A gate refuses a number of pairs.
     let takes_pairs = run.plan.schedule.gate_limit_percent.is_none();
     let decision = which.decision();
-    let Some(needed) = basis.units_needed else {
-        let option = if takes_pairs { ", with --pairs" } else { "" };
-        return format!("{decision} needs more {}s{option}.", basis.unit.name());
-    };
     let taken = run
         .comparisons
         .iter()
         .filter_map(|it| Some(it.basis?.units));
     let each_us = run.elapsed_us() / f64::from(taken.max().unwrap_or(1).max(1));
+    let time = |units: u32| number::duration(f64::from(units) * each_us);
+    let Some(needed) = basis.units_needed else {
+        let least = basis.units.saturating_add(1).max(FIRST_ANALYSIS);
+        return format!(
+            "{decision} needs at least {} instead of {}: about {}.",
+            units(least, basis),
+            basis.units,
+            time(least)
+        );
+    };
     let pairs_each = ratio.by_pair.len() as f64 / f64::from(basis.units.max(1));
     let pairs = (f64::from(needed) * pairs_each.max(1.0)).ceil();
     let option = if takes_pairs {
@@ -107,11 +118,21 @@ fn units_sentence(which: Undecided, run: &Run, basis: Basis, ratio: &Ratio) -> S
         String::new()
     };
     format!(
-        "{decision} needs about {} instead of {}{option}: about {}.",
+        "{decision} needs about {} instead of {}{option}: about {}.{}",
         units(needed, basis),
         basis.units,
-        number::duration(f64::from(needed) * each_us)
+        time(needed),
+        if_too_long(f64::from(needed) * each_us)
     )
+}
+
+/// What else would help if the time is long.
+fn if_too_long(time_us: f64) -> &'static str {
+    if time_us < LONG_US {
+        return "";
+    }
+    " On a machine without other load it takes less; pgassay count compares instructions instead, which \
+     hardly vary."
 }
 
 /// `12 server starts`
@@ -120,15 +141,18 @@ fn units(count: u32, basis: Basis) -> String {
 }
 
 /// How many pairs an inconclusive comparison needs.
-fn pairs_sentence(which: Undecided, ratio: &Ratio) -> String {
+fn pairs_sentence(which: Undecided, run: &Run, ratio: &Ratio) -> String {
     let decision = which.decision();
-    match pairs_needed(ratio) {
-        Some(pairs) => format!(
-            "{decision} needs about {pairs} pairs instead of {}.",
-            ratio.by_pair.len()
-        ),
-        None => format!("{decision} needs more than one pair."),
-    }
+    let Some(needed) = pairs_needed(ratio) else {
+        return format!("{decision} needs more than one pair.");
+    };
+    let pairs = ratio.by_pair.len();
+    let time_us = run.elapsed_us() / pairs as f64 * needed as f64;
+    format!(
+        "{decision} needs about {needed} pairs instead of {pairs} (--pairs {needed}): about {}.{}",
+        number::duration(time_us),
+        if_too_long(time_us)
+    )
 }
 
 /// About how many pairs would give a verdict if the true ratio is as estimated.

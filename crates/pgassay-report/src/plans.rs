@@ -48,6 +48,7 @@ pub(crate) fn conditions(run: &Run, conditions: &[usize]) -> String {
     };
     match conditions.len() {
         1 => format!(", {}", condition_title(run, *first)),
+        2 => format!(", {} and 1 more condition", condition_title(run, *first)),
         many => format!(
             ", {} and {} more conditions",
             condition_title(run, *first),

@@ -128,9 +128,12 @@ pub(crate) fn basis(run: &Run) -> Option<String> {
     let mut parts = Vec::new();
     if first.comparisons > 1 && first.first_stage_units.is_none() {
         parts.push(format!(
-            "Corrected for multiple comparisons (Holm): over all {} comparisons, the probability of any false “faster” \
+            "Corrected for multiple comparisons (Holm): over {}, the probability of any false “faster” \
              or “slower” is at most 5%, and that of any false “equivalent” is also at most 5%.",
-            first.comparisons
+            match first.comparisons {
+                2 => "both comparisons".to_owned(),
+                many => format!("all {many} comparisons"),
+            }
         ));
     }
     let fewest = all.iter().map(|it| it.server_starts).min().unwrap_or(0);
@@ -141,6 +144,7 @@ pub(crate) fn basis(run: &Run) -> Option<String> {
     }
     parts.extend(half_width::basis(run, &all));
     parts.push(match (by_starts, fewest) {
+        (true, 0 | 1) if most <= 1 => "There was a single server start, so there are no intervals.".to_owned(),
         (true, _) if most > fewest => format!(
             "Intervals are computed from {fewest} to {most} server starts, each represented by the mean of its pairs."
         ),

@@ -246,7 +246,9 @@ pub(crate) fn relay(it: &RelayFacts) -> String {
 pub(crate) fn limit(check: &Check) -> Option<String> {
     let limits = check.limitation.as_ref()?;
     let (name, value) = (&check.name, &check.value);
-    Some(if limits.contains(value.as_str()) {
+    Some(if limits.starts_with(name.as_str()) {
+        limits.clone()
+    } else if limits.contains(value.as_str()) {
         format!("{name}: {limits}")
     } else {
         format!("{name} is {value}: {limits}")
@@ -435,6 +437,9 @@ pub(crate) fn awake_cpus(run: &Run) -> Option<&'static str> {
     )
 }
 
+/// If profiled trials are faster by more, the difference is noise.
+const OVERHEAD_NOISE_MAX: f64 = 0.05;
+
 /// The profiling overhead over all profiled points, or over the comparisons if the result has no
 /// ledgers.
 pub(crate) fn profiling_overhead(run: &Run) -> Option<String> {
@@ -452,15 +457,22 @@ pub(crate) fn profiling_overhead(run: &Run) -> Option<String> {
     if ratios.is_empty() {
         return None;
     }
+    let is_noise = high > 1.0 + OVERHEAD_NOISE_MAX;
     let (low, high) = (number::percent(low), number::percent(high));
     let speed = if low == high {
         low
     } else {
         format!("{low} to {high}")
     };
+    // Without noise, profiling can only be slower.
+    let reason = if is_noise {
+        " Above 100% is noise: the overhead could not be measured."
+    } else {
+        ""
+    };
     Some(format!(
-        "Profiled trials ran at {speed} of the throughput of timed trials. Verdicts and totals use \
-         timed trials only."
+        "Profiled trials ran at {speed} of the throughput of timed trials.{reason} Verdicts and totals use timed \
+         trials only."
     ))
 }
 
@@ -500,7 +512,7 @@ pub(crate) fn confidence_word(finding: &Finding) -> &'static str {
     }
 }
 
-/// For queueing that another finding causes, the advice to fix the cause: `Queueing that explained_by from
+/// For queueing that another finding causes, the advice to fix the cause: `Queueing that follows from
 /// "Each commit waits for the disk": fix that first.`
 pub(crate) fn cause_of(findings: &[Finding], finding: &Finding) -> Option<String> {
     let id = finding.explained_by.as_ref()?;
@@ -511,7 +523,7 @@ pub(crate) fn cause_of(findings: &[Finding], finding: &Finding) -> Option<String
     ))
 }
 
-/// The result of a finding's own fix: `fix_result work_mem=64MB: throughput ×1.595 [1.490, 1.707]`.
+/// The result of a finding's own fix: `tried work_mem=64MB: throughput ×1.595 [1.490, 1.707]`.
 pub(crate) fn fix_result(finding: &Finding) -> Option<String> {
     let fix = finding.fix_result.as_ref()?;
     let [low, high] = fix.interval;

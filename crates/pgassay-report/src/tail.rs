@@ -44,7 +44,7 @@ pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
         parts.push(part("rest", sum(|it| it.tail_us), sum(|it| it.all_us)));
     }
     Some(format!(
-        "{point}: transactions slower than p99 ({}) take {} µs on average, all transactions {} µs. Where their \
+        "{point}: transactions slower than p99 of their trial ({}) take {} µs on average, all transactions {} µs. Where their \
          time goes, in µs (in parentheses: of all transactions): {}. Observed in profiled trials: {} of {} such \
          transactions",
         p99(tail),

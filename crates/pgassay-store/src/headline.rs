@@ -1,6 +1,6 @@
 //! A run in one line, as lists print it.
 
-use pgassay_account::comparison::{Comparison, Verdict};
+use pgassay_account::comparison::{Comparison, Ratio, Verdict};
 use pgassay_record::run::Run;
 
 /// `prepared: 6 faster ×1.245 to ×1.284; extended: 5 slower, 1 equivalent ×0.961 to ×0.990`.
@@ -15,11 +15,9 @@ pub(crate) fn headline(run: &Run) -> String {
         match of_variant[..] {
             [] => {}
             [only] => parts.push(format!(
-                "{name} {} ×{:.3} [{:.3}, {:.3}]",
+                "{name}: {} {}",
                 word(only.verdict),
-                only.tps.ratio,
-                only.tps.low,
-                only.tps.high
+                ratio(&only.tps)
             )),
             _ => parts.push(format!("{name}: {}", summarize(&of_variant))),
         }
@@ -33,6 +31,18 @@ pub(crate) fn headline(run: &Run) -> String {
         text
     } else {
         format!("(incomplete) {text}")
+    }
+}
+
+/// A ratio with its interval, which a single pair does not have.
+fn ratio(tps: &Ratio) -> String {
+    let Ratio {
+        ratio, low, high, ..
+    } = tps;
+    if tps.by_pair.len() < 2 {
+        format!("×{ratio:.3} (one pair)")
+    } else {
+        format!("×{ratio:.3} [{low:.3}, {high:.3}]")
     }
 }
 

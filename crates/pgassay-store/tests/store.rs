@@ -237,7 +237,7 @@ fn a_list_is_newest_first_and_may_be_narrowed() {
             "20261120-000000-s"
         ]
     );
-    assert_eq!(lines[0].headline, "b faster ×1.412 [1.398, 1.426]");
+    assert_eq!(lines[0].headline, "b: faster ×1.412 [1.398, 1.426]");
     assert_eq!(lines[0].question, "Is b faster than a?");
     assert!(
         lines[1].headline.starts_with("(incomplete) "),

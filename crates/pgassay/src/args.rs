@@ -228,8 +228,8 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "N%", conflicts_with = "pairs")]
     pub half_width: Option<Percentage>,
 
-    /// Stop this long after the first trial begins (such as 2min), and report the verdicts reached so far.
-    /// Their intervals remain valid.
+    /// Begin no more rounds of trials this long after the first trial begins (such as 2min), and report the
+    /// verdicts reached so far. Their intervals remain valid. A round that has begun is completed.
     #[arg(long, value_name = "TIME", conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
@@ -251,7 +251,12 @@ pub struct ChoiceArgs {
 
     /// PostgreSQL version, such as 18, 9.6 or 10.23, instead of the study's. With several
     /// versions, each is a separate condition.
-    #[arg(long = "server", value_name = "VERSION,…", value_delimiter = ',')]
+    #[arg(
+        long = "server",
+        alias = "servers",
+        value_name = "VERSION,…",
+        value_delimiter = ','
+    )]
     pub versions: Vec<String>,
 
     /// Directory that contains bin/postgres, instead of downloading a version.

@@ -1,12 +1,21 @@
 //! Checks of the machine, stored with every result and printed by `doctor`.
 
+use std::time::Duration;
+
 use pgassay_account::calibration::machine_key;
 use pgassay_lab::counting::Valgrind;
 use pgassay_model::check::Check;
-use pgassay_profile::{Access, AwakeCpus, CountedEvent, EventCounter, MachineConditions, Tier};
+use pgassay_profile::{
+    Access, AwakeCpus, CountedEvent, EventCounter, MachineConditions, MachineCpu, Tier,
+};
 use pgassay_store::MachineIdentity;
 
-/// Checks everything that limits measurements.
+/// Long enough for the kernel's clock ticks of 10 ms.
+const LOAD_WATCHED_FOR: Duration = Duration::from_secs(1);
+/// A run beside so much load has a warning, too.
+const LOAD_NOTICEABLE: f64 = 0.05;
+
+/// Checks everything that limits measurements, except other load.
 pub fn all() -> Vec<Check> {
     let conditions = MachineConditions::read();
     let limits = conditions.limits();
@@ -64,6 +73,26 @@ pub fn all() -> Vec<Check> {
         hardware_counters(),
         idle_cpus(),
     ]
+}
+
+/// What else uses the CPUs while nothing is measured; unlike [`all`], this takes a moment.
+pub fn load() -> Option<Check> {
+    let before = MachineCpu::read().ok()?;
+    std::thread::sleep(LOAD_WATCHED_FOR);
+    let passed = MachineCpu::read().ok()?.since(&before);
+    let share = passed.busy_ns() as f64 / passed.total_ns.max(1) as f64;
+    let is_busy = share > LOAD_NOTICEABLE;
+    Some(Check {
+        name: "load".to_owned(),
+        value: format!("other programs use {:.0}% of the CPU time", share * 100.0),
+        limitation: is_busy.then(|| {
+            "throughput varies with what they do, so verdicts take longer and latencies are too long"
+                .to_owned()
+        }),
+        fix: is_busy.then(|| {
+            "stop them, or count instructions, which they hardly change: pgassay count".to_owned()
+        }),
+    })
 }
 
 /// The machine that a calibration belongs to.

@@ -131,10 +131,10 @@ impl<'a> RunningComparisons<'a> {
         Some(rest)
     }
 
-    /// Whether there was an analysis of any comparison.
-    pub fn is_analyzed(&self) -> bool {
-        let mut all = self.matrix.comparisons().iter();
-        all.any(|it| !it.analyses().is_empty())
+    /// How many analyses there were of all comparisons together.
+    pub fn analyses(&self) -> usize {
+        let all = self.matrix.comparisons().iter();
+        all.map(|it| it.analyses().len()).sum()
     }
 
     /// How many comparisons have a verdict, or an answer for the gate, and how many there are.

@@ -110,7 +110,12 @@ impl Servers {
             host.prepare(&planned, context)?;
             is_in_place = planned.is_in_place();
         }
-        context.stage(&format!("setting up the data on {}", host.name()));
+        let stage = if is_in_place {
+            "using the data that exist on"
+        } else {
+            "setting up the data on"
+        };
+        context.stage(&format!("{stage} {}", host.name()));
         let filled = if is_in_place {
             Ok(vec![host.database().to_owned(); wanted.databases.len()])
         } else {

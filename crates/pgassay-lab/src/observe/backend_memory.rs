@@ -19,7 +19,7 @@ use crate::major_version::major_of;
 use crate::raw_results::RawResults;
 
 /// Peaks hardly differ between blocks, and reading one takes up to a millisecond.
-const BLOCKS_MAX: u32 = 4;
+pub const MEMORY_BLOCKS_MAX: u32 = 4;
 
 /// The first version with `pg_backend_memory_contexts`.
 const CONTEXTS_SINCE: u32 = 14;
@@ -61,7 +61,7 @@ impl TrialObserver for BackendMemoryPeaks {
         _: &mut [Box<dyn Clients>],
     ) -> Result<WatchDecision<'w>> {
         let is_read = trial.slot.is_last_of_variant
-            && trial.slot.block < BLOCKS_MAX
+            && trial.slot.block < MEMORY_BLOCKS_MAX
             && trial.slot.kind != TrialKind::HardwareCounters
             && trial.point.driver == DriverKind::Postgres
             && !trial.backend_pids.is_empty();

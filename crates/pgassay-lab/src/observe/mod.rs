@@ -10,7 +10,7 @@ mod totals;
 mod transactions;
 pub mod waits;
 
-pub use backend_memory::BackendMemoryPeaks;
+pub use backend_memory::{BackendMemoryPeaks, MEMORY_BLOCKS_MAX};
 pub use hardware_counters::HardwareCounters;
 pub use probes::Probes;
 pub use profiles::{ProfiledTrial, Profiles, add_blocked, add_samples_by_column};

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize, Serializer};
 pub struct HumanDuration(Duration);
 
 /// PostgreSQL's time units (`src/backend/utils/misc/guc.c`, `time_unit_conversion_table`), and `m` for
-/// minutes. A number without a unit is rejected: any default would be a guess.
+/// minutes. In files, a number without a unit is rejected: any default would be a guess.
 const UNITS: [(&str, f64); 7] = [
     ("us", 1e-6),
     ("ms", 1e-3),
@@ -49,7 +49,15 @@ impl From<Duration> for HumanDuration {
 impl FromStr for HumanDuration {
     type Err = String;
 
+    /// On the command line, a number without a unit is seconds, as for pgbench.
     fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text, Some(1.0))
+    }
+}
+
+impl HumanDuration {
+    /// `default_scale`: seconds that a number without a unit stands for; `None` if it is an error.
+    fn parse(text: &str, default_scale: Option<f64>) -> Result<Self, String> {
         let trimmed = text.trim();
         let digits = trimmed
             .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -58,7 +66,8 @@ impl FromStr for HumanDuration {
         let scale = UNITS
             .iter()
             .find(|(name, _)| *name == unit.trim())
-            .map(|(_, scale)| *scale);
+            .map(|(_, scale)| *scale)
+            .or(default_scale.filter(|_| unit.is_empty()));
         match (number.parse::<f64>(), scale) {
             (Ok(value), Some(scale)) => Duration::try_from_secs_f64(value * scale)
                 .ok()
@@ -98,7 +107,7 @@ impl Serialize for HumanDuration {
 impl<'de> Deserialize<'de> for HumanDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        text.parse().map_err(D::Error::custom)
+        Self::parse(&text, None).map_err(D::Error::custom)
     }
 }
 
@@ -136,9 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn a_number_without_a_unit_is_rejected() {
-        let message = "10".parse::<HumanDuration>().unwrap_err();
+    fn a_number_without_a_unit_is_rejected_in_files_and_is_seconds_on_the_command_line() {
+        let in_file = toml::from_str::<toml::Table>("length = \"10\"").unwrap();
+        let message = in_file["length"].clone().try_into::<HumanDuration>();
+        let message = message.unwrap_err().to_string();
         assert!(message.contains("a number and a unit"), "{message}");
+        let typed: HumanDuration = "10".parse().unwrap();
+        assert_eq!(typed.duration(), Duration::from_secs(10));
+        assert!("".parse::<HumanDuration>().is_err());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The strongest findings: what happens, the evidence, the suggested fix. The page has all of them.
 
+use std::collections::BTreeMap;
+
 use pgassay_record::finding::{Confidence, Finding};
 use pgassay_record::run::Run;
 
@@ -118,7 +120,8 @@ fn list(
     for finding in strongest.iter().take(SHOWN_MAX) {
         let elsewhere = findings.iter().filter(|it| it.id == finding.id).count() - 1;
         let fix = sentence::cause_of(findings, finding);
-        let fix = fix.unwrap_or_else(|| suggested(finding));
+        let fix =
+            fix.unwrap_or_else(|| suggested(finding) + &suggested_elsewhere(findings, finding));
         out.push_str(&one(finding, &place(finding), elsewhere, &fix, style));
     }
     let rest = strongest.get(SHOWN_MAX..).unwrap_or_default();
@@ -146,6 +149,23 @@ fn suggested(finding: &Finding) -> String {
         "Suggested fix: {}",
         sentence::first_sentences(&finding.suggested_fix)
     )
+}
+
+/// What is suggested instead in most of the other cases with another fix; empty if there are none.
+fn suggested_elsewhere(findings: &[Finding], shown: &Finding) -> String {
+    let mut cases: BTreeMap<String, usize> = BTreeMap::new();
+    for it in findings.iter().filter(|it| it.id == shown.id) {
+        let fix = sentence::first_sentences(&it.suggested_fix);
+        *cases.entry(fix.to_string()).or_default() += 1;
+    }
+    cases.remove(sentence::first_sentences(&shown.suggested_fix));
+    let most = cases.into_iter().max_by_key(|(_, count)| *count);
+    most.map_or_else(String::new, |(fix, count)| {
+        format!(
+            " In {} of the other cases: {fix}",
+            number::whole(count as f64)
+        )
+    })
 }
 
 /// The first lines: confidence and title.

@@ -9,7 +9,8 @@ use crate::checks;
 
 /// Prints each check and, where one is known, the command that removes the limitation.
 pub fn doctor(args: &JsonArgs, out: &mut impl Write) -> Result<()> {
-    let checks = checks::all();
+    let mut checks = checks::all();
+    checks.extend(checks::load());
     if args.json {
         writeln!(
             out,

@@ -316,10 +316,11 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
         plan.points.len(),
         plan.schedule.seed,
     ));
+    let assumed = format!("SD: standard deviation between {}, assumed", units(plan).1);
     if let Some(power) = gate_power(plan) {
-        context.note(&format!("the gate, {power}"));
+        context.note(&format!("the gate, {power} ({assumed})"));
     } else if let Some(effects) = decidable_effects(plan) {
-        context.note(&format!("what it can decide, {effects}"));
+        context.note(&format!("what it can decide, {effects} ({assumed})"));
     }
     if let Some(note) = too_little_time(plan) {
         context.note(&note);

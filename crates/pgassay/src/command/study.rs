@@ -277,7 +277,7 @@ fn print_order(plan: &Plan, out: &mut impl Write) -> Result<()> {
                 plan.conditions[round.condition].title(),
                 names(&round.timed),
                 also("profiled", &round.profiled),
-                also("hardware counters", &round.hardware_counters),
+                also("hardware counters, if available", &round.hardware_counters),
             )?;
         }
     }

@@ -169,6 +169,12 @@ fn what_needs_no_server_works_without_one() {
     let doctor = command(&scratch, &["doctor", "--json"]);
     let doctor: serde_json::Value = serde_json::from_str(&doctor.stdout).expect("JSON");
     assert_eq!(doctor["schema"], "pgassay.doctor/1");
+    let checks = doctor["checks"].as_array().expect("a list");
+    let load = checks.iter().find(|it| it["name"] == "load");
+    let load = load
+        .and_then(|it| it["value"].as_str())
+        .expect("other load");
+    assert!(load.starts_with("other programs use "), "{load}");
     let unknown = command(&scratch, &["run", "nosuch"]);
     assert!(
         unknown.code == Some(1) && unknown.stderr.contains("unknown study \"nosuch\""),

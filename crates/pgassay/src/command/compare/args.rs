@@ -136,8 +136,8 @@ pub struct CompareArgs {
     #[arg(long, value_name = "N%", conflicts_with = "pairs")]
     pub half_width: Option<Percentage>,
 
-    /// Stop this long after the first trial begins (such as 2min), and report the verdicts reached so far.
-    /// Their intervals remain valid.
+    /// Begin no more rounds of trials this long after the first trial begins (such as 2min), and report the
+    /// verdicts reached so far. Their intervals remain valid. A round that has begun is completed.
     #[arg(long, value_name = "TIME", conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 

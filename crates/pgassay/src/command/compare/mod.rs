@@ -17,25 +17,22 @@ use crate::catalog;
 use crate::command::run::run_planned;
 use crate::command::study::{PlannedStudy, seed_of_now};
 
-/// The name under which results are listed.
-const NAME: &str = "compare";
-
-/// The study that a question is.
-pub fn question_of(args: &CompareArgs) -> Result<LoadedStudy> {
+/// The study that a question is. `command` is the name under which results are listed.
+pub fn question_of(args: &CompareArgs, command: &str) -> Result<LoadedStudy> {
     let source = StudySource {
         file: String::new(),
         text: question::study_text(args)?,
     };
-    catalog::load(NAME, source)
+    catalog::load(command, source)
 }
 
 /// The study that a question is, for an answer that a single variant can have.
-pub fn question_of_any(args: &CompareArgs) -> Result<LoadedStudy> {
+pub fn question_of_any(args: &CompareArgs, command: &str) -> Result<LoadedStudy> {
     let source = StudySource {
         file: String::new(),
         text: question::study_text_of_any(args)?,
     };
-    catalog::load(NAME, source)
+    catalog::load(command, source)
 }
 
 /// What the command line changes in the study that a question is.
@@ -53,7 +50,7 @@ pub fn overrides_of(args: &CompareArgs) -> Overrides {
 
 /// Compares, or saves the comparison as a study.
 pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
-    let found = question_of(args)?;
+    let found = question_of(args, "compare")?;
     if let Some(path) = &args.save {
         std::fs::write(path, &found.source.text)
             .with_context(|| format!("cannot write {}", path.display()))?;

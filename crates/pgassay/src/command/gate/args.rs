@@ -10,6 +10,9 @@ use pgassay_report::gate::GateLimit;
 
 use crate::command::compare::CompareArgs;
 
+/// The name under which its questions are listed.
+pub(super) const NAME: &str = "gate";
+
 /// Shown after the list of options.
 const EXAMPLES: &str = "\
 Examples:

@@ -13,6 +13,7 @@ use pgassay_record::baseline::GateBaseline;
 use pgassay_report::gate::{GateNames, GateResult, GateVerdict};
 
 use super::args::GateArgs;
+use super::args::NAME;
 use super::baseline::{self, Against};
 use super::comparable;
 use super::decision::GateDecision;
@@ -130,8 +131,8 @@ fn decide(
 fn study(args: &GateArgs, against: &Against) -> Result<LoadedStudy> {
     match (&args.study, against) {
         (Some(study), _) => catalog::find(study),
-        (None, Against::Nothing) => question_of(&args.question),
-        (None, _) => question_of_any(&args.question),
+        (None, Against::Nothing) => question_of(&args.question, NAME),
+        (None, _) => question_of_any(&args.question, NAME),
     }
 }
 

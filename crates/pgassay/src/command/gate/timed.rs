@@ -9,6 +9,7 @@ use pgassay_record::baseline::GateBaseline;
 use pgassay_report::gate::GateLimit;
 
 use super::args::GateArgs;
+use super::args::NAME;
 use super::baseline::{self, Against};
 use super::comparable;
 use super::decision::GateDecision;
@@ -67,7 +68,7 @@ pub fn gate(
 fn plan(args: &GateArgs) -> Result<PlannedStudy> {
     let found = match &args.study {
         Some(study) => catalog::find(study)?,
-        None => question_of(&args.question)?,
+        None => question_of(&args.question, NAME)?,
     };
     let GateLimit::Slower(percent) = args.fail_if else {
         bail!("this gate does not compare times");

@@ -16,9 +16,9 @@ use meaning::{Grade, suggest_fix, uses};
 /// Flags of `pgassay timing`; the first two are `pg_test_timing`'s.
 #[derive(Debug, Args)]
 pub struct TimingArgs {
-    /// How long to read the clock: seconds, or a number and a unit. A longer test catches rarer
-    /// events.
-    #[arg(short, long, value_name = "TIME", default_value = "3", value_parser = duration)]
+    /// How long to read the clock, such as 3s or 500ms; without a unit, in seconds. A longer test catches
+    /// rarer events.
+    #[arg(short, long, value_name = "TIME", default_value = "3s", value_parser = duration)]
     pub duration: Duration,
 
     /// Also list the exact steps between readings, in ns, up to this running percentage.
@@ -30,12 +30,9 @@ pub struct TimingArgs {
     pub json: bool,
 }
 
-/// Seconds, as `pg_test_timing` takes them, or a time with its unit.
+/// A time, which must not be too short.
 fn duration(text: &str) -> Result<Duration, String> {
-    let duration = match text.trim().parse::<u32>() {
-        Ok(secs) => Duration::from_secs(secs.into()),
-        Err(_) => text.parse::<HumanDuration>()?.duration(),
-    };
+    let duration = text.parse::<HumanDuration>()?.duration();
     if duration < Duration::from_millis(1) {
         return Err("must be at least 1ms".to_owned());
     }
