@@ -47,6 +47,7 @@ mod run;
 mod run_context;
 mod scheduler;
 mod sequential_blocks;
+pub mod shared_setup;
 mod study;
 pub mod study_errors;
 pub mod system_env;

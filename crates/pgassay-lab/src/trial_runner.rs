@@ -5,7 +5,7 @@ use pgassay_load::{Measurement, RunLength, ThreadUsage, Timing};
 use pgassay_model::counters::Counters;
 use pgassay_model::detail::{RunDetail, UnsteadyWarmUp};
 use pgassay_model::plan::{Plan, Point, PointId, Round};
-use pgassay_model::study::{DriverKind, HumanDuration};
+use pgassay_model::study::DriverKind;
 use pgassay_model::trial::{ClientTotals, Latency, Trial, TrialKind};
 
 use crate::event::LabEvent;
@@ -293,6 +293,7 @@ impl TrialRunner<'_> {
             mut measure,
         } = slot.window;
         clients.spread_starts(spread, slot.seed(self.plan.schedule.seed));
+        let mut failed = 0;
         for _ in 0..TRIES {
             let length = RunLength::Timed { settle, measure };
             let measured = clients.run(&length, point, &self.context)?;
@@ -300,13 +301,18 @@ impl TrialRunner<'_> {
             if measured.transactions > 0 {
                 return Ok(measured);
             }
+            failed += measured.failed_total;
             // The machine was busy, or transactions have become slower since warm-up.
             measure *= LONGER;
         }
-        let trial = HumanDuration::from(measure / LONGER);
-        bail!(
-            "no transaction ended within a trial of {trial}; increase --length or reduce --pairs"
-        );
+        if failed > 0 {
+            bail!(
+                "all {failed} transactions failed with a serialization failure or a deadlock; only successful \
+                 transactions can be measured"
+            );
+        }
+        let trial_s = (measure / LONGER).as_secs_f64();
+        bail!("no transaction ended within a trial of {trial_s:.1} s; increase --length");
     }
 }
 
@@ -326,6 +332,7 @@ fn trial_of(slot: TrialSlot, started_us: i64, measured: &Measurement) -> Trial {
         transactions: measured.transactions,
         credited_transactions: Some(measured.credited_transactions),
         transactions_total: measured.transactions_total,
+        failed: measured.failed,
         latency: Latency::from_histogram(&measured.latency_ns),
         server: None,
         client: ClientTotals {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use pgassay_model::plan::Point;
 use pgassay_model::plan::StoppingRule;
 use pgassay_model::study::DriverKind;
-use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_model::trial::{Trial, TrialKind, failed_share};
 use pgassay_record::run::{Run, Warning, WarningKind};
 
 use crate::observe::MEMORY_BLOCKS_MAX;
@@ -13,6 +13,9 @@ use crate::observe::MEMORY_BLOCKS_MAX;
 /// Shares of the machine's CPU time above which a warning is shown.
 const STEAL_NOTICEABLE: f64 = 0.02;
 const OTHER_LOAD_NOTICEABLE: f64 = 0.05;
+/// Likewise, the share of transactions that failed, and the points that are named.
+const FAILED_NOTICEABLE: f64 = 0.001;
+const FAILED_SHOWN_MAX: usize = 6;
 /// A point is client-limited if the load generator was the bottleneck in this share of its trials.
 const CLIENT_LIMITED_NOTICEABLE: f64 = 0.5;
 /// Below this share of user stacks unwound to the process entry point, a warning is shown.
@@ -49,18 +52,10 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
     if let Some(error) = ended_early {
         warn(WarningKind::Incomplete, ended_after(run, error));
     }
-    let limited: Vec<String> = run
-        .points
-        .iter()
-        .filter(|point| point.client_limited >= CLIENT_LIMITED_NOTICEABLE)
-        .map(|point| {
-            format!(
-                "{} ({})",
-                run.plan.variants[point.variant],
-                run.plan.conditions[point.condition].title()
-            )
-        })
-        .collect();
+    if let Some(message) = failures(run) {
+        warn(WarningKind::FailedTransactions, message);
+    }
+    let limited = client_limited(run);
     if !limited.is_empty() {
         warn(
             WarningKind::ClientLimited,
@@ -105,6 +100,50 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
         warn_of_memory(run, &mut warn);
     }
     found
+}
+
+/// The points where the load generator was the bottleneck.
+fn client_limited(run: &Run) -> Vec<String> {
+    let limited = run
+        .points
+        .iter()
+        .filter(|point| point.client_limited >= CLIENT_LIMITED_NOTICEABLE);
+    limited
+        .map(|point| {
+            format!(
+                "{} ({})",
+                run.plan.variants[point.variant],
+                run.plan.conditions[point.condition].title()
+            )
+        })
+        .collect()
+}
+
+/// The points where transactions failed, the highest shares first.
+fn failures(run: &Run) -> Option<String> {
+    let share = |condition, variant| {
+        let of_point = |it: &&Trial| (it.condition, it.variant) == (condition, variant);
+        let of_point = run.trials.iter().filter(of_point);
+        failed_share(of_point.filter(|it| it.kind == TrialKind::Timed))
+    };
+    let shares = run.plan.points.iter().map(|it| {
+        let title = run.plan.conditions[it.condition].title();
+        let point = format!("{} ({title})", run.plan.variants[it.variant]);
+        (share(it.condition, it.variant), point)
+    });
+    let mut shares: Vec<(f64, String)> = shares.collect();
+    shares.sort_by(|a, b| b.0.total_cmp(&a.0));
+    if shares.first()?.0 < FAILED_NOTICEABLE {
+        return None;
+    }
+    let words = shares.iter().take(FAILED_SHOWN_MAX);
+    let words: Vec<String> = words
+        .map(|(share, point)| format!("{:.1}% of {point}", 100.0 * share))
+        .collect();
+    Some(format!(
+        "transactions failed with serialization failures or deadlocks, and count in no figure: {}",
+        words.join(", ")
+    ))
 }
 
 fn warn_of_profiles(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {

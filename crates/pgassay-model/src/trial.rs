@@ -61,6 +61,10 @@ pub struct Trial {
     pub credited_transactions: Option<f64>,
     /// Number of all transactions, including those while settling and draining.
     pub transactions_total: u64,
+    /// Transactions that failed inside the window with a serialization failure or a deadlock. They count in no other
+    /// figure of transactions.
+    #[serde(default, skip_serializing_if = "is_none_failed")]
+    pub failed: u64,
     /// Latencies of the transactions that ended inside the window.
     pub latency: Latency,
     /// CPU totals of the server's backends, over the whole trial; `None` if not available, for example
@@ -99,6 +103,22 @@ pub struct Trial {
     /// and if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend_memory: Option<BackendMemory>,
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_none_failed(failed: &u64) -> bool {
+    *failed == 0
+}
+
+/// The share of transactions that failed in these trials, 0 to 1.
+pub fn failed_share<'a>(trials: impl Iterator<Item = &'a Trial>) -> f64 {
+    let sums = trials.fold((0, 0), |(failed, all), it| {
+        (failed + it.failed, all + it.failed + it.transactions)
+    });
+    sums.0 as f64 / sums.1.max(1) as f64
 }
 
 /// Memory of the backends as proportional set size (PSS): a page that n processes share counts 1/n in each.
@@ -169,6 +189,7 @@ impl Trial {
             transactions: 0,
             credited_transactions: None,
             transactions_total: 0,
+            failed: 0,
             latency: Latency {
                 hdr_v2_ns: String::new(),
             },

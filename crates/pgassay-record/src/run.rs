@@ -174,6 +174,8 @@ pub struct Warning {
 pub enum WarningKind {
     /// The compared servers were built differently.
     BuildsDiffer,
+    /// Transactions failed with serialization failures or deadlocks; they count in no figure.
+    FailedTransactions,
     /// The load generator was the bottleneck, not the server.
     ClientLimited,
     /// A point had not reached a steady state by the end of its warm-up.

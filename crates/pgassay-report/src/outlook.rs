@@ -39,6 +39,10 @@ impl Undecided {
 
 /// How many pairs would decide all inconclusive comparisons, if there are any.
 pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
+    // A gate asks another question.
+    if run.plan.schedule.gate_limit_percent.is_some() {
+        return None;
+    }
     let undecided = || {
         run.comparisons
             .iter()
@@ -92,8 +96,6 @@ fn early_end(which: Undecided, run: &Run, basis: Basis) -> Option<String> {
 
 /// `A verdict needs about 30 server starts instead of 12 (--pairs 30): about 4 min.`
 fn units_sentence(which: Undecided, run: &Run, basis: Basis, ratio: &Ratio) -> String {
-    // A gate refuses a number of pairs.
-    let takes_pairs = run.plan.schedule.gate_limit_percent.is_none();
     let decision = which.decision();
     let taken = run
         .comparisons
@@ -112,13 +114,8 @@ fn units_sentence(which: Undecided, run: &Run, basis: Basis, ratio: &Ratio) -> S
     };
     let pairs_each = ratio.by_pair.len() as f64 / f64::from(basis.units.max(1));
     let pairs = (f64::from(needed) * pairs_each.max(1.0)).ceil();
-    let option = if takes_pairs {
-        format!(" (--pairs {pairs})")
-    } else {
-        String::new()
-    };
     format!(
-        "{decision} needs about {} instead of {}{option}: about {}.{}",
+        "{decision} needs about {} instead of {} (--pairs {pairs}): about {}.{}",
         units(needed, basis),
         basis.units,
         time(needed),

@@ -6,6 +6,7 @@ use pgassay_account::ledger::LedgerChecks;
 use pgassay_model::check::Check;
 use pgassay_model::plan::StoppingRule;
 use pgassay_model::profile::{Profile, Quality};
+use pgassay_model::trial::TrialKind;
 use pgassay_model::waits::{WaitSource, Waits};
 use pgassay_record::finding::{Confidence, Finding};
 use pgassay_record::observation::{Observation, WaitRow};
@@ -134,9 +135,13 @@ fn answer_alone(run: &Run, comparison: &Comparison) -> String {
             format!("{name} is equivalent to {baseline} (±2%): throughput {figures}.")
         }
         Verdict::Inconclusive => {
-            let why = reliability::reason(comparison)
-                .unwrap_or_else(|| outlook::needed(outlook::Undecided::One, run, comparison));
-            format!("{name} vs {baseline} is inconclusive: throughput {figures}. {why}")
+            // A gate ends when its own question is answered, which its first sentence says.
+            let is_gate = run.plan.schedule.gate_limit_percent.is_some();
+            let needed = || outlook::needed(outlook::Undecided::One, run, comparison);
+            let why = reliability::reason(comparison).or_else(|| (!is_gate).then(needed));
+            let why = why.unwrap_or_default();
+            let text = format!("{name} vs {baseline} is inconclusive: throughput {figures}. {why}");
+            text.trim_end().to_owned()
         }
     }
 }
@@ -294,10 +299,20 @@ pub(crate) fn what_was_run(run: &Run) -> String {
         number::count(run.plan.variants.len() as u64, "variant"),
         number::count(run.plan.conditions.len() as u64, "condition"),
         number::count(blocks_run(run), "block"),
-        number::duration(schedule.trial_us as f64),
+        number::duration(trial_us(run)),
         time_measured(run),
         schedule.seed
     )
+}
+
+/// The usual length of a timed trial: slow transactions make them longer than planned.
+fn trial_us(run: &Run) -> f64 {
+    let timed = run.trials.iter().filter(|it| it.kind == TrialKind::Timed);
+    let mut lengths: Vec<f64> = timed.map(|it| it.window_us).collect();
+    lengths.sort_by(f64::total_cmp);
+    let planned_us = run.plan.schedule.trial_us as f64;
+    let median_us = lengths.get(lengths.len() / 2).copied();
+    median_us.unwrap_or(planned_us)
 }
 
 /// The share of a run's time, without setup, that was measured: inside the windows of its trials.
@@ -318,8 +333,8 @@ fn time_measured(run: &Run) -> String {
 pub(crate) fn blocks_run(run: &Run) -> u64 {
     let schedule = &run.plan.schedule;
     match schedule.stopping {
-        StoppingRule::AllBlocks => u64::from(schedule.blocks),
-        StoppingRule::Sequential | StoppingRule::Precision => {
+        StoppingRule::AllBlocks if run.complete => u64::from(schedule.blocks),
+        _ => {
             let last = run.trials.iter().map(|it| it.block).max();
             last.map_or(0, |last| u64::from(last) + 1)
         }

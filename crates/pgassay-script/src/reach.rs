@@ -230,6 +230,15 @@ fn of_query(first: &str, rest: &[&str]) -> SqlReach {
             "insert" | "update" | "delete" | "merge" | "into" | "create" | "nextval" | "setval"
         )
     };
+    // The argument may be an expression, and `default_transaction_read_only` one of its values.
+    let sets = |word: &&str| *word == "set_config";
+    // Large objects may be written in a transaction that reads, up to 15.
+    let writes_object = |word: &&str| {
+        word.starts_with("lo_") && !matches!(*word, "lo_get" | "lo_open") || *word == "lowrite"
+    };
+    if rest.iter().any(|word| sets(word) || writes_object(word)) {
+        return SqlReach::Database;
+    }
     let locks = rest
         .windows(2)
         .any(|pair| pair[0] == "for" && matches!(pair[1], "share" | "no" | "key"));

@@ -151,6 +151,11 @@ impl Connection {
         self.exchange.take_notices()
     }
 
+    /// Whether a transaction is open.
+    pub fn is_in_transaction(&self) -> bool {
+        self.exchange.is_in_transaction()
+    }
+
     /// The PID of the backend.
     pub fn backend_pid(&self) -> Option<crate::Pid> {
         self.exchange.backend().map(|key| key.pid)

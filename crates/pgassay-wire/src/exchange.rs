@@ -14,7 +14,7 @@ use crate::backend_key::BackendKey;
 use crate::conninfo::{Address, AttemptFailure, Attempts, Endpoint, Target};
 use crate::error::{ServerMessage, WireError};
 use crate::login::Login;
-use crate::message::{CopyDirection, Event, Notice};
+use crate::message::{CopyDirection, Event, Notice, TransactionStatus};
 use crate::salt_cache::SaltCache;
 use crate::session::{Execution, Session};
 
@@ -277,6 +277,11 @@ impl<S: Read + Write> Exchange<S> {
     /// Returns a setting that the server reported, such as `server_version`.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.session.parameter(name)
+    }
+
+    /// Whether a transaction is open.
+    pub fn is_in_transaction(&self) -> bool {
+        self.session.status() != TransactionStatus::Idle
     }
 
     /// Whether the connection uses TLS.

@@ -55,6 +55,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
         transactions,
         credited_transactions: None,
         transactions_total: all as u64,
+        failed: 0,
         latency: Latency::from_histogram(&latency),
         server: Some(CpuTotals {
             on_cpu_us: spends.on_cpu * all,

@@ -3,18 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use pgassay_model::plan::{PlannedSql, ServerPlan};
 use pgassay_model::study::StudySource;
 use pgassay_server::ConnectionError;
 
 use super::{DataLocation, Host, SqlConnection};
 use crate::cancel::{CancelWatch, Cancelable};
+use crate::interrupt::Interrupted;
 use crate::run_context::RunContext;
 use crate::study_errors::at_line;
 
 /// How long the backend that reset the data may take to exit; under valgrind it writes a file first.
 const EXIT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Characters of a statement that a message cites.
+const STATEMENT_MAX: usize = 100;
 
 /// Creates and fills the databases and returns their names. Runs statements one at a time, so that an
 /// error names its line.
@@ -66,9 +70,33 @@ fn run_all(
     for piece in pieces {
         let path = piece.path(key);
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
-        run_sql(connection, &piece.text, &path, context)?;
+        run_sql(connection, &piece.text, &path, context)
+            .map_err(|error| in_question(error, piece, key, context))?;
+    }
+    // Its changes would be lost with the connection.
+    if connection.is_in_transaction() {
+        bail!("the {key} ends inside a transaction: add COMMIT");
     }
     Ok(())
+}
+
+/// A question in one line has no file with lines: names the option instead.
+fn in_question(
+    error: anyhow::Error,
+    piece: &PlannedSql,
+    key: &str,
+    context: &RunContext<'_>,
+) -> anyhow::Error {
+    if !context.source().file.is_empty() || error.is::<Interrupted>() {
+        return error;
+    }
+    match piece.of_variant {
+        Some(index) => {
+            let name = &context.study.study.variant[index].name;
+            error.context(format!("--vs-{key} of the variant \"{name}\""))
+        }
+        None => error.context(format!("--{key}")),
+    }
 }
 
 /// Runs SQL at `path` in the study.
@@ -108,6 +136,12 @@ fn failed(
         .take(sql.position.map_or(0, |at| at as usize - 1))
         .collect();
     let line = statement.line as usize + before.matches('\n').count();
+    if source.file.is_empty() {
+        let text = statement.text.split_whitespace();
+        let text: String = text.collect::<Vec<_>>().join(" ");
+        let text: String = text.chars().take(STATEMENT_MAX).collect();
+        return anyhow!("line {line}: {sql} (in: {text})");
+    }
     at_line(source, path, line, &sql.to_string()).context("the study's SQL failed")
 }
 

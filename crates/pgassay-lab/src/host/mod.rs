@@ -46,6 +46,11 @@ pub trait SqlConnection: Send {
     /// The backend that serves it, as the server numbers it.
     fn backend_pid(&self) -> Option<Pid>;
 
+    /// Whether a transaction is open.
+    fn is_in_transaction(&self) -> bool {
+        false
+    }
+
     /// What cancels its statements, and closes it if the server does not answer.
     fn cancel_handle(&self) -> Option<(BackendKey, SocketCloser)> {
         None
@@ -63,6 +68,10 @@ impl SqlConnection for Connection {
 
     fn backend_pid(&self) -> Option<Pid> {
         Connection::backend_pid(self)
+    }
+
+    fn is_in_transaction(&self) -> bool {
+        Connection::is_in_transaction(self)
     }
 
     fn cancel_handle(&self) -> Option<(BackendKey, SocketCloser)> {

@@ -2,6 +2,10 @@
 
 use super::result::{GateLimit, GateResult, GateVerdict};
 
+/// What makes a gate on time decide.
+const TO_DECIDE: &str = " To decide, give it more time (a longer --length, and no or a longer --max-time) or a machine without \
+                         other load, or compare instructions (--fail-if 'instructions > 2%').";
+
 /// The sentence that decides: of the worst comparison with the verdict of all.
 pub fn deciding_sentence(results: &[GateResult], limit: GateLimit) -> String {
     let verdict = GateVerdict::of(results);
@@ -23,8 +27,12 @@ pub fn deciding_sentence(results: &[GateResult], limit: GateLimit) -> String {
         );
     }
     let what = comparative(worst, limit);
+    let advice = match (verdict, limit) {
+        (GateVerdict::Inconclusive, GateLimit::Slower(_)) => TO_DECIDE,
+        _ => "",
+    };
     format!(
-        "{word}: {variant} {what} with {condition}: {}.{others}",
+        "{word}: {variant} {what} with {condition}: {}.{others}{advice}",
         worst.figures
     )
 }

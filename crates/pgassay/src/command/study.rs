@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use pgassay_lab::system_env::unix_us;
-use pgassay_lab::{ExternalUse, LoadedStudy, scripts, study_errors};
+use pgassay_lab::{ExternalUse, LoadedStudy, scripts, shared_setup, study_errors};
 use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
 use pgassay_model::study::{HumanDuration, StudySource};
 use pgassay_server::VersionRequest;
@@ -84,6 +84,7 @@ impl PlannedStudy {
             VersionRequest::parse(version)
                 .map_err(|error| study_errors::at_version(&found, version, &error.to_string()))?;
         }
+        shared_setup::check(&plan, &found.source)?;
         let mut notes = BTreeSet::new();
         for point in &plan.points {
             notes.extend(scripts::parse(point, &found.source)?.notes);

@@ -3,7 +3,7 @@
 use pgassay_account::comparison::Verdict;
 use pgassay_profile::AwakeCpus;
 use pgassay_record::run::Run;
-use pgassay_test_support::Scratch;
+use pgassay_test_support::{Scratch, collapse_whitespace, servers};
 
 const TABLE: &str = "create table t (a int); \
                      insert into t select i from generate_series(1, 20000) i; vacuum analyze t";
@@ -182,4 +182,77 @@ fn a_question_without_a_second_choice_says_what_is_missing() {
         assert_eq!(output.code, Some(1), "{args:?}: {error}");
         assert!(error.contains(expected), "{args:?}: {error}");
     }
+}
+
+/// Regression: a gate passed a slower script, because the baseline was another one than the first, and one whose setup
+/// had made the baseline as slow; a release was compared with a running server of another release under its name.
+#[test]
+fn a_question_whose_baseline_would_be_another_one_is_refused_before_a_server_starts() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let role = "alter role current_user set work_mem = '64kB'";
+    for (args, reason) in [
+        (&["-S", "select 1"][..], "cannot be mixed"),
+        (&["-N", "-S"], "-b select-only -b simple-update"),
+        (
+            &["select 1", "--setup", "", "--vs-setup", role],
+            "changes a setting that the other variants on the same server would have as well",
+        ),
+        (
+            &[
+                "select 1",
+                "--setup",
+                "",
+                "--dsn",
+                "host=/nowhere",
+                "--vs",
+                "17",
+            ],
+            "use --vs-dsn",
+        ),
+        (
+            &["select 1", "--servers", "17", "--vs-dsn", "host=/nowhere"],
+            "--vs-dsn requires --dsn",
+        ),
+        (&["select 1", " ; "], "a statement is empty"),
+    ] {
+        let finished = scratch.finished(&[&["compare"], args].concat());
+        assert_eq!(finished.code, Some(1), "{args:?}: {finished:?}");
+        let message = collapse_whitespace(&finished.stderr);
+        assert!(message.contains(reason), "{args:?}: {message}");
+        assert!(!message.contains("starting"), "{args:?}: {message}");
+    }
+}
+
+/// Regression: the message named neither the option nor the statement, and a transaction that was left open lost all
+/// that it had set up.
+#[test]
+fn an_error_in_the_setup_names_the_option_and_the_statement() {
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(crate::PROGRAM);
+    let broken = "create table t (a int);\ncreate indx on t (a)";
+    let open = "create table t (a int); begin; insert into t values (1)";
+    for (args, reasons) in [
+        (
+            &["--setup", "create table u (a int)", "--vs-setup", broken][..],
+            &[
+                "--vs-setup of the variant",
+                "line 2: ",
+                "(in: create indx on t (a))",
+            ][..],
+        ),
+        (
+            &["--setup", open, "--vs", "jit=off"],
+            &["the setup ends inside a transaction: add COMMIT"],
+        ),
+    ] {
+        let finished = scratch.finished(&[&["compare", "select 1"], args].concat());
+        assert_eq!(finished.code, Some(1), "{args:?}: {finished:?}");
+        let message = collapse_whitespace(&finished.stderr);
+        for reason in reasons {
+            assert!(message.contains(reason), "{args:?}: {message}");
+        }
+    }
+    scratch.assert_nothing_left();
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pgassay_account::comparison::{UnitOfAnalysis, Verdict};
 use pgassay_record::run::Run;
-use pgassay_test_support::{Finished, SMALL_STUDY, Scratch, wait_for_exit, wait_within};
+use pgassay_test_support::{Finished, SMALL_STUDY, Scratch, servers, wait_for_exit, wait_within};
 
 /// A hundred times as slow, whatever else the machine does.
 const FAST: &str = "select 1";
@@ -193,4 +193,44 @@ fn a_time_limit_ends_a_run_with_what_it_has() {
     let run: Run = serde_json::from_str(&finished.stdout).expect("the result is JSON");
     let starts = run.trials.iter().map(|it| it.server_start).max();
     assert!(starts.is_some_and(|it| it < 4), "{starts:?}");
+}
+
+/// Regression: a variant passed half of whose transactions failed, and no word was said.
+#[test]
+fn a_variant_whose_transactions_fail_does_not_pass() {
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(crate::PROGRAM);
+    let half = "\\set r random(1, 2)\n\\if :r = 1\ndo $$ begin raise exception using errcode = '40001'; end $$;\n\
+                \\endif\nselect 1;\n";
+    let files = [
+        ("whole.sql", "select pg_sleep(0.002);\n"),
+        ("half.sql", half),
+    ];
+    let paths = files.map(|(name, text)| {
+        let path = scratch.path().join(name);
+        std::fs::write(&path, text).expect("the script is written");
+        path.display().to_string()
+    });
+    let args = ["--setup", "", "-f", &paths[0], "-f", &paths[1]];
+    let failing = gate(&scratch, &args);
+    assert_eq!(failing.code, Some(5), "{failing:?}");
+    assert!(
+        failing.stdout.starts_with("not comparable: half ")
+            && failing.stdout.contains("% of its transactions failed"),
+        "{failing:?}"
+    );
+    let note = "transactions failed with serialization failures or deadlocks";
+    assert!(failing.stdout.contains(note), "{failing:?}");
+    // Nor does anything else that cannot be measured.
+    let none = "do $$ begin raise exception using errcode = '40001'; end $$";
+    let all = gate(&scratch, &["--setup", "", "select 1", none]);
+    assert_eq!(all.code, Some(1), "{all:?}");
+    assert!(
+        all.stderr
+            .contains("transactions failed with a serialization failure"),
+        "{all:?}"
+    );
+    scratch.assert_nothing_left();
 }

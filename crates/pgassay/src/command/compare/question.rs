@@ -116,7 +116,8 @@ fn server(args: &CompareArgs) -> Result<Table> {
         server.insert("version".to_owned(), version.into());
     }
     let settings = settings("--set", &args.set)?;
-    if !settings.is_empty() {
+    // Those of a running server are set for sessions, of all variants.
+    if !settings.is_empty() && args.dsn.is_none() {
         server.insert("settings".to_owned(), Value::try_from(settings)?);
     }
     Ok(server)
@@ -129,8 +130,21 @@ pub fn absolute(directory: &str) -> Result<String> {
     Ok(path.display().to_string())
 }
 
-/// The scripts in the order in which `compare --help` lists their flags.
+/// The scripts in the order of the command line, which the parser keeps only among those of one kind.
 fn scripts(args: &CompareArgs) -> Result<Vec<NamedScript>> {
+    let kinds = [
+        !args.sql.is_empty(),
+        !args.file.is_empty(),
+        !args.builtin.is_empty(),
+        args.select_only,
+        args.skip_some_updates,
+    ];
+    if kinds.into_iter().filter(|it| *it).count() > 1 {
+        bail!(
+            "SQL statements, -f, -b, -S and -N cannot be mixed, because it would not be clear which one is the \
+             baseline: use one kind, such as -b select-only -b simple-update, or -f with a file for each"
+        );
+    }
     let select_only = args.select_only.then_some("select-only");
     let simple_update = args.skip_some_updates.then_some("simple-update");
     let builtins = args.builtin.iter().map(String::as_str);
@@ -145,7 +159,11 @@ pub fn named_scripts(
     builtins: &[&str],
 ) -> Result<Vec<NamedScript>> {
     let mut scripts = Vec::new();
-    if sql.iter().any(|sql| sql.trim().is_empty()) {
+    let is_empty = |sql: &String| {
+        sql.trim_matches(|it: char| it.is_whitespace() || it == ';')
+            .is_empty()
+    };
+    if sql.iter().any(is_empty) {
         bail!("a statement is empty");
     }
     for (sql, name) in sql.iter().zip(names_of(sql)) {
@@ -214,6 +232,9 @@ fn variants(args: &CompareArgs, scripts: &[NamedScript]) -> Result<Vec<Variant>>
             ..with(directory)
         });
     }
+    if args.dsn.is_none() && !args.vs_dsn.is_empty() {
+        bail!("--vs-dsn requires --dsn, which names the baseline's server");
+    }
     for dsn in &args.vs_dsn {
         all.push(Variant {
             dsn: Some(dsn.clone()),
@@ -222,6 +243,11 @@ fn variants(args: &CompareArgs, scripts: &[NamedScript]) -> Result<Vec<Variant>>
     }
     for choice in &args.vs {
         let mut chosen = other(choice, protocol)?;
+        if args.dsn.is_some() && chosen.version.is_some() {
+            bail!(
+                "--vs {choice} is a release, and --dsn a server that runs: to compare two servers, use --vs-dsn"
+            );
+        }
         chosen.script.clone_from(&first_script);
         if args.dsn.is_some() {
             // Settings of a running server are not changed; those of a session can be.
@@ -236,7 +262,21 @@ fn variants(args: &CompareArgs, scripts: &[NamedScript]) -> Result<Vec<Variant>>
         });
     }
     make_distinct(all.iter_mut().map(|variant| &mut variant.name));
+    if args.dsn.is_some() {
+        set_for_sessions(&mut all, &args.set)?;
+    }
     Ok(all)
+}
+
+/// Settings of all variants, for their sessions only: those of a running server are not changed.
+fn set_for_sessions(all: &mut [Variant], set: &[String]) -> Result<()> {
+    let for_all = settings("--set", set)?;
+    for variant in all {
+        for (name, value) in &for_all {
+            variant.session.entry(name.clone()).or_insert(value.clone());
+        }
+    }
+    Ok(())
 }
 
 /// What distinguishes the baseline, if only one kind of choice is varied.

@@ -3,8 +3,9 @@
 use std::io::Write;
 
 use anyhow::Result;
-use pgassay_account::comparison::RunningComparisons;
+use pgassay_account::comparison::{GatedComparison, RunningComparisons};
 use pgassay_model::plan::Plan;
+use pgassay_model::trial::{Trial, TrialKind, failed_share};
 use pgassay_record::run::Run;
 use pgassay_report::gate::{
     self, GateLimit, GateNames, GateResult, GateVerdict, deciding_sentence,
@@ -18,6 +19,27 @@ use crate::exit::{self, Gate, after_printing, text_of};
 /// What to do if a baseline cannot be compared with.
 const SIDE_BY_SIDE: &str =
     "To compare nevertheless, run both builds side by side, without --against.";
+
+/// If the shares of failed transactions differ by more, rates of the successful ones do not say which variant is slower.
+const FAILED_DIFFERENCE_MAX: f64 = 0.01;
+
+/// Why the rates of a comparison do not decide: more transactions of one side failed than of the other.
+fn unlike_failures(run: &Run, compared: &GatedComparison) -> Option<String> {
+    let share = |variant| {
+        let of_point = |it: &&Trial| (it.condition, it.variant) == (compared.condition, variant);
+        let of_point = run.trials.iter().filter(of_point);
+        failed_share(of_point.filter(|it| it.kind == TrialKind::Timed))
+    };
+    let baseline = 0;
+    let (before, now) = (share(baseline), share(compared.variant));
+    ((before - now).abs() > FAILED_DIFFERENCE_MAX).then(|| {
+        format!(
+            "{:.1}% of its transactions failed, and {:.1}% of the baseline's; throughput counts only successful ones",
+            100.0 * now,
+            100.0 * before
+        )
+    })
+}
 
 /// The answer of a gate.
 pub struct GateDecision {
@@ -57,7 +79,10 @@ impl GateDecision {
         running.add_blocks(&run.trials);
         let results = running.gated().into_iter().map(|compared| {
             let names = names(&run.plan, compared.condition, compared.variant);
-            GateResult::of_rates(names, &compared)
+            match unlike_failures(run, &compared) {
+                Some(reason) => GateResult::not_comparable(names, &reason),
+                None => GateResult::of_rates(names, &compared),
+            }
         });
         let skipped = run.warnings.iter();
         let skipped = skipped.filter_map(|it| Some((it.variant.as_deref()?, it.message.as_str())));
