@@ -15,6 +15,8 @@ use super::stacks::Stacks;
 /// Data about one point or one live server; times are µs per transaction.
 #[derive(Debug, Clone, Default)]
 pub struct Evidence {
+    /// A live server's, not that of a study.
+    pub is_live: bool,
     /// Major version: 9 (for 9.6), 10, … 18; 0 if unknown.
     pub major: u32,
     /// Concurrent connections.
@@ -190,6 +192,7 @@ impl Evidence {
             .backends
             .map_or(0.0, |it| per_transaction(it.run_queue_us));
         Some(Self {
+            is_live: true,
             major: major(observation.subject.major.as_deref().unwrap_or_default()),
             clients: f64::from(observation.sessions),
             response_us: (per_transaction(observation.backends_present_us) - idle_us).max(0.0),

@@ -296,11 +296,14 @@ fn autovacuum(e: &Evidence) -> Evaluation {
         .when(e.of_cpu(us) >= 0.1)
         .micros("CPU time of autovacuum workers", Some(us))
         .condition(e.is_on("autovacuum") != Some(false), "autovacuum is on")
-        .remedy(
+        .remedy(if e.is_live {
+            "Keep autovacuum on. Let it run more often on less work (a lower autovacuum_vacuum_scale_factor), and \
+             throttle it (a lower autovacuum_vacuum_cost_limit) only as long as it keeps up."
+        } else {
             "In a benchmark, run VACUUM between trials and set autovacuum=off. In production, keep \
              autovacuum on. Let it run more often on less work (a lower autovacuum_vacuum_scale_factor), and \
-             throttle it (a lower autovacuum_vacuum_cost_limit) only as long as it keeps up.",
-        )
+             throttle it (a lower autovacuum_vacuum_cost_limit) only as long as it keeps up."
+        })
         .variant(Some(RemedyVariant::settings(&[("autovacuum", "off")])))
 }
 

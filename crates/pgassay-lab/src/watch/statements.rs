@@ -1,6 +1,7 @@
 //! The statements that were seen, by normalized text.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write;
 
 use pgassay_record::activity::{ActivityStatement, StatementCounters};
 use pgassay_script::normalize;
@@ -58,7 +59,7 @@ impl StatementBook {
         }
         let index = match self.by_text.get(text) {
             Some(&known) => known,
-            None => self.add(text, is_cut),
+            None => self.add(text, is_cut, query_id),
         };
         if let Some(index) = index.filter(|_| query_id != 0) {
             let ids = &mut self.statements[index as usize].query_ids;
@@ -73,8 +74,12 @@ impl StatementBook {
         index
     }
 
-    fn add(&mut self, text: &[u8], is_cut: bool) -> Option<u32> {
-        let normalized = normalize(&String::from_utf8_lossy(text));
+    fn add(&mut self, text: &[u8], is_cut: bool, query_id: i64) -> Option<u32> {
+        let mut normalized = normalize(&String::from_utf8_lossy(text));
+        // The body of a code block is one constant: of DO, only the ID tells which one it is.
+        if query_id != 0 && normalized.text.starts_with("do ") {
+            _ = write!(normalized.fingerprint, "-{query_id:x}");
+        }
         let known = self.by_fingerprint.get(&normalized.fingerprint).copied();
         if let Some(known) = known {
             // A text that is cut after a word looks like a shorter statement, which then has no text of its own.
@@ -149,6 +154,23 @@ pub(super) struct JoinedCounters {
 
 /// Whether there may be a statement after a semicolon. One within a string costs only time.
 fn has_several(text: &[u8]) -> bool {
+    if is_code_block(text) {
+        // Its body has semicolons.
+        let normalized = normalize(&String::from_utf8_lossy(text));
+        return has_semicolon_within(normalized.text.as_bytes());
+    }
+    has_semicolon_within(text)
+}
+
+fn is_code_block(text: &[u8]) -> bool {
+    let text = text.trim_ascii_start();
+    let command = text
+        .get(..2)
+        .is_some_and(|it| it.eq_ignore_ascii_case(b"do"));
+    command && text.get(2).is_some_and(u8::is_ascii_whitespace)
+}
+
+fn has_semicolon_within(text: &[u8]) -> bool {
     let first = text.iter().position(|byte| *byte == b';');
     let rest = first.map_or(&[][..], |at| &text[at + 1..]);
     !rest
@@ -181,6 +203,22 @@ mod tests {
             by_query_id: by_query_id.into(),
             by_statement: BTreeMap::new(),
         }
+    }
+
+    /// Regression: all code blocks were one statement.
+    #[test]
+    fn code_blocks_are_distinguished_by_their_query_ids() {
+        let mut book = StatementBook::default();
+        let one = book.index(b"do $$ begin perform pg_sleep(1); end $$", false, 5);
+        let other = book.index(b"do $$ begin perform count(*) from t; end $$", false, 6);
+        assert_ne!(one, other);
+        assert_eq!(book.index(b"DO $$ begin null; end $$", false, 6), other);
+        let fingerprint = |index: Option<u32>| {
+            let index = index.expect("there is room");
+            book.describe(index, true, &JoinedCounters::default())
+                .fingerprint
+        };
+        assert_ne!(fingerprint(one), fingerprint(other));
     }
 
     #[test]

@@ -37,15 +37,32 @@ pub fn executions(statement: &ActivityStatement) -> Executions {
     }
 }
 
+/// Fewer executions than this for each session that executed it at a time may not have ended.
+const EXECUTIONS_PER_SESSION_MIN: f64 = 3.0;
+/// `pg_stat_statements` leaves out the flush of a commit, and executions that failed: if sessions spent more than this
+/// multiple of its time, theirs is the better figure.
+const TIME_COUNTED_MAX: f64 = 2.0;
+/// Less session time, in microseconds, rests on a few readings.
+const SPENT_US_MIN: f64 = 250e3;
+
 /// The mean time of an execution, in microseconds, and whether it is only an upper bound; `None`
-/// if no execution was seen.
+/// if too few executions were seen.
 pub fn mean(activity: &Activity, row: &LoadRow) -> Option<(f64, bool)> {
     let statement = activity.statements.get(row.index? as usize)?;
     match (executions(statement), statement.counters) {
         (Executions::Exact(calls), Some(counters)) => {
-            Some((counters.execution_us / calls as f64, false))
+            let counted_us = counters.execution_us + counters.planning_us.unwrap_or(0.0);
+            let spent_us = row.load * activity.window_us;
+            let is_all = spent_us <= TIME_COUNTED_MAX * counted_us.max(SPENT_US_MIN);
+            Some(if is_all {
+                (counters.execution_us / calls as f64, false)
+            } else {
+                (spent_us / calls as f64, true)
+            })
         }
-        (Executions::AtLeast(seen), _) if seen > 0 => {
+        (Executions::AtLeast(seen), _)
+            if seen as f64 >= EXECUTIONS_PER_SESSION_MIN * row.load.ceil() && seen > 0 =>
+        {
             Some((row.load * activity.window_us / seen as f64, true))
         }
         _ => None,

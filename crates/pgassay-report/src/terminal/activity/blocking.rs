@@ -41,7 +41,7 @@ pub(super) fn section(activity: &Activity, style: Style) -> String {
     if activity.blocking.is_empty() {
         return String::new();
     }
-    let why = "sessions that blocked others, longest total wait first";
+    let why = "sessions that blocked others, as seen once a second; longest total wait first";
     let mut out = heading("BLOCKING", why, style);
     // Behind the first one, those that only changed hands are not worth a tree.
     let waited_us: f64 = activity.blocking.iter().map(|it| it.waited_us).sum();

@@ -3,7 +3,7 @@
 use pgassay_record::activity::{CatalogActivity, IndexActivity};
 
 use super::super::style::{Style, heading};
-use super::super::table::{Alignment, Table, TextStyle, cell, cut, inked, visible, wrap};
+use super::super::table::{Alignment, Table, TextStyle, cell, cut, inked, paint, visible, wrap};
 use crate::activity::{
     age, busy_tables, dead_share, index_remarks, relation_name, server_lines, size, table_writes,
 };
@@ -51,7 +51,23 @@ pub(super) fn tables(catalog: &CatalogActivity, style: Style) -> String {
         "of database {}: scans and writes in the window, dead rows now",
         visible(&catalog.database)
     );
-    heading("TABLES", &why, style) + &table.render(style.color)
+    heading("TABLES", &why, style)
+        + &table.render(style.color)
+        + &others(rows.len(), TABLES_MAX, style)
+}
+
+/// How many rows are not shown.
+fn others(rows: usize, shown: usize, style: Style) -> String {
+    match rows.saturating_sub(shown) {
+        0 => String::new(),
+        more => {
+            paint(
+                &format!("  … and {more} more"),
+                TextStyle::Faint,
+                style.color,
+            ) + "\n"
+        }
+    }
 }
 
 fn some(value: f64) -> String {

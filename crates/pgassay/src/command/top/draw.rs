@@ -116,8 +116,12 @@ fn header(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Li
     let silent = state.silent_for.map_or_else(String::new, |it| {
         format!("  [no reading for {} s]", it.as_secs())
     });
-    let title = format!("{}{paused}{silent}", visible(&state.server.title));
-    let mut lines = vec![Line::from(bold(fit(&title, width, false)))];
+    // A long title must not hide them.
+    let notes = format!("{paused}{silent}");
+    let left = width.saturating_sub(notes.chars().count());
+    let title = fit(&visible(&state.server.title), left, false);
+    let title = format!("{}{notes}", title.trim_end());
+    let mut lines = vec![Line::from(bold(title))];
     let Some(activity) = &state.shown else {
         return lines;
     };
