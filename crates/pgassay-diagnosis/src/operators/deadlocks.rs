@@ -22,13 +22,13 @@ fn deadlocks(view: &LiveView<'_>) -> Vec<Detection> {
     let databases = view.catalog.databases.iter();
     databases
         .map(|it| (it, deadlocked(view, &it.name)))
-        .filter(|(it, waiting)| it.deadlocks > 0 || *waiting > 0.0)
+        .filter(|(it, waiting)| it.deadlocks > 0 || *waiting >= view.noticeable())
         .map(|(database, waiting)| {
             let count = database.deadlocks as f64;
             Detection::of(ObjectKind::Database, names::identifier(&database.name))
                 .urgent(6)
                 .extent(count)
-                .with((waiting > 0.0).then_some(waiting), |it, waiting| {
+                .with((waiting >= view.noticeable()).then_some(waiting), |it, waiting| {
                     it.saved(waiting)
                         .load("average sessions that wait in a cycle, or behind one", waiting)
                 })
