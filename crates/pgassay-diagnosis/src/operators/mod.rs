@@ -48,7 +48,8 @@ const FINDINGS_MAX: usize = 10;
 /// Findings about queues on which a blocking session has the same effect as many sessions at one row.
 const LOCK_QUEUES: [&str; 2] = ["relation-lock", "hot-row"];
 /// Findings that name who blocks, or in which statements sessions wait for each other.
-const LOCK_CAUSES: [&str; 6] = [
+const LOCK_CAUSES: [&str; 7] = [
+    "deadlocks",
     "row-lock-queue",
     "idle-blocker",
     "long-blocker",
