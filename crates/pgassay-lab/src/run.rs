@@ -145,6 +145,9 @@ impl Laboratory<'_> {
         drop(driver);
         let stopped = servers.stop().map(|changes| warnings.extend(changes));
         warn_of_unsteady(plan, &results, &mut warnings);
+        if let (Err(_), Err(left)) = (&result, &stopped) {
+            note_left(plan, left, &context);
+        }
         // If a server died, that already is the run's error, and stopping it only repeats it.
         let ended_early = match result.and(stopped) {
             Err(error) if results.trials.is_empty() => return Err(error),
@@ -205,6 +208,13 @@ impl Laboratory<'_> {
         }
         warnings.extend(replay.warnings());
         Ok(())
+    }
+}
+
+/// Says what could not be put back after a failure: an external server goes on after the run.
+fn note_left(plan: &Plan, left: &anyhow::Error, context: &RunContext<'_>) {
+    if plan.servers.iter().any(|it| it.dsn.is_some()) {
+        context.note(&format!("{left:#}"));
     }
 }
 

@@ -8,6 +8,8 @@ use pgassay_lab::ServerOptions;
 use pgassay_model::study::{HumanDuration, Percentage};
 use pgassay_report::ExportFormat;
 
+use crate::psql_options::PsqlOptions;
+
 /// When output is colored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ColorWhen {
@@ -122,6 +124,9 @@ pub struct ProfileArgs {
     #[arg(value_name = "DBNAME", conflicts_with = "dsn")]
     pub database: Option<String>,
 
+    #[command(flatten)]
+    pub psql: PsqlOptions,
+
     /// Process ID of the postmaster (profiles all backends) or of a single backend.
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
@@ -168,9 +173,11 @@ pub struct ProfileArgs {
 
 impl ProfileArgs {
     /// The connection to open; `None` if only a process is given. An empty one is by the environment.
-    pub fn conninfo(&self) -> Option<&str> {
+    pub fn conninfo(&self) -> Option<String> {
         let given = self.dsn.as_deref().or(self.database.as_deref());
-        given.or(self.pid.is_none().then_some(""))
+        let conninfo = self.psql.conninfo(given.unwrap_or_default());
+        let is_given = given.is_some() || !conninfo.is_empty();
+        (is_given || self.pid.is_none()).then_some(conninfo)
     }
 }
 
@@ -215,7 +222,7 @@ pub struct ChoiceArgs {
 
     /// Measuring time of all trials together, such as 10s or 2min, without warm-up and setup; a maximum
     /// unless the number of pairs is fixed [default: the study's].
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive)]
     pub length: Option<HumanDuration>,
 
     /// A fixed number of pairs of trials per comparison. Without it (and without `pairs` in the study), each
@@ -230,7 +237,7 @@ pub struct ChoiceArgs {
 
     /// Begin no more rounds of trials this long after the first trial begins (such as 2min), and report the
     /// verdicts reached so far. Their intervals remain valid. A round that has begun is completed.
-    #[arg(long, value_name = "TIME", conflicts_with = "pairs")]
+    #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
     /// Numbers of concurrent clients, instead of the study's list.

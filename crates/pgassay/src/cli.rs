@@ -1,6 +1,6 @@
 //! The command line: its subcommands.
 
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::args::{
     ColorWhen, JsonArgs, ListArgs, ProfileArgs, ReportArgs, ResumeArgs, RunArgs, ShowArgs,
@@ -27,6 +27,30 @@ pub struct Cli {
     /// Log more to stderr (-v: informational messages, -vv: debug messages).
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+}
+
+impl Cli {
+    /// Parses the command line.
+    ///
+    /// # Errors
+    /// What is wrong with it, or a request for help.
+    pub fn parse_all() -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches()?;
+        let parsed = Self::from_arg_matches(&matches);
+        let mut cli = parsed.map_err(|error| error.format(&mut Self::command()))?;
+        if let Some((_, of_command)) = matches.subcommand() {
+            cli.note_positions(of_command);
+        }
+        Ok(cli)
+    }
+
+    fn note_positions(&mut self, matches: &ArgMatches) {
+        match &mut self.command {
+            CliCommand::Compare(args) => args.note_positions(matches),
+            CliCommand::Gate(args) => args.question.note_positions(matches),
+            _ => {}
+        }
+    }
 }
 
 /// The subcommands.

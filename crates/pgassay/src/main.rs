@@ -11,6 +11,7 @@ mod observation_file;
 mod output;
 mod output_file;
 mod progress;
+mod psql_options;
 mod results;
 mod study_files;
 mod style;
@@ -18,7 +19,6 @@ mod style;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
 use clap::error::ErrorKind;
 
 use args::StudyCommand;
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     if words.next_if(|word| word == "bench").is_some() {
         return command::bench::bench("pgassay bench", words);
     }
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::parse_all() {
         Ok(cli) => cli,
         Err(error) => {
             let wanted = matches!(

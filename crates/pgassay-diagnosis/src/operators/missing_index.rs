@@ -278,7 +278,7 @@ fn with_fix(
                  the whole table then takes them over. Check with EXPLAIN that the statement uses it.",
             )
             .sql(format!("create index on {name} ({columns})"))
-            .risk("While it builds, nobody can write to the partitions; it needs free disk space.");
+            .risk("While it builds, writes to the partitions wait; it needs free disk space.");
     }
     detection
         .fix(

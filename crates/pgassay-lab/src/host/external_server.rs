@@ -268,7 +268,15 @@ impl ExternalServer {
         else {
             return Ok(Vec::new());
         };
-        self.renew_holder()?;
+        self.renew_holder().with_context(|| {
+            let drops = self.made.iter().map(|name| format!("drop database {name};"));
+            format!(
+                "the server at {} was not put back as it was; the next run of pgassay with the same results \
+                 directory does that, or: {}",
+                self.place,
+                drops.collect::<Vec<_>>().join(" ")
+            )
+        })?;
         let compared = self.restore_and_compare(&before, &settings);
         self.drop_databases()?;
         let warnings = compared?;

@@ -56,6 +56,18 @@ impl FromStr for HumanDuration {
 }
 
 impl HumanDuration {
+    /// Parses a duration of the command line that must not be zero.
+    ///
+    /// # Errors
+    /// What is wrong, for people.
+    pub fn parse_positive(text: &str) -> Result<Self, String> {
+        let parsed: Self = text.parse()?;
+        if parsed.0.is_zero() {
+            return Err("must be greater than zero".to_owned());
+        }
+        Ok(parsed)
+    }
+
     /// `default_scale`: seconds that a number without a unit stands for; `None` if it is an error.
     fn parse(text: &str, default_scale: Option<f64>) -> Result<Self, String> {
         let trimmed = text.trim();
@@ -153,6 +165,8 @@ mod tests {
         let typed: HumanDuration = "10".parse().unwrap();
         assert_eq!(typed.duration(), Duration::from_secs(10));
         assert!("".parse::<HumanDuration>().is_err());
+        assert_eq!(HumanDuration::parse_positive("10"), Ok(typed));
+        assert!(HumanDuration::parse_positive("0s").is_err());
     }
 
     #[test]

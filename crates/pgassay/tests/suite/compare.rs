@@ -184,17 +184,45 @@ fn a_question_without_a_second_choice_says_what_is_missing() {
     }
 }
 
-/// Regression: a gate passed a slower script, because the baseline was another one than the first, and one whose setup
-/// had made the baseline as slow; a release was compared with a running server of another release under its name.
+/// Regression: a gate passed a slower script, because the baseline was another one than the first.
+#[test]
+fn the_first_script_of_any_kind_is_the_baseline() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let saved = scratch.path().join("study.toml");
+    let saved = saved.to_str().expect("a plain path");
+    let file = scratch.path().join("q.sql");
+    std::fs::write(&file, "select 3;\n").expect("the script is written");
+    let file = file.to_str().expect("a plain path");
+    for (args, expected) in [
+        (&["-S", "select 1"][..], ["select-only", "select 1"]),
+        (&["select 1", "-S"], ["select 1", "select-only"]),
+        (&["-N", "-S"], ["simple-update", "select-only"]),
+        (&["-b", "select-only", "-f", file], ["select-only", "q"]),
+        (&["-f", file, "select 1"], ["q", "select 1"]),
+        (
+            &["-b", "simple", "-b", "select"],
+            ["simple-update", "select-only"],
+        ),
+    ] {
+        scratch.ok(&[&["compare"], args, &["--save", saved]].concat());
+        let text = std::fs::read_to_string(saved).expect("the study was saved");
+        let study: toml::Table = text.parse().expect("TOML");
+        let variants = study["variant"].as_array().expect("variants");
+        let scripts = variants.iter().map(|it| it["script"].as_str());
+        let scripts: Vec<&str> = scripts.map(|it| it.expect("a name")).collect();
+        assert_eq!(scripts, expected, "{args:?}");
+    }
+}
+
+/// Regression: a gate passed a variant whose setup had made the baseline as slow, and a release was compared with a
+/// running server of another release under its name.
 #[test]
 fn a_question_whose_baseline_would_be_another_one_is_refused_before_a_server_starts() {
     let scratch = Scratch::new(crate::PROGRAM);
     let role = "alter role current_user set work_mem = '64kB'";
     for (args, reason) in [
-        (&["-S", "select 1"][..], "cannot be mixed"),
-        (&["-N", "-S"], "-b select-only -b simple-update"),
         (
-            &["select 1", "--setup", "", "--vs-setup", role],
+            &["select 1", "--setup", "", "--vs-setup", role][..],
             "changes a setting that the other variants on the same server would have as well",
         ),
         (

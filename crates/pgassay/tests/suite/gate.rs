@@ -226,7 +226,8 @@ fn a_variant_whose_transactions_fail_does_not_pass() {
     // Nor does anything else that cannot be measured.
     let none = "do $$ begin raise exception using errcode = '40001'; end $$";
     let all = gate(&scratch, &["--setup", "", "select 1", none]);
-    assert_eq!(all.code, Some(1), "{all:?}");
+    // Whether the other variant was measured before is up to the order of the trials.
+    assert!(matches!(all.code, Some(1 | 2)), "{all:?}");
     assert!(
         all.stderr
             .contains("transactions failed with a serialization failure"),

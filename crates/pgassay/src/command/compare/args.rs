@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args};
 use pgassay_model::study::{HumanDuration, Percentage, Protocol};
 
 use crate::args::{IdleCpuArgs, RunFlags};
@@ -48,6 +49,10 @@ pub struct CompareArgs {
     /// Run pgbench's simple-update script.
     #[arg(short = 'N', long)]
     pub skip_some_updates: bool,
+
+    /// Where each of these is on the command line: statements, files, scripts of -b, -S, -N.
+    #[arg(skip)]
+    pub positions: Vec<usize>,
 
     /// Variant: one or more server settings (`NAME=VALUE, NAME=VALUE`), a PostgreSQL version, or a
     /// protocol; can be repeated.
@@ -123,7 +128,7 @@ pub struct CompareArgs {
     pub jobs: u32,
 
     /// Maximum measuring time of all trials together, such as 10s or 2min, without warm-up and setup.
-    #[arg(long, value_name = "TIME", default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, default_value = "30s")]
     pub length: HumanDuration,
 
     /// A fixed number of pairs of trials per comparison. Without it, each comparison ends as soon as it has
@@ -138,7 +143,7 @@ pub struct CompareArgs {
 
     /// Begin no more rounds of trials this long after the first trial begins (such as 2min), and report the
     /// verdicts reached so far. Their intervals remain valid. A round that has begun is completed.
-    #[arg(long, value_name = "TIME", conflicts_with = "pairs")]
+    #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
     /// Seed for the order of trials and the scripts' random numbers; printed with the result.
@@ -163,4 +168,17 @@ pub struct CompareArgs {
 
     #[command(flatten)]
     pub run: RunFlags,
+}
+
+impl CompareArgs {
+    /// Takes note of where the scripts are on the command line: the parser sorts them by kind.
+    pub fn note_positions(&mut self, matches: &ArgMatches) {
+        let given = |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        let ids = ["sql", "file", "builtin", "select_only", "skip_some_updates"];
+        let positions = ids
+            .into_iter()
+            .filter(given)
+            .filter_map(|id| matches.indices_of(id));
+        self.positions = positions.flatten().collect();
+    }
 }

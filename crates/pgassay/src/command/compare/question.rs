@@ -130,26 +130,19 @@ pub fn absolute(directory: &str) -> Result<String> {
     Ok(path.display().to_string())
 }
 
-/// The scripts in the order of the command line, which the parser keeps only among those of one kind.
+/// The scripts in the order of the command line: the first is the baseline.
 fn scripts(args: &CompareArgs) -> Result<Vec<NamedScript>> {
-    let kinds = [
-        !args.sql.is_empty(),
-        !args.file.is_empty(),
-        !args.builtin.is_empty(),
-        args.select_only,
-        args.skip_some_updates,
-    ];
-    if kinds.into_iter().filter(|it| *it).count() > 1 {
-        bail!(
-            "SQL statements, -f, -b, -S and -N cannot be mixed, because it would not be clear which one is the \
-             baseline: use one kind, such as -b select-only -b simple-update, or -f with a file for each"
-        );
-    }
     let select_only = args.select_only.then_some("select-only");
     let simple_update = args.skip_some_updates.then_some("simple-update");
     let builtins = args.builtin.iter().map(String::as_str);
     let builtins: Vec<&str> = builtins.chain(select_only).chain(simple_update).collect();
-    named_scripts(&args.sql, &args.file, &builtins)
+    let scripts = named_scripts(&args.sql, &args.file, &builtins)?;
+    if args.positions.len() != scripts.len() {
+        return Ok(scripts);
+    }
+    let mut placed: Vec<_> = args.positions.iter().zip(scripts).collect();
+    placed.sort_by_key(|(position, _)| **position);
+    Ok(placed.into_iter().map(|(_, script)| script).collect())
 }
 
 /// Scripts with different names, from statements, files, and names of pgbench's scripts.

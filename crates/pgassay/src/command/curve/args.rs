@@ -105,7 +105,7 @@ pub struct CurveArgs {
 
     /// Maximum measuring time (10s, 2min), not including warm-up. The search ends earlier if the
     /// knee is known to ±3%.
-    #[arg(long, value_name = "TIME", default_value = "60s")]
+    #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, default_value = "60s")]
     pub length: HumanDuration,
 
     /// Seed for the order of trials and the scripts' random numbers; printed with the result.

@@ -124,7 +124,7 @@ fn limit(text: &str) -> Result<GateLimit, String> {
     let number = number.trim().strip_suffix('%').ok_or_else(expected)?;
     let percent: f64 = number.trim().parse().map_err(|_| expected())?;
     if !percent.is_finite() || percent <= -100.0 {
-        return Err("the limit must be above -100%".to_owned());
+        return Err("the limit must be a number above -100%".to_owned());
     }
     match metric.trim() {
         "slower" => Ok(GateLimit::Slower(percent)),

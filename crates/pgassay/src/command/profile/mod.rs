@@ -25,7 +25,8 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
         bail!("--duration must be greater than zero");
     }
     check_outputs(args)?;
-    let reached = args.conninfo().map(Reached::open).transpose()?;
+    let conninfo = args.conninfo();
+    let reached = conninfo.as_deref().map(Reached::open).transpose()?;
     let interrupt = interrupt::watch()?;
     let observation = match reached {
         Some(Reached::RemoteServer(server)) if args.pid.is_some() => {
@@ -87,7 +88,7 @@ fn watch(args: &ProfileArgs, connection: Option<LocalConnection>) -> Result<Prof
         duration: args.duration.duration(),
         frequency_hz: args.frequency,
         off_cpu: args.off_cpu,
-        dsn: args.conninfo().map(str::to_owned),
+        dsn: args.conninfo(),
         own_pids: connection.iter().map(|it| it.own_pid).collect(),
         keeps_text: !args.no_text,
         connection,

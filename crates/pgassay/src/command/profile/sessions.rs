@@ -22,7 +22,7 @@ pub struct SessionsToWatch {
 /// The watch that the flags describe.
 pub fn options(args: &ProfileArgs, own_pid: Option<u32>) -> SessionsToWatch {
     SessionsToWatch {
-        conninfo: args.conninfo().unwrap_or_default().to_owned(),
+        conninfo: args.conninfo().unwrap_or_default(),
         options: WatchOptions {
             keeps_text: !args.no_text,
             own_pids: own_pid.into_iter().collect(),

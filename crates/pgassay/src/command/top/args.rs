@@ -4,6 +4,8 @@ use clap::Args;
 
 use pgassay_model::study::HumanDuration;
 
+use crate::psql_options::PsqlOptions;
+
 /// Flags of `pgassay top`.
 #[derive(Debug, Args)]
 pub struct TopArgs {
@@ -12,6 +14,9 @@ pub struct TopArgs {
     /// parameters.
     #[arg(value_name = "DBNAME")]
     pub database: Option<String>,
+
+    #[command(flatten)]
+    pub psql: PsqlOptions,
 
     /// Time between screen updates; `+` and `-` change it while running.
     #[arg(long, value_name = "TIME", default_value = "2s")]
