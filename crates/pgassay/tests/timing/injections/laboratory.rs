@@ -28,6 +28,8 @@ const SERVERS_CPU: usize = 1;
 /// virtual machine, may be 20% faster or slower than the study's sessions are.
 const CALIBRATION_SESSIONS: usize = 12;
 const CALIBRATION_CALLS: usize = 9;
+/// Calls before those: in a session and on a CPU that have just begun to work, they take 10% longer than in a load.
+const WARM_UP_CALLS: usize = 40;
 const BETWEEN_CALIBRATIONS: Duration = Duration::from_millis(100);
 const CALIBRATION_LOOPS: u64 = 40_000;
 
@@ -178,7 +180,11 @@ impl Laboratory {
     fn burn_us(&self, loops: u64) -> f64 {
         let of_a_session = |_| {
             std::thread::sleep(BETWEEN_CALIBRATIONS);
-            Burner::new(&self.server).us(loops)
+            let mut burner = Burner::new(&self.server);
+            for _ in 0..WARM_UP_CALLS {
+                burner.call_us(loops);
+            }
+            burner.us(loops)
         };
         let sum: f64 = (0..CALIBRATION_SESSIONS).map(of_a_session).sum();
         sum / CALIBRATION_SESSIONS as f64
