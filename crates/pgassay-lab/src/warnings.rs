@@ -121,15 +121,11 @@ fn client_limited(run: &Run) -> Vec<String> {
 
 /// The points where transactions failed, the highest shares first.
 fn failures(run: &Run) -> Option<String> {
-    let share = |condition, variant| {
-        let of_point = |it: &&Trial| (it.condition, it.variant) == (condition, variant);
-        let of_point = run.trials.iter().filter(of_point);
-        failed_share(of_point.filter(|it| it.kind == TrialKind::Timed))
-    };
     let shares = run.plan.points.iter().map(|it| {
         let title = run.plan.conditions[it.condition].title();
         let point = format!("{} ({title})", run.plan.variants[it.variant]);
-        (share(it.condition, it.variant), point)
+        let share = failed_share(&run.trials, it.condition, it.variant);
+        (share, point)
     });
     let mut shares: Vec<(f64, String)> = shares.collect();
     shares.sort_by(|a, b| b.0.total_cmp(&a.0));

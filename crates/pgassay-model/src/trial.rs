@@ -113,8 +113,11 @@ fn is_none_failed(failed: &u64) -> bool {
     *failed == 0
 }
 
-/// The share of transactions that failed in these trials, 0 to 1.
-pub fn failed_share<'a>(trials: impl Iterator<Item = &'a Trial>) -> f64 {
+/// The share of transactions that failed in the timed trials of a variant under a condition, 0 to 1.
+pub fn failed_share(trials: &[Trial], condition: usize, variant: usize) -> f64 {
+    let of_point = |it: &&Trial| (it.condition, it.variant) == (condition, variant);
+    let timed = |it: &&Trial| it.kind == TrialKind::Timed;
+    let trials = trials.iter().filter(of_point).filter(timed);
     let sums = trials.fold((0, 0), |(failed, all), it| {
         (failed + it.failed, all + it.failed + it.transactions)
     });

@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::Result;
 use pgassay_account::comparison::{GatedComparison, RunningComparisons};
 use pgassay_model::plan::Plan;
-use pgassay_model::trial::{Trial, TrialKind, failed_share};
+use pgassay_model::trial::failed_share;
 use pgassay_record::run::Run;
 use pgassay_report::gate::{
     self, GateLimit, GateNames, GateResult, GateVerdict, deciding_sentence,
@@ -25,11 +25,7 @@ const FAILED_DIFFERENCE_MAX: f64 = 0.01;
 
 /// Why the rates of a comparison do not decide: more transactions of one side failed than of the other.
 fn unlike_failures(run: &Run, compared: &GatedComparison) -> Option<String> {
-    let share = |variant| {
-        let of_point = |it: &&Trial| (it.condition, it.variant) == (compared.condition, variant);
-        let of_point = run.trials.iter().filter(of_point);
-        failed_share(of_point.filter(|it| it.kind == TrialKind::Timed))
-    };
+    let share = |variant| failed_share(&run.trials, compared.condition, variant);
     let baseline = 0;
     let (before, now) = (share(baseline), share(compared.variant));
     ((before - now).abs() > FAILED_DIFFERENCE_MAX).then(|| {
