@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use pgassay_lab::ServerOptions;
 use pgassay_model::study::{HumanDuration, Percentage};
 use pgassay_report::ExportFormat;
+use pgassay_wire::conninfo::ConninfoError;
 
 use crate::psql_options::PsqlOptions;
 
@@ -173,11 +174,11 @@ pub struct ProfileArgs {
 
 impl ProfileArgs {
     /// The connection to open; `None` if only a process is given. An empty one is by the environment.
-    pub fn conninfo(&self) -> Option<String> {
+    pub fn conninfo(&self) -> Result<Option<String>, ConninfoError> {
         let given = self.dsn.as_deref().or(self.database.as_deref());
-        let conninfo = self.psql.conninfo(given.unwrap_or_default());
+        let conninfo = self.psql.conninfo(given.unwrap_or_default())?;
         let is_given = given.is_some() || !conninfo.is_empty();
-        (is_given || self.pid.is_none()).then_some(conninfo)
+        Ok((is_given || self.pid.is_none()).then_some(conninfo))
     }
 }
 

@@ -51,7 +51,7 @@ impl Write for FilteredStderr {
 #[error("the reader of stdout has closed it")]
 pub struct ClosedOutput;
 
-/// Stdout, whose errors tell a closed pipe from a closed connection to a server.
+/// Stdout with errors that distinguish a closed pipe from a closed connection to a server.
 struct MarkedStdout(io::Stdout);
 
 impl MarkedStdout {

@@ -1,8 +1,7 @@
-//! psql's options for a connection, of commands whose `-h` prints help.
-
-use std::fmt::Write;
+//! psql's options for a connection, for commands where `-h` prints help.
 
 use clap::Args;
+use pgassay_wire::conninfo::{ConninfoError, Request};
 
 /// Where to connect to, besides a database name or a connection string.
 #[derive(Debug, Default, Args)]
@@ -22,59 +21,21 @@ pub struct PsqlOptions {
 
 impl PsqlOptions {
     /// The connection string for a database name, a URI or a connection string, which may be empty.
-    pub fn conninfo(&self, database: &str) -> String {
+    pub fn conninfo(&self, database: &str) -> Result<String, ConninfoError> {
         let given = [
             ("host", &self.host),
             ("port", &self.port),
             ("user", &self.username),
         ];
-        let given: Vec<(&str, &str)> = given
-            .into_iter()
-            .filter_map(|(key, value)| Some((key, value.as_deref()?)))
-            .collect();
-        if given.is_empty() {
-            return database.to_owned();
+        let mut request = Request::new();
+        if !database.is_empty() {
+            request = request.database(database)?;
         }
-        let mut conninfo = database.to_owned();
-        if is_uri(database) {
-            for (key, value) in given {
-                let separator = if conninfo.contains('?') { '&' } else { '?' };
-                _ = write!(conninfo, "{separator}{key}={}", encoded(value));
-            }
-            return conninfo;
+        for (name, value) in given {
+            request = request.option(name, value.as_deref().unwrap_or_default())?;
         }
-        if !database.is_empty() && !database.contains('=') {
-            conninfo = format!("dbname={}", quoted(database));
-        }
-        for (key, value) in given {
-            _ = write!(conninfo, " {key}={}", quoted(value));
-        }
-        conninfo.trim_start().to_owned()
+        Ok(request.keyword_string())
     }
-}
-
-fn is_uri(database: &str) -> bool {
-    ["postgresql://", "postgres://"]
-        .iter()
-        .any(|it| database.starts_with(it))
-}
-
-/// A value of a connection string.
-fn quoted(value: &str) -> String {
-    format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
-}
-
-/// A value of a URI, percent-encoded.
-fn encoded(value: &str) -> String {
-    let mut out = String::new();
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -89,22 +50,24 @@ mod tests {
             username: Some("o'hara".to_owned()),
         };
         for (database, expected) in [
-            ("", "host='/run/a b' port='6500' user='o\\'hara'"),
+            ("", "host='/run/a b' port=6500 user='o\\'hara'"),
             (
                 "shop",
-                "dbname='shop' host='/run/a b' port='6500' user='o\\'hara'",
+                "dbname=shop host='/run/a b' port=6500 user='o\\'hara'",
             ),
             (
                 "dbname=shop host=x",
-                "dbname=shop host=x host='/run/a b' port='6500' user='o\\'hara'",
+                "dbname=shop host='/run/a b' port=6500 user='o\\'hara'",
             ),
             (
                 "postgresql:///shop",
-                "postgresql:///shop?host=%2Frun%2Fa%20b&port=6500&user=o%27hara",
+                "dbname=shop host='/run/a b' port=6500 user='o\\'hara'",
             ),
         ] {
-            assert_eq!(options.conninfo(database), expected);
+            assert_eq!(options.conninfo(database).unwrap(), expected);
         }
-        assert_eq!(PsqlOptions::default().conninfo("shop"), "shop");
+        let none = PsqlOptions::default();
+        assert_eq!(none.conninfo("shop").unwrap(), "dbname=shop");
+        assert_eq!(none.conninfo("").unwrap(), "");
     }
 }

@@ -53,7 +53,11 @@ impl StatementBook {
         let is_cut = is_cut || text.len() > TEXT_BYTES_MAX;
         let text = &text[..text.len().min(TEXT_BYTES_MAX)];
         // In a message with several statements, the ID is that of one of them, and the text that of all.
-        let query_id = if has_several(text) { 0 } else { query_id };
+        let query_id = if has_several(text, is_cut) {
+            0
+        } else {
+            query_id
+        };
         if let Some(&known) = self.by_query_id.get(&query_id) {
             return Some(known);
         }
@@ -153,13 +157,13 @@ pub(super) struct JoinedCounters {
 }
 
 /// Whether there may be a statement after a semicolon. One within a string costs only time.
-fn has_several(text: &[u8]) -> bool {
-    if is_code_block(text) {
-        // Its body has semicolons.
-        let normalized = normalize(&String::from_utf8_lossy(text));
-        return has_semicolon_within(normalized.text.as_bytes());
+fn has_several(text: &[u8], is_cut: bool) -> bool {
+    if !is_code_block(text) {
+        return has_semicolon_within(text);
     }
-    has_semicolon_within(text)
+    // Its body has semicolons. It ends with the last quote, unless the text is cut within it.
+    let end = text.iter().rposition(|byte| b"$'".contains(byte));
+    !is_cut && has_semicolon_within(&text[end.unwrap_or(0)..])
 }
 
 fn is_code_block(text: &[u8]) -> bool {
@@ -219,6 +223,11 @@ mod tests {
                 .fingerprint
         };
         assert_ne!(fingerprint(one), fingerprint(other));
+        // The ID may be that of the other statement in the message.
+        let both = book.index(b"do $$ begin null; end $$; select 1", false, 7);
+        assert_ne!(book.index(b"select 1", false, 7), both);
+        let cut = book.index(b"do $$ begin perform 1; perform", true, 8);
+        assert!(![one, other, both].contains(&cut));
     }
 
     #[test]

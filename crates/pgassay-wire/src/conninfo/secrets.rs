@@ -20,14 +20,18 @@ pub fn split_secrets(text: &str) -> Result<(String, Secrets), ConninfoError> {
     if secret.is_empty() {
         return Ok((text.to_owned(), Secrets::default()));
     }
-    let shown: Vec<String> = open
-        .iter()
-        .map(|(name, value)| format!("{name}={}", quoted(value)))
-        .collect();
+    let shown = keyword_string(&open);
     let secret = secret
         .into_iter()
         .map(|(name, value)| (name, Password::new(value)));
-    Ok((shown.join(" "), Secrets(secret.collect())))
+    Ok((shown, Secrets(secret.collect())))
+}
+
+/// Options as `keyword=value …`.
+fn keyword_string(options: &[(String, String)]) -> String {
+    let pairs = options.iter();
+    let pairs = pairs.map(|(name, value)| format!("{name}={}", quoted(value)));
+    pairs.collect::<Vec<_>>().join(" ")
 }
 
 /// Quotes a value for `keyword=value` if necessary.
@@ -40,6 +44,11 @@ fn quoted(value: &str) -> String {
 }
 
 impl Request {
+    /// The options as `keyword=value …`, secrets included.
+    pub fn keyword_string(&self) -> String {
+        keyword_string(&self.options)
+    }
+
     /// Adds the secrets of a connection string that was [split](split_secrets).
     ///
     /// # Errors

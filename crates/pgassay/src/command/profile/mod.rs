@@ -25,7 +25,7 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
         bail!("--duration must be greater than zero");
     }
     check_outputs(args)?;
-    let conninfo = args.conninfo();
+    let conninfo = args.conninfo()?;
     let reached = conninfo.as_deref().map(Reached::open).transpose()?;
     let interrupt = interrupt::watch()?;
     let observation = match reached {
@@ -37,11 +37,14 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
             )));
         }
         Some(Reached::RemoteServer(server)) => {
-            let sessions = sessions::options(args, server.own_pid());
+            let conninfo = conninfo.unwrap_or_default();
+            let sessions = sessions::options(args, conninfo, server.own_pid());
             remote::observe(server, &sessions, args.duration.duration(), &interrupt)?
         }
-        Some(Reached::Here(connection)) => watch(args, Some(connection))?.observe(&interrupt)?,
-        None => watch(args, None)?.observe(&interrupt)?,
+        Some(Reached::Here(connection)) => {
+            watch(args, conninfo, Some(connection))?.observe(&interrupt)?
+        }
+        None => watch(args, conninfo, None)?.observe(&interrupt)?,
     };
     // The report is printed also if a file cannot be written.
     let written = write_files(args, &observation, out);
@@ -82,13 +85,17 @@ fn check_outputs(args: &ProfileArgs) -> Result<()> {
 }
 
 /// The profiling session that the flags describe, for a server on this machine.
-fn watch(args: &ProfileArgs, connection: Option<LocalConnection>) -> Result<ProfilingSession> {
+fn watch(
+    args: &ProfileArgs,
+    conninfo: Option<String>,
+    connection: Option<LocalConnection>,
+) -> Result<ProfilingSession> {
     Ok(ProfilingSession {
         subject: subject(args.pid, connection.as_ref())?,
         duration: args.duration.duration(),
         frequency_hz: args.frequency,
         off_cpu: args.off_cpu,
-        dsn: args.conninfo(),
+        dsn: conninfo,
         own_pids: connection.iter().map(|it| it.own_pid).collect(),
         keeps_text: !args.no_text,
         connection,

@@ -20,9 +20,9 @@ pub struct SessionsToWatch {
 }
 
 /// The watch that the flags describe.
-pub fn options(args: &ProfileArgs, own_pid: Option<u32>) -> SessionsToWatch {
+pub fn options(args: &ProfileArgs, conninfo: String, own_pid: Option<u32>) -> SessionsToWatch {
     SessionsToWatch {
-        conninfo: args.conninfo().unwrap_or_default(),
+        conninfo,
         options: WatchOptions {
             keeps_text: !args.no_text,
             own_pids: own_pid.into_iter().collect(),

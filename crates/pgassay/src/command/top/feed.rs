@@ -36,7 +36,7 @@ const TABLES_PAUSE: u32 = 50;
 /// Connects, and says what is watched.
 pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
     let database = args.database.as_deref().unwrap_or_default();
-    let conninfo = args.psql.conninfo(database);
+    let conninfo = args.psql.conninfo(database)?;
     let (mut exchange, place) = connection::exchange(&conninfo)?;
     let version = exchange.parameter("server_version").map(str::to_owned);
     let live = local_server::find(&mut exchange).ok().map(|it| it.0);
