@@ -313,7 +313,7 @@ fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
             continue;
         };
         // Counted, so it needs no samples.
-        let saved = planning_us / 1e6 / view.window_s;
+        let saved = planning_us / 1e6 / view.activity.counters_s();
         let enough = saved >= PLANNING_SHARE_MIN * view.active;
         if planning_us < PLANNING_MIN * counters.execution_us || !enough {
             continue;
@@ -326,7 +326,7 @@ fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
                 counters.execution_us / calls(&counters),
                 FactUnit::Micros,
             )
-            .counter("executions", counters.calls as f64 / view.window_s, FactUnit::PerSecond)
+            .counter("executions", counters.calls as f64 / view.activity.counters_s(), FactUnit::PerSecond)
             .fix(
                 "Prepare the statement, so that its plan is kept: in the driver, or with PREPARE; a pooler \
                  in transaction mode must support it. If it is prepared already, its custom plans look \
@@ -353,7 +353,7 @@ fn empty_polling(view: &LiveView<'_>) -> Vec<Detection> {
     heavy
         .filter_map(|(statement, load)| {
             let counters = statement.counters?;
-            let rate = counters.calls as f64 / view.window_s;
+            let rate = counters.calls as f64 / view.activity.counters_s();
             let command = sql_text::command(&load.tokens);
             let is_data = matches!(command, "select" | "update" | "delete");
             if counters.rows > 0 || rate < POLLS_MIN || !is_data {

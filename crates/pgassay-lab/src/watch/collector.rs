@@ -244,6 +244,7 @@ impl Collector {
         let activity = Activity {
             sweeps: sums.sweeps,
             window_us: sums.length_us(),
+            counters_us: counters.window_us,
             transactions_seen: sums
                 .transactions
                 .saturating_sub(self.attribution.open_transactions()),

@@ -34,7 +34,7 @@ use pgassay_record::activity::{Activity, CatalogActivity, WatchCost};
 use crate::interrupt::Interrupt;
 use crate::system_env::monotonic_ns;
 use attribution::LoadSums;
-use catalog::{CatalogResult, CatalogWatch};
+use catalog::{CatalogWatch, CountedStatements};
 use collector::{Collector, UnseenSessions, locked};
 use names::ObjectNames;
 pub use options::{Connect, WatchOptions, WatchedServer};
@@ -61,6 +61,8 @@ pub struct LiveWatch {
     collector: Mutex<Collector>,
     names: ObjectNames,
     catalog: Option<CatalogWatch>,
+    /// Of the last [`LiveWatch::read_counters`].
+    counters: JoinedCounters,
     unavailable: Vec<Check>,
     /// Time 0 of the readings, on `CLOCK_MONOTONIC`.
     epoch_ns: u64,
@@ -98,6 +100,7 @@ impl LiveWatch {
             source: opened.source,
             names: opened.names,
             catalog: opened.catalog,
+            counters: JoinedCounters::default(),
             unavailable: opened.unavailable,
             statements_sent: opened.statements_sent,
             server,
@@ -199,7 +202,7 @@ impl LiveWatch {
         let unseen = locked(&self.collector).unseen;
         let grant = self.catalog.as_ref().map(CatalogWatch::grant);
         self.note_limitations(unseen, grant);
-        let (mut activity, _) = self.describe(&sums, &JoinedCounters::default());
+        let (mut activity, _) = self.describe(&sums, &self.counters);
         if let Some(catalog) = &self.catalog {
             activity.blocking = catalog.blocking();
             activity.unavailable.extend(catalog.unavailable());
@@ -211,6 +214,18 @@ impl LiveWatch {
     /// the start; `None` without a connection. It takes as long as a reading at the end.
     pub fn read_catalog(&mut self) -> Option<CatalogActivity> {
         self.catalog.as_mut()?.refresh()
+    }
+
+    /// Reads what `pg_stat_statements` counted since the last call, or since the start. Statements have it until
+    /// the next call.
+    pub fn read_counters(&mut self) {
+        let Some(catalog) = &mut self.catalog else {
+            return;
+        };
+        let reads_texts = TextJoin::is_required(locked(&self.collector).statements.seen());
+        let counted = catalog.refresh_statements(reads_texts);
+        // What has no counters for the time being is no limitation of the whole watch.
+        self.counters = counted.map(|it| self.joined(it).0).unwrap_or_default();
     }
 
     /// Everything that was seen, with the last reading of the views.
@@ -243,8 +258,13 @@ impl LiveWatch {
         let unseen = locked(&self.collector).unseen_max;
         self.note_limitations(unseen, catalog.as_ref().map(CatalogWatch::grant));
         let mut read = catalog.map(|it| it.finish_with(reads_texts));
-        let counters = read.as_mut().map(|it| self.joined(it));
-        let (mut activity, statements) = self.describe(&sums, &counters.unwrap_or_default());
+        let mut counters = JoinedCounters::default();
+        if let Some(read) = &mut read {
+            let (joined, limitations) = self.joined(std::mem::take(&mut read.statements));
+            counters = joined;
+            read.unavailable.extend(limitations);
+        }
+        let (mut activity, statements) = self.describe(&sums, &counters);
         if let Some(read) = read {
             cost.statements_sent += read.statements_sent;
             activity.blocking = read.blocking;
@@ -272,18 +292,20 @@ impl LiveWatch {
         (activity, columns)
     }
 
-    /// The counters by query ID, and by text for statements without one.
-    fn joined(&mut self, read: &mut CatalogResult) -> JoinedCounters {
-        let joined = read.texts.as_ref().map(|texts| {
+    /// The counters by query ID, and by text for statements without one; and what is missing.
+    fn joined(&self, counted: CountedStatements) -> (JoinedCounters, Vec<Check>) {
+        let joined = counted.texts.as_ref().map(|texts| {
             let collector = locked(&self.collector);
             TextJoin::new(collector.statements.seen(), texts)
         });
         let joined = joined.unwrap_or_default();
-        read.unavailable.extend(joined.limitations());
-        JoinedCounters {
-            by_query_id: std::mem::take(&mut read.counters),
+        let limitations = joined.limitations();
+        let counters = JoinedCounters {
+            by_query_id: counted.counters,
             by_statement: joined.counters,
-        }
+            window_us: (counted.window_us > 0.0).then_some(counted.window_us),
+        };
+        (counters, limitations)
     }
 
     fn describe(&self, sums: &LoadSums, counters: &JoinedCounters) -> (Activity, Vec<u32>) {

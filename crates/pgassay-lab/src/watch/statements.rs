@@ -154,6 +154,8 @@ pub(super) struct JoinedCounters {
     pub by_query_id: BTreeMap<i64, StatementCounters>,
     /// Of statements without an ID, by index.
     pub by_statement: BTreeMap<u32, StatementCounters>,
+    /// What they were counted over, in microseconds; `None` if nothing was read.
+    pub window_us: Option<f64>,
 }
 
 /// Whether there may be a statement after a semicolon. One within a string costs only time.
@@ -206,6 +208,7 @@ mod tests {
         JoinedCounters {
             by_query_id: by_query_id.into(),
             by_statement: BTreeMap::new(),
+            window_us: None,
         }
     }
 

@@ -117,7 +117,7 @@ fn check_statement(asker: &mut Connection, result: &CatalogResult, version: &str
     let sql = format!("select queryid from pg_stat_statements where query like '{READ}%'");
     let id = asker.value(&sql).expect("the query succeeds");
     let id: i64 = id.and_then(|it| it.parse().ok()).expect("it has an ID");
-    let counters: StatementCounters = result.counters[&id];
+    let counters: StatementCounters = result.statements.counters[&id];
     assert_eq!((counters.calls, counters.rows), (3, 3), "{version}");
     assert!(
         counters.execution_us > 0.0 && counters.shared_hit > 0,
@@ -202,7 +202,7 @@ fn statements_without_the_extension_are_said_to_be_missing() {
             .as_ref()
             .is_some_and(|it| it.contains("shared_preload_libraries"))
     );
-    assert!(result.catalog.is_some() && result.counters.is_empty());
+    assert!(result.catalog.is_some() && result.statements.counters.is_empty());
     server.stop().expect("the server stops");
 }
 

@@ -122,7 +122,7 @@ fn with_few_rights_it_says_what_is_hidden() {
             let found = &rich.blocking[0].root;
             assert_eq!(found.state, "idle in transaction", "{version}");
             assert_eq!(found.statement.as_deref(), Some("update t set n = $1"));
-            assert!(rich.counters.values().any(|it| it.calls > 0));
+            assert!(rich.statements.counters.values().any(|it| it.calls > 0));
         }
         // The tree is there without any rights.
         let found = &poor.blocking[0];

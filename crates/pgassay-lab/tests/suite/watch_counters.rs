@@ -179,3 +179,46 @@ fn statements_before_14_have_the_counters_of_their_texts_and_no_others() {
         assert_eq!(unavailable, ["counters by text"], "{version}");
     });
 }
+
+/// Executions of each part of a watch.
+const PART_CALLS: [u64; 3] = [20, 30, 25];
+
+/// Regression: `top` showed `≥` and what samples had seen, although the server counted the calls.
+#[test]
+fn each_part_of_a_watch_has_its_own_counters() {
+    on_each(&["10", "18"], start, |version, server| {
+        let mut connection = server.connect().expect("a connection");
+        execute(&mut connection, "create extension pg_stat_statements");
+        let mut watch = watch_of(server, true, &WatchOptions::default());
+        let mut all = 0;
+        for calls in PART_CALLS {
+            thread::scope(|scope| {
+                let sending = scope.spawn(|| {
+                    for n in 0..calls {
+                        execute(&mut connection, &format!("select {n}, pg_sleep(0.02)"));
+                    }
+                });
+                while !sending.is_finished() {
+                    run(&mut watch, Duration::from_millis(100));
+                }
+            });
+            watch.read_counters();
+            let part = watch.take();
+            let seen = counted(&part);
+            assert_eq!(seen, Some(calls), "{version}: {part:?}");
+            let counters_s = part.counters_s();
+            assert!(
+                part.counters_us.is_some() && counters_s >= 0.02 * calls as f64,
+                "{version}: {counters_s}"
+            );
+            all += calls;
+        }
+        assert_eq!(counted(&watch.finish()), Some(all), "{version}");
+    });
+}
+
+fn counted(activity: &Activity) -> Option<u64> {
+    let mut statements = activity.statements.iter();
+    let slept = statements.find(|it| text(it).starts_with("select $1, pg_sleep"));
+    slept?.counters.map(|it| it.calls)
+}

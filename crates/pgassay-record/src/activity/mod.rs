@@ -40,6 +40,9 @@ pub struct Activity {
     pub sweeps: u64,
     /// Length of the window, in microseconds.
     pub window_us: f64,
+    /// Time between the two readings of `pg_stat_statements`, in microseconds; `None` if it was not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters_us: Option<f64>,
     /// Transactions that were seen and ended: the least number that did.
     #[serde(default)]
     pub transactions_seen: u64,
@@ -87,6 +90,12 @@ impl Activity {
     /// Sessions with an entry of their own. A server where every transaction has its own connection
     /// would otherwise fill memory.
     pub const SESSIONS_MAX: usize = 20_000;
+
+    /// What [`ActivityStatement::counters`] were counted over, in seconds, above 0.
+    pub fn counters_s(&self) -> f64 {
+        let us = self.counters_us.filter(|us| *us > 0.0);
+        (us.unwrap_or(self.window_us) / 1e6).max(f64::MIN_POSITIVE)
+    }
 
     /// Whether this may be the number of transactions that ended. A session whose transactions use no table, such as
     /// `select 1`, does not report them to the server's statistics before it ends or uses one (pgstat.c,
@@ -168,7 +177,7 @@ pub struct ActivityStatement {
     pub executions_seen: u64,
     /// The largest number of its executions seen in one transaction of one session.
     pub executions_seen_in_transaction_max: u64,
-    /// Differences of `pg_stat_statements` over the window; `None` without the extension, or if none are known to be its own.
+    /// Differences of `pg_stat_statements` over [`Activity::counters_us`]; `None` without the extension, or if none are known to be its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<StatementCounters>,
     /// The column of the observation's profile with its CPU samples; `None` if it has none.

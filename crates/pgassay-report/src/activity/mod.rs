@@ -16,7 +16,7 @@ pub use relations::{busy_tables, dead_share, index_remarks, server_lines, table_
 pub use sentences::{
     blocked_waits, blocks, cost, relation_name, root_describes, root_name, wait_name,
 };
-pub use statement::{Executions, executions, mean, one_line, statement_text};
+pub use statement::{Executions, counted_over, executions, mean, one_line, statement_text};
 pub use stretches::{TimeStretch, stretches};
 pub use wait_class::{ClassLoads, WaitClass};
 

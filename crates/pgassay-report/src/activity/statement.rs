@@ -2,6 +2,8 @@
 
 use pgassay_record::activity::{Activity, ActivityStatement, LoadRow};
 
+use super::age;
+
 /// Text on one line: every run of white space is one space.
 pub fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -37,6 +39,18 @@ pub fn executions(statement: &ActivityStatement) -> Executions {
     }
 }
 
+/// A longer time between the readings of counters than this multiple of the window, or a shorter one than its inverse,
+/// is another time.
+const SAME_TIME_MAX: f64 = 1.2;
+
+/// What calls were counted over, in words, if it is not the window: a snapshot of `pgassay top` may have older counters.
+pub fn counted_over(activity: &Activity) -> Option<String> {
+    let counters_us = activity.counters_us?;
+    let ratio = counters_us / activity.window_us.max(f64::MIN_POSITIVE);
+    let is_same = (1.0 / SAME_TIME_MAX..=SAME_TIME_MAX).contains(&ratio);
+    (!is_same).then(|| format!("pg_stat_statements counted over {}.", age(counters_us)))
+}
+
 /// Fewer executions than this for each session that executed it at a time may not have ended.
 const EXECUTIONS_PER_SESSION_MIN: f64 = 3.0;
 /// `pg_stat_statements` leaves out the flush of a commit, and executions that failed: if sessions spent more than this
@@ -52,7 +66,7 @@ pub fn mean(activity: &Activity, row: &LoadRow) -> Option<(f64, bool)> {
     match (executions(statement), statement.counters) {
         (Executions::Exact(calls), Some(counters)) => {
             let counted_us = counters.execution_us + counters.planning_us.unwrap_or(0.0);
-            let spent_us = row.load * activity.window_us;
+            let spent_us = row.load * activity.counters_s() * 1e6;
             let is_all = spent_us <= TIME_COUNTED_MAX * counted_us.max(SPENT_US_MIN);
             Some(if is_all {
                 (counters.execution_us / calls as f64, false)

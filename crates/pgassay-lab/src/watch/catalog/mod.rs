@@ -11,6 +11,7 @@
 mod blocking;
 mod checkpoints;
 mod connections;
+mod counted_statements;
 mod counted_texts;
 mod counts;
 mod databases;
@@ -33,18 +34,17 @@ mod statements;
 mod tables;
 mod transactions;
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::Result;
 use pgassay_model::check::Check;
-use pgassay_record::activity::{
-    BlockingEpisode, CatalogActivity, IdleLockHolder, LoadMark, StatementCounters,
-};
+use pgassay_record::activity::{BlockingEpisode, CatalogActivity, IdleLockHolder, LoadMark};
 use pgassay_server::TimedStream;
 use pgassay_wire::Exchange;
 
 use blocking::BlockingWatch;
+pub use counted_statements::CountedStatements;
+use counted_statements::StatementWatch;
 pub use counted_texts::{CountedText, CountedTexts};
 use marks::MarkWatch;
 use reader::CatalogReader;
@@ -73,6 +73,7 @@ pub struct CatalogWatch {
     blocking: BlockingWatch,
     marks: MarkWatch,
     transactions: TransactionRates,
+    statements: StatementWatch,
     first: CatalogReading,
     /// The reading of the last [`Self::refresh`].
     refreshed: Option<CatalogReading>,
@@ -92,10 +93,8 @@ pub struct CatalogResult {
     pub blocking: Vec<BlockingEpisode>,
     /// Idle transactions with locks that do not block others yet, at the last reading.
     pub idle_lock_holders: Vec<IdleLockHolder>,
-    /// Differences of `pg_stat_statements` by query ID.
-    pub counters: BTreeMap<i64, StatementCounters>,
-    /// The same with their texts, if they were asked for.
-    pub texts: Option<CountedTexts>,
+    /// Differences of `pg_stat_statements`; empty if there are none to be had.
+    pub statements: CountedStatements,
     /// Checkpoints, vacuums and lock storms.
     pub marks: Vec<LoadMark>,
     /// Transactions per second over time.
@@ -117,6 +116,7 @@ impl CatalogWatch {
         let mut reader = CatalogReader::open(exchange)?;
         reader.begin();
         let marks = MarkWatch::open(&mut reader);
+        let statements = StatementWatch::open(&mut reader);
         let first = CatalogReading::read(&mut reader);
         reader.end();
         Ok(Self {
@@ -125,6 +125,7 @@ impl CatalogWatch {
             blocking: BlockingWatch::new(options.keeps_text),
             marks,
             transactions: TransactionRates::default(),
+            statements,
             first,
             refreshed: None,
             next_locks_us: 0.0,
@@ -228,25 +229,31 @@ impl CatalogWatch {
         Some(catalog)
     }
 
+    /// What `pg_stat_statements` counted since the last call, or since the first reading, if wanted with its texts,
+    /// which the server has in a file. What [`Self::finish`] returns does not depend on it. `None` if it cannot be
+    /// read.
+    pub fn refresh_statements(&mut self, reads_texts: bool) -> Option<CountedStatements> {
+        let reader = &mut self.reader;
+        reader.begin();
+        let counted = self.statements.since_last(reader, reads_texts);
+        reader.end();
+        counted
+    }
+
     /// Takes the last reading.
     pub fn finish(self) -> CatalogResult {
         self.finish_with(false)
     }
 
-    /// As [`Self::finish`], if wanted with the texts of `pg_stat_statements`, which the server has in a file.
+    /// As [`Self::finish`], if wanted with the texts of `pg_stat_statements`.
     pub fn finish_with(mut self, reads_texts: bool) -> CatalogResult {
         let (last_us, last) = self.last_tick;
         let reader = &mut self.reader;
         reader.begin();
         self.marks.read(reader, last_us + micros(last));
         self.transactions.read(reader, last_us + micros(last));
+        let statements = self.statements.since_first(reader, reads_texts);
         let now = CatalogReading::read(reader);
-        let counters = now.statements_since(&self.first, reader);
-        let texts = if reads_texts {
-            now.texts_since(&self.first, reader)
-        } else {
-            None
-        };
         let catalog = now.activity_since(&self.first, reader, self.keeps_text);
         let idle_lock_holders = self.blocking.idle_holders(reader);
         reader.end();
@@ -254,8 +261,7 @@ impl CatalogWatch {
             catalog: reader.is_connected().then_some(catalog),
             blocking: self.blocking.episodes(),
             idle_lock_holders,
-            counters,
-            texts,
+            statements: statements.unwrap_or_default(),
             marks: self.marks.marks(),
             transactions: self.transactions,
             unavailable: reader.refusals(),

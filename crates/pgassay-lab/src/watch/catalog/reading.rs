@@ -1,12 +1,9 @@
 //! Two readings of the server's views, and what happened in between.
 
-use std::collections::BTreeMap;
-
-use pgassay_record::activity::{CatalogActivity, StatementCounters};
+use pgassay_record::activity::CatalogActivity;
 
 use super::checkpoints::CheckpointReading;
 use super::connections::connections;
-use super::counted_texts::CountedTexts;
 use super::databases::{DatabaseReading, ages};
 use super::foreign_keys::uncovered_foreign_keys;
 use super::horizon::horizon;
@@ -14,7 +11,6 @@ use super::indexes::{IndexReading, indexes};
 use super::reader::CatalogReader;
 use super::settings::{ServerSettings, role_settings};
 use super::slots::{slots, standbys};
-use super::statements::StatementReading;
 use super::tables::{TableReading, chosen, tables};
 
 /// Cumulative counters at a time.
@@ -28,7 +24,6 @@ pub(super) struct CatalogReading {
     statistics_age_us: Option<f64>,
     tables: TableReading,
     indexes: IndexReading,
-    statements: Option<StatementReading>,
     databases: Option<DatabaseReading>,
     checkpoints: Option<CheckpointReading>,
 }
@@ -53,35 +48,11 @@ impl CatalogReading {
             reading.uptime_us = row.duration(2).unwrap_or(0.0);
             reading.statistics_age_us = row.duration(3);
         }
-        reading.statements = StatementReading::read(reader);
         reading.tables = TableReading::read(reader).unwrap_or_else(TableReading::unknown);
         reading.indexes = IndexReading::read(reader).unwrap_or_else(IndexReading::unknown);
         reading.databases = DatabaseReading::read(reader);
         reading.checkpoints = CheckpointReading::read(reader);
         reading
-    }
-
-    /// What was counted for statements since an earlier reading.
-    pub fn statements_since(
-        &self,
-        then: &Self,
-        reader: &mut CatalogReader,
-    ) -> BTreeMap<i64, StatementCounters> {
-        let (Some(now), Some(then)) = (&self.statements, &then.statements) else {
-            return BTreeMap::new();
-        };
-        let (counters, incomplete) = now.since(then);
-        if let Some(check) = incomplete {
-            let limitation = check.limitation.unwrap_or_default();
-            reader.note("pg_stat_statements", &check.value, limitation, check.fix);
-        }
-        counters
-    }
-
-    /// The texts of statements, with what was counted for each since an earlier reading. Within a reading of `reader`.
-    pub fn texts_since(&self, then: &Self, reader: &mut CatalogReader) -> Option<CountedTexts> {
-        let (now, then) = (self.statements.as_ref()?, then.statements.as_ref()?);
-        now.texts_since(then, reader)
     }
 
     /// The server's state, with what was counted since an earlier reading. Within a reading of

@@ -7,7 +7,7 @@ use pgassay_record::observation::Observation;
 use super::super::flame;
 use super::bars::{bar, legend};
 use crate::activity::{
-    ClassLoads, Executions, age, executions, load, mean, relation_name, share, size,
+    ClassLoads, Executions, age, counted_over, executions, load, mean, relation_name, share, size,
     statement_text, wait_name,
 };
 use crate::number;
@@ -37,7 +37,8 @@ pub(super) fn statements(observation: &Observation, activity: &Activity) -> Mark
                 p.lead {
                     "Load is average active sessions: the time that sessions spent on a statement, "
                     "over the length of the window. ≥ and ≤ are bounds from samples, where there is no "
-                    "pg_stat_statements."
+                    "pg_stat_statements. "
+                    (counted_over(activity).unwrap_or_default())
                 }
                 (legend(&loads))
                 div.scroll { table {
@@ -104,7 +105,7 @@ fn counters(activity: &Activity, row: &LoadRow, statement: &ActivityStatement) -
     let mean = mean(activity, row).map_or_else(String::new, |(us, is_bound)| {
         format!("{}{}", if is_bound { "≤ " } else { "" }, age(us))
     });
-    let seconds = (activity.window_us / 1e6).max(f64::MIN_POSITIVE);
+    let seconds = activity.counters_s();
     let rate = |bytes: u64| {
         if bytes == 0 {
             String::new()

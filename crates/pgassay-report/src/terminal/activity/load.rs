@@ -6,8 +6,8 @@ use super::super::style::{Style, heading};
 use super::super::table::{Alignment, Table, TextStyle, cell, cut, inked, paint, visible, wrap};
 use super::legend::legend;
 use crate::activity::{
-    ClassLoads, Executions, age, executions, load, mean, relation_name, share, statement_text,
-    wait_name,
+    ClassLoads, Executions, age, counted_over, executions, load, mean, relation_name, share,
+    statement_text, wait_name,
 };
 use crate::number;
 
@@ -73,8 +73,9 @@ pub(super) fn statements(activity: &Activity, style: Style) -> String {
             inked(number::count(others as u64, "other"), TextStyle::Faint),
         ]);
     }
+    let counted = counted_over(activity).map_or_else(String::new, |it| it + " ");
     let why = format!(
-        "by statement, in average active sessions; ≥ calls were seen in samples. {}",
+        "by statement, in average active sessions; ≥ calls were seen in samples. {counted}{}",
         legend(loads.iter())
     );
     heading("LOAD", &why, style) + &table.render(style.color)

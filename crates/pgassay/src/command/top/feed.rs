@@ -30,8 +30,10 @@ pub struct FeedRequest<'a> {
 const SHOWN_AFTER_END_US: f64 = 60e6;
 /// Reading tables and indexes costs more than reading sessions.
 const TABLES_EVERY: Duration = Duration::from_secs(5);
+/// Counters of statements are read at the end of an interval, but not more often.
+const COUNTERS_EVERY: Duration = Duration::from_millis(900);
 /// Likewise, as a multiple of what a reading takes.
-const TABLES_PAUSE: u32 = 50;
+const READING_PAUSE: u32 = 50;
 
 /// Connects, and says what is watched.
 pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
@@ -67,18 +69,17 @@ pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
     let mut watch = LiveWatch::open(watched, &options)?;
     let started = Instant::now();
     let mut before = WatchCost::default();
-    let mut tables: Option<(Instant, CatalogActivity)> = None;
-    let mut tables_cost = Duration::ZERO;
+    let mut tables: Option<CatalogActivity> = None;
+    let mut tables_pause = ReadingPause::new(TABLES_EVERY);
+    let mut counters_pause = ReadingPause::new(COUNTERS_EVERY);
     let mut waited = WaitsBefore::new();
     let feed = move |request: FeedRequest<'_>| {
         watch.run_until(Instant::now() + request.length, request.interrupt)?;
-        // With many tables, reading them takes seconds of the server's time.
-        let pause = TABLES_EVERY.max(tables_cost * TABLES_PAUSE);
-        let is_old = |it: &(Instant, CatalogActivity)| it.0.elapsed() >= pause;
-        if request.wants_tables && tables.as_ref().is_none_or(is_old) {
-            let began = Instant::now();
-            tables = watch.read_catalog().map(|it| (Instant::now(), it));
-            tables_cost = began.elapsed();
+        if counters_pause.is_over() {
+            counters_pause.time(|| watch.read_counters());
+        }
+        if request.wants_tables && tables_pause.is_over() {
+            tables = tables_pause.time(|| watch.read_catalog());
         }
         // Afterward, because it says what of the tables could not be read.
         let mut activity = watch.take();
@@ -87,13 +88,39 @@ pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
         let episodes = std::mem::take(&mut activity.blocking);
         let episodes = waits_since(&mut waited, episodes, activity.window_us);
         activity.blocking = recent(episodes, start_us);
-        activity.catalog = tables.as_ref().map(|it| it.1.clone());
+        activity.catalog.clone_from(&tables);
         let now = activity.cost;
         activity.cost = since(&now, &before);
         before = now;
         Ok(activity)
     };
     Ok((server, Box::new(feed)))
+}
+
+/// The time between readings of one kind. With many tables or statements, one takes seconds of the server's time.
+struct ReadingPause {
+    every: Duration,
+    /// When the last one ended, and how long it took.
+    last: Option<(Instant, Duration)>,
+}
+
+impl ReadingPause {
+    fn new(every: Duration) -> Self {
+        Self { every, last: None }
+    }
+
+    fn is_over(&self) -> bool {
+        let pause = |cost: Duration| self.every.max(cost * READING_PAUSE);
+        self.last
+            .is_none_or(|(at, cost)| at.elapsed() >= pause(cost))
+    }
+
+    fn time<T>(&mut self, read: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let value = read();
+        self.last = Some((Instant::now(), began.elapsed()));
+        value
+    }
 }
 
 /// The waits behind each blocker up to the last interval, by its PID and first sighting.

@@ -142,7 +142,7 @@ fn statement(activity: &Activity, row: &LoadRow, (active, highest): (f64, f64)) 
     let loads = ClassLoads::of(activity, &row.by_wait);
     let seconds = (activity.window_us / 1e6).max(f64::MIN_POSITIVE);
     let calls = found.map_or(word(""), |it| match executions(it) {
-        Executions::Exact(calls) => rate(calls as f64 / seconds),
+        Executions::Exact(calls) => rate(calls as f64 / activity.counters_s()),
         // None began in this interval.
         Executions::AtLeast(0) => figure(String::new(), 0.0),
         Executions::AtLeast(seen) => {
