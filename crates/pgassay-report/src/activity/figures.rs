@@ -12,10 +12,13 @@ pub fn share(part: f64, whole: f64) -> String {
     number::noise(if whole > 0.0 { part / whole } else { 0.0 })
 }
 
-/// An age or a duration of any size, from microseconds: `0.4 ms`, `42 s`, `3.5 h`, `12 days`.
+/// An age or a duration of any size, from microseconds: `420 µs`, `4.2 ms`, `42 s`, `3.5 h`, `12 days`.
 pub fn age(value_us: f64) -> String {
     let hours = value_us / 3.6e9;
-    if (1e6..1e7).contains(&value_us) {
+    if (0.05..1e3).contains(&value_us) {
+        let places = usize::from(value_us < 9.95);
+        format!("{}\u{a0}µs", number::decimals(value_us, places))
+    } else if (1e6..1e7).contains(&value_us) {
         format!("{}\u{a0}s", number::decimals(value_us / 1e6, 1))
     } else if hours < 2.0 {
         number::duration(value_us)
@@ -48,7 +51,10 @@ mod tests {
         assert_eq!([load(5.214), load(12.36)], ["5.21", "12.4"]);
         assert_eq!([share(0.62, 1.0), share(0.0, 0.0)], ["62%", "0.0%"]);
         for (us, text) in [
-            (420.0, "0.4 ms"),
+            (0.0, "0.0 ms"),
+            (4.26, "4.3 µs"),
+            (420.0, "420 µs"),
+            (4200.0, "4.2 ms"),
             (4.1e6, "4.1 s"),
             (42e6, "42 s"),
             (3600e6, "60 min"),
