@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -42,4 +43,17 @@ pub fn write_to(file: &Path, content: &[u8], out: &mut impl Write) -> Result<boo
     }
     std::fs::write(file, content).with_context(|| format!("cannot write {}", file.display()))?;
     Ok(false)
+}
+
+/// Creates a file that no one may read who may not read another one, of which it has the content. A file that exists
+/// keeps its mode.
+pub fn create_like(other: &Path, file: &Path) -> Result<()> {
+    let mode = other.metadata().map_or(0o600, |it| it.permissions().mode());
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(mode & 0o666)
+        .open(file)
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(())
 }

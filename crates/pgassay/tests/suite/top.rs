@@ -1,6 +1,7 @@
 //! `pgassay top` in a pseudo-terminal, on real servers.
 
 use std::cell::RefCell;
+use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use std::time::Duration;
 
@@ -116,7 +117,11 @@ fn a_blocking_session_is_seen_and_q_leaves_a_clean_terminal() {
         let shown = scratch.ok(&["show", snapshot.to_str().unwrap()]);
         assert!(shown.contains(&end), "{shown}");
         scratch.ok(&["report", snapshot.to_str().unwrap()]);
-        let page = std::fs::read_to_string(snapshot.with_extension("html")).unwrap();
+        let page = snapshot.with_extension("html");
+        // Regression: others could read the page of a snapshot that they could not read.
+        let mode = page.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{mode:o}");
+        let page = std::fs::read_to_string(page).unwrap();
         assert!(page.contains(&end));
         row.end();
         server.stop().unwrap();
