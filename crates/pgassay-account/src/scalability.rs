@@ -25,6 +25,8 @@ use crate::sustained_rate::{is_sustained, sustained_rate};
 pub const SCHEMA: &str = "pgassay.curve/1";
 /// A response time that grew by less than this share has no limit.
 const GROWTH_MIN: f64 = 0.1;
+/// More clients than there are would not help much if transactions took longer by at least this share.
+const INSIDE_GROWTH_MIN: f64 = 0.25;
 /// The load generator is the limit if it was the bottleneck in this share of the trials.
 const CLIENT_LIMITED: f64 = 0.5;
 
@@ -130,7 +132,8 @@ pub struct ScalingLimit {
     pub row: String,
     /// Growth of the rows of this kind since the first point, per transaction.
     pub us: f64,
-    /// Growth of the response time since the first point, per transaction.
+    /// Growth of the response time since the first point, per transaction; with a rate and any limit but
+    /// `clients`, without the time before the transaction's start.
     pub growth_us: f64,
 }
 
@@ -394,20 +397,17 @@ fn limit(first: ResponseSide<'_>, side: ResponseSide<'_>, client_limited: f64) -
     if growth_us < GROWTH_MIN * first.response_us() {
         return none(LimitKind::Nothing, "");
     }
-    // Rows of a kind by name, since phases do not matter here.
-    let mut rows: BTreeMap<(LimitKind, &str), f64> = BTreeMap::new();
-    for (side, sign) in [(first, -1.0), (side, 1.0)] {
-        let waiting = (LimitKind::Clients, "waiting for a free client");
-        *rows.entry(waiting).or_default() += sign * side.waited_us;
-        for row in &side.ledger.rows {
-            if let Some(kind) = kind(row) {
-                *rows.entry((kind, row.mechanism.as_str())).or_default() += sign * row.us;
-            }
-        }
-    }
+    let rows = growth_by_row(first, side);
+    let waited_us = side.waited_us - first.waited_us;
+    let inside_us = growth_us - waited_us;
+    // If transactions take longer themselves, that is why those that are due wait for a free client.
+    let is_inside = inside_us >= INSIDE_GROWTH_MIN * first.ledger.response_us;
     let mut kinds: BTreeMap<LimitKind, f64> = BTreeMap::new();
     for ((kind, _), us) in &rows {
         *kinds.entry(*kind).or_default() += us;
+    }
+    if is_inside {
+        kinds.remove(&LimitKind::Clients);
     }
     let most = kinds.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
     let Some((kind, us)) = most else {
@@ -419,8 +419,26 @@ fn limit(first: ResponseSide<'_>, side: ResponseSide<'_>, client_limited: f64) -
         kind,
         row: row.map_or_else(String::new, |((_, name), _)| (*name).to_owned()),
         us,
-        growth_us,
+        growth_us: if is_inside { inside_us } else { growth_us },
     }
+}
+
+/// The growth of each row from the first point to another one, by its kind and name: phases do not matter here.
+fn growth_by_row<'a>(
+    first: ResponseSide<'a>,
+    side: ResponseSide<'a>,
+) -> BTreeMap<(LimitKind, &'a str), f64> {
+    let mut rows: BTreeMap<(LimitKind, &str), f64> = BTreeMap::new();
+    for (side, sign) in [(first, -1.0), (side, 1.0)] {
+        let waiting = (LimitKind::Clients, "waiting for a free client");
+        *rows.entry(waiting).or_default() += sign * side.waited_us;
+        for row in &side.ledger.rows {
+            if let Some(kind) = kind(row) {
+                *rows.entry((kind, row.mechanism.as_str())).or_default() += sign * row.us;
+            }
+        }
+    }
+    rows
 }
 
 #[cfg(test)]
@@ -480,7 +498,16 @@ mod tests {
         };
         let kind = |waited_us: f64| limit(side(&first), waiting(waited_us), 0.0).kind;
         assert_eq!(kind(200.0), LimitKind::Processors);
-        assert_eq!(kind(400.0), LimitKind::Clients);
+        // Regression: on a saturated machine the limit was always the number of clients.
+        let limit_of = limit(side(&first), waiting(4000.0), 0.0);
+        assert_eq!(limit_of.kind, LimitKind::Processors);
+        assert_eq!((limit_of.us, limit_of.growth_us), (300.0, 300.0));
+        let healthy = with(Part::RunQueue, Nature::Queueing, "run queue", 11.0);
+        let waiting = ResponseSide {
+            waited_us: 400.0,
+            ..side(&healthy)
+        };
+        assert_eq!(limit(side(&first), waiting, 0.0).kind, LimitKind::Clients);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Cancels statements on servers when the user requests a stop, so that they neither delay the stop
 //! nor keep running after it.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -86,6 +87,27 @@ impl CancelWatch {
     }
 }
 
+impl CancelWatch {
+    /// Watches one connection, whose statements are canceled at once. Without a key it is closed.
+    ///
+    /// # Errors
+    /// As [`CancelWatch::start`].
+    pub fn of_connection(
+        key: Option<BackendKey>,
+        closer: io::Result<SocketCloser>,
+        canceler: Canceler,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        let what = Cancelable {
+            canceler: Arc::new(canceler),
+            keys: key.into_iter().collect(),
+            closer: closer.ok(),
+            grace: Duration::ZERO,
+        };
+        Self::start(interrupt, what)
+    }
+}
+
 impl Drop for CancelWatch {
     fn drop(&mut self) {
         drop(self.end.take());
@@ -106,7 +128,12 @@ fn watch(interrupt: &Interrupt, what: &Cancelable, ended: &Receiver<()>) {
     if is_over(what.grace) {
         return;
     }
-    for _ in 0..REQUESTS_MAX {
+    let requests = if what.keys.is_empty() {
+        0
+    } else {
+        REQUESTS_MAX
+    };
+    for _ in 0..requests {
         // After an error the others would fail, too, each after its time limit.
         let canceled = what
             .keys

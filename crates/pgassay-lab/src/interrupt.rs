@@ -38,4 +38,12 @@ impl Interrupt {
             Ok(())
         }
     }
+
+    /// A result, or [`Interrupted`] if it failed after a stop was requested, which cancels statements.
+    pub fn or<T>(&self, result: Result<T>) -> Result<T> {
+        if result.is_err() {
+            self.check()?;
+        }
+        result
+    }
 }

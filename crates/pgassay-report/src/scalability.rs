@@ -8,6 +8,8 @@ use crate::number;
 
 /// A law that misses a measured throughput by more than this share is reported.
 const MISS_NOTICEABLE: f64 = 0.05;
+/// A throughput whose interval's ends differ by more than this factor is unknown.
+const WIDTH_MAX: f64 = 4.0;
 
 /// The answers, the most important first.
 pub(crate) fn answers(curve: &ScalabilityCurve) -> Vec<String> {
@@ -71,8 +73,37 @@ fn tps_interval(figure: &CurveFigure) -> String {
     format!("[{}, {}]", end(figure.low), end(figure.high))
 }
 
+/// Whether an interval excludes anything of what was measured.
+fn is_determined(curve: &ScalabilityCurve, figure: &CurveFigure) -> bool {
+    let least = curve.points.iter().map(|it| it.clients).min().unwrap_or(0);
+    let excludes_least = figure.low.is_none_or(|it| it > f64::from(least));
+    excludes_least || figure.high.is_some_and(|it| it < f64::from(most(curve)))
+}
+
+/// Whether the ends of an interval of a positive figure say anything about it.
+fn is_narrow(figure: &CurveFigure) -> bool {
+    let ends = figure.low.zip(figure.high);
+    ends.is_some_and(|(low, high)| low > 0.0 && high / low <= WIDTH_MAX)
+}
+
+/// The measured point with the greatest throughput.
+fn highest(curve: &ScalabilityCurve) -> Option<&CurvePoint> {
+    let points = curve.points.iter();
+    points.max_by(|a, b| a.tps().total_cmp(&b.tps()))
+}
+
 fn peak(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
     let most = most(curve);
+    if !(is_determined(curve, &law.peak) && is_narrow(&law.greatest)) {
+        let measured = highest(curve).map_or_else(String::new, |it| {
+            let (tps, clients) = (number::tps(it.tps()), clients(f64::from(it.clients)));
+            format!(" The greatest measured throughput is {tps} tps, with {clients}.")
+        });
+        return format!(
+            "These measurements do not determine where throughput peaks: use a longer --length, or more numbers \
+             of clients.{measured}"
+        );
+    }
     let tps = number::tps(law.greatest.estimate.unwrap_or(0.0));
     let interval = tps_interval(&law.greatest);
     match within(&law.peak, most) {
@@ -89,6 +120,9 @@ fn peak(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
 
 fn knee(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
     let most = most(curve);
+    if !is_determined(curve, &law.knee) {
+        return "Nor do they determine the knee.".to_owned();
+    }
     match within(&law.knee, most) {
         Some(knee) => format!(
             "The knee is at {} {}: with more, latency grows faster than throughput.",
@@ -103,6 +137,9 @@ fn knee(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
 
 fn parameters(law: &FittedLaw) -> String {
     let share = |figure: &CurveFigure| {
+        if figure.high.is_none_or(|it| it > 1.0) {
+            return "(not determined)".to_owned();
+        }
         let percent = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), small_percent);
         let (low, high) = (percent(figure.low), percent(figure.high));
         format!("{} [{low}, {high}]", percent(figure.estimate))
@@ -159,11 +196,21 @@ fn limit(curve: &ScalabilityCurve) -> Option<String> {
     if last.kind == LimitKind::Nothing {
         return Some("No limit: the response time hardly grew.".to_owned());
     }
+    // A rate that the server sustains has not reached a limit, if a higher one has.
+    let sustains_all = curve.points.iter().all(CurvePoint::is_sustained);
     let is_same = |it: &&CurvePoint| {
         let limit = it.limit.as_ref();
-        limit.is_some_and(|it| it.kind == last.kind)
+        let is_limited = it.rate.is_none() || sustains_all || !it.is_sustained();
+        is_limited && limit.is_some_and(|it| it.kind == last.kind)
     };
-    let first = curve.points.iter().rev().take_while(is_same).last()?;
+    let same: Vec<&CurvePoint> = curve.points.iter().rev().take_while(is_same).collect();
+    let first = same.last()?;
+    let mut rows: Vec<&str> = Vec::new();
+    for row in same.iter().rev().filter_map(|it| it.limit.as_ref()) {
+        if !rows.contains(&row.row.as_str()) {
+            rows.push(&row.row);
+        }
+    }
     let from = match first.rate {
         Some(rate) => format!("{} tps", number::tps(rate)),
         None => clients(f64::from(first.clients)),
@@ -171,7 +218,7 @@ fn limit(curve: &ScalabilityCurve) -> Option<String> {
     let share = number::percent((last.us / last.growth_us).clamp(0.0, 1.0));
     Some(format!(
         "From {from} on, the limit is {}: {share} of the growth of the response time.",
-        limit_phrase(last)
+        limit_phrase(last, &rows.join(", "))
     ))
 }
 
@@ -212,8 +259,7 @@ pub(crate) fn limit_name(limit: &ScalingLimit) -> String {
 }
 
 /// A limit in a sentence.
-fn limit_phrase(limit: &ScalingLimit) -> String {
-    let row = &limit.row;
+fn limit_phrase(limit: &ScalingLimit, row: &str) -> String {
     match limit.kind {
         LimitKind::Nothing => "nothing".to_owned(),
         LimitKind::Processors => "the processors (run queue)".to_owned(),
@@ -229,7 +275,9 @@ fn limit_phrase(limit: &ScalingLimit) -> String {
         LimitKind::Clients => {
             "the number of clients: transactions that are due wait for a free one".to_owned()
         }
-        LimitKind::Unexplained => "unexplained time".to_owned(),
+        LimitKind::Unexplained => {
+            "time without an explanation (waits have no names without profiling)".to_owned()
+        }
     }
 }
 

@@ -100,8 +100,15 @@ pub enum RoleName {
 }
 
 /// Functions that act outside of the current database, by the beginning of their names.
-const SERVER_FUNCTIONS: [(&str, ServerChange); 22] = [
+const SERVER_FUNCTIONS: [(&str, ServerChange); 29] = [
+    // These execute a text.
+    ("connectby", ServerChange::Unknown),
+    ("crosstab", ServerChange::Unknown),
     ("dblink", ServerChange::Unknown),
+    ("query_to_xml", ServerChange::Unknown),
+    ("ts_rewrite", ServerChange::Unknown),
+    ("ts_stat", ServerChange::Unknown),
+    ("xpath_table", ServerChange::Unknown),
     ("lo_export", ServerChange::File),
     ("lo_import", ServerChange::File),
     ("pg_backup_", ServerChange::Activity),
@@ -119,6 +126,7 @@ const SERVER_FUNCTIONS: [(&str, ServerChange); 22] = [
     ("pg_rotate_logfile", ServerChange::Activity),
     ("pg_start_backup", ServerChange::Activity),
     ("pg_stat_reset", ServerChange::Activity),
+    ("pg_stat_statements_reset", ServerChange::Activity),
     ("pg_stop_backup", ServerChange::Activity),
     ("pg_switch_", ServerChange::Activity),
     ("pg_terminate_backend", ServerChange::Activity),
@@ -183,6 +191,14 @@ impl SqlReach {
             .filter(|token| !token.starts_with(b"/*"))
             .map(|token| String::from_utf8_lossy(&token).into_owned())
             .collect();
+        // An identifier with Unicode escapes can be any name.
+        let is_escaped = |word: &String| {
+            word.get(..3)
+                .is_some_and(|it| it.eq_ignore_ascii_case("u&\""))
+        };
+        if words.iter().any(is_escaped) {
+            return Self::Server(ServerChange::Unknown);
+        }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let Some((first, rest)) = words.split_first() else {
             return Self::Reads;
@@ -227,31 +243,55 @@ fn of_query(first: &str, rest: &[&str]) -> SqlReach {
     let writes = |word: &&str| {
         matches!(
             *word,
-            "insert" | "update" | "delete" | "merge" | "into" | "create" | "nextval" | "setval"
+            "insert" | "update" | "delete" | "merge" | "into" | "create" | "execute"
         )
     };
+    let names = || rest.iter().copied().map(identifier);
+    let counts = |name: String| matches!(name.as_str(), "nextval" | "setval");
     // The argument may be an expression, and `default_transaction_read_only` one of its values.
-    let sets = |word: &&str| *word == "set_config";
+    let sets = |name: &str| name == "set_config";
     // Large objects may be written in a transaction that reads, up to 15.
-    let writes_object = |word: &&str| {
-        word.starts_with("lo_") && !matches!(*word, "lo_get" | "lo_open") || *word == "lowrite"
+    let writes_object = |name: &str| {
+        name.starts_with("lo_") && !matches!(name, "lo_get" | "lo_open") || name == "lowrite"
     };
-    if rest.iter().any(|word| sets(word) || writes_object(word)) {
+    if names().any(|name| sets(&name) || writes_object(&name)) {
         return SqlReach::Database;
     }
     let locks = rest
         .windows(2)
         .any(|pair| pair[0] == "for" && matches!(pair[1], "share" | "no" | "key"));
-    if locks || rest.iter().any(writes) {
+    if locks || rest.iter().any(writes) || names().any(counts) {
         SqlReach::Database
     } else {
         SqlReach::Reads
     }
 }
 
+/// Settings of a session with which its statements are others than they seem, or may write where they must only
+/// read: whether they are read only, what a backslash in a string means, and which libraries are loaded.
+const FREEING_SETTINGS: [&str; 6] = [
+    "default_transaction_read_only",
+    "local_preload_libraries",
+    "options",
+    "session_preload_libraries",
+    "standard_conforming_strings",
+    "transaction_read_only",
+];
+
+/// Whether a session with this setting may write although it must only read.
+pub fn frees_session(setting: &str) -> bool {
+    // The server accepts either sign (`ParseLongOption` in guc.c).
+    let name = setting.to_ascii_lowercase().replace('-', "_");
+    FREEING_SETTINGS.contains(&name.trim())
+}
+
 /// `SET`, `BEGIN` and the like: a transaction that may write again is not one that reads.
 fn of_session(rest: &[&str]) -> SqlReach {
-    let may_write = rest.contains(&"write") || rest.iter().any(|word| word.ends_with("_read_only"));
+    let may_write = rest.contains(&"write")
+        || rest
+            .iter()
+            .any(|word| identifier(word).ends_with("_read_only"))
+        || rest.iter().any(|word| frees_session(&identifier(word)));
     if may_write {
         SqlReach::Database
     } else {
@@ -265,7 +305,8 @@ fn of_copy(rest: &[&str]) -> SqlReach {
         .rposition(|word| matches!(*word, "to" | "from"))
         .and_then(|at| rest.get(at + 1));
     match target {
-        Some(&("stdout" | "stdin")) => of_query("copy", rest),
+        Some(&"stdin") => SqlReach::Database,
+        Some(&"stdout") => of_query("copy", rest),
         _ => SqlReach::Server(ServerChange::File),
     }
 }
@@ -431,6 +472,13 @@ mod tests {
             "grant select on t to bob",
             "grant all on schema s to bob",
             "vacuum analyze t",
+            "copy t from stdin",
+            // Regression: names in quotes were not recognized.
+            "set \"default_transaction_read_only\" = off",
+            "set Standard_Conforming_Strings = off",
+            "select \"set_config\"('default_transaction_read_only', 'off', false)",
+            "select \"nextval\"('s')",
+            "explain analyze execute p",
         ] {
             assert_eq!(SqlReach::of(sql), SqlReach::Database, "{sql}");
         }
@@ -468,6 +516,12 @@ mod tests {
             ("do $$ begin execute 'create role x'; end $$", C::Unknown),
             ("call p()", C::Unknown),
             ("load 'auto_explain'", C::Unknown),
+            (
+                "select query_to_xml('select f()', true, true, '')",
+                C::Unknown,
+            ),
+            ("select U&\"set\\005fconfig\"('a', 'b', false)", C::Unknown),
+            ("select pg_stat_statements_reset()", C::Activity),
             ("prepare transaction 'x'", C::Unknown),
             ("frobnicate", C::Unknown),
         ] {

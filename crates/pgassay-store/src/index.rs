@@ -88,6 +88,11 @@ pub(crate) fn open(root: &Path) -> Result<Connection, StoreError> {
     // SQLite would let others read it. If this fails, SQLite says why.
     _ = files::touch(&path(root));
     let attempt = || {
+        // In a directory that others may write to: a pipe would never open, and what a link names is not ours.
+        let found = path(root).symlink_metadata();
+        if found.is_ok_and(|it| !it.is_file()) {
+            return Err(rusqlite::Error::InvalidPath(path(root)));
+        }
         let mut connection = Connection::open(path(root))?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
         prepare(&mut connection)?;

@@ -22,10 +22,12 @@ pub fn check_writable(file: &Path) -> Result<()> {
     if is_stdout(file) || is_special() {
         return Ok(());
     }
-    let is_new = !file.exists();
+    // A link to nothing is not new: what it names is created, and stays.
+    let is_new = file.symlink_metadata().is_err();
     OpenOptions::new()
         .append(true)
-        .create(true)
+        .create(!is_new)
+        .create_new(is_new)
         .open(file)
         .with_context(|| format!("cannot write {}", file.display()))?;
     if is_new {

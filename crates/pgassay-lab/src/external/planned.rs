@@ -4,8 +4,12 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use pgassay_model::plan::{Plan, PlannedSql, Point};
-use pgassay_model::study::{DriverKind, StudySource};
-use pgassay_script::{CommandKind, ServerChange, SettingChange, SqlReach};
+use pgassay_model::study::{DriverKind, Protocol, StudySource};
+use pgassay_script::{
+    Capture, CommandKind, ServerChange, SettingChange, SqlCommand, SqlReach, frees_session,
+};
+
+use pgassay_load::WeightedScript;
 
 use crate::load::scripts;
 use crate::study_errors::at_line;
@@ -51,6 +55,8 @@ impl ExternalUse {
         for point in points.filter(|it| it.server == server && it.driver == DriverKind::Postgres) {
             found.add_sql(&point.resets, "reset", source)?;
             found.add_scripts(point, source)?;
+            // Its sessions could not be kept from writing.
+            found.needs_database |= point.session.keys().any(|it| frees_session(it));
         }
         if found.needs_database {
             found.databases = wanted.databases.len();
@@ -131,6 +137,8 @@ impl ExternalUse {
 
     fn add_scripts(&mut self, point: &Point, source: &StudySource) -> Result<()> {
         let parsed = scripts::parse(point, source)?;
+        // Then a variable in a statement may be any text.
+        let has_texts = point.protocol == Protocol::Simple && stores_rows(&parsed.weighted);
         for (planned, weighted) in point.scripts.iter().zip(&parsed.weighted) {
             let index = planned.index.to_string();
             let path = ["script", index.as_str(), "text"];
@@ -148,6 +156,9 @@ impl ExternalUse {
                 };
                 // Several statements can be joined by `\;`. What cannot be split is unknown.
                 match pgassay_script::sql::statements(&text) {
+                    Ok(_) if has_texts && !sql.parameters().is_empty() => {
+                        self.add_change(place, &text, ServerChange::Unknown);
+                    }
                     Ok(statements) => {
                         for statement in statements {
                             self.add(place.clone(), &statement.text);
@@ -179,6 +190,15 @@ impl ExternalUse {
             });
         }
     }
+}
+
+/// Whether rows of the server become variables. Those of `\set` are numbers.
+fn stores_rows(scripts: &[WeightedScript]) -> bool {
+    let commands = scripts.iter().flat_map(|it| it.script.commands());
+    let stores = |sql: &SqlCommand| *sql.capture() != Capture::None;
+    commands
+        .into_iter()
+        .any(|it| matches!(&it.kind, CommandKind::Sql(sql) if stores(sql)))
 }
 
 fn in_one_line(statement: &str) -> String {
@@ -245,6 +265,24 @@ end $$;
             ]
         );
         assert_eq!(found.settings().count(), 1);
+    }
+
+    /// Regression: each of these wrote into the database that it was said to read.
+    #[test]
+    fn a_load_that_may_write_although_its_text_reads_is_not_in_place() {
+        for text in [
+            "session = { Default-Transaction-Read_Only = \"off\" }\n\
+             [[script]]\nname = \"a\"\ntext = \"select f();\"\n",
+            "session = { standard_conforming_strings = \"off\" }\n\
+             [[script]]\nname = \"a\"\ntext = \"select '\\\\', 1;\"\n",
+            "[[script]]\nname = \"a\"\n\
+             text = '''select '; commit; delete from t' as q \\gset\nselect 1 :q;\n'''\n",
+        ] {
+            assert!(!of(text).is_in_place(), "{text}");
+        }
+        let bound = "[conditions]\nprotocol = [\"prepared\"]\n[[script]]\nname = \"a\"\n\
+             text = '''select 1 as q \\gset\nselect :q;\n'''\n";
+        assert!(of(bound).is_in_place());
     }
 
     #[test]

@@ -10,7 +10,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -18,19 +17,19 @@ use pgassay_model::study::Network;
 use pgassay_profile::LiveServer;
 use pgassay_record::run::{ServerFacts, Warning, WarningKind};
 use pgassay_server::{
-    BuildFacts, Connection, CounterReader, Pid, ProcessRole, ServerProcesses, SqlError,
+    BuildFacts, Connection, CounterReader, Pid, ProcessRole, ServerProcesses, SqlError, Stream as _,
 };
 use pgassay_wire::conninfo::{Address, SessionAttributes, Target};
 
 use super::external_facts::{self, Facts};
 use super::own_server;
 use super::{Host, SqlConnection};
-use crate::cancel::{CancelWatch, Cancelable, Canceler};
+use crate::cancel::{CancelWatch, Canceler};
 use crate::connector::connect;
 use crate::external::{
     self, ExternalUse, JournalLine, JournaledServer, ServerState, SettingBackup, UndoJournal,
 };
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::local_server;
 use crate::run_context::RunContext;
 use crate::study_errors::at_dsn;
@@ -61,6 +60,8 @@ pub struct ExternalServer {
     /// Whether its connections use TLS.
     with_tls: bool,
     interrupt: Interrupt,
+    /// Until the run is prepared: a server that does not answer must not delay a stop.
+    inspection: Option<CancelWatch>,
     /// What is undone at the end.
     undo: Option<Undo>,
 }
@@ -83,7 +84,8 @@ impl ExternalServer {
     /// the location in the study.
     pub fn attach(dsn: &str, context: &RunContext<'_>) -> Result<Self> {
         context.stage("connecting to the external server");
-        Self::open(dsn, context).map_err(|error| at_dsn(context.study, dsn, &format!("{error:#}")))
+        let opened = context.interrupt.or(Self::open(dsn, context));
+        opened.map_err(|error| located(error, dsn, context))
     }
 
     fn open(dsn: &str, context: &RunContext<'_>) -> Result<Self> {
@@ -105,6 +107,9 @@ impl ExternalServer {
         let is_local = is_local(&host.address);
         target.hosts = vec![host];
         let with_tls = exchange.is_protected();
+        let canceler = Canceler::new(target.clone(), with_tls);
+        let (key, closer) = (exchange.backend(), exchange.stream().closer());
+        let inspection = CancelWatch::of_connection(key, closer, canceler, context.interrupt)?;
         let live = if is_local {
             local_server::find(&mut exchange)
                 .map(|(live, _)| live)
@@ -132,6 +137,7 @@ impl ExternalServer {
             dsn: dsn.to_owned(),
             with_tls,
             interrupt: context.interrupt.clone(),
+            inspection: Some(inspection),
             undo: None,
         })
     }
@@ -201,7 +207,8 @@ impl ExternalServer {
             });
         };
         let place = &self.place;
-        let differ = external_facts::differing_settings(&mut self.holder, wanted)?;
+        let differ = external_facts::differing_settings(&mut self.holder, wanted);
+        let differ = self.interrupt.or(differ)?;
         if !differ.is_empty() {
             let message = format!(
                 "settings of the external server at {place} differ from the study's: {}",
@@ -213,7 +220,8 @@ impl ExternalServer {
             let message = format!("CPU time of the server at {place} is not available: {why}");
             warn(WarningKind::NotObserved, message);
         }
-        let left = external_facts::leftover_databases(&mut self.holder)?;
+        let left = external_facts::leftover_databases(&mut self.holder);
+        let left = self.interrupt.or(left)?;
         if !left.is_empty() {
             let message = format!(
                 "a killed run left databases on the server at {place}; remove them with: {}",
@@ -269,12 +277,12 @@ impl ExternalServer {
             return Ok(Vec::new());
         };
         self.renew_holder().with_context(|| {
-            let drops = self.made.iter().map(|name| format!("drop database {name};"));
+            let made = self.made.join(", ");
+            let left = if made.is_empty() { "" } else { "; databases left: " };
             format!(
                 "the server at {} was not put back as it was; the next run of pgassay with the same results \
-                 directory does that, or: {}",
+                 directory does that{left}{made}",
                 self.place,
-                drops.collect::<Vec<_>>().join(" ")
             )
         })?;
         let compared = self.restore_and_compare(&before, &settings);
@@ -376,8 +384,9 @@ impl Host for ExternalServer {
     }
 
     fn prepare(&mut self, planned: &ExternalUse, context: &RunContext<'_>) -> Result<()> {
-        let prepared = self.prepare_undo(planned, context);
-        prepared.map_err(|error| at_dsn(context.study, &self.dsn, &format!("{error:#}")))
+        let prepared = context.interrupt.or(self.prepare_undo(planned, context));
+        self.inspection = None;
+        prepared.map_err(|error| located(error, &self.dsn, context))
     }
 
     fn canceler(&self, database: &str) -> Option<Canceler> {
@@ -529,18 +538,10 @@ impl ExternalServer {
     }
 
     /// Cancels what the long-lived connection executes if the user requests a stop.
-    fn cancel_on_stop(&self) -> Result<Option<CancelWatch>> {
-        let canceler = self.canceler(&self.target.database);
-        let (Some(canceler), Some(key)) = (canceler, self.holder.backend_key()) else {
-            return Ok(None);
-        };
-        let what = Cancelable {
-            canceler: Arc::new(canceler),
-            keys: vec![key],
-            closer: self.holder.closer().ok(),
-            grace: Duration::ZERO,
-        };
-        CancelWatch::start(&self.interrupt, what).map(Some)
+    fn cancel_on_stop(&self) -> Result<CancelWatch> {
+        let canceler = Canceler::new(self.target.clone(), self.with_tls);
+        let (key, closer) = (self.holder.backend_key(), self.holder.closer());
+        CancelWatch::of_connection(key, closer, canceler, &self.interrupt)
     }
 
     /// Opens a connection that waits up to [`ANSWER_LIMIT`] for each answer.
@@ -560,6 +561,15 @@ impl ExternalServer {
     fn postmaster_pid(&self) -> Option<Pid> {
         let live = self.live.as_ref().ok()?;
         Some(live.postmaster_pid.cast_signed())
+    }
+}
+
+/// An error with its place in the study; a stop has none.
+fn located(error: anyhow::Error, dsn: &str, context: &RunContext<'_>) -> anyhow::Error {
+    if error.is::<Interrupted>() {
+        error
+    } else {
+        at_dsn(context.study, dsn, &format!("{error:#}"))
     }
 }
 

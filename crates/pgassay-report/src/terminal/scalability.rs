@@ -130,10 +130,10 @@ fn plot(curve: &ScalabilityCurve) -> String {
         (row(highest / 2.0), label(highest / 2.0)),
         (PLOT_ROWS - 1, "0".to_owned()),
     ];
-    let title = if is_paced {
-        "p99 latency in ms by requested tps"
-    } else {
-        "tps by number of clients; the dotted line is the law"
+    let title = match (is_paced, &curve.law) {
+        (true, _) => "p99 latency in ms by requested tps",
+        (false, Some(_)) => "tps by number of clients; the dotted line is the law",
+        (false, None) => "tps by number of clients",
     };
     let mut out = format!("  {title}\n");
     for (number, line) in grid.iter().enumerate() {

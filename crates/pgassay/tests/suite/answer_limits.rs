@@ -2,8 +2,11 @@
 //!
 //! These tests wait for most of a minute, so they are among the first.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
+
+use pgassay_test_support::os;
 
 use crate::terminal::{Mode, STUDY, control_characters, pgassay, serve};
 
@@ -53,4 +56,33 @@ fn a_server_that_falls_silent_after_signing_in_does_not_hold_up_a_run() {
         .unwrap();
     assert_ends_within(Duration::from_mins(2), &mut child);
     assert_eq!(child.wait().unwrap().code(), Some(1));
+}
+
+/// Regression: the first Ctrl-C did not end a run that waited for the answer of a server, for a minute or more.
+#[test]
+fn an_interrupt_ends_a_run_whose_server_falls_silent() {
+    let directory = tempfile::tempdir().unwrap();
+    serve(directory.path(), Mode::Silent);
+    let dsn = format!("host={} user=me dbname=me", directory.path().display());
+    let study = directory.path().join("study.toml");
+    std::fs::write(&study, STUDY.replace("NAME", "v")).unwrap();
+    let results = directory.path().join("runs");
+    let mut command = pgassay(&["run", study.to_str().unwrap(), "--dsn", &dsn]);
+    let mut child = command
+        .arg("--results")
+        .arg(results)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    while !line.contains("external server") {
+        line.clear();
+        assert!(lines.read_line(&mut line).unwrap() > 0);
+    }
+    os::kill(child.id().cast_signed(), libc::SIGINT);
+    // Without it, the answer is awaited for 70 s.
+    assert_ends_within(Duration::from_secs(30), &mut child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
 }

@@ -1,5 +1,7 @@
 //! Finds what a gate compares with, and writes baseline files.
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -98,7 +100,15 @@ pub fn update(
     text.push('\n');
     // A baseline that is half written would be lost.
     let partial = format!("{name}.{}", std::process::id());
-    let written = std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, name));
+    // Never one that someone else has put there.
+    let created = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&partial)
+        .with_context(|| format!("cannot write {partial}"))?;
+    let written = (&created)
+        .write_all(text.as_bytes())
+        .and_then(|()| std::fs::rename(&partial, name));
     if written.is_err() {
         _ = std::fs::remove_file(&partial);
     }

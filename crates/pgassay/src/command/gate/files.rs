@@ -15,6 +15,7 @@ use super::decision::GateDecision;
 use crate::checks;
 use crate::command::study::PlannedStudy;
 use crate::output::print_line_stderr;
+use crate::output_file::check_writable;
 
 /// Fails if a file that was asked for cannot be written, before anything is measured.
 pub fn check(args: &GateArgs) -> Result<()> {
@@ -24,16 +25,7 @@ pub fn check(args: &GateArgs) -> Result<()> {
         args.markdown.as_deref(),
         baseline.map(Path::new),
     ];
-    for path in paths.into_iter().flatten() {
-        let is_new = !path.exists();
-        let opened = OpenOptions::new().append(true).create(true).open(path);
-        opened.with_context(|| format!("cannot write {}", path.display()))?;
-        if is_new {
-            // Only a check: a gate that measures nothing leaves no empty file.
-            _ = std::fs::remove_file(path);
-        }
-    }
-    Ok(())
+    paths.into_iter().flatten().try_for_each(check_writable)
 }
 
 /// Writes the files that were asked for. In a workflow of `GitHub`, also its summary and one annotation.
