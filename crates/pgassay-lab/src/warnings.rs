@@ -32,6 +32,8 @@ const CONNECTIONS_NOTICEABLE: u32 = 32;
 fn ended_after(run: &Run, error: &anyhow::Error) -> String {
     let (ended, all) = (run.trials.len(), run.plan.trials());
     let of = match run.plan.schedule.stopping {
+        // A curve measures only those conditions that determine it.
+        _ if run.plan.variants.len() < 2 => String::new(),
         StoppingRule::AllBlocks => format!(" of {all}"),
         StoppingRule::Sequential => format!(" of at most {all}"),
         StoppingRule::Precision => String::new(),

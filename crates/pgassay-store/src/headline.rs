@@ -23,7 +23,7 @@ pub(crate) fn headline(run: &Run) -> String {
         }
     }
     let text = if parts.is_empty() {
-        "no verdict".to_owned()
+        greatest(run).unwrap_or_else(|| "no verdict".to_owned())
     } else {
         parts.join("; ")
     };
@@ -32,6 +32,21 @@ pub(crate) fn headline(run: &Run) -> String {
     } else {
         format!("(incomplete) {text}")
     }
+}
+
+/// The greatest throughput of a run with one variant, such as a curve.
+fn greatest(run: &Run) -> Option<String> {
+    if run.plan.variants.len() != 1 {
+        return None;
+    }
+    let points = run.points.iter().filter(|it| it.trials > 0);
+    let most = points.max_by(|a, b| a.tps.total_cmp(&b.tps))?;
+    let clients = run.plan.conditions.get(most.condition)?.clients;
+    let plural = if clients == 1 { "" } else { "s" };
+    Some(format!(
+        "up to {:.0} tps, with {clients} client{plural}",
+        most.tps
+    ))
 }
 
 /// A ratio with its interval, which a single pair does not have.

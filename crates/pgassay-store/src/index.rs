@@ -195,6 +195,7 @@ pub(crate) fn unfinished(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, S
                 continue;
             }
         };
+        let has_origin = start.origin.is_some();
         if filter
             .study
             .as_ref()
@@ -216,7 +217,7 @@ pub(crate) fn unfinished(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, S
             ended_us: start.started_us,
             complete: false,
             unfinished: true,
-            resumable: !is_running,
+            resumable: !is_running && has_origin,
             headline,
         });
     }

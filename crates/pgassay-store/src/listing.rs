@@ -1,12 +1,9 @@
 //! Lists the runs of a store.
 
-use std::fs::File;
-
-use crate::directories::{TRIALS_FILE, directories};
+use crate::directories::directories;
 use crate::error::StoreError;
 use crate::index::{self, Filter, RunLine};
-use crate::unfinished::is_locked;
-use crate::{Store, repair};
+use crate::{Store, repair, unfinished};
 
 impl Store {
     /// Every run, newest first, unfinished ones included.
@@ -18,8 +15,7 @@ impl Store {
     pub fn list_where(&self, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
         let mut lines = repair::list(&self.root, filter)?;
         for line in lines.iter_mut().filter(|line| !line.complete) {
-            let trials = self.root.join(&line.id).join(TRIALS_FILE);
-            line.resumable = File::open(trials).is_ok_and(|file| !is_locked(&file));
+            line.resumable = unfinished::is_resumable(&self.root.join(&line.id));
         }
         lines.extend(index::unfinished(&self.root, filter)?);
         lines.sort_by(|a, b| (b.started_us, &b.id).cmp(&(a.started_us, &a.id)));

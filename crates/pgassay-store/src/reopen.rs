@@ -76,7 +76,8 @@ impl Store {
         let mut running = None;
         for id in with_trials.into_iter().rev() {
             match unfinished::summary(&self.root.join(&id)) {
-                Ok((_, _, false)) => return Ok(id),
+                Ok((start, _, false)) if start.origin.is_some() => return Ok(id),
+                Ok((_, _, false)) => {}
                 Ok((_, _, true)) => running = running.or(Some(id)),
                 Err(error) => tracing::warn!(%error, "unfinished run left out"),
             }

@@ -199,6 +199,11 @@ pub(crate) fn summary(directory: &Path) -> Result<(RunStart, usize, bool), Store
     Ok((opened.start, trials, is_locked(&opened.file)))
 }
 
+/// Whether a run can be continued: no process measures it, and it has what is necessary. A curve has not.
+pub(crate) fn is_resumable(directory: &Path) -> bool {
+    open(directory).is_ok_and(|it| it.start.origin.is_some() && !is_locked(&it.file))
+}
+
 /// Removes what an interrupted run no longer needs: the reserved space, and all of it if it has no
 /// trials.
 pub(crate) fn sweep(directory: &Path) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use pgassay_model::plan::{Plan, ServerPlan};
 use pgassay_model::study::Network;
 use pgassay_profile::LiveServer;
@@ -41,8 +41,11 @@ pub fn start(wanted: &ServerPlan, context: &RunContext<'_>) -> Result<Server> {
 /// Checks the settings of all servers that the run will start, before the first one is started.
 pub fn check_settings(plan: &Plan, context: &RunContext<'_>) -> Result<()> {
     let mut own = plan.servers.iter().filter(|server| server.dsn.is_none());
-    own.try_for_each(|server| pgassay_server::check_settings(&server.settings))
-        .map_err(|error| at_setting(context.study, error))
+    own.try_for_each(|server| {
+        pgassay_server::check_settings(&server.settings)
+            .map_err(|error| at_setting(context.study, error))?;
+        check_connections(server)
+    })
 }
 
 /// Finds, starts and fills one server. After an error, it is stopped and removed.
@@ -120,6 +123,20 @@ fn config(wanted: &ServerPlan, options: &ServerOptions) -> ServerConfig {
         data_checksums: wanted.data_checksums,
         parent_dir: options.data_parent.clone(),
         ..ServerConfig::default()
+    }
+}
+
+/// Returns an error if a server would not accept all connections.
+fn check_connections(wanted: &ServerPlan) -> Result<()> {
+    let allowed = wanted.settings.get("max_connections");
+    let allowed = allowed.and_then(|it| it.trim().parse::<u32>().ok());
+    let needed = wanted.connections;
+    match allowed.filter(|it| *it < needed) {
+        Some(allowed) => bail!(
+            "max_connections = {allowed}, but the study may need {needed} connections: increase it, or use fewer \
+             --clients"
+        ),
+        None => Ok(()),
     }
 }
 

@@ -73,13 +73,12 @@ fn opening(run: &Run, style: Style) -> String {
         out.push_str(&wrap(&answer.text, width, "→ ", "  "));
     }
     if run.comparisons.is_empty() {
-        let why = if run.plan.variants.len() < 2 {
-            "there is only one variant"
+        let text = if run.plan.variants.len() < 2 {
+            "There is only one variant, so nothing is compared."
         } else {
-            "no pair of trials was completed"
+            "No verdict: no pair of trials was completed. The figures below are descriptive only."
         };
-        let text = format!("No verdict: {why}. The figures below are descriptive only.");
-        out.push_str(&wrap(&text, width, "→ ", "  "));
+        out.push_str(&wrap(text, width, "→ ", "  "));
     }
     let context = [
         Some(sentence::what_was_run(run)),

@@ -273,14 +273,18 @@ impl FinishedRun {
 
 /// The error that becomes the exit status of a run that ended early.
 pub fn exit_of(run: &Run, ended_early: Option<anyhow::Error>) -> Result<()> {
-    let Some(error) = ended_early else {
-        return Ok(());
-    };
-    let id = &run.id;
     let to_continue = if run.complete {
         String::new()
     } else {
-        format!("; to continue: pgassay resume {id}")
+        format!("; to continue: pgassay resume {}", run.id)
+    };
+    exit_with(&run.id, &to_continue, ended_early)
+}
+
+/// The same, with what to say after the run's ID.
+pub fn exit_with(id: &str, to_continue: &str, ended_early: Option<anyhow::Error>) -> Result<()> {
+    let Some(error) = ended_early else {
+        return Ok(());
     };
     if error.is::<Interrupted>() {
         print_line_stderr(&format!(

@@ -4,8 +4,10 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use pgassay_record::run::Run;
+use pgassay_report::scalability_text;
 
 use crate::args::{ColorWhen, ResultFormat, ShowArgs};
+use crate::command::curve;
 use crate::observation_file;
 use crate::results;
 use crate::style::style;
@@ -34,7 +36,14 @@ pub fn show(args: &ShowArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
         };
         return Ok(out.write_all(text.as_bytes())?);
     }
-    let (run, _) = results::open(&args.results)?.load(&args.run)?;
-    let text = printed(&run, args.output.chosen(), color);
+    let (run, directory) = results::open(&args.results)?.load(&args.run)?;
+    let format = args.output.chosen();
+    let mut text = String::new();
+    if format == ResultFormat::Text
+        && let Some(found) = curve::stored(&directory)
+    {
+        text = scalability_text(&found, &style(color)) + "\n";
+    }
+    text += &printed(&run, format, color);
     Ok(out.write_all(text.as_bytes())?)
 }

@@ -24,18 +24,20 @@ pub use args::CurveArgs;
 use crate::args::ColorWhen;
 use crate::command::run::SavingEvents;
 use crate::command::run::saving;
-use crate::command::run::{exit_of, files, identity, prepare, run_start, server_options};
+use crate::command::run::{exit_with, files, identity, prepare, run_start, server_options};
 use crate::command::study::{PlannedStudy, seed_of_now};
-use crate::output_file::write_to;
+use crate::output_file::{check_writable, write_to};
 use crate::progress::ProgressDisplay;
 use crate::style::style;
 use crate::{catalog, interrupt, results};
 
 /// The name under which results are listed.
 const NAME: &str = "curve";
+const DATA_FILE: &str = "curve.json";
 
 /// Measures the curve, stores the run, and prints the curve.
 pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
+    args.output.as_deref().map_or(Ok(()), check_writable)?;
     let (planned, placement) = planned(args)?;
     let store = results::open(&args.results)?;
     let interrupt = interrupt::watch()?;
@@ -98,7 +100,14 @@ pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl Write) -> Result
     files.extend(curve_files(&found));
     let directory = saving::finish(writer, &run, &files)?;
     print(&found, &run, &directory, args, color, out)?;
-    exit_of(&run, ended_early)
+    // The order of its trials depends on their results, so it cannot be continued.
+    exit_with(&run.id, "", ended_early)
+}
+
+/// The curve in a run's directory, if it has a readable one.
+pub fn stored(directory: &Path) -> Option<ScalabilityCurve> {
+    let text = std::fs::read_to_string(directory.join(DATA_FILE)).ok()?;
+    serde_json::from_str(&text).ok()
 }
 
 /// What is stored in addition to the files of every run.
@@ -107,7 +116,7 @@ fn curve_files(curve: &ScalabilityCurve) -> [(String, Vec<u8>); 2] {
     let data = scalability_json(curve).into_bytes();
     [
         ("curve.html".to_owned(), page),
-        ("curve.json".to_owned(), data),
+        (DATA_FILE.to_owned(), data),
     ]
 }
 
