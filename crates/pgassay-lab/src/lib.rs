@@ -55,6 +55,7 @@ mod trial_runner;
 mod trial_slot;
 mod warnings;
 pub mod watch;
+mod worker_cpu;
 
 pub use assemble::{RunIdentity, assemble};
 pub use cancel::Canceler;

@@ -9,6 +9,7 @@ use pgassay_model::trial::{Trial, TrialKind, failed_share};
 use pgassay_record::run::{Run, Warning, WarningKind};
 
 use crate::observe::MEMORY_BLOCKS_MAX;
+use crate::worker_cpu;
 
 /// Shares of the machine's CPU time above which a warning is shown.
 const STEAL_NOTICEABLE: f64 = 0.02;
@@ -93,6 +94,9 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
                 other_programs * 100.0
             ),
         );
+    }
+    if let Some(sentence) = worker_cpu::sentence(run) {
+        warn(WarningKind::WorkerCpu, sentence);
     }
     warn_of_profiles(run, &mut warn);
     warn_of_state(run, &mut warn);

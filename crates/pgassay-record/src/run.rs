@@ -178,6 +178,8 @@ pub enum WarningKind {
     FailedTransactions,
     /// The load generator was the bottleneck, not the server.
     ClientLimited,
+    /// Parallel workers used considerable CPU time, which a point's server CPU time leaves out.
+    WorkerCpu,
     /// A point had not reached a steady state by the end of its warm-up.
     NotSteady,
     /// A write load is not reset before each trial, so trials start from different states.

@@ -1,7 +1,7 @@
 //! The figures of every point.
 
 use pgassay_account::comparison::PointSummary;
-use pgassay_record::run::Run;
+use pgassay_record::run::{Run, Warning, WarningKind};
 
 use super::style::{Style, clients, heading};
 use super::table::{Alignment, NAME_WIDTH, Table, TextStyle, cell, inked};
@@ -103,6 +103,12 @@ fn table(run: &Run) -> Table {
     if run.points.iter().any(|point| point.client_limited > 0.0) {
         table.across(cell(
             "  ! the load generator was the bottleneck in some trials",
+        ));
+    }
+    let leaves_out = |it: &Warning| it.kind == WarningKind::WorkerCpu;
+    if run.warnings.iter().any(leaves_out) {
+        table.across(cell(
+            "  server CPU does not include parallel workers, which used much: see the notes",
         ));
     }
     table
