@@ -104,7 +104,7 @@ const TITLES: [(&str, &str, CounterUnit); 60] = [
     ("backends.minor_faults", "minor page faults", CounterUnit::Count),
     ("backends.major_faults", "major page faults", CounterUnit::Count),
     ("backends.read_bytes", "read from disk by backends", CounterUnit::Bytes),
-    ("backends.write_bytes", "written to disk by backends", CounterUnit::Bytes),
+    ("backends.write_bytes", "page cache dirtied by backends, whole folios", CounterUnit::Bytes),
     ("disk.reads", "disk reads", CounterUnit::Count),
     ("disk.writes", "disk writes", CounterUnit::Count),
     ("disk.read_bytes", "disk bytes read", CounterUnit::Bytes),

@@ -20,12 +20,11 @@ const MEMORY_BYTES_MIN: f64 = 1_048_576.0;
 const CONTEXTS_MAX: usize = 3;
 
 /// The volumes, by counter, with the words of a sentence.
-const VOLUMES: [(&str, &str); 5] = [
+const VOLUMES: [(&str, &str); 4] = [
     ("wal.insert_bytes", "WAL"),
     ("pg_stat_database.temp_bytes", "temporary files"),
     ("pg_stat_database.blks_read", "blocks read"),
     ("backends.read_bytes", "read from disk by backends"),
-    ("backends.write_bytes", "written to disk by backends"),
 ];
 
 /// A figure of the baseline and of a variant.

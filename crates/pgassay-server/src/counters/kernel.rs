@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `backends.voluntary_switches`, `.involuntary_switches` | context switches to wait; by preemption | `/proc/PID/status` |
 //! | `backends.minor_faults`, `.major_faults` | page faults without and with a read from disk | `/proc/PID/stat` |
-//! | `backends.read_bytes`, `.write_bytes` | through the page cache to the disk | `/proc/PID/io`, readable by the owner and root |
+//! | `backends.read_bytes`, `.write_bytes` | read from the disk; page cache dirtied, in whole folios: on kernel 6.18 with ext4, 1 MiB for a write of 8 kB | `/proc/PID/io`, readable by the owner and root |
 //! | `background(ROLE).cpu_us`, `.write_bytes` | of the server's background processes | `/proc/PID/schedstat`, `/proc/PID/io` |
 //! | `disk.reads`, `.writes`, `.read_bytes`, `.write_bytes`, `.flushes` | of the disk with the data, by all programs | `/proc/diskstats` |
 //! | `machine.busy_us`, `.idle_us`, `.io_wait_us`, `.steal_us` | over all CPUs | `/proc/stat` |

@@ -102,6 +102,36 @@ fn statements_that_begin_alike_have_different_names() {
     assert!(plan.contains("variants: … 1, … 2 "), "{plan}");
 }
 
+/// Regression: equal statements were named `…` and `… (2)`, and a setting of all variants named the baseline.
+#[test]
+fn variants_are_named_by_what_distinguishes_them() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let saved = scratch.path().join("study.toml");
+    let saved = saved.to_str().expect("a plain path");
+    for (args, expected) in [
+        (
+            &["select 1 as a", "select 1 as a "][..],
+            ["select 1 as a", "select 1 as a (2)"],
+        ),
+        (
+            &["-S", "--set", "jit=off", "--vs", "work_mem=64MB"],
+            ["default", "work_mem=64MB"],
+        ),
+        (
+            &["-S", "--set", "jit=off", "--vs", "jit=on"],
+            ["jit=off", "jit=on"],
+        ),
+    ] {
+        scratch.ok(&[&["compare"], args, &["--save", saved]].concat());
+        let text = std::fs::read_to_string(saved).expect("the study was saved");
+        let study: toml::Table = text.parse().expect("TOML");
+        let variants = study["variant"].as_array().expect("variants");
+        let names = variants.iter().map(|it| it["name"].as_str());
+        let names: Vec<&str> = names.map(|it| it.expect("a name")).collect();
+        assert_eq!(names, expected, "{args:?}");
+    }
+}
+
 /// The option that holds off sleep applies to the whole machine, which others may use.
 #[test]
 fn only_servers_that_pgassay_starts_keep_cpus_awake_by_default() {

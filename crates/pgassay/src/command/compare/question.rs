@@ -281,10 +281,20 @@ fn baseline_name(args: &CompareArgs, scripts: &[NamedScript], protocol: Protocol
         .vs
         .iter()
         .all(|it| crate::command::choice::mode(it).is_some());
-    let settings = if args.set.is_empty() {
+    // Settings that all variants share distinguish none.
+    let name = |choice: &str| choice.split_once('=').map(|it| it.0.trim().to_lowercase());
+    let varied: Vec<_> = args.vs.iter().filter_map(|it| name(it)).collect();
+    let is_varied = |it: &&String| name(it).is_some_and(|name| varied.contains(&name));
+    let settings: Vec<&str> = args
+        .set
+        .iter()
+        .filter(is_varied)
+        .map(String::as_str)
+        .collect();
+    let settings = if settings.is_empty() {
         "default".to_owned()
     } else {
-        args.set.join(", ")
+        settings.join(", ")
     };
     let vs = match () {
         () if args.vs.is_empty() => None,
@@ -339,6 +349,9 @@ fn names_of(statements: &[String]) -> Vec<String> {
         word.is_some() && words.iter().all(|other| other.get(at) == word)
     };
     let equal = (0..words[0].len()).take_while(|&at| all_have(at)).count();
+    if words.iter().any(|words| words.len() == equal) {
+        return names;
+    }
     let rest = |words: &Vec<&str>| format!("… {}", words[equal..].join(" "));
     words.iter().map(|words| short(&rest(words))).collect()
 }
