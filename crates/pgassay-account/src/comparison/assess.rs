@@ -7,7 +7,7 @@ use pgassay_model::study::DriverKind;
 use pgassay_model::trial::{LatencyError, Trial, TrialKind};
 
 use super::cost::{ProfiledSide, cost_difference};
-use super::figures::{TPS, TrialFigures, figures, geometric_mean};
+use super::figures::{LATENCY_MEAN, TPS, TrialFigures, figures, geometric_mean};
 use super::pairing::compare_all;
 use super::precision_verdicts::compare_precisely;
 use super::sequential_verdicts::compare_sequentially;
@@ -175,7 +175,7 @@ fn summary(
         trials: count,
         transactions,
         tps: mean_of(TPS) / units,
-        latency_mean_us: latency.mean() / 1e3,
+        latency_mean_us: mean_of(LATENCY_MEAN),
         latency_p50_us: quantile_us(0.5),
         latency_p95_us: quantile_us(0.95),
         latency_p99_us: quantile_us(0.99),

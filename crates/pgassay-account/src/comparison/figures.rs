@@ -6,6 +6,7 @@ use pgassay_model::trial::{LatencyError, Trial};
 /// in the study's unit, if it has one.
 pub(super) const METRICS: usize = 6;
 pub(super) const TPS: usize = 0;
+pub(super) const LATENCY_MEAN: usize = 1;
 pub(super) const SERVER_CPU: usize = 5;
 
 /// Histograms keep three digits, so latencies have a resolution of 0.1%.

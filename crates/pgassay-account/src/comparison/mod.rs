@@ -46,7 +46,7 @@ pub struct PointSummary {
     pub transactions: u64,
     /// Transactions per second: geometric mean of the trials.
     pub tps: f64,
-    /// Mean latency.
+    /// Mean latency: geometric mean of the trials, as of `tps`, so that one client without pauses has their product 1.
     pub latency_mean_us: f64,
     /// Median latency.
     pub latency_p50_us: f64,
