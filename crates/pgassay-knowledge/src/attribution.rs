@@ -280,6 +280,25 @@ mod tests {
         }
     }
 
+    /// Regression: `md5()` was tagged as TLS.
+    #[test]
+    fn sql_functions_that_use_libcrypto_are_expressions_and_not_tls() {
+        for function in [
+            "md5_text;pg_md5_hash;pg_cryptohash_update",
+            "gen_random_uuid;pg_strong_random",
+            "sha256_bytea;cryptohash_internal;pg_cryptohash_update",
+        ] {
+            let frames = format!(
+                "main;PostgresMain;ExecInterpExpr;{function};EVP_DigestUpdate@libcrypto.so.3;?@libcrypto.so.3"
+            );
+            assert_eq!(
+                credit("18", frames.leak()),
+                (Subsystem::Expression, Some(Tag::Cryptography)),
+                "{function}"
+            );
+        }
+    }
+
     #[test]
     fn helpers_are_attributed_to_their_caller() {
         assert_eq!(

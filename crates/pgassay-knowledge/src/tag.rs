@@ -33,8 +33,10 @@ pub enum Tag {
     Fork,
     /// Interrupts, which hit any running process.
     Interrupt,
-    /// TLS and cryptography libraries.
+    /// TLS, including the cryptography that it uses.
     Tls,
+    /// Cryptography for other purposes, such as hashes and random numbers.
+    Cryptography,
     /// A function of PostgreSQL (stripped) or of an extension without a name.
     Unnamed,
     /// None of these.
@@ -57,6 +59,7 @@ impl Tag {
             Self::Fork => "fork",
             Self::Interrupt => "interrupt",
             Self::Tls => "tls",
+            Self::Cryptography => "cryptography",
             Self::Unnamed => "unnamed",
             Self::Other => "other",
         }
@@ -69,8 +72,12 @@ impl Tag {
 
     /// The tag of a library function, from its name and the library's file name.
     pub(super) fn of_library(symbol: Option<&str>, object: &str) -> Option<Self> {
-        if object.starts_with("libssl") || object.starts_with("libcrypto") {
+        // Under TLS, a frame of libssl comes first.
+        if object.starts_with("libssl") {
             return Some(Self::Tls);
+        }
+        if object.starts_with("libcrypto") {
+            return Some(Self::Cryptography);
         }
         if object.starts_with("[vdso]") {
             return Some(Self::Clock);
@@ -190,7 +197,8 @@ mod tests {
             (Some("__GI___libc_write"), "libc-2.17.so", Some(Tag::File)),
             (Some("__libc_send"), "libc.so.6", Some(Tag::Socket)),
             (Some("__new_sem_wait_fast"), "libc.so.6", Some(Tag::Futex)),
-            (None, "libcrypto.so.3", Some(Tag::Tls)),
+            (None, "libssl.so.3", Some(Tag::Tls)),
+            (None, "libcrypto.so.3", Some(Tag::Cryptography)),
             (None, "[vdso]", Some(Tag::Clock)),
             (None, "libc.so.6", None),
             (Some("qsort_r"), "libc.so.6", None),

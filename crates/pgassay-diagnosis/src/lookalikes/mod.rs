@@ -224,6 +224,12 @@ fn of_client() -> Vec<Case> {
             stacks(&[("secure_read;be_tls_read", 20)]),
             stacks(&[("secure_read;be_tls_read", 4)]),
         ),
+        case(
+            "tls",
+            "md5() and other functions that use the same library without TLS",
+            stacks(&[("secure_write;be_tls_write;libssl;libcrypto", 20)]),
+            stacks(&[("md5_text;pg_cryptohash_update;libcrypto", 60)]),
+        ),
     ]
 }
 

@@ -121,12 +121,12 @@ fn connection_churn(e: &Evidence) -> Evaluation {
 }
 
 fn tls(e: &Evidence) -> Evaluation {
+    // libcrypto alone is not TLS: md5(), gen_random_uuid(), pgcrypto and SCRAM use it, too.
     let us = e.in_functions(&[
         "be_tls_read",
         "be_tls_write",
         "be_tls_open_server",
         "libssl",
-        "libcrypto",
     ]);
     let handshakes = e.in_functions(&["be_tls_open_server"]);
     Evaluation::of(us)
