@@ -28,6 +28,9 @@ const LEFT_MAX: f64 = 0.7;
 /// has a cause of its own. The multiple allows for errors of both figures.
 const FOLLOWS_SLACK: f64 = 1.5;
 
+/// A queue that has a cause of its own ranks below service time only if that is at least this share of it.
+const SERVICE_MIN: f64 = 0.1;
+
 /// States of the machine: they change with everything else, and do not cause a difference.
 const MACHINE_STATES: [&str; 3] = ["cpu-saturation", "client-limited", "throttled"];
 
@@ -155,12 +158,24 @@ pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
 }
 
 /// Sorts by confidence, then by weight. Among findings that moved with a verdict, service time comes
-/// before queueing, which moves with it.
+/// before queueing, which moves with it, unless the queue has a cause of its own and is much longer.
 pub(super) fn sort(findings: &mut [Finding]) {
-    let is_derived = |it: &Finding| it.confidence == Confidence::Correlated && it.queueing;
+    let at = |it: &Finding| (it.condition, it.variant);
+    let moved = |it: &&Finding| it.confidence == Confidence::Correlated;
+    let services: Vec<(PointIndex, f64)> = findings
+        .iter()
+        .filter(moved)
+        .filter(|it| !it.queueing)
+        .filter_map(|it| Some((at(it), it.difference_us?)))
+        .collect();
+    let is_derived = |it: &Finding| {
+        let enough_us = SERVICE_MIN * it.difference_us.unwrap_or(0.0).abs();
+        let is_enough = |(of, us): &(PointIndex, f64)| *of == at(it) && us.abs() >= enough_us;
+        moved(&it) && it.queueing && (it.explained_by.is_some() || services.iter().any(is_enough))
+    };
     findings.sort_by(|a, b| {
         let sure = b.confidence.cmp(&a.confidence);
-        sure.then(is_derived(a).cmp(&is_derived(b)))
+        sure.then_with(|| is_derived(a).cmp(&is_derived(b)))
             .then(b.share.total_cmp(&a.share))
             .then_with(|| a.id.cmp(&b.id))
     });

@@ -21,7 +21,8 @@
 //! Their confidence follows the same rule, except that a state which the server itself reports, such as
 //! an invalid index or a blocked session, needs no second source.
 //!
-//! Among findings that moved, service time ranks above queueing ([`Finding::queueing`]).
+//! Among findings that moved, service time ranks above queueing ([`Finding::queueing`]), unless the queue has
+//! a cause of its own and the service time is a small part of it.
 //!
 //! Invariants: every finding has a fact that can be checked in the report; a figure that was not
 //! measured matches nothing.
