@@ -46,6 +46,8 @@ pub struct Evidence {
     pub client_limited: f64,
     /// Share of the machine that other programs used.
     pub other_programs: f64,
+    /// The CPUs of a live server's machine; `None` in a study, and if they are unknown.
+    pub processors: Option<f64>,
     /// Transactions per second.
     pub tps: f64,
     /// The machine's clock source; empty if unknown.
@@ -199,6 +201,11 @@ impl Evidence {
             cpu_us,
             run_queue_us,
             queued_us: run_queue_us,
+            processors: observation
+                .activity
+                .as_ref()
+                .and_then(|it| it.processors)
+                .map(f64::from),
             tps: transactions / (observation.window_us / 1e6),
             stacks: observation
                 .sampled()

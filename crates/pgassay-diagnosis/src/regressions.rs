@@ -306,6 +306,40 @@ fn a_machine_that_other_programs_fill_needs_no_connection_pooler() {
     assert!(remedy(0.2).contains("connection pooler"));
 }
 
+/// Regression: `profile` advised a connection pooler for one client that used 14% of one CPU.
+#[test]
+fn a_live_server_that_uses_little_of_a_full_machine_needs_no_connection_pooler() {
+    let saturation = |tps: f64, processors: Option<f64>| {
+        let evidence = Evidence {
+            is_live: true,
+            response_us: 400.0,
+            run_queue_us: 178.0,
+            tps,
+            processors,
+            ..stacks(&[])
+        };
+        let found = findings_of_point(&evidence, (None, None));
+        let full = found.into_iter().find(|it| it.id == "cpu-saturation");
+        full.expect("it is found")
+    };
+    // 100 µs on a CPU and 178 µs in the run queue, per transaction.
+    for little in [
+        saturation(1400.0, Some(2.0)),
+        saturation(1400.0, None),
+        saturation(9000.0, Some(2.0)),
+    ] {
+        assert!(
+            little.suggested_fix.starts_with("Stop the other programs"),
+            "{little:?}"
+        );
+        assert_eq!(little.confidence, Confidence::Hint);
+    }
+    for much in [saturation(18_000.0, Some(2.0)), saturation(18_000.0, None)] {
+        assert!(much.suggested_fix.contains("connection pooler"), "{much:?}");
+        assert!(much.evidence_against.is_empty());
+    }
+}
+
 #[test]
 fn inserts_waiting_for_equal_keys_are_not_a_hot_row_without_stacks() {
     let waited = |counter: &str| {

@@ -58,6 +58,7 @@ fn cpu_saturation(e: &Evidence) -> Evaluation {
     let is_full = busy.map_or(e.of_response(e.run_queue_us) >= 0.3, |share| {
         share >= SATURATED
     });
+    let own = share_of_live_backends(e);
     Evaluation::of(e.run_queue_us)
         .queueing(e.run_queue_us)
         .when(is_full && e.of_response(e.run_queue_us) >= 0.15)
@@ -65,17 +66,28 @@ fn cpu_saturation(e: &Evidence) -> Evaluation {
         .share(Source::Counters, "of CPU capacity in use", busy)
         .context(|it| {
             let switches = e.counter("backends.involuntary_switches");
-            it.counter("preemptions (involuntary context switches)", switches)
-        })
-        .context(|it| {
             let others = (e.other_programs >= OTHER_PROGRAMS_MIN).then_some(e.other_programs);
-            it.share(Source::Counters, "of CPU capacity used by other programs", others)
+            it.counter("preemptions (involuntary context switches)", switches)
+                .share(Source::Counters, "of CPU capacity used by other programs", others)
+                .share(
+                    Source::Clocks,
+                    "of CPU capacity used by the server's backends",
+                    own.and_then(|it| it.used),
+                )
         })
         .against(
             e.other_programs >= OTHER_PROGRAMS_MIN,
             "other programs used 10% or more of the machine at the same time",
         )
-        .remedy(if busy.is_some_and(|share| e.other_programs > share / 2.0) {
+        .against(
+            own.is_some_and(|it| it.leaves_the_cpus_to_others),
+            "the server's backends alone would not fill the CPUs",
+        )
+        .remedy(if own.is_some_and(|it| it.leaves_the_cpus_to_others) {
+            "Stop the other programs, which include clients on the same machine, or move them to another machine, \
+             or give the server CPUs of its own (cpuset.cpus): its backends alone would not fill the CPUs, so \
+             fewer connections or less work per transaction gains little."
+        } else if busy.is_some_and(|share| e.other_programs > share / 2.0) {
             "Stop the other programs or move them to another machine, or give the server CPUs of its own \
              (cpuset.cpus): most of the CPU time is theirs, so fewer connections or less work per transaction \
              gains little."
@@ -84,6 +96,28 @@ fn cpu_saturation(e: &Evidence) -> Evaluation {
              transaction mode: more of them only queue. Beyond that, reduce the work per \
              transaction or add CPUs."
         })
+}
+
+/// How much of the machine the backends of a live server use.
+#[derive(Clone, Copy)]
+struct ShareOfBackends {
+    /// Share of the CPU capacity; `None` if the number of CPUs is unknown.
+    used: Option<f64>,
+    /// Whether the backends run, or wait to run, on no more CPUs than there are, or get less than half of them.
+    leaves_the_cpus_to_others: bool,
+}
+
+/// A live server's machine is not watched: that other programs use it follows from what the backends do not use.
+fn share_of_live_backends(e: &Evidence) -> Option<ShareOfBackends> {
+    let cpus = |us: f64| us * e.tps / 1e6;
+    // There is at least one CPU.
+    let processors = e.processors.unwrap_or(1.0);
+    let is_few = cpus(e.cpu_us + e.run_queue_us) <= processors;
+    let is_little = e.processors.is_some_and(|all| cpus(e.cpu_us) < all / 2.0);
+    e.is_live.then_some(ShareOfBackends {
+        used: e.processors.map(|all| cpus(e.cpu_us) / all),
+        leaves_the_cpus_to_others: is_few || is_little,
+    })
 }
 
 fn logging(e: &Evidence) -> Evaluation {
