@@ -9,6 +9,7 @@ use pgassay_record::observation::Observation;
 use pgassay_record::run::Run;
 
 use super::evidence::Evidence;
+use super::measured_fixes::{note_fix_result, note_measured_fixes};
 use super::operators::{diagnose_with, explain_mechanisms};
 use super::remedy_trial::RemedyTrial;
 use super::side::{EvidenceByBlock, interval};
@@ -72,6 +73,7 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
             }
         }
     }
+    note_measured_fixes(run, &mut findings);
     sort(&mut findings);
     findings
 }
@@ -123,16 +125,7 @@ pub(super) fn apply_fix_results(
                 && (it.condition, it.variant) == (Some(condition), Some(stage.variant))
         });
         for finding in its_own {
-            finding.fix_result = Some(fix.clone());
-            match comparison.verdict {
-                Verdict::Faster if shrank => finding.confidence = Confidence::Confirmed,
-                Verdict::Equivalent | Verdict::Slower => {
-                    finding.confidence = Confidence::Hint;
-                    let words = "throughput did not rise with the suggested fix";
-                    finding.evidence_against.push(words.to_owned());
-                }
-                Verdict::Faster | Verdict::Inconclusive => {}
-            }
+            note_fix_result(finding, fix.clone(), comparison.verdict, shrank);
         }
     }
     sort(findings);
@@ -327,8 +320,6 @@ fn finding_of_change(
     finding.share = (difference_us.abs() / whole_us).min(1.0);
     finding.difference_us = Some(difference_us);
     finding.difference_interval_us = interval_us;
-    // The comparison has already tried it.
-    finding.fix_variants.clear();
     Some(finding)
 }
 

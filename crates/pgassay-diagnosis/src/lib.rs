@@ -7,8 +7,9 @@
 //! signature that matched a point, or one whose weight changed between two points.
 //!
 //! Confidence follows one rule, not the judgment of a signature's author:
-//! - [`Confidence::Confirmed`]: its suggested fix was run ([`remedy_trial`](fn@remedy_trial)), throughput rose, and
-//!   the cause shrank with an interval that excludes 0. Only an experiment proves a cause.
+//! - [`Confidence::Confirmed`]: its suggested fix was run ([`remedy_trial`](fn@remedy_trial), or a variant that
+//!   differs in nothing else), throughput rose, and the cause shrank with an interval that excludes 0. Only an
+//!   experiment proves a cause.
 //! - [`Confidence::Correlated`]: two variants differ in this cause with an interval that excludes 0, the
 //!   verdict is clear and in the same direction, and the cause accounts for a good part of the
 //!   difference. That is a correlation: a queue grows with the service time that it waits for.
@@ -40,6 +41,7 @@ mod evidence;
 pub mod expectations;
 #[cfg(test)]
 mod lookalikes;
+mod measured_fixes;
 mod operators;
 #[cfg(test)]
 mod regressions;

@@ -8,11 +8,13 @@ use pgassay_model::plan::StoppingRule;
 use pgassay_model::profile::{Profile, Quality};
 use pgassay_model::trial::TrialKind;
 use pgassay_model::waits::{WaitSource, Waits};
-use pgassay_record::finding::{Confidence, Finding};
 use pgassay_record::observation::{Observation, WaitRow};
 use pgassay_record::run::{RelayFacts, Run, Warning, WarningKind};
 
-pub(crate) use crate::evidence::{fact, facts, first_sentences, fix_sql, gain};
+pub(crate) use crate::evidence::{
+    advice, cause_of, confidence_word, fact, facts, first_sentences, fix_result, fix_sql, gain,
+    point_name, weight,
+};
 use crate::ledger::group_name;
 use crate::outline::{EQUIVALENCE_MARGIN, baseline_name, condition_title, variant_name};
 use crate::{number, outlook, reliability};
@@ -513,78 +515,4 @@ pub(crate) fn cut_off_transactions(run: &Run) -> Option<String> {
             number::percent(most)
         )
     })
-}
-
-/// The word for a finding's confidence.
-pub(crate) fn confidence_word(finding: &Finding) -> &'static str {
-    match finding.confidence {
-        Confidence::Hint => "hint",
-        Confidence::Likely => "likely",
-        Confidence::Correlated => "correlated",
-        // Older versions called this confirmed, although no fix was run.
-        Confidence::Confirmed if finding.difference_us.is_some() => "correlated",
-        Confidence::Confirmed => "confirmed",
-    }
-}
-
-/// For queueing that another finding causes, the advice to fix the cause: `Queueing that follows from
-/// "Each commit waits for the disk": fix that first.`
-pub(crate) fn cause_of(findings: &[Finding], finding: &Finding) -> Option<String> {
-    let id = finding.explained_by.as_ref()?;
-    let cause = findings.iter().find(|it| it.id == *id)?;
-    Some(format!(
-        "Queueing that follows from \"{}\": fix that first.",
-        cause.title
-    ))
-}
-
-/// The result of a finding's own fix: `tried work_mem=64MB: throughput ×1.595 [1.490, 1.707]`.
-pub(crate) fn fix_result(finding: &Finding) -> Option<String> {
-    let fix = finding.fix_result.as_ref()?;
-    let [low, high] = fix.interval;
-    Some(format!(
-        "tried {}: throughput {} [{}, {}]",
-        fix.name,
-        number::ratio(fix.tps_ratio),
-        number::decimals(low, 3),
-        number::decimals(high, 3)
-    ))
-}
-
-/// The point or comparison of a finding: `simple, plain, 8 clients`, or `prepared vs simple, 1
-/// client`.
-pub(crate) fn point_name(run: &Run, finding: &Finding) -> String {
-    let (Some(condition), Some(variant)) = (finding.condition, finding.variant) else {
-        return String::new();
-    };
-    let (name, title) = (variant_name(run, variant), condition_title(run, condition));
-    if finding.difference_us.is_some() {
-        format!("{name} vs {}, {title}", baseline_name(run, variant))
-    } else {
-        format!("{name}, {title}")
-    }
-}
-
-/// A finding's cost, as a difference if it compares two points.
-pub(crate) fn weight(finding: &Finding) -> String {
-    match finding.difference_us {
-        Some(difference_us) => {
-            format!(
-                "{}{}",
-                number::signed_micros(difference_us),
-                interval(finding)
-            )
-        }
-        None => number::micros(finding.weight_us),
-    }
-}
-
-/// The interval of a finding's difference, or an empty text.
-fn interval(finding: &Finding) -> String {
-    finding
-        .difference_interval_us
-        .map_or_else(String::new, |it| {
-            let [low, high] = it.map(number::signed_micros);
-            format!(" [{low}, {high}]")
-        })
 }

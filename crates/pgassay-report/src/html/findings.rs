@@ -142,7 +142,7 @@ fn one(
                 }
             }
             @if let Some(cause) = sentence::cause_of(findings, first) { p { (cause) } }
-            p { "Suggested fix: " (first.suggested_fix) }
+            p { (sentence::advice(first, &first.suggested_fix)) }
             @let tries: Vec<&str> = same
                 .iter()
                 .flat_map(|it| &it.fix_variants)

@@ -145,10 +145,7 @@ fn not_shown(rest: &[&Finding], style: Style) -> String {
 }
 
 fn suggested(finding: &Finding) -> String {
-    format!(
-        "Suggested fix: {}",
-        sentence::first_sentences(&finding.suggested_fix)
-    )
+    sentence::advice(finding, sentence::first_sentences(&finding.suggested_fix))
 }
 
 /// What is suggested instead in most of the other cases with another fix; empty if there are none.

@@ -5,6 +5,7 @@
 mod activity;
 mod comparisons;
 mod exports;
+mod findings;
 mod fixture;
 mod half_width;
 mod html;

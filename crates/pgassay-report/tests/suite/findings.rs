@@ -1,0 +1,101 @@
+//! Findings whose suggested fix is a variant of the same run.
+
+use pgassay_account::comparison::{Ratio, Verdict};
+use pgassay_diagnosis::diagnose;
+use pgassay_record::finding::{Confidence, Finding};
+use pgassay_record::run::Run;
+
+use crate::fixture::{small_run, words};
+
+/// The small run, which compares the simple protocol with prepared statements, with this outcome.
+fn with_outcome(verdict: Verdict, ratio: f64, [low, high]: [f64; 2]) -> Run {
+    let mut run = small_run();
+    let comparison = &mut run.comparisons[0];
+    comparison.verdict = verdict;
+    comparison.tps = Ratio {
+        ratio,
+        low,
+        high,
+        ..comparison.tps.clone()
+    };
+    run.findings = diagnose(&run);
+    run
+}
+
+/// What was found at the variant itself.
+fn at_variant(run: &Run, variant: usize) -> &Finding {
+    let is_its = |it: &&Finding| {
+        it.id == "parse-and-plan" && it.variant == Some(variant) && it.difference_us.is_none()
+    };
+    run.findings.iter().find(is_its).expect("it is found")
+}
+
+/// Regression: a run measured ×0.994 for a setting and suggested it.
+#[test]
+fn a_fix_that_a_variant_of_the_run_measured_without_gain_is_not_suggested() {
+    let confirmed = with_outcome(Verdict::Faster, 1.264, [1.254, 1.273]);
+    assert_eq!(at_variant(&confirmed, 0).confidence, Confidence::Confirmed);
+    assert!(at_variant(&confirmed, 0).fix_variants.is_empty());
+    let mut differences = confirmed.findings.iter();
+    let difference = differences.find(|it| it.difference_us.is_some());
+    let difference = difference.expect("the variants differ in it");
+    assert_eq!(difference.confidence, Confidence::Correlated);
+    assert!(difference.fix_result.is_some() && difference.fix_variants.is_empty());
+    let text = words(&confirmed);
+    assert!(text.contains("tried protocol=prepared: throughput ×1.264 [1.254, 1.273]"));
+    assert!(text.contains("Suggested fix: Prepare statements"), "{text}");
+
+    for (verdict, interval, confidence) in [
+        (Verdict::Inconclusive, [0.753, 1.313], Confidence::Hint),
+        (Verdict::Equivalent, [0.984, 1.004], Confidence::Hint),
+        (Verdict::Slower, [0.992, 0.996], Confidence::Hint),
+    ] {
+        let useless = with_outcome(verdict, 0.994, interval);
+        assert_eq!(at_variant(&useless, 0).confidence, confidence);
+        let not = "Not suggested: protocol=prepared did not raise throughput beyond noise.";
+        for text in [words(&useless), pgassay_report::html(&useless)] {
+            assert!(text.contains(not), "{verdict:?}: {text}");
+            assert!(!text.contains("Prepare statements once"), "{verdict:?}");
+        }
+    }
+}
+
+#[test]
+fn a_variant_that_differs_in_more_than_the_fix_does_not_measure_it() {
+    let mut run = small_run();
+    let jit = ("jit".to_owned(), "off".to_owned());
+    run.plan.points[1].session.extend([jit]);
+    run.findings = diagnose(&run);
+    let finding = at_variant(&run, 0);
+    assert_eq!(finding.fix_result, None);
+    assert_eq!(finding.fix_variants[0].name, "protocol=prepared");
+    assert_ne!(finding.confidence, Confidence::Confirmed);
+}
+
+#[test]
+fn a_baseline_without_the_cause_measures_the_fix_of_the_variant() {
+    let mut run = small_run();
+    run.profiles.swap(0, 1);
+    run.points.swap(0, 1);
+    run.plan.points.swap(0, 1);
+    let variants = run.plan.points.iter_mut().map(|it| &mut it.variant);
+    let variants = variants.chain(run.points.iter_mut().map(|it| &mut it.variant));
+    let variants = variants.chain(run.trials.iter_mut().map(|it| &mut it.variant));
+    let variants = variants.chain(run.ledgers.iter_mut().map(|it| &mut it.variant));
+    for variant in variants {
+        *variant = 1 - *variant;
+    }
+    let comparison = &mut run.comparisons[0];
+    comparison.verdict = Verdict::Slower;
+    comparison.tps = Ratio {
+        ratio: 0.5,
+        low: 0.4,
+        high: 0.8,
+        ..comparison.tps.clone()
+    };
+    run.findings = diagnose(&run);
+    let finding = at_variant(&run, 1);
+    assert_eq!(finding.confidence, Confidence::Confirmed);
+    let fix = finding.fix_result.as_ref().expect("it was measured");
+    assert_eq!((fix.tps_ratio, fix.interval), (2.0, [1.25, 2.5]));
+}
