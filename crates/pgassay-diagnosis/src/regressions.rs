@@ -340,6 +340,27 @@ fn a_live_server_that_uses_little_of_a_full_machine_needs_no_connection_pooler()
     }
 }
 
+/// Regression: for inserts into the referencing table, the advice was to index the referencing columns.
+#[test]
+fn inserts_with_a_foreign_key_are_not_advised_to_index_the_referencing_columns() {
+    let remedy = |first: &str, second: &str| {
+        let found = findings_of_point(&stacks(&[(first, 20), (second, 20)]), (None, None));
+        let checks = found.into_iter().find(|it| it.id == "foreign-key-checks");
+        checks.expect("it is found").suggested_fix
+    };
+    let insert = "AfterTriggerExecute;RI_FKey_check_ins;ri_PerformCheck;SPI_execute_snapshot";
+    let update = "AfterTriggerExecute;RI_FKey_check_upd;ri_PerformCheck;SPI_execute_snapshot";
+    let delete = "AfterTriggerExecute;RI_FKey_noaction_del;ri_restrict;ri_PerformCheck";
+    let cascade = "AfterTriggerExecute;RI_FKey_cascade_del;ri_PerformCheck";
+    let unnamed = "AfterTriggerExecute;ri_PerformCheck";
+    assert!(remedy(insert, update).starts_with("Add the constraint after a bulk load"));
+    assert!(remedy(delete, cascade).starts_with("Index the referencing columns."));
+    for both in [remedy(insert, delete), remedy(unnamed, unnamed)] {
+        assert!(both.starts_with("If rows are deleted"), "{both}");
+        assert!(both.contains("If rows are inserted"), "{both}");
+    }
+}
+
 #[test]
 fn inserts_waiting_for_equal_keys_are_not_a_hot_row_without_stacks() {
     let waited = |counter: &str| {

@@ -336,22 +336,54 @@ fn catalog_churn(e: &Evidence) -> Evaluation {
         )
 }
 
+/// Checks that a row of the referencing table has a parent.
+const PARENT_LOOKUPS: [&str; 6] = [
+    "RI_FKey_check_ins",
+    "RI_FKey_check_upd",
+    "RI_FKey_check",
+    "ri_FastPathCheck",
+    "ri_FastPathBatchFlush",
+    "ri_FastPathEndBatch",
+];
+/// Checks and actions for rows that refer to a deleted or updated row of the referenced table.
+const CHILD_LOOKUPS: [&str; 11] = [
+    "RI_FKey_noaction_del",
+    "RI_FKey_noaction_upd",
+    "RI_FKey_restrict_del",
+    "RI_FKey_restrict_upd",
+    "RI_FKey_cascade_del",
+    "RI_FKey_cascade_upd",
+    "RI_FKey_setnull_del",
+    "RI_FKey_setnull_upd",
+    "RI_FKey_setdefault_del",
+    "RI_FKey_setdefault_upd",
+    "ri_restrict",
+];
+/// A side with this share of the time determines the advice.
+const MOST: f64 = 0.9;
+
 fn foreign_keys(e: &Evidence) -> Evaluation {
-    let us = e.in_functions(&[
-        "RI_FKey_check_ins",
-        "RI_FKey_check_upd",
-        "RI_FKey_check",
-        "RI_FKey_noaction_del",
-        "RI_FKey_noaction_upd",
-        "ri_restrict",
-        "ri_PerformCheck",
-    ]);
+    let us = e.in_functions(&[&PARENT_LOOKUPS[..], &CHILD_LOOKUPS, &["ri_PerformCheck"]].concat());
+    let (parents, children) = (
+        e.in_functions(&PARENT_LOOKUPS),
+        e.in_functions(&CHILD_LOOKUPS),
+    );
     Evaluation::of(us)
         .when(e.of_cpu(us) >= 0.15)
         .stacks("foreign key checks", us)
-        .remedy(
-            "Index the referencing columns, put more rows into one statement, and add the \
-             constraint after a bulk load. Each row looks up its parent and locks it (FOR KEY \
-             SHARE); many sessions with the same parent also share its MultiXact.",
-        )
+        .stacks("of which looking up the referenced row", parents)
+        .stacks("of which searching for referencing rows", children)
+        .remedy(if parents >= MOST * us {
+            "Add the constraint after a bulk load, and do not update referencing columns that do not change. Each \
+             row looks up its parent in the referenced key's index and locks it (FOR KEY SHARE), so an index on \
+             the referencing columns does not help; many sessions with the same parent also share its MultiXact."
+        } else if children >= MOST * us {
+            "Index the referencing columns. Each row that is deleted from the referenced table, or whose key is \
+             updated, searches for rows that refer to it: without an index, it reads the whole referencing table."
+        } else {
+            "If rows are deleted from the referenced table or their keys updated, index the referencing columns: \
+             without an index, each of these rows reads the whole referencing table. If rows are inserted into \
+             the referencing table, add the constraint after a bulk load: each of them looks up its parent and \
+             locks it (FOR KEY SHARE)."
+        })
 }
