@@ -361,6 +361,19 @@ fn inserts_with_a_foreign_key_are_not_advised_to_index_the_referencing_columns()
     }
 }
 
+/// Regression: a table that is extended without waiting for its lock was to be partitioned.
+#[test]
+fn only_waits_for_the_extension_lock_advise_to_partition() {
+    let remedy = |waits: &[(&str, f64)]| {
+        let found = findings_of_point(&load(&[("mdzeroextend", 30)], waits, &[]), (None, None));
+        let extension = found.into_iter().find(|it| it.id == "relation-extension");
+        extension.expect("it is found").suggested_fix
+    };
+    assert!(remedy(&[("Lock extend", 50.0)]).contains("partition"));
+    assert!(!remedy(&[("IO DataFileExtend", 50.0)]).contains("partition"));
+    assert!(!remedy(&[]).contains("partition"));
+}
+
 #[test]
 fn inserts_waiting_for_equal_keys_are_not_a_hot_row_without_stacks() {
     let waited = |counter: &str| {

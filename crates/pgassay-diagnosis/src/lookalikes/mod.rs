@@ -355,6 +355,7 @@ fn cases() -> Vec<Case> {
         of_shared_structures(),
         system::of_wal(),
         system::of_storage(),
+        system::of_extension(),
         system::of_machine(),
     ]
     .into_iter()

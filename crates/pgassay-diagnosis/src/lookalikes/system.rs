@@ -91,12 +91,6 @@ pub(super) fn of_storage() -> Vec<Case> {
             stacks(&[("ExtendBufferedRelBy;mdzeroextend", 8)]),
         ),
         case(
-            "relation-extension",
-            "COPY on 16 or later, which extends by many blocks at a time",
-            stacks(&[("RelationAddBlocks;ExtendBufferedRelBy;mdzeroextend", 30)]),
-            stacks(&[("RelationAddBlocks;ExtendBufferedRelBy;mdzeroextend", 5)]),
-        ),
-        case(
             "temporary-files",
             "a large sort that fits into work_mem",
             sort(&[("tuplesort_performsort;BufFileWrite", 20)], 1e6),
@@ -119,6 +113,32 @@ pub(super) fn of_storage() -> Vec<Case> {
             "autovacuum that keeps up with 5% of the backends' CPU time",
             vacuum(40.0),
             vacuum(5.0),
+        ),
+    ]
+}
+
+pub(super) fn of_extension() -> Vec<Case> {
+    vec![
+        case(
+            "relation-extension",
+            "COPY on 16 or later, which extends by many blocks at a time",
+            stacks(&[("RelationAddBlocks;ExtendBufferedRelBy;mdzeroextend", 30)]),
+            stacks(&[("RelationAddBlocks;ExtendBufferedRelBy;mdzeroextend", 5)]),
+        ),
+        case(
+            "relation-extension",
+            "one client, or temporary tables, which are extended without a lock",
+            stacks(&[("ExtendBufferedRelCommon;ExtendBufferedRelShared", 30)]),
+            stacks(&[("ExtendBufferedRelCommon;ExtendBufferedRelLocal", 30)]),
+        ),
+        case(
+            "relation-extension",
+            "one client, or temporary tables, which are extended without a lock",
+            waits(&[("Lock extend", 50.0), ("IO DataFileExtend", 50.0)]),
+            Evidence {
+                clients: 1.0,
+                ..load(&[("mdextend", 30)], &[("IO DataFileExtend", 50.0)], &[])
+            },
         ),
     ]
 }

@@ -162,23 +162,41 @@ fn backend_writes(e: &Evidence) -> Evaluation {
         .variant(larger_shared_buffers(e))
 }
 
+const EXTENDING: [&str; 7] = [
+    "RelationAddExtraBlocks",
+    "RelationAddBlocks",
+    "ExtendBufferedRelBy",
+    "ExtendBufferedRel",
+    "ExtendBufferedRelCommon",
+    "mdextend",
+    "mdzeroextend",
+];
+
 fn relation_extension(e: &Evidence) -> Evaluation {
     let locked = e.blocked(&["Lock extend", "LWLock RelationMapping"]);
     let written = e.blocked(&["data file extension", "IO DataFileExtend"]);
     let waited = locked + written;
-    let us = e.in_functions(&[
-        "RelationAddExtraBlocks",
-        "RelationAddBlocks",
-        "ExtendBufferedRelBy",
-        "ExtendBufferedRel",
-        "ExtendBufferedRelCommon",
-        "mdextend",
-        "mdzeroextend",
-    ]);
+    // A temporary table is extended without a lock.
+    let local = e.in_nested_functions(&[&EXTENDING, &["ExtendBufferedRelLocal"]]);
+    let us = e.in_functions(&EXTENDING) - local;
     let extended = e.counter("pg_stat_io(client backend, relation).extends");
+    let is_shared = locked > 0.0 || e.clients >= 2.0;
+    let larger_steps =
+        "Use COPY or insert many rows per statement, which extend the table in larger steps";
+    let partitions = if locked > 0.0 {
+        ", or partition it: each partition has its own extension lock."
+    } else {
+        "."
+    };
+    let upgrade = if e.until(15) {
+        " Upgrade to PostgreSQL 16 or later, which extends by many blocks at a time and holds the lock for \
+         less time."
+    } else {
+        ""
+    };
     Evaluation::of(waited + us)
         .queueing(locked)
-        .when(e.of_response(waited) >= 0.05 || e.of_cpu(us) >= 0.1)
+        .when(is_shared && (e.of_response(waited) >= 0.05 || e.of_cpu(us) >= 0.1))
         .waits("Lock extend", locked)
         .waits("DataFileExtend", written)
         .stacks("extending tables", us)
@@ -187,14 +205,11 @@ fn relation_extension(e: &Evidence) -> Evaluation {
             e.until(15),
             "up to PostgreSQL 15, a table is extended by few blocks at a time under one lock",
         )
-        .remedy(if e.until(15) {
-            "Use COPY or insert many rows per statement, which extend the table in larger steps, \
-             or partition it: each partition has its own extension lock. Upgrade to PostgreSQL 16 or later, \
-             which extends by many blocks at a time and holds the lock for less time."
-        } else {
-            "Use COPY or insert many rows per statement, which extend the table in larger steps, \
-             or partition it: each partition has its own extension lock."
-        })
+        .against(
+            locked <= 0.0 && !e.blocked.is_empty(),
+            "no session waits for the extension lock",
+        )
+        .remedy(format!("{larger_steps}{partitions}{upgrade}"))
         .variant(e.until(15).then(|| RemedyVariant::version("18")))
 }
 
