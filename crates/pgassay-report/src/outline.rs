@@ -281,6 +281,15 @@ pub(crate) fn plus_minus_us(row: &CostRow) -> Option<f64> {
     (half_us > 0.0 || row.difference_us.abs() <= 0.0).then_some(half_us)
 }
 
+/// A row's difference with half the width of its interval, as `−17.10 ±0.40`; alone if that is unknown.
+pub(crate) fn with_margin(row: &CostRow) -> String {
+    let difference = number::signed_micros(row.difference_us);
+    plus_minus_us(row).map_or_else(
+        || difference.clone(),
+        |half_us| format!("{difference} ±{}", number::micros(half_us)),
+    )
+}
+
 /// [`plus_minus_us`] as text; `?` if unknown.
 pub(crate) fn plus_minus(row: &CostRow) -> String {
     plus_minus_us(row).map_or_else(|| "?".to_owned(), number::micros)

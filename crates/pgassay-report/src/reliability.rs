@@ -4,8 +4,10 @@
 use pgassay_account::comparison::{
     Basis, Comparison, CostDifference, Inconclusive, Ratio, UnitOfAnalysis, Verdict,
 };
+use pgassay_account::cost_row::Change;
 use pgassay_record::run::Run;
 
+use crate::outline::plus_minus_us;
 use crate::{half_width, number};
 
 /// The footnote mark of a comparison, see [`footnotes`]; empty for most.
@@ -17,6 +19,20 @@ pub(crate) fn mark(comparison: &Comparison) -> &'static str {
         _ if comparison.tps.ranks_disagree => " *",
         _ if comparison.tps.widened > 0.0 => " †",
         _ => "",
+    }
+}
+
+/// The noise limit of function differences.
+pub(crate) fn noise_of_functions(cost: &CostDifference) -> String {
+    if plus_minus_us(&cost.total).is_none() {
+        return "The noise of these differences is unknown with a single pair.".to_owned();
+    }
+    let mut functions = cost.functions.iter();
+    let limit = number::micros(cost.minimum_detectable_us);
+    if functions.any(|row| row.change != Change::Inconclusive) {
+        format!("Function differences below {limit} µs are within noise.")
+    } else {
+        format!("All function differences are within noise (below {limit} µs).")
     }
 }
 

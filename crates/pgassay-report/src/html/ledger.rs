@@ -15,6 +15,7 @@ use crate::ledger::{
 use crate::number;
 use crate::outline::{
     baseline_name, compared_variants, condition_title, explained_ledger, plus_minus, variant_name,
+    with_margin,
 };
 
 /// More rows than this are summed in the last one.
@@ -184,8 +185,7 @@ fn account(
             summary {
                 b { (names[1]) } ", " (condition_title(run, comparison.condition)) ": "
                 span.figure {
-                    (number::signed_micros(difference.response.difference_us))
-                    " ±" (plus_minus(&difference.response)) " µs"
+                    (with_margin(&difference.response)) " µs"
                 }
             }
             div.charts.wide {

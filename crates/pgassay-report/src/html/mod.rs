@@ -42,8 +42,8 @@ use pgassay_record::run::{Run, WarningKind};
 use sha2::{Digest, Sha256};
 
 use crate::outline::{
-    ThroughputUnit, baseline_name, baseline_of_all, condition_title, explained, plus_minus,
-    variant_name,
+    ThroughputUnit, baseline_name, baseline_of_all, condition_title, explained, variant_name,
+    with_margin,
 };
 use crate::{calibration, number, sentence};
 
@@ -227,8 +227,7 @@ fn account(run: &Run, comparison: &Comparison, cost: &CostDifference, open: bool
             summary {
                 b { (variant) } ", " (condition_title(run, comparison.condition)) ": "
                 span.figure {
-                    (number::signed_micros(cost.total.difference_us))
-                    " ±" (plus_minus(&cost.total)) " µs/" (unit)
+                    (with_margin(&cost.total)) " µs/" (unit)
                 }
             }
             div.charts.wide {

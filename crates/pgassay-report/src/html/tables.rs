@@ -129,8 +129,7 @@ pub(super) fn functions(cost: &CostDifference, names: [&str; 2]) -> Markup {
     html! {
         div.scroll { table.functions {
             caption {
-                "By function, self time only, µs per transaction. Differences below "
-                (number::micros(cost.minimum_detectable_us)) " µs are within noise."
+                "By function, self time only, µs per transaction. " (reliability::noise_of_functions(cost))
                 @if let Some(note) = reliability::naming(cost) { " " (note) }
             }
             thead { tr {

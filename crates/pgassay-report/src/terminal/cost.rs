@@ -2,7 +2,7 @@
 //! others in one line each.
 
 use pgassay_account::comparison::{Comparison, CostDifference};
-use pgassay_account::cost_row::{Change, CostRow};
+use pgassay_account::cost_row::CostRow;
 use pgassay_record::run::Run;
 
 use super::differences::{self, CostStyle, DifferenceTable};
@@ -10,7 +10,7 @@ use super::style::{Style, heading};
 use super::table::{TextStyle, cut, inked, paint, visible, wrap};
 use crate::outline::{
     ThroughputUnit, coarse_rows, comparison, condition_title, explained, most_informative,
-    plus_minus, top_rows, variant_name, within_noise_us,
+    plus_minus_us, top_rows, variant_name, with_margin, within_noise_us,
 };
 use crate::{number, reliability, sentence};
 
@@ -123,17 +123,8 @@ fn row(
 
 /// The noise limit of function differences, and why some rows have no marks.
 fn noise_limit(cost: &CostDifference, style: Style) -> String {
-    let resolved = cost
-        .functions
-        .iter()
-        .any(|row| row.change != Change::Inconclusive);
-    let limit = number::micros(cost.minimum_detectable_us);
-    let text = if resolved {
-        format!("Function differences below {limit} µs are within noise.")
-    } else {
-        format!("All function differences are within noise (below {limit} µs).")
-    };
-    let text = [text].into_iter().chain(reliability::naming(cost));
+    let text = [reliability::noise_of_functions(cost)];
+    let text = text.into_iter().chain(reliability::naming(cost));
     let text = text.collect::<Vec<_>>().join(" ");
     let text = wrap(&text, style.columns(), "  ", "  ");
     paint(text.trim_end(), TextStyle::Faint, style.color) + "\n"
@@ -163,7 +154,9 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
         return String::new();
     };
     let (_, coarse) = coarse_rows(cost);
-    let top = top_rows(coarse, 4, false);
+    // With a single pair, no row is known to exceed noise.
+    let is_noise_known = plus_minus_us(&cost.total).is_some();
+    let top = top_rows(coarse, 4, !is_noise_known);
     let mut parts: Vec<String> = top
         .shown
         .iter()
@@ -175,21 +168,26 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
             )
         })
         .collect();
-    let within_noise = within_noise_us(coarse);
+    let within_noise = if is_noise_known {
+        within_noise_us(coarse)
+    } else {
+        0.0
+    };
     let beyond = top.rest_us[2] - within_noise;
     if number::signed_micros(beyond) != "0.00" {
         parts.push(format!("other\u{a0}{}", number::signed_micros(beyond)));
     }
-    parts.push(format!(
-        "rows\u{a0}within\u{a0}noise\u{a0}{}",
-        number::signed_micros(within_noise)
-    ));
+    if is_noise_known {
+        parts.push(format!(
+            "rows\u{a0}within\u{a0}noise\u{a0}{}",
+            number::signed_micros(within_noise)
+        ));
+    }
     let text = format!(
-        "{}, {}: {} ±{} µs/{}: {}",
+        "{}, {}: {} µs/{}: {}",
         variant_name(run, comparison.variant),
         condition_title(run, comparison.condition),
-        number::signed_micros(cost.total.difference_us),
-        plus_minus(&cost.total),
+        with_margin(&cost.total),
         ThroughputUnit::of(run).short(),
         parts.join(", ")
     );

@@ -12,7 +12,7 @@ use crate::ledger::{
     background, checks, explanation, group_name, ledger, nature_word, tier_of_run,
 };
 use crate::outline::{
-    compared_variants, condition_title, explained_ledger, plus_minus, variant_name,
+    compared_variants, condition_title, explained_ledger, variant_name, with_margin,
 };
 use crate::{number, tail};
 
@@ -189,11 +189,10 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
         number::micros(difference.unexplained_us)
     ));
     let text = format!(
-        "{}, {}: {} ±{} µs: {}",
+        "{}, {}: {} µs: {}",
         variant_name(run, comparison.variant),
         condition_title(run, comparison.condition),
-        number::signed_micros(difference.response.difference_us),
-        plus_minus(&difference.response),
+        with_margin(&difference.response),
         parts.join(", ")
     );
     wrap(&text, style.columns(), "  ", "    ")

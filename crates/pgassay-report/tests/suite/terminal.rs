@@ -2,6 +2,7 @@
 
 use insta::assert_snapshot;
 use pgassay_account::comparison::{Inconclusive, Verdict};
+use pgassay_account::cost_row::Change;
 use pgassay_account::ledger::Divider;
 use pgassay_record::expectation::{CheckOutcome, Reading};
 use pgassay_record::run::{Run, Warning, WarningKind};
@@ -307,4 +308,34 @@ fn a_run_that_kept_cpus_awake_says_so_unless_it_was_not_permitted() {
         message: "CPUs could not be kept awake".to_owned(),
     });
     assert!(!says_so(&run));
+}
+
+/// Regression: a report of a single pair said that differences were "within noise (below 0.00 µs)" and "±? µs".
+#[test]
+fn the_noise_of_a_single_pair_is_unknown() {
+    let mut run = crate::fixture::run();
+    let costs = run.comparisons.iter_mut().filter_map(|it| it.cost.as_mut());
+    for cost in costs {
+        cost.minimum_detectable_us = 0.0;
+        let rows = [&mut cost.functions, &mut cost.phases, &mut cost.subsystems];
+        let rows = rows.into_iter().flatten();
+        for row in rows.chain([&mut cost.total]) {
+            (row.low_us, row.high_us) = (row.difference_us, row.difference_us);
+            row.change = Change::Inconclusive;
+        }
+    }
+    let ledgers = run
+        .comparisons
+        .iter_mut()
+        .filter_map(|it| it.ledger.as_mut());
+    for response in ledgers.map(|it| &mut it.response) {
+        (response.low_us, response.high_us) = (response.difference_us, response.difference_us);
+    }
+    for text in [crate::fixture::words(&run), pgassay_report::html(&run)] {
+        let unknown = "The noise of these differences is unknown with a single pair.";
+        assert!(text.contains(unknown), "{text}");
+        assert!(!text.contains("±?"), "{text}");
+    }
+    let text = crate::fixture::words(&run);
+    assert!(!text.contains("within noise"), "{text}");
 }
