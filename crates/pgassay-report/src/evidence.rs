@@ -124,6 +124,13 @@ pub(crate) fn fix_result(finding: &Finding) -> Option<String> {
     ))
 }
 
+/// Whether a finding compares two points whose difference is within noise. It is then shown as the cost at
+/// the point where it costs more.
+fn is_within_noise(finding: &Finding) -> bool {
+    let interval = finding.difference_interval_us;
+    interval.is_some_and(|[low, high]| low <= 0.0 && high >= 0.0)
+}
+
 /// The point or comparison of a finding: `simple, plain, 8 clients`, or `prepared vs simple, 1
 /// client`.
 pub(crate) fn point_name(run: &Run, finding: &Finding) -> String {
@@ -131,24 +138,39 @@ pub(crate) fn point_name(run: &Run, finding: &Finding) -> String {
         return String::new();
     };
     let (name, title) = (variant_name(run, variant), condition_title(run, condition));
-    if finding.difference_us.is_some() {
-        format!("{name} vs {}, {title}", baseline_name(run, variant))
-    } else {
-        format!("{name}, {title}")
+    match finding.difference_us {
+        Some(difference_us) if is_within_noise(finding) && difference_us < 0.0 => {
+            format!("{}, {title}", baseline_name(run, variant))
+        }
+        Some(_) if !is_within_noise(finding) => {
+            format!("{name} vs {}, {title}", baseline_name(run, variant))
+        }
+        _ => format!("{name}, {title}"),
     }
 }
 
 /// A finding's cost, as a difference if it compares two points.
 pub(crate) fn weight(finding: &Finding) -> String {
     match finding.difference_us {
-        Some(difference_us) => {
+        Some(difference_us) if !is_within_noise(finding) => {
             format!(
                 "{}{}",
                 number::signed_micros(difference_us),
                 interval(finding)
             )
         }
-        None => number::micros(finding.weight_us),
+        _ => number::micros(finding.weight_us),
+    }
+}
+
+/// A finding's cost as a share of the response time.
+pub(crate) fn share(finding: &Finding) -> f64 {
+    match finding.difference_us {
+        // The stored share is that of the difference.
+        Some(difference_us) if is_within_noise(finding) && difference_us != 0.0 => {
+            (finding.share * finding.weight_us / difference_us.abs()).min(1.0)
+        }
+        _ => finding.share,
     }
 }
 

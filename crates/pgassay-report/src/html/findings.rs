@@ -131,7 +131,7 @@ fn one(
             summary {
                 b { (first.title) } ", "
                 (sentence::confidence_word(first)) ", "
-                span.figure { (number::percent(first.share)) " of response time" }
+                span.figure { (number::percent(sentence::share(first))) " of response time" }
             }
             @let (first_rows, more) = same.split_at(same.len().min(ROWS_SHOWN));
             (table(first_rows, position))
@@ -173,7 +173,7 @@ fn table(findings: &[&Finding], position: &impl Fn(&Finding) -> String) -> Marku
                             td { (position(finding)) }
                             td { (sentence::confidence_word(finding)) }
                             td.n { (sentence::weight(finding)) }
-                            td.n { (number::percent(finding.share)) }
+                            td.n { (number::percent(sentence::share(finding))) }
                             td {
                                 @if let Some(tried) = sentence::fix_result(finding) { (tried) "; " }
                                 (sentence::facts(finding, usize::MAX))

@@ -1,4 +1,4 @@
-//! Findings whose suggested fix is a variant of the same run.
+//! Findings of a run, in reports.
 
 use pgassay_account::comparison::{Ratio, Verdict};
 use pgassay_diagnosis::diagnose;
@@ -98,4 +98,34 @@ fn a_baseline_without_the_cause_measures_the_fix_of_the_variant() {
     assert_eq!(finding.confidence, Confidence::Confirmed);
     let fix = finding.fix_result.as_ref().expect("it was measured");
     assert_eq!((fix.tps_ratio, fix.interval), (2.0, [1.25, 2.5]));
+}
+
+/// Regression: a finding was headed by a difference that was noise, such as +289.2 [−375.3, +801.9] µs/tx.
+#[test]
+fn a_difference_within_noise_is_shown_as_the_cost_of_the_point() {
+    let mut run = small_run();
+    let of_comparison = |it: &Finding| it.difference_us.is_some();
+    run.findings.retain(of_comparison);
+    run.findings.truncate(1);
+    let finding = &mut run.findings[0];
+    finding.title = "Each commit waits for the disk".to_owned();
+    finding.confidence = Confidence::Likely;
+    finding.weight_us = 1445.0;
+    finding.share = 0.1;
+    for (difference_us, name) in [(289.0, "prepared"), (-289.0, "simple")] {
+        let finding = &mut run.findings[0];
+        finding.difference_us = Some(difference_us);
+        finding.difference_interval_us = Some([difference_us - 600.0, difference_us + 600.0]);
+        let text = words(&run);
+        let cost = format!("Each commit waits for the disk: 1445 µs/tx in {name}, f1, 1 client");
+        assert!(text.contains(&cost), "{text}");
+        assert!(!text.contains("289"), "{text}");
+        let page = pgassay_report::html(&run);
+        assert!(page.contains("50.0% of response time"), "{page}");
+    }
+    run.findings[0].difference_interval_us = Some([-400.0, -100.0]);
+    let text = words(&run);
+    let cost =
+        "Each commit waits for the disk: −289.0 [−400.0, −100.0] µs/tx in prepared vs simple";
+    assert!(text.contains(cost), "{text}");
 }
