@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pgassay_account::comparison::PointSummary;
 use pgassay_account::counters;
 use pgassay_account::ledger::{Divider, Ledger, Nature, Part, Row};
-use pgassay_model::study::Protocol;
+use pgassay_model::study::{Network, Protocol};
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_record::observation::Observation;
 use pgassay_record::run::Run;
@@ -17,6 +17,8 @@ use super::stacks::Stacks;
 pub struct Evidence {
     /// A live server's, not that of a study.
     pub is_live: bool,
+    /// The clients are known to use a Unix-domain socket.
+    pub uses_unix_socket: bool,
     /// Major version: 9 (for 9.6), 10, … 18; 0 if unknown.
     pub major: u32,
     /// Concurrent connections.
@@ -105,6 +107,8 @@ impl Evidence {
             major: major(version.unwrap_or_default()),
             clients: f64::from(run.plan.conditions[condition].clients),
             protocol: Some(point.protocol),
+            uses_unix_socket: point.network == Network::Unix
+                && run.plan.servers[point.server].dsn.is_none(),
             settings,
             other_programs: other_programs / trials().count().max(1) as f64,
             scripts: scripts.join("\n").to_lowercase(),

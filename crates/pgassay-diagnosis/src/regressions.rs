@@ -374,6 +374,25 @@ fn only_waits_for_the_extension_lock_advise_to_partition() {
     assert!(!remedy(&[]).contains("partition"));
 }
 
+/// Regression: round trips over a Unix-domain socket were to use a Unix-domain socket, and "dominated" a
+/// response time of which they were 7%.
+#[test]
+fn round_trips_over_a_unix_socket_are_not_advised_to_use_one() {
+    let found = |uses_unix_socket: bool| {
+        let switches = [("backends.voluntary_switches", 12.0)];
+        let evidence = Evidence {
+            uses_unix_socket,
+            ..load(&[], &[("client", 400.0)], &switches)
+        };
+        let found = findings_of_point(&evidence, (None, None));
+        let trips = found.into_iter().find(|it| it.id == "round-trips");
+        trips.expect("it is found")
+    };
+    assert!(!found(true).suggested_fix.contains("socket"));
+    assert!(found(false).suggested_fix.contains("Unix-domain socket"));
+    assert!(!found(true).title.contains("dominate"));
+}
+
 #[test]
 fn inserts_waiting_for_equal_keys_are_not_a_hot_row_without_stacks() {
     let waited = |counter: &str| {

@@ -11,7 +11,7 @@ use crate::evidence::{CLIENT, Evidence};
 pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
         id: "round-trips",
-        title: "Round trips between client and server dominate the response time",
+        title: "Each transaction takes many round trips between client and server",
         manual: "libpq: Pipeline Mode",
         measure: round_trips,
     },
@@ -57,12 +57,16 @@ fn round_trips(e: &Evidence) -> Evaluation {
             others > waited,
             "the server waits longer for other things than for the client",
         )
-        .remedy(
+        .remedy(format!(
             "Send statements in a pipeline (libpq 14 and later, any server version), combine them \
-             in one function or CTE, or insert many rows per statement or with COPY. On the same \
-             host, use a Unix-domain socket instead of TCP. Each statement costs a round trip, two \
-             wake-ups and the client's own processing.",
-        )
+             in one function or CTE, or insert many rows per statement or with COPY.{} Each statement \
+             costs a round trip, two wake-ups and the client's own processing.",
+            if e.uses_unix_socket {
+                ""
+            } else {
+                " On the same host, use a Unix-domain socket instead of TCP."
+            }
+        ))
 }
 
 fn client_limited(e: &Evidence) -> Evaluation {
