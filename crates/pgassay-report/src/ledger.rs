@@ -1,5 +1,6 @@
 //! Text for ledgers, the same in the terminal and on the page.
 
+use pgassay_account::comparison::Verdict;
 use pgassay_account::ledger::{
     self as core_ledger, Divider, LITTLE_ERROR_MAX, Ledger, LedgerChecks, LedgerDifference,
     LedgerRow, Nature, Part, SAMPLES_ERROR_MAX, TOTALS_ERROR_MAX, UNEXPLAINED_TIME_SHARE_MAX,
@@ -103,10 +104,13 @@ pub(crate) fn tier_of_run(run: &Run, ledgers: &[&Ledger]) -> String {
 }
 
 /// Whether the rows explain the difference, and if not, why.
-pub(crate) fn explanation(difference: &LedgerDifference) -> String {
+pub(crate) fn explanation(verdict: Verdict, difference: &LedgerDifference) -> String {
     let whole = number::signed_micros(difference.response.difference_us);
     if plus_minus_us(&difference.response).is_none() {
         return format!("Not explained: the noise of {whole} µs is unknown with a single pair.");
+    }
+    if !difference.differs() && matches!(verdict, Verdict::Faster | Verdict::Slower) {
+        return format!("Not explained: the difference of {whole} µs is too noisy to break down.");
     }
     if !difference.differs() {
         return format!("Nothing to explain: {whole} µs is within the noise of these pairs.");

@@ -191,7 +191,7 @@ fn account(
             div.charts.wide {
                 (waterfall::chart("category", "tx", &difference.response, &groups, names))
             }
-            p { (explanation(difference)) }
+            p { (explanation(comparison.verdict, difference)) }
             @if open { (rows(difference, names)) }
             @let ledgers: Vec<&Ledger> = compared_variants(run, comparison)
                 .into_iter()

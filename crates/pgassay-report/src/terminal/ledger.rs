@@ -113,7 +113,7 @@ fn notes(
     difference: &LedgerDifference,
     style: Style,
 ) -> String {
-    let mut lines = vec![explanation(difference)];
+    let mut lines = vec![explanation(main_comparison.verdict, difference)];
     for variant in compared_variants(run, main_comparison) {
         let Some(ledger) = ledger(run, main_comparison.condition, variant) else {
             continue;

@@ -339,3 +339,20 @@ fn the_noise_of_a_single_pair_is_unknown() {
     let text = crate::fixture::words(&run);
     assert!(!text.contains("within noise"), "{text}");
 }
+
+/// Regression: there was nothing to explain about a verdict "faster".
+#[test]
+fn a_clear_verdict_with_a_noisy_difference_has_something_to_explain() {
+    let mut run = crate::fixture::small_run();
+    let response = &mut run.comparisons[0].ledger.as_mut().unwrap().response;
+    response.change = Change::Inconclusive;
+    for (verdict, sentence) in [
+        (Verdict::Faster, "is too noisy to break down."),
+        (Verdict::Inconclusive, "is within the noise of these pairs."),
+    ] {
+        run.comparisons[0].verdict = verdict;
+        for text in [crate::fixture::words(&run), pgassay_report::html(&run)] {
+            assert!(text.contains(sentence), "{verdict:?}: {text}");
+        }
+    }
+}
