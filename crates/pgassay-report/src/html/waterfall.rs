@@ -246,7 +246,6 @@ fn axis(scale: Scale, unit: AxisUnit<'_>) -> Markup {
                 }
             }
             span.figure.faint { (unit.per_transaction) }
-            span.figure.faint { (unit.name) }
         }
     }
 }
@@ -284,6 +283,13 @@ mod tests {
             assert!((pair[0].to - pair[1].from).abs() < 1e-9);
         }
         assert!((steps[3].to - 3.05).abs() < 1e-9);
+    }
+
+    /// Regression: the axis had a fourth cell in a grid of three columns, a stray unit below the chart.
+    #[test]
+    fn the_axis_names_its_unit_once() {
+        let page = axis(Scale::linear(0.0, 10.0), MICROS).into_string();
+        assert_eq!(page.matches("µs").count(), 1, "{page}");
     }
 
     #[test]
