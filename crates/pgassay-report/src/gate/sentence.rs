@@ -2,9 +2,14 @@
 
 use super::result::{GateLimit, GateResult, GateVerdict};
 
-/// What makes a gate on time decide.
-const TO_DECIDE: &str = " To decide, give it more time (a longer --length, and no or a longer --max-time) or a machine without \
-                         other load, or compare instructions (--fail-if 'instructions > 2%').";
+/// What makes a gate on time with a limit of `percent` decide.
+fn to_decide(percent: f64) -> String {
+    let counts = GateLimit::Instructions(percent);
+    format!(
+        " To decide, give it more time (a longer --length, and no or a longer --max-time) or a machine without \
+         other load, or compare instructions (--fail-if '{counts}')."
+    )
+}
 
 /// The sentence that decides: of the worst comparison with the verdict of all.
 pub fn deciding_sentence(results: &[GateResult], limit: GateLimit) -> String {
@@ -28,8 +33,8 @@ pub fn deciding_sentence(results: &[GateResult], limit: GateLimit) -> String {
     }
     let what = comparative(worst, limit);
     let advice = match (verdict, limit) {
-        (GateVerdict::Inconclusive, GateLimit::Slower(_)) => TO_DECIDE,
-        _ => "",
+        (GateVerdict::Inconclusive, GateLimit::Slower(percent)) => to_decide(percent),
+        _ => String::new(),
     };
     format!(
         "{word}: {variant} {what} with {condition}: {}.{others}{advice}",

@@ -82,6 +82,17 @@ fn instructions_fail_beyond_the_limit_by_more_than_the_margin() {
     );
 }
 
+/// Regression: an inconclusive gate on 5% suggested a limit of 2% for instructions.
+#[test]
+fn an_inconclusive_gate_suggests_instructions_with_its_own_limit() {
+    let doubtful = [result(GateVerdict::Inconclusive, 1.04)];
+    let sentence = deciding_sentence(&doubtful, GateLimit::Slower(5.0));
+    assert!(
+        sentence.contains("--fail-if 'instructions > 5%'"),
+        "{sentence}"
+    );
+}
+
 #[test]
 fn a_negative_limit_reads_as_a_wanted_improvement() {
     let sentence = |verdict, limit| deciding_sentence(&[result(verdict, 0.99)], limit);
