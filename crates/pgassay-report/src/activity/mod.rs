@@ -8,6 +8,7 @@ mod sentences;
 mod statement;
 mod stretches;
 mod wait_class;
+mod waits_in_queue;
 
 pub use blind_spots::{blind_spot, blind_spots, unknown_blocking, unknown_tables, unseen_sessions};
 pub use figures::{age, load, share, size};
@@ -19,5 +20,6 @@ pub use sentences::{
 pub use statement::{Executions, counted_over, executions, mean, one_line, statement_text};
 pub use stretches::{TimeStretch, stretches};
 pub use wait_class::{ClassLoads, WaitClass};
+pub(crate) use waits_in_queue::waits_in_run_queue;
 
 pub use crate::terminal::{cut, fit, visible};

@@ -24,7 +24,7 @@ pub fn observation_text(observation: &Observation, style: &Style) -> String {
     if let Some(activity) = &observation.activity {
         sections.push(activity::answer(activity, *style));
         sections.push(findings);
-        sections.extend(activity::sections(activity, *style));
+        sections.extend(activity::sections(observation, activity, *style));
         sections.extend(mechanisms(observation, *style));
     } else {
         sections.extend(mechanisms(observation, *style));

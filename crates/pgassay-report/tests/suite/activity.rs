@@ -2,7 +2,9 @@
 
 use insta::assert_snapshot;
 use pgassay_model::check::Check;
-use pgassay_record::activity::Activity;
+use pgassay_model::cpu::CpuTotals;
+use pgassay_model::waits::{WaitCount, Waits};
+use pgassay_record::activity::{Activity, ActivitySession, ActivityWait, LoadCell, SessionStatus};
 use pgassay_record::observation::Observation;
 use pgassay_report::activity::headline;
 use pgassay_report::{Style, observation_html, observation_json, observation_text};
@@ -300,4 +302,63 @@ fn the_page_shows_the_activity_before_the_mechanisms() {
         );
     }
     assert!(!plain.contains("<section id=\"flame\"") && !plain.contains("<section id=\"ledger\""));
+}
+
+/// One active session for 10 s, with this time in `WALSync`, on a CPU, and in the run queue.
+fn committing(sync_us: f64, on_cpu_us: f64, run_queue_us: f64) -> Observation {
+    let cell = |wait, time_us| LoadCell {
+        session: 0,
+        statement: None,
+        state: SessionStatus::Active,
+        wait,
+        relation: None,
+        time_us,
+        samples: 100,
+    };
+    let sync = ActivityWait {
+        kind: "IO".to_owned(),
+        name: "WALSync".to_owned(),
+    };
+    let event = |kind: &str, name: &str, samples| WaitCount {
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        samples,
+    };
+    let mut seen = observation(Activity {
+        sessions: vec![ActivitySession::default()],
+        waits: vec![ActivityWait::default(), sync],
+        cells: vec![cell(0, 1e7 - sync_us), cell(1, sync_us)],
+        ..idle()
+    });
+    seen.backends = Some(CpuTotals {
+        on_cpu_us,
+        run_queue_us,
+        processes: 1,
+    });
+    seen.backends_present_us = 1e7;
+    seen.waits = Some(Waits {
+        blocked_samples: 100,
+        events: vec![
+            event("Client", "ClientRead", 10),
+            event("IO", "WALSync", 90),
+        ],
+        ..Waits::default()
+    });
+    seen
+}
+
+/// Regression: LOAD showed 10% in `WALSync` and the ledger less than 1%, without a reason.
+#[test]
+fn waits_that_last_into_the_run_queue_are_explained() {
+    let note = "A session still shows its wait event while it waits for a CPU to continue";
+    for (seen, is_explained) in [
+        (committing(1e6, 3e6, 6.9e6), true),
+        // No saturated CPUs, and waits that agree.
+        (committing(1e6, 9.9e6, 0.0), false),
+        (committing(1e6, 3e6, 6e6), false),
+    ] {
+        let text = words_of(&observation_text(&seen, &at(100)));
+        assert_eq!(text.contains(note), is_explained, "{text}");
+        assert_eq!(observation_html(&seen).contains(note), is_explained);
+    }
 }

@@ -8,7 +8,7 @@ use super::super::flame;
 use super::bars::{bar, legend};
 use crate::activity::{
     ClassLoads, Executions, age, counted_over, executions, load, mean, relation_name, share, size,
-    statement_text, wait_name,
+    statement_text, wait_name, waits_in_run_queue,
 };
 use crate::number;
 use crate::terminal::cut;
@@ -126,7 +126,7 @@ fn counters(activity: &Activity, row: &LoadRow, statement: &ActivityStatement) -
 }
 
 /// The same load by wait event.
-pub(super) fn waits(activity: &Activity) -> Markup {
+pub(super) fn waits(observation: &Observation, activity: &Activity) -> Markup {
     let rows = activity.load_by(LoadBy::Wait);
     let name = |row: &LoadRow| {
         let wait = row.index.and_then(|it| activity.waits.get(it as usize));
@@ -137,6 +137,7 @@ pub(super) fn waits(activity: &Activity) -> Markup {
             section #load-by-wait {
                 h2 { "Wait events" }
                 (rows_of(activity, "The same load by wait event.", &rows, &name))
+                @if let Some(note) = waits_in_run_queue(observation, activity) { p.faint { (note) } }
             }
         }
     }

@@ -26,7 +26,7 @@ pub(super) fn sections(observation: &Observation, activity: &Activity) -> Markup
         (load::statements(observation, activity))
         (blocking::section(activity))
         (blocking::idle_holders(activity))
-        (load::waits(activity))
+        (load::waits(observation, activity))
         (load::names(activity))
         @if let Some(catalog) = &activity.catalog {
             (catalog::tables(catalog))

@@ -1,13 +1,14 @@
 //! The load by statement, by wait, and by who caused it.
 
 use pgassay_record::activity::{Activity, LoadBy, LoadRow};
+use pgassay_record::observation::Observation;
 
 use super::super::style::{Style, heading};
 use super::super::table::{Alignment, Table, TextStyle, cell, cut, inked, paint, visible, wrap};
 use super::legend::legend;
 use crate::activity::{
     ClassLoads, Executions, age, counted_over, executions, load, mean, relation_name, share,
-    statement_text, wait_name,
+    statement_text, wait_name, waits_in_run_queue,
 };
 use crate::number;
 
@@ -104,7 +105,7 @@ fn calls(activity: &Activity, row: &LoadRow) -> (String, String) {
     (calls, mean)
 }
 
-pub(super) fn waits(activity: &Activity, style: Style) -> String {
+pub(super) fn waits(observation: &Observation, activity: &Activity, style: Style) -> String {
     let rows = activity.load_by(LoadBy::Wait);
     if rows.is_empty() {
         return String::new();
@@ -140,7 +141,11 @@ pub(super) fn waits(activity: &Activity, style: Style) -> String {
             cell(""),
         ]);
     }
-    heading("WAITS", "the same load by wait event", style) + &table.render(style.color)
+    let note = waits_in_run_queue(observation, activity).map_or_else(String::new, |note| {
+        let note = wrap(&note, style.columns(), "  ", "  ");
+        paint(note.trim_end(), TextStyle::Faint, style.color) + "\n"
+    });
+    heading("WAITS", "the same load by wait event", style) + &table.render(style.color) + &note
 }
 
 /// One paragraph for each property of the sessions that has more than one value.

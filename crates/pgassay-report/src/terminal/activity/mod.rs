@@ -8,6 +8,7 @@ mod load;
 mod timeline;
 
 use pgassay_record::activity::Activity;
+use pgassay_record::observation::Observation;
 
 use super::style::{Style, heading};
 use super::table::{TextStyle, paint, wrap};
@@ -21,12 +22,16 @@ pub(super) fn answer(activity: &Activity, style: Style) -> String {
 }
 
 /// The sections, in order; those without rows are empty.
-pub(super) fn sections(activity: &Activity, style: Style) -> Vec<String> {
+pub(super) fn sections(
+    observation: &Observation,
+    activity: &Activity,
+    style: Style,
+) -> Vec<String> {
     let mut found = vec![
         blocking::section(activity, style),
         blocking::idle_holders(activity, style),
         load::statements(activity, style),
-        load::waits(activity, style),
+        load::waits(observation, activity, style),
         load::by_names(activity, style),
         timeline::section(activity, style),
     ];
