@@ -23,6 +23,8 @@ pub struct Evidence {
     pub major: u32,
     /// Concurrent connections.
     pub clients: f64,
+    /// Each transaction opens its own connection, before its latency begins.
+    pub reconnects: bool,
     /// The query protocol, if known.
     pub protocol: Option<Protocol>,
     /// Settings made by the study, or those of an external server; session settings override server
@@ -233,6 +235,17 @@ impl Evidence {
     /// CPU time in these phases.
     pub fn phases(&self, phases: &[&str]) -> f64 {
         self.stacks.phases(phases)
+    }
+
+    /// Time of a client per transaction outside of its latency, if each transaction opens its own connection.
+    pub fn reconnecting_us(&self) -> f64 {
+        let has_rate = self.reconnects && self.tps > 0.0;
+        let whole_us = if has_rate {
+            self.clients * 1e6 / self.tps
+        } else {
+            0.0
+        };
+        (whole_us - self.response_us).max(0.0)
     }
 
     /// Time blocked for these reasons.

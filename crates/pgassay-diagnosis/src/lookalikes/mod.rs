@@ -218,6 +218,20 @@ fn of_client() -> Vec<Case> {
                 40,
             )]),
         ),
+        // Regression: reconnecting had no finding, because the processes end before they are sampled.
+        case(
+            "connection-churn",
+            "connections that are opened for each transaction, which takes much longer",
+            Evidence {
+                reconnects: true,
+                ..stacks(&[])
+            },
+            Evidence {
+                reconnects: true,
+                tps: 8.0 * 1e6 / 150.0,
+                ..stacks(&[])
+            },
+        ),
         case(
             "tls",
             "encrypted connections that stay open, with CPU-intensive statements",

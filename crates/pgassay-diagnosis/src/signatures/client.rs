@@ -113,9 +113,15 @@ fn connection_churn(e: &Evidence) -> Evaluation {
     let sessions = e.counter("pg_stat_database.sessions");
     // Sessions are counted from 14 on; a count takes precedence over stacks.
     let many = sessions.map_or(e.of_cpu(us) >= 0.15, |count| count >= 0.3);
-    Evaluation::of(us)
-        .when(many)
+    // Processes that serve one transaction end before their stacks can be sampled.
+    let waited_us = e.reconnecting_us();
+    Evaluation::of(us.max(waited_us))
+        .when(many || waited_us > e.response_us)
         .stacks("starting and ending server processes", us)
+        .micros(
+            "opening and closing the connection, as the client sees it",
+            Some(waited_us),
+        )
         .counter("sessions started", sessions)
         .remedy(
             "Keep connections open, or use a connection pooler (PgBouncer or the driver's own). \

@@ -105,6 +105,11 @@ fn table(run: &Run) -> Table {
             "  ! the load generator was the bottleneck in some trials",
         ));
     }
+    if run.plan.points.iter().any(|it| it.reconnects) {
+        table.across(cell(
+            "  latency begins when a connection is open; throughput includes opening it",
+        ));
+    }
     let leaves_out = |it: &Warning| it.kind == WarningKind::WorkerCpu;
     if run.warnings.iter().any(leaves_out) {
         table.across(cell(

@@ -23,17 +23,17 @@ pub struct CountedStatements {
 
 /// The first reading and the last one.
 pub(super) struct StatementWatch {
-    first: TimedReading,
-    last: Option<TimedReading>,
+    first: EntriesReading,
+    last: Option<EntriesReading>,
 }
 
 /// `None` if nothing can be read.
-struct TimedReading {
+struct EntriesReading {
     at: Instant,
     entries: Option<StatementReading>,
 }
 
-impl TimedReading {
+impl EntriesReading {
     fn read(reader: &mut CatalogReader) -> Self {
         let entries = StatementReading::read(reader);
         Self {
@@ -71,7 +71,7 @@ impl StatementWatch {
     /// Takes the first reading, within one of `reader`.
     pub fn open(reader: &mut CatalogReader) -> Self {
         Self {
-            first: TimedReading::read(reader),
+            first: EntriesReading::read(reader),
             last: None,
         }
     }
@@ -82,7 +82,7 @@ impl StatementWatch {
         reader: &mut CatalogReader,
         reads_texts: bool,
     ) -> Option<CountedStatements> {
-        let now = TimedReading::read(reader);
+        let now = EntriesReading::read(reader);
         let then = self.last.as_ref().unwrap_or(&self.first);
         let counted = now.since(then, reader, reads_texts);
         if now.entries.is_some() {
@@ -97,6 +97,6 @@ impl StatementWatch {
         reader: &mut CatalogReader,
         reads_texts: bool,
     ) -> Option<CountedStatements> {
-        TimedReading::read(reader).since(&self.first, reader, reads_texts)
+        EntriesReading::read(reader).since(&self.first, reader, reads_texts)
     }
 }
