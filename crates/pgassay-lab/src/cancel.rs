@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow};
 use pgassay_load::endpoints;
 use pgassay_server::SocketCloser;
 use pgassay_wire::BackendKey;
-use pgassay_wire::conninfo::Target;
+use pgassay_wire::conninfo::{Endpoint, Target};
 
 use crate::connector;
 use crate::interrupt::Interrupt;
@@ -29,6 +29,8 @@ const REQUESTS_MAX: u32 = 10;
 /// Sends cancel requests to a server.
 pub struct Canceler {
     target: Target,
+    /// Where it is, if the target has several addresses; otherwise the target's first.
+    endpoint: Option<Endpoint>,
     /// Whether the server's connections use TLS.
     with_tls: bool,
 }
@@ -36,18 +38,37 @@ pub struct Canceler {
 impl Canceler {
     /// For the backends that connections to `target` have; `with_tls` is whether they use TLS.
     pub fn new(target: Target, with_tls: bool) -> Self {
-        Self { target, with_tls }
+        Self {
+            target,
+            endpoint: None,
+            with_tls,
+        }
+    }
+
+    /// The same for backends that were reached at `endpoint`, one of the target's addresses.
+    pub fn at(endpoint: Endpoint, target: Target, with_tls: bool) -> Self {
+        Self {
+            endpoint: Some(endpoint),
+            ..Self::new(target, with_tls)
+        }
     }
 
     /// Cancels the statement that a backend executes, if any.
     fn cancel(&self, key: BackendKey) -> Result<()> {
-        let mut found = endpoints(&self.target).map_err(|(address, error)| {
-            anyhow!(error).context(format!("cannot find the server at {address}"))
-        })?;
-        let endpoint = found.swap_remove(0);
+        let endpoint = match &self.endpoint {
+            Some(endpoint) => endpoint.clone(),
+            None => self.first_endpoint()?,
+        };
         let stream = connector::open(&endpoint, Some(REQUEST_LIMIT))?;
         pgassay_wire::cancel(stream, &self.target, &endpoint, self.with_tls, key)?;
         Ok(())
+    }
+
+    fn first_endpoint(&self) -> Result<Endpoint> {
+        let mut found = endpoints(&self.target).map_err(|(address, error)| {
+            anyhow!(error).context(format!("cannot find the server at {address}"))
+        })?;
+        Ok(found.swap_remove(0))
     }
 }
 
@@ -61,7 +82,12 @@ pub struct Cancelable {
     pub closer: Option<SocketCloser>,
     /// How long statements may go on after the user requested a stop.
     pub grace: Duration,
+    /// Called once, after the first requests, with their result.
+    pub report: Option<CancelReport>,
 }
+
+/// Receives the result of cancel requests.
+pub type CancelReport = Box<dyn FnOnce(&Result<()>) + Send>;
 
 /// Cancels what some backends execute if the user requests a stop, until it is dropped.
 #[must_use = "it ends when it is dropped"]
@@ -79,7 +105,7 @@ impl CancelWatch {
     pub fn start(interrupt: &Interrupt, what: Cancelable) -> Result<Self> {
         let (end, ended) = mpsc::channel();
         let interrupt = interrupt.clone();
-        let thread = thread::Builder::new().spawn(move || watch(&interrupt, &what, &ended));
+        let thread = thread::Builder::new().spawn(move || watch(&interrupt, what, &ended));
         Ok(Self {
             end: Some(end),
             thread: Some(thread.context("cannot start a thread that waits for Ctrl-C")?),
@@ -103,6 +129,7 @@ impl CancelWatch {
             keys: key.into_iter().collect(),
             closer: closer.ok(),
             grace: Duration::ZERO,
+            report: None,
         };
         Self::start(interrupt, what)
     }
@@ -118,7 +145,7 @@ impl Drop for CancelWatch {
     }
 }
 
-fn watch(interrupt: &Interrupt, what: &Cancelable, ended: &Receiver<()>) {
+fn watch(interrupt: &Interrupt, mut what: Cancelable, ended: &Receiver<()>) {
     let is_over = |wait| !matches!(ended.recv_timeout(wait), Err(RecvTimeoutError::Timeout));
     while !interrupt.is_requested() {
         if is_over(POLL) {
@@ -139,6 +166,9 @@ fn watch(interrupt: &Interrupt, what: &Cancelable, ended: &Receiver<()>) {
             .keys
             .iter()
             .try_for_each(|key| what.canceler.cancel(*key));
+        if let Some(report) = what.report.take() {
+            report(&canceled);
+        }
         if is_over(REPEAT) {
             return;
         }

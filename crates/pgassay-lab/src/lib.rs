@@ -58,7 +58,7 @@ pub mod watch;
 mod worker_cpu;
 
 pub use assemble::{RunIdentity, assemble};
-pub use cancel::Canceler;
+pub use cancel::{CancelReport, CancelWatch, Cancelable, Canceler};
 pub use curve_blocks::{CurveBlocks, Placement};
 pub use equipment::Equipment;
 pub use event::{EventSink, LabEvent, NoEvents};

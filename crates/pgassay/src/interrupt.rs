@@ -30,6 +30,15 @@ pub fn watch() -> Result<Interrupt> {
     Ok(Interrupt::of(flag))
 }
 
+/// Installs a handler for SIGINT that only sets the flag, however often it arrives, even if the process that started
+/// this one ignores SIGINT.
+pub fn watch_ctrl_c() -> Result<Interrupt> {
+    let flag = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGINT, Arc::clone(&flag))
+        .context("cannot install a handler for Ctrl-C")?;
+    Ok(Interrupt::of(flag))
+}
+
 /// Whether this process ignores a signal, as a rule because the process that started it did (`SigIgn` in
 /// `/proc/PID/status`, proc(5)).
 fn is_ignored(signal: i32) -> bool {

@@ -56,6 +56,7 @@ fn cancel_on_stop(
         keys: vec![key],
         closer: Some(closer),
         grace: Duration::ZERO,
+        report: None,
     };
     CancelWatch::start(context.interrupt, what).map(Some)
 }

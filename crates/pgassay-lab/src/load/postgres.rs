@@ -44,6 +44,7 @@ impl PostgresClients {
             keys: self.pool.backends(),
             closer: None,
             grace: STOP_GRACE,
+            report: None,
         };
         CancelWatch::start(interrupt, what).map(Some)
     }

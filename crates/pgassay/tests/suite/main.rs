@@ -4,6 +4,7 @@
 
 mod answer_limits;
 mod bench;
+mod bench_cancel;
 mod bench_edges;
 mod circles;
 mod compare;

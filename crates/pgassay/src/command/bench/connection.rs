@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use pgassay_lab::connector::{ConnectError, TimedStream, connect};
 use pgassay_lab::system_env::RealSystem;
-use pgassay_wire::conninfo::{Address, Request, Target};
-use pgassay_wire::{Exchange, ExchangeError, Password, QueryResult, WireError};
+use pgassay_server::{SocketCloser, Stream as _};
+use pgassay_wire::conninfo::{Address, Endpoint, Request, Target};
+use pgassay_wire::{BackendKey, Exchange, ExchangeError, Password, QueryResult, WireError};
 
 use super::message::{self, Exit, fatal};
 use super::settings::Settings;
@@ -48,7 +49,7 @@ pub fn target(settings: &Settings, application: &str) -> Result<Target, Exit> {
 /// The setup connection.
 pub struct Setup {
     exchange: Exchange<TimedStream>,
-    address: Address,
+    endpoint: Endpoint,
 }
 
 impl Setup {
@@ -73,10 +74,30 @@ impl Setup {
 
     /// Host or socket directory, and port of the connection.
     pub fn host_and_port(&self) -> (&str, u16) {
-        match &self.address {
+        match &self.endpoint.address {
             Address::Unix { directory, port } => (directory, *port),
             Address::Tcp { host, port, .. } => (host, *port),
         }
+    }
+
+    /// The address it reached.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Whether it uses TLS.
+    pub fn is_protected(&self) -> bool {
+        self.exchange.is_protected()
+    }
+
+    /// The key that cancels its statements.
+    pub fn backend(&self) -> Option<BackendKey> {
+        self.exchange.backend()
+    }
+
+    /// What closes it from another thread.
+    pub fn closer(&self) -> std::io::Result<SocketCloser> {
+        self.exchange.stream().closer()
     }
 
     /// Runs a statement and reports errors.
@@ -170,8 +191,5 @@ pub fn sqlstate(error: &ExchangeError) -> Option<&str> {
 fn open(target: &Target) -> Result<Setup, ConnectError> {
     let limit = target.connect_timeout_s.map(u64::from);
     let (exchange, endpoint) = connect(target, limit.map(Duration::from_secs))?;
-    Ok(Setup {
-        exchange,
-        address: endpoint.address,
-    })
+    Ok(Setup { exchange, endpoint })
 }

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::time::Instant;
 
+use super::cancellation::Cancellation;
 use super::connection::{self, Setup};
 use super::message::{Exit, fatal, write_stderr};
 use super::settings::{PartitionMethod, Settings};
@@ -33,6 +34,7 @@ const NO_UNLOGGED_PARENT_MAJOR: u32 = 18;
 struct Initialization<'a> {
     setup: Setup,
     settings: &'a Settings,
+    cancellation: Option<Cancellation>,
 }
 
 /// Runs the initialization steps.
@@ -40,7 +42,11 @@ pub fn initialize(settings: &Settings, application: &str) -> Result<(), Exit> {
     let mut target = connection::target(settings, application)?;
     let setup = Setup::open(&mut target)
         .map_err(|_| fatal("could not create connection for initialization"))?;
-    let mut initialization = Initialization { setup, settings };
+    let mut initialization = Initialization {
+        cancellation: Cancellation::watch(&setup, &target)?,
+        setup,
+        settings,
+    };
     let (mut took, mut total_s) = (Vec::new(), 0.0);
     for step in settings.init_steps.as_deref().unwrap_or_default().chars() {
         let begin = Instant::now();
@@ -231,18 +237,25 @@ impl Initialization<'_> {
         };
         let total = rows_per_scale * i64::from(self.settings.scale);
         let mut progress = FillProgress::new(self.settings, table, total);
-        let mut row = 0;
+        let (mut row, mut is_canceled) = (0, false);
+        let cancellation = &self.cancellation;
         self.setup
             .copy(&format!("copy {table} from stdin{freeze}"), |out| {
+                // The server notices a cancel request when it receives more rows.
+                is_canceled = cancellation.as_ref().is_some_and(Cancellation::is_sent);
                 let end = out.len() + MESSAGE_BYTES;
                 while row < total && out.len() < end {
                     push(out, row);
                     row += 1;
                     progress.row(row);
                 }
-                row < total
+                row < total && !is_canceled
             })?;
         progress.end();
+        if row < total {
+            // The request failed.
+            return Err(fatal(&format!("{table} was not filled: interrupted")));
+        }
         Ok(())
     }
 

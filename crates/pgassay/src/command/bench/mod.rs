@@ -6,6 +6,7 @@
 //! PostgreSQL 15 to 18; where these differ, `--compat` (or `PGASSAY_PGBENCH_COMPAT`) chooses.
 
 mod additions;
+mod cancellation;
 mod connection;
 mod figures;
 mod hdr_log;

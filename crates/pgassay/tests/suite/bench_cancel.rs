@@ -1,0 +1,60 @@
+//! `pgassay bench` and Ctrl-C: nothing goes on on the server.
+
+use std::process::{Child, Stdio};
+
+use pgassay_test_support::os::kill;
+use pgassay_test_support::{BareServer, wait_until};
+
+use crate::pgbench::{Finished, Scratch};
+
+fn start(scratch: &Scratch, server: &BareServer, arguments: &str) -> Child {
+    scratch
+        .command(&scratch.path().join("pgbench"), "18", Some(server))
+        .args(arguments.split_whitespace())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// How many sessions execute a statement that begins with this.
+fn running(server: &BareServer, begin: &str) -> String {
+    let sql = format!(
+        "select count(*) from pg_stat_activity where state = 'active' and query like '{begin}%'"
+    );
+    server.value(&sql).unwrap()
+}
+
+fn interrupt(child: Child) -> Finished {
+    kill(i32::try_from(child.id()).unwrap(), libc::SIGINT);
+    Finished::from(&child.wait_with_output().unwrap())
+}
+
+/// Regression: pgassay died of the signal, and the server went on.
+#[test]
+fn ctrl_c_left_a_statement_of_the_initialization_on_the_server() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    for (steps, statement) in [
+        ("dtG", "insert into pgbench_accounts"),
+        ("dtg", "copy pgbench_accounts"),
+    ] {
+        let child = start(&scratch, &server, &format!("-i -q -s 500 -I {steps}"));
+        wait_until("accounts are filled", || running(&server, statement) == "1");
+        interrupt(child).has(
+            1,
+            &[],
+            &[
+                "Cancel request sent\n",
+                "ERROR:  canceling statement due to user request\n",
+            ],
+        );
+        wait_until("the statement has ended", || {
+            running(&server, statement) == "0"
+        });
+        let rows = server.value("select count(*) from pgbench_accounts");
+        assert_eq!(rows.as_deref(), Some("0"));
+    }
+}
