@@ -10,6 +10,7 @@ use std::time::Duration;
 use pgassay_script::{
     CommandKind, ParsedScript, ScriptValue, Seeding, VariableNames, Variables, is_valid_name,
 };
+use pgassay_wire::conninfo::{Endpoint, Target};
 use pgassay_wire::{BackendKey, SaltCache};
 
 use crate::client::ClientRun;
@@ -34,6 +35,17 @@ const OTHER_FILES: u64 = 64;
 /// How long closing waits for the server to end its backends.
 const CLOSE_NS: u64 = 5_000_000_000;
 
+/// A backend that executes a statement, and how to reach its server.
+#[derive(Clone, Debug)]
+pub struct BusyBackend {
+    /// What cancels the statement.
+    pub key: BackendKey,
+    /// The address that the client has reached.
+    pub endpoint: Endpoint,
+    /// Whether the client's connection uses TLS.
+    pub with_tls: bool,
+}
+
 /// Connected clients, idle between runs.
 pub struct ClientPool {
     program: Program,
@@ -44,8 +56,7 @@ pub struct ClientPool {
     io: IoUsed,
     /// By thread, if commands are timed.
     command_records: Vec<Arc<Mutex<CommandRecords>>>,
-    /// Opens connections, if each transaction has its own.
-    connector: Option<Connector>,
+    connector: Connector,
     stop: Arc<AtomicBool>,
     keeps_account: bool,
     starts: Vec<u64>,
@@ -107,7 +118,7 @@ impl ClientPool {
             io_choice: config.io,
             io,
             command_records: Vec::new(),
-            connector: config.options.reconnects.then_some(connector),
+            connector,
             stop,
             keeps_account: false,
             starts: Vec::new(),
@@ -165,6 +176,25 @@ impl ClientPool {
         clients
             .filter_map(|client| client.session.backend())
             .collect()
+    }
+
+    /// Returns the backends whose client still waits for a reply: after a stopped run, those that it has given up.
+    pub fn busy_backends(&self) -> Vec<BusyBackend> {
+        let clients = self.workers.iter().flat_map(|worker| &worker.clients);
+        let busy = clients.filter(|client| client.run.stage.waits_for_reply());
+        busy.filter_map(|client| {
+            Some(BusyBackend {
+                key: client.session.backend()?,
+                endpoint: self.connector.endpoints[client.run.endpoint].clone(),
+                with_tls: client.session.is_protected(),
+            })
+        })
+        .collect()
+    }
+
+    /// Returns the server that the clients connect to.
+    pub fn target(&self) -> &Target {
+        &self.connector.target
     }
 
     /// Calls `hook` before each request, on the client's thread, for measurements that need the
@@ -239,7 +269,7 @@ impl ClientPool {
             stop: &self.stop,
             failed: AtomicBool::new(false),
             options: &self.options,
-            connector: self.connector.as_ref(),
+            connector: self.options.reconnects.then_some(&self.connector),
             starts: &self.starts,
             straddling: AtomicUsize::new(self.starts.len().saturating_sub(self.first_client)),
         };

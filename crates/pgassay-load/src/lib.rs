@@ -63,7 +63,7 @@ pub use client_options::{
     ClientOptions, FailedTry, FailureKind, NoticeSink, Observer, ObserverMaker, OnAbort, ShellSink,
     Transaction, TransactionOutcome,
 };
-pub use client_pool::ClientPool;
+pub use client_pool::{BusyBackend, ClientPool};
 pub use clock::monotonic_ns;
 pub use config::{
     ClientPoolConfig, DebugSink, IoChoice, Limits, PoolPart, RequestHook, RunLength, WeightedScript,

@@ -143,12 +143,13 @@ pub(crate) fn create_unconnected(
 impl Opener<'_> {
     /// Connects one client and begins to sign in; returns the client's state if the server's
     /// connection queue is full.
-    fn connect(&mut self, run: ClientRun) -> Result<Option<ClientRun>, LoadError> {
+    fn connect(&mut self, mut run: ClientRun) -> Result<Option<ClientRun>, LoadError> {
         let connector = self.opening.connector;
         let mut attempts = connector.attempts(run.id);
         let Some((fd, session)) = connector.begin(run.id, &mut attempts)? else {
             return Ok(Some(run));
         };
+        run.endpoint = attempts.current().endpoint;
         let index = self.driver.add(fd).map_err(cannot_watch)?;
         self.clients.push(Client { session, run });
         self.progress.push(ConnectProgress::SigningIn);
@@ -184,6 +185,7 @@ impl Opener<'_> {
             return Ok(());
         };
         self.driver.replace(index, fd).map_err(cannot_watch)?;
+        self.clients[index].run.endpoint = attempts.current().endpoint;
         self.clients[index].session = session;
         self.flush(index)
     }

@@ -100,6 +100,7 @@ impl Connector {
                 what: "watch a connection",
                 source,
             })?;
+        run.endpoint = attempts.current().endpoint;
         run.stage = ClientStage::Connecting;
         run.forget_connection();
         Ok(Ok(session))

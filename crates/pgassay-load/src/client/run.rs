@@ -54,6 +54,8 @@ pub(crate) struct ClientRun {
     pub progress: RunProgress,
     /// Transactions that ended in this run, whatever their outcome.
     pub ended: u64,
+    /// The endpoint of its connection, counted from 0.
+    pub endpoint: usize,
     /// The state of the connection attempts, with a connection for each transaction.
     pub attempts: Option<Box<Attempts>>,
     /// The server's last message before it closed the connection, such as a shutdown notice.
@@ -101,6 +103,7 @@ impl ClientRun {
             first_query_since_ns: None,
             progress: RunProgress::Running,
             ended: 0,
+            endpoint: 0,
             attempts: None,
             last_words: None,
             command: 0,

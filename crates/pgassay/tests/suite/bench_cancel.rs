@@ -58,3 +58,31 @@ fn ctrl_c_left_a_statement_of_the_initialization_on_the_server() {
         assert_eq!(rows.as_deref(), Some("0"));
     }
 }
+
+/// Regression: the run waited for up to 7 s, and the server went on for as long as it took.
+#[test]
+fn ctrl_c_left_statements_of_a_run_on_the_server() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.script("long.sql", "select pg_sleep(600);\n");
+    for options in ["-T 600", "-T 600 -C", "-t 9 -M prepared", "-T 600 --json"] {
+        let child = start(
+            &scratch,
+            &server,
+            &format!("-n -f long.sql -c 5 -j 2 {options}"),
+        );
+        wait_until("all clients wait", || {
+            running(&server, "select pg_sleep") == "5"
+        });
+        let finished = interrupt(child);
+        let result = if options.contains("json") {
+            "\"interrupted\": true"
+        } else {
+            "transactions actually processed: 0"
+        };
+        finished.has(130, &[result], &["Run was interrupted"]);
+        assert_eq!(running(&server, "select pg_sleep"), "0", "{options}");
+    }
+}

@@ -1,17 +1,20 @@
-//! Ctrl-C during `-i`: cancels the statement in progress, whose error then ends the initialization.
+//! Ctrl-C: cancels statements in progress, so that the server does not go on with them.
 //!
-//! Source: `src/fe_utils/cancel.c`. pgbench sends one request per Ctrl-C, which has no effect between
-//! two statements; this one is repeated until a statement fails.
+//! During `-i`, the error of the statement then ends the initialization. Source:
+//! `src/fe_utils/cancel.c`. pgbench sends one request per Ctrl-C, which has no effect between two
+//! statements; this one is repeated until a statement fails. pgbench handles no signal during a run.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use pgassay_lab::{CancelWatch, Cancelable, Canceler, Interrupt};
+use pgassay_load::{BusyBackend, ClientPool};
+use pgassay_wire::BackendKey;
 use pgassay_wire::conninfo::Target;
 
 use super::connection::Setup;
-use super::message::{Exit, fatal, write_stderr};
+use super::message::{self, Exit, fatal, write_stderr};
 use crate::interrupt;
 
 /// Cancels what the setup connection executes at Ctrl-C, until it is dropped.
@@ -65,4 +68,50 @@ impl Cancellation {
         }
         is_requested
     }
+}
+
+/// Closes the connections after a run, and cancels the statements that it has given up because the user requested a
+/// stop.
+pub fn close(pool: ClientPool, interrupt: &Interrupt) {
+    let watches = by_server(&pool.busy_backends()).into_iter().filter_map(
+        |(
+            BusyBackend {
+                endpoint, with_tls, ..
+            },
+            keys,
+        )| {
+            let what = Cancelable {
+                canceler: Arc::new(Canceler::at(endpoint, pool.target().clone(), with_tls)),
+                keys,
+                closer: None,
+                grace: Duration::ZERO,
+                report: None,
+            };
+            let started = CancelWatch::start(interrupt, what);
+            started
+                .inspect_err(|error| {
+                    message::warning(&format!("cannot cancel statements: {error:#}"));
+                })
+                .ok()
+        },
+    );
+    let watches: Vec<CancelWatch> = watches.collect();
+    // Ends when the server has ended all backends.
+    pool.close();
+    drop(watches);
+}
+
+/// The keys of the backends that are reached in the same way, with one of these backends.
+fn by_server(busy: &[BusyBackend]) -> Vec<(BusyBackend, Vec<BackendKey>)> {
+    let mut servers: Vec<(BusyBackend, Vec<BackendKey>)> = Vec::new();
+    for backend in busy {
+        let same = servers.iter_mut().find(|(first, _)| {
+            first.endpoint == backend.endpoint && first.with_tls == backend.with_tls
+        });
+        match same {
+            Some((_, keys)) => keys.push(backend.key),
+            None => servers.push((backend.clone(), vec![backend.key])),
+        }
+    }
+    servers
 }

@@ -16,6 +16,7 @@ use pgassay_report::printable;
 use pgassay_script::{Compat, ParseOptions, ParsedScript, VariableNames};
 use pgassay_wire::conninfo::Target;
 
+use super::cancellation;
 use super::connection::{self, Setup, sqlstate};
 use super::figures::Board;
 use super::hdr_log::HdrLog;
@@ -30,8 +31,8 @@ use crate::interrupt;
 
 /// pgbench waits for a server without a timeout; ten years stand for that.
 const NO_TIMEOUT: Duration = Duration::from_hours(10 * 365 * 24);
-/// How long running transactions may take to end after Ctrl-C.
-const STOP: Duration = Duration::from_secs(2);
+/// How long running transactions may take to end after Ctrl-C, before they are canceled.
+const STOP: Duration = Duration::from_millis(500);
 pub(super) const LOG_PREFIX: &str = "pgbench_log";
 
 /// Scale and partitioning of the existing tables.
@@ -63,7 +64,7 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     let config = configure(settings, &scripts, target, tables.scale, &common)?;
     let (mut pool, connecting_us) = connect(&config, interrupt.flag())?;
     let measurement = measure(&mut pool, &common)?;
-    pool.close();
+    cancellation::close(pool, &interrupt);
     if let Some(log) = &common.hdr_log {
         log.write(&scripts.weighted, &measurement)?;
     }

@@ -20,6 +20,7 @@ use pgassay_lab::system_env::monotonic_ns;
 use pgassay_load::{ClientPool, PoolPart};
 use pgassay_ranks::{ClockOffset, RankShare, World, shares};
 
+use super::cancellation;
 use super::connection;
 use super::message::{self, Exit, fatal};
 use super::observer::Common;
@@ -82,15 +83,15 @@ fn run_together(
         let common = run::common(&run.settings, &run.scripts, Some(run.part()))?;
         let config = run::configure(&run.settings, &run.scripts, target, tables.scale, &common)?;
         let (pool, connecting_us) = run::connect(&config, interrupt.flag())?;
-        connected = Some((pool, common, connecting_us));
+        connected = Some((pool, common, connecting_us, interrupt));
         Ok(())
     });
     agree(world, own, |_| Ok(()))?;
-    let (mut pool, common, connecting_us) = connected.ok_or(Exit(1))?;
+    let (mut pool, common, connecting_us, interrupt) = connected.ok_or(Exit(1))?;
 
     let (due_ns, clocks) = run.agree_on_start();
     let reports = run.measure(&mut pool, &common, due_ns, connecting_us);
-    pool.close();
+    cancellation::close(pool, &interrupt);
     if world.rank() > 0 {
         return Ok(());
     }
