@@ -16,6 +16,11 @@ pub struct ThreadUsage {
 }
 
 impl ThreadUsage {
+    /// Returns the share of its time that the thread was on a CPU.
+    pub fn on_cpu(&self) -> f64 {
+        self.cpu_us as f64 / self.elapsed_us.max(1) as f64
+    }
+
     /// Returns the share of its time that the thread was busy or waiting for a CPU.
     pub fn demand(&self) -> f64 {
         let demand_us = self.cpu_us + self.run_queue_wait_us.unwrap_or(0);

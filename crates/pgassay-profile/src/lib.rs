@@ -49,7 +49,7 @@ mod unwind;
 mod waits;
 
 pub use machine::awake_cpus::AwakeCpus;
-pub use machine::clock::{Clock, ClockSource, ClockSteps};
+pub use machine::clock::{Clock, ClockSource, ClockSteps, allowed_cpus};
 pub use machine::conditions::{Limit, MachineConditions};
 pub use machine::tier::{Access, Missing, Tier};
 pub use off_cpu::data::{

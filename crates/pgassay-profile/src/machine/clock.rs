@@ -273,7 +273,7 @@ fn counter() -> u64 {
 }
 
 /// The CPUs that this thread can run on; empty if that is not known.
-fn allowed_cpus() -> Vec<usize> {
+pub fn allowed_cpus() -> Vec<usize> {
     // SAFETY: all zeroes is an empty set, and the size matches the pointer's target.
     let set = unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();

@@ -178,9 +178,18 @@ pub struct MachineCpu {
 impl MachineCpu {
     /// Reads `/proc/stat`.
     pub fn read() -> io::Result<Self> {
+        Self::read_as(Self::parse)
+    }
+
+    /// Reads `/proc/stat`, and sums only these CPUs.
+    pub fn read_of(cpus: &[usize]) -> io::Result<Self> {
+        Self::read_as(|text, tick_ns, now_ns| Self::parse_of(cpus, text, tick_ns, now_ns))
+    }
+
+    fn read_as(parse: impl FnOnce(&str, u64, u64) -> Option<Self>) -> io::Result<Self> {
         let text = fs::read_to_string("/proc/stat")?;
         let now_ns = monotonic_ns();
-        Self::parse(&text, 1_000_000_000 / ticks_per_second(), now_ns).ok_or_else(|| {
+        parse(&text, 1_000_000_000 / ticks_per_second(), now_ns).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
                 "/proc/stat does not have the format of proc(5)",
@@ -189,22 +198,37 @@ impl MachineCpu {
     }
 
     fn parse(text: &str, tick_ns: u64, now_ns: u64) -> Option<Self> {
-        let line = |name: &str| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
-        };
         let is_cpu = |line: &&str| {
             let number = line.strip_prefix("cpu");
             number.is_some_and(|it| it.starts_with(|c: char| c.is_ascii_digit()))
         };
         let cpus = text.lines().filter(is_cpu).count() as u64;
-        let ticks: Vec<u64> = line("cpu")?
+        Self::parse_line(text, "cpu", tick_ns, cpus * now_ns)
+    }
+
+    fn parse_of(cpus: &[usize], text: &str, tick_ns: u64, now_ns: u64) -> Option<Self> {
+        let mut sum = Self::default();
+        for cpu in cpus {
+            let one = Self::parse_line(text, &format!("cpu{cpu}"), tick_ns, now_ns)?;
+            sum.total_ns += one.total_ns;
+            sum.idle_ns += one.idle_ns;
+            sum.io_wait_ns += one.io_wait_ns;
+            sum.steal_ns += one.steal_ns;
+        }
+        Some(sum)
+    }
+
+    fn parse_line(text: &str, name: &str, tick_ns: u64, total_ns: u64) -> Option<Self> {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        let ticks: Vec<u64> = line
             .split_whitespace()
             .map_while(|n| n.parse().ok())
             .collect();
         let ns = |field: usize| ticks.get(field).map(|ticks| ticks * tick_ns);
         Some(Self {
-            total_ns: cpus * now_ns,
+            total_ns,
             idle_ns: ns(3)?,
             io_wait_ns: ns(4)?,
             steal_ns: ns(7)?,
@@ -287,6 +311,24 @@ mod tests {
         assert_eq!(cpu.total_ns, 2 * 1_500);
         assert_eq!(cpu.busy_ns(), 2 * 1_500 - 10 * (100 + 2 + 6));
         assert_eq!(MachineCpu::parse("cpu 1 2 3\n", 10, 1), None);
+    }
+
+    #[test]
+    fn totals_of_some_cpus_come_from_their_lines() {
+        let text = "cpu  60 0 24 30 3 0 0 3\ncpu0 20 0 8 10 1 0 0 1\ncpu1 20 0 8 10 1 0 0 1\n\
+                    cpu10 20 0 8 10 1 0 0 1\nintr 1\n";
+        let machine = MachineCpu::parse_of(&[1, 10], text, 10, 400).unwrap();
+        let (idle_ns, io_wait_ns, steal_ns) = (200, 20, 20);
+        assert_eq!(
+            machine,
+            MachineCpu {
+                total_ns: 800,
+                idle_ns,
+                io_wait_ns,
+                steal_ns,
+            }
+        );
+        assert_eq!(MachineCpu::parse_of(&[2], text, 10, 400), None);
     }
 
     #[test]

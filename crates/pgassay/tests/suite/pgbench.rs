@@ -121,7 +121,8 @@ impl Finished {
     pub fn without_numbers(mut self) -> Self {
         for text in [&mut self.out, &mut self.err] {
             let lines = text.lines().filter(|line| {
-                !line.starts_with("pgbench (") && !line.starts_with("client-limited")
+                let begins = |word| line.starts_with(word);
+                !begins("pgbench (") && !begins("client-limited") && !begins("saturated")
             });
             // The C library prints the path by which the program was started.
             let nameless = |line: &str| match line.split_once("/pgbench: ") {

@@ -9,6 +9,7 @@ use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 use pgassay_load::{Histogram, ThreadUsage};
 use serde_json::{Map, Value, json};
 
+use super::client_limit::ClientLimit;
 use super::report::Report;
 
 /// Shorter runs are never called client-limited.
@@ -46,22 +47,37 @@ impl Report<'_> {
                 "unstable: {unserved} more transactions were due but not started by the end of the run"
             )?;
         }
-        // In a very short run, the share means nothing.
-        if measurement.client_limited && self.elapsed_us() >= CLIENT_LIMITED_US_MIN {
-            writeln!(
-                out,
-                "client-limited: a client thread was on CPU or in the run queue {:.0}% of the time \
-                 ({:.1} us of client CPU per transaction)",
-                100.0 * self.demand(),
-                measurement.client_cpu_us_per_transaction()
-            )?;
-        }
-        Ok(())
+        self.write_limit(out)
     }
 
-    fn demand(&self) -> f64 {
-        let threads = self.measurement.threads.iter();
-        threads.map(ThreadUsage::demand).fold(0.0, f64::max)
+    fn write_limit(&self, out: &mut String) -> std::fmt::Result {
+        let thread = self.busiest_thread();
+        let waited = thread.demand() - thread.on_cpu();
+        let (on_cpu, waited) = (100.0 * thread.on_cpu(), 100.0 * waited);
+        match self.client_limit {
+            // In a very short run, the shares mean nothing.
+            _ if self.elapsed_us() < CLIENT_LIMITED_US_MIN => Ok(()),
+            ClientLimit::Unlimited => Ok(()),
+            ClientLimit::Client => writeln!(
+                out,
+                "client-limited: a client thread was on CPU {on_cpu:.0}% and in the run queue \
+                 {waited:.0}% of the time ({:.1} us of client CPU per transaction)",
+                self.measurement.client_cpu_us_per_transaction()
+            ),
+            ClientLimit::Competition => writeln!(
+                out,
+                "saturated: the client and other processes, such as the server's, compete for the \
+                 CPUs of this machine (a client thread was on CPU {on_cpu:.0}% and in the run \
+                 queue {waited:.0}% of the time)"
+            ),
+        }
+    }
+
+    /// The usage of the thread that needed a CPU most.
+    fn busiest_thread(&self) -> ThreadUsage {
+        let threads = self.measurement.threads.iter().copied();
+        let busiest = threads.max_by(|one, other| one.demand().total_cmp(&other.demand()));
+        busiest.unwrap_or_default()
     }
 
     /// Under `-R`, latency counts from the schedule; also reports it from the transactions' start.
@@ -203,8 +219,10 @@ impl Report<'_> {
                 "io": measurement.io.name(),
                 "io_uring_refused": measurement.io.refusal,
                 "cpu_us_per_transaction": measurement.client_cpu_us_per_transaction(),
-                "busy": self.demand(),
-                "limited": measurement.client_limited,
+                "busy": self.busiest_thread().demand(),
+                "on_cpu": self.busiest_thread().on_cpu(),
+                "limited": self.client_limit == ClientLimit::Client,
+                "competes_for_cpus": self.client_limit == ClientLimit::Competition,
                 "run_queue_wait_us": measurement.threads.iter()
                     .map(|thread| thread.run_queue_wait_us).collect::<Option<Vec<_>>>(),
                 "timer_lag_us_max": measurement.timer_lag.max_us,

@@ -7,6 +7,7 @@
 
 mod additions;
 mod cancellation;
+mod client_limit;
 mod connection;
 mod figures;
 mod hdr_log;

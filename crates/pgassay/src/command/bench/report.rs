@@ -10,6 +10,7 @@ use std::fmt::Write;
 use pgassay_load::{CommandMeasurement, Measurement};
 use pgassay_script::{Compat, ParsedScript};
 
+use super::client_limit::ClientLimit;
 use super::figures::BenchFigures;
 use super::settings::{PartitionMethod, Settings};
 
@@ -23,6 +24,7 @@ pub struct Report<'a> {
     pub scale: i32,
     pub partitioning: Option<(PartitionMethod, i32)>,
     pub connecting_us: u64,
+    pub client_limit: ClientLimit,
 }
 
 /// A share in percent; for 0/0, what PostgreSQL's printf prints.

@@ -17,6 +17,7 @@ use pgassay_script::{Compat, ParseOptions, ParsedScript, VariableNames};
 use pgassay_wire::conninfo::Target;
 
 use super::cancellation;
+use super::client_limit::{ClientLimit, CpuWatch};
 use super::connection::{self, Setup, sqlstate};
 use super::figures::Board;
 use super::hdr_log::HdrLog;
@@ -63,7 +64,7 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     let common = common(settings, &scripts, None)?;
     let config = configure(settings, &scripts, target, tables.scale, &common)?;
     let (mut pool, connecting_us) = connect(&config, interrupt.flag())?;
-    let measurement = measure(&mut pool, &common)?;
+    let (measurement, client_limit) = measure(&mut pool, &common)?;
     cancellation::close(pool, &interrupt);
     if let Some(log) = &common.hdr_log {
         log.write(&scripts.weighted, &measurement)?;
@@ -76,6 +77,7 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
         scale: tables.scale,
         partitioning: tables.partitioning,
         connecting_us,
+        client_limit,
     };
     if settings.json {
         print(&format!("{:#}\n", report.json()));
@@ -402,7 +404,11 @@ fn not_connected(error: &LoadError) -> Exit {
     }
 }
 
-pub(super) fn measure(pool: &mut ClientPool, common: &Common) -> Result<Measurement, Exit> {
+/// Runs the clients; also returns what limited them.
+pub(super) fn measure(
+    pool: &mut ClientPool,
+    common: &Common,
+) -> Result<(Measurement, ClientLimit), Exit> {
     let settings = &common.settings;
     let window = match settings.duration_s {
         Some(seconds) => RunLength::Whole {
@@ -412,6 +418,7 @@ pub(super) fn measure(pool: &mut ClientPool, common: &Common) -> Result<Measurem
             transactions_per_client: settings.transactions.unwrap_or_default().into(),
         },
     };
+    let cpus = CpuWatch::start();
     let (running, done) = mpsc::channel();
     let ran = std::thread::scope(|scope| {
         if let Some(every_s) = settings.progress_s {
@@ -423,6 +430,10 @@ pub(super) fn measure(pool: &mut ClientPool, common: &Common) -> Result<Measurem
         drop(running);
         Ok::<_, Exit>(ran)
     })?;
+    let ran = ran.map(|measurement| {
+        let limit = cpus.limit(&measurement);
+        (measurement, limit)
+    });
     ran.map_err(|error| {
         let Some(client) = client_of(&error) else {
             return fatal(&error.to_string());

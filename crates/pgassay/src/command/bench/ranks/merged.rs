@@ -7,6 +7,7 @@ use pgassay_ranks::{ClockOffset, RankShare};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::command::bench::client_limit::ClientLimit;
 use crate::command::bench::figures::BenchFigures;
 
 /// What a rank reports.
@@ -21,6 +22,7 @@ pub struct RankReport {
     pub figures: Vec<BenchFigures>,
     /// On its own clock.
     pub measurement: Measurement,
+    pub client_limit: ClientLimit,
 }
 
 /// A rank's line.
@@ -44,6 +46,8 @@ pub struct MergedRanks {
     pub figures: Vec<BenchFigures>,
     /// Until the last rank was connected.
     pub connecting_us: u64,
+    /// Of the rank that was limited most.
+    pub client_limit: ClientLimit,
     rows: Vec<RankRow>,
 }
 
@@ -63,6 +67,7 @@ impl MergedRanks {
                 None => {
                     merged = Some(Self {
                         measurement: report.measurement,
+                        client_limit: report.client_limit,
                         figures: report.figures,
                         connecting_us: report.connecting_us,
                         rows: vec![row],
@@ -76,6 +81,7 @@ impl MergedRanks {
 
     fn add(&mut self, report: RankReport, row: RankRow) {
         self.measurement.merge(report.measurement);
+        self.client_limit = self.client_limit.max(report.client_limit);
         for (sum, more) in self.figures.iter_mut().zip(&report.figures) {
             *sum = sum.plus(more);
         }

@@ -17,10 +17,11 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use pgassay_lab::system_env::monotonic_ns;
-use pgassay_load::{ClientPool, PoolPart};
+use pgassay_load::{ClientPool, Measurement, PoolPart};
 use pgassay_ranks::{ClockOffset, RankShare, World, shares};
 
 use super::cancellation;
+use super::client_limit::ClientLimit;
 use super::connection;
 use super::message::{self, Exit, fatal};
 use super::observer::Common;
@@ -241,18 +242,18 @@ impl<'a> RankedRun<'a> {
     /// This rank's report; the end of all ranks if there is none.
     fn report(
         &self,
-        ran: Result<pgassay_load::Measurement, Exit>,
+        ran: Result<(Measurement, ClientLimit), Exit>,
         common: &Common,
         due_ns: u64,
         connecting_us: u64,
     ) -> Vec<u8> {
-        let logged = ran.and_then(|measurement| {
+        let logged = ran.and_then(|ran| {
             if let Some(log) = &common.hdr_log {
-                log.write(&self.scripts.weighted, &measurement)?;
+                log.write(&self.scripts.weighted, &ran.0)?;
             }
-            Ok(measurement)
+            Ok(ran)
         });
-        let measurement = logged.unwrap_or_else(|Exit(code)| {
+        let (measurement, client_limit) = logged.unwrap_or_else(|Exit(code)| {
             message::error("the run ends on all ranks");
             self.world.abort(code)
         });
@@ -266,6 +267,7 @@ impl<'a> RankedRun<'a> {
             connecting_us,
             figures: common.board.by_script(),
             measurement,
+            client_limit,
         })
     }
 
@@ -285,6 +287,7 @@ impl<'a> RankedRun<'a> {
             scale: tables.scale,
             partitioning: tables.partitioning,
             connecting_us: merged.connecting_us,
+            client_limit: merged.client_limit,
         };
         if self.whole.json {
             let mut json = report.json();
