@@ -145,3 +145,50 @@ fn unix_s() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap().as_secs()
 }
+
+/// Regression: the results were lost, and the exit code was 0.
+#[test]
+fn json_results_on_a_full_disk_were_lost_silently() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.script("s.sql", "select 1;\n");
+    let full = || std::fs::File::create("/dev/full").unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = scratch.command(&scratch.path().join("pgbench"), "18", Some(&server));
+        let command = command.args(["-n", "-f", "s.sql"]).args(arguments);
+        Finished::from(&command.stdout(full()).output().unwrap())
+    };
+    let lost = "could not write the results: No space left on device";
+    run(&["--json"]).has(1, &[], &[lost]);
+    // As pgbench does.
+    run(&[]).has(0, &[], &[]);
+}
+
+/// Regression: nothing said that the log was incomplete.
+#[test]
+fn a_log_on_a_full_disk_was_cut_silently() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.script("s.sql", "select 1;\n");
+    let logs = [
+        // The name of the log contains the process ID, which exec keeps.
+        ("ln -s /dev/full log.$$", "-l --log-prefix=log"),
+        (
+            "ln -s /dev/full log.$$",
+            "-l --log-prefix=log --aggregate-interval=1 -T 2",
+        ),
+        ("true", "--hdr-log=/dev/full"),
+    ];
+    for (prepare, options) in logs {
+        let words = format!("{prepare}; exec ./pgbench -n -f s.sql {options}");
+        let mut command = scratch.command(Path::new("/bin/sh"), "18", Some(&server));
+        let run = Finished::from(&command.args(["-c", &words]).output().unwrap());
+        let no_space = "No space left on device";
+        run.has(2, &["tps = "], &[no_space]);
+        assert_eq!(run.err.matches(no_space).count(), 1, "{run:?}");
+    }
+}

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgassay_lab::connector;
 use pgassay_load::{
@@ -31,6 +32,23 @@ pub struct Common {
     pub part: Option<PoolPart>,
     /// Added to the load generator's clock to get the time since 1970.
     pub epoch_shift_us: u64,
+    /// Whether something could not be written to a log.
+    pub has_incomplete_log: AtomicBool,
+}
+
+impl Common {
+    /// Whether something could not be written to a log.
+    pub fn has_incomplete_log(&self) -> bool {
+        self.has_incomplete_log.load(Ordering::Relaxed)
+    }
+
+    /// Reports the first error of a log of transactions. A full disk must not end a run.
+    fn report_log_error(&self, error: &std::io::Error) {
+        if !self.has_incomplete_log.swap(true, Ordering::Relaxed) {
+            let why = connector::os_error_text(error);
+            message::error(&format!("could not write to logfile: {why}"));
+        }
+    }
 }
 
 /// A thread's observer.
@@ -91,8 +109,10 @@ impl Observer for Watcher {
         }
         if let Some(log) = &mut self.log {
             let now_us = transaction.end_ns / 1000 + self.common.epoch_shift_us;
-            // A full disk must not end a run; the log's length shows what is missing.
-            let _ = log.transaction(transaction, settings, now_us);
+            if let Err(error) = log.transaction(transaction, settings, now_us) {
+                self.common.report_log_error(&error);
+                self.log = None;
+            }
         }
     }
 
@@ -137,12 +157,15 @@ impl Observer for Watcher {
         }
         if let Some(log) = &mut self.log {
             let settings = &self.common.settings;
-            if let Some(every_s) = settings.aggregate_s {
-                let now_us =
-                    pgassay_lab::system_env::monotonic_ns() / 1000 + self.common.epoch_shift_us;
-                let _ = log.close_intervals(now_us, every_s, settings);
+            let now_us =
+                pgassay_lab::system_env::monotonic_ns() / 1000 + self.common.epoch_shift_us;
+            let closed = settings.aggregate_s.map_or(Ok(()), |every_s| {
+                log.close_intervals(now_us, every_s, settings)
+            });
+            if let Err(error) = closed.and_then(|()| log.file.flush()) {
+                self.common.report_log_error(&error);
+                self.log = None;
             }
-            let _ = log.file.flush();
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A benchmark run: inspects the tables, runs the clients, prints the report.
 
 use std::fs::File;
-use std::io::Write;
-use std::sync::atomic::AtomicBool;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -66,9 +66,7 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     let (mut pool, connecting_us) = connect(&config, interrupt.flag())?;
     let (measurement, client_limit) = measure(&mut pool, &common)?;
     cancellation::close(pool, &interrupt);
-    if let Some(log) = &common.hdr_log {
-        log.write(&scripts.weighted, &measurement)?;
-    }
+    write_hdr_log(&common, &scripts, &measurement);
     let report = Report {
         settings,
         scripts: &scripts.weighted,
@@ -79,13 +77,24 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
         connecting_us,
         client_limit,
     };
-    if settings.json {
-        print(&format!("{:#}\n", report.json()));
+    let printed = if settings.json {
+        print_json(&report.json())
     } else {
         print(&report.text());
         print(&report.additions());
+        Ok(())
+    };
+    conclude(&measurement, common.has_incomplete_log())?;
+    printed
+}
+
+/// Writes the log of `--hdr-log`, if any.
+pub(super) fn write_hdr_log(common: &Common, scripts: &ParsedScripts, measurement: &Measurement) {
+    if let Some(log) = &common.hdr_log
+        && log.write(&scripts.weighted, measurement).is_err()
+    {
+        common.has_incomplete_log.store(true, Ordering::Relaxed);
     }
-    conclude(&measurement)
 }
 
 /// Inspects the tables and vacuums them.
@@ -135,6 +144,7 @@ pub(super) fn common(
         },
         part,
         epoch_shift_us: epoch_shift_us(),
+        has_incomplete_log: AtomicBool::new(false),
     }))
 }
 
@@ -172,11 +182,25 @@ fn trace_parameters(setup: &Setup, settings: &Settings, database: &str) {
 
 /// Prints to stdout and flushes, because shells started by scripts write there, too.
 pub(super) fn print(text: &str) {
-    let mut out = std::io::stdout().lock();
-    // A closed pipe must not end a run.
-    let _ = out
-        .write_all(printable(text).as_bytes())
-        .and_then(|()| out.flush());
+    // A closed pipe must not end a run, and pgbench ignores a full disk, too.
+    _ = try_print(text);
+}
+
+/// Prints the results for another program, which must not take an empty file for them.
+pub(super) fn print_json(results: &serde_json::Value) -> Result<(), Exit> {
+    match try_print(&format!("{results:#}\n")) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let why = connector::os_error_text(&error);
+            Err(fatal(&format!("could not write the results: {why}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn try_print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(printable(text).as_bytes())?;
+    out.flush()
 }
 
 /// Parses the scripts; `warn` receives what they should not do.
@@ -476,14 +500,17 @@ fn thread_of(client: u32, settings: &Settings) -> u32 {
     0
 }
 
-/// Says what a run lacks, after its report.
-pub(super) fn conclude(measurement: &Measurement) -> Result<(), Exit> {
+/// Says what a run lacks, after its report. The error that made a log incomplete was reported.
+pub(super) fn conclude(measurement: &Measurement, has_incomplete_log: bool) -> Result<(), Exit> {
     if measurement.interrupted {
         message::error("Run was interrupted; the above results are incomplete.");
         return Err(Exit(INTERRUPTED));
     }
     if measurement.aborted > 0 {
         message::error("Run was aborted; the above results are incomplete.");
+        return Err(Exit(PARTIAL));
+    }
+    if has_incomplete_log {
         return Err(Exit(PARTIAL));
     }
     Ok(())

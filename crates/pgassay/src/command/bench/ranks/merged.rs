@@ -23,6 +23,8 @@ pub struct RankReport {
     /// On its own clock.
     pub measurement: Measurement,
     pub client_limit: ClientLimit,
+    /// Whether something could not be written to a log.
+    pub has_incomplete_log: bool,
 }
 
 /// A rank's line.
@@ -48,6 +50,8 @@ pub struct MergedRanks {
     pub connecting_us: u64,
     /// Of the rank that was limited most.
     pub client_limit: ClientLimit,
+    /// Whether a rank could not write something to a log.
+    pub has_incomplete_log: bool,
     rows: Vec<RankRow>,
 }
 
@@ -68,6 +72,7 @@ impl MergedRanks {
                     merged = Some(Self {
                         measurement: report.measurement,
                         client_limit: report.client_limit,
+                        has_incomplete_log: report.has_incomplete_log,
                         figures: report.figures,
                         connecting_us: report.connecting_us,
                         rows: vec![row],
@@ -81,6 +86,7 @@ impl MergedRanks {
 
     fn add(&mut self, report: RankReport, row: RankRow) {
         self.measurement.merge(report.measurement);
+        self.has_incomplete_log |= report.has_incomplete_log;
         self.client_limit = self.client_limit.max(report.client_limit);
         for (sum, more) in self.figures.iter_mut().zip(&report.figures) {
             *sum = sum.plus(more);

@@ -247,16 +247,11 @@ impl<'a> RankedRun<'a> {
         due_ns: u64,
         connecting_us: u64,
     ) -> Vec<u8> {
-        let logged = ran.and_then(|ran| {
-            if let Some(log) = &common.hdr_log {
-                log.write(&self.scripts.weighted, &ran.0)?;
-            }
-            Ok(ran)
-        });
-        let (measurement, client_limit) = logged.unwrap_or_else(|Exit(code)| {
+        let (measurement, client_limit) = ran.unwrap_or_else(|Exit(code)| {
             message::error("the run ends on all ranks");
             self.world.abort(code)
         });
+        run::write_hdr_log(common, &self.scripts, &measurement);
         if measurement.aborted == self.share().clients {
             message::error("all clients of this rank were aborted; the run ends on all ranks");
             self.world.abort(PARTIAL);
@@ -268,6 +263,7 @@ impl<'a> RankedRun<'a> {
             figures: common.board.by_script(),
             measurement,
             client_limit,
+            has_incomplete_log: common.has_incomplete_log(),
         })
     }
 
@@ -289,16 +285,18 @@ impl<'a> RankedRun<'a> {
             connecting_us: merged.connecting_us,
             client_limit: merged.client_limit,
         };
-        if self.whole.json {
+        let printed = if self.whole.json {
             let mut json = report.json();
             json["ranks"] = merged.json();
-            run::print(&format!("{json:#}\n"));
+            run::print_json(&json)
         } else {
             run::print(&report.text());
             run::print(&report.additions());
             run::print(&merged.table());
-        }
-        run::conclude(&merged.measurement)
+            Ok(())
+        };
+        run::conclude(&merged.measurement, merged.has_incomplete_log)?;
+        printed
     }
 }
 
