@@ -1,10 +1,10 @@
 //! `\gset` and `\aset`: store result columns in variables.
 //!
 //! Source: `readCommandResponse` in pgbench.c. `\gset` requires exactly one row from the last
-//! query; `\aset` stores the last row of every query that returns rows. A null becomes an empty
-//! string.
+//! query; `\aset` stores the last row of every query that returns rows. Only the names of columns
+//! that are stored have to be valid. A null becomes an empty string.
 
-use pgassay_script::{Capture, SlotId, VariableNames, Variables};
+use pgassay_script::{Capture, InvalidName, SlotId, VariableNames, Variables};
 use pgassay_wire::{DataRow, RowDescription};
 
 use crate::error::AbortCause;
@@ -14,6 +14,8 @@ use crate::error::AbortCause;
 pub(crate) struct Captured {
     /// The variable for each column of the current query; `None` if the column is discarded.
     slots: Vec<Option<SlotId>>,
+    /// The first column's name that is not valid; the columns from there on have no slot.
+    invalid: Option<InvalidName>,
     /// The values of the last row, concatenated, and where each ends.
     values: Vec<u8>,
     ends: Vec<usize>,
@@ -40,16 +42,20 @@ impl Captured {
         self.begin();
         self.is_query = true;
         self.slots.clear();
+        self.invalid = None;
         let (context, prefix) = match capture {
             Capture::None => return Ok(()),
             Capture::Gset { prefix } => ("gset", prefix),
             Capture::Aset { prefix } => ("aset", prefix),
         };
         for column in columns.names()? {
-            let slot = names
-                .capture_slot(context, prefix, column.as_bytes())
-                .map_err(|invalid| AbortCause::Capture { invalid })?;
-            self.slots.push(slot);
+            match names.capture_slot(context, prefix, column.as_bytes()) {
+                Ok(slot) => self.slots.push(slot),
+                Err(invalid) => {
+                    self.invalid = Some(invalid);
+                    break;
+                }
+            }
         }
         Ok(())
     }
@@ -68,15 +74,20 @@ impl Captured {
 
     /// Handles the end of a query or command. `\aset` stores the row now. For `\gset` only the last
     /// query counts, and which one that is becomes known at the end.
-    pub fn complete(&mut self, capture: &Capture, variables: &mut Variables) {
+    pub fn complete(
+        &mut self,
+        capture: &Capture,
+        variables: &mut Variables,
+    ) -> Result<(), AbortCause> {
         if !self.is_query {
             self.begin();
         }
         self.is_query = false;
         if matches!(capture, Capture::Aset { .. }) && self.rows > 0 {
-            self.store(variables);
+            self.store(variables)?;
             self.begin();
         }
+        Ok(())
     }
 
     /// Handles the end of the statement.
@@ -85,12 +96,15 @@ impl Captured {
             if self.rows != 1 {
                 return Err(AbortCause::Rows { rows: self.rows });
             }
-            self.store(variables);
+            self.store(variables)?;
         }
         Ok(())
     }
 
-    fn store(&self, variables: &mut Variables) {
+    fn store(&self, variables: &mut Variables) -> Result<(), AbortCause> {
+        if let Some(invalid) = self.invalid.clone() {
+            return Err(AbortCause::Capture { invalid });
+        }
         let mut start = 0;
         for (slot, &end) in self.slots.iter().zip(&self.ends) {
             if let Some(slot) = slot {
@@ -98,5 +112,6 @@ impl Captured {
             }
             start = end;
         }
+        Ok(())
     }
 }

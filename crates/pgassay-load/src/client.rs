@@ -8,7 +8,7 @@
 mod run;
 
 use pgassay_script::{Capture, CommandKind, QueryProtocol, Refusal, ScriptValue, SqlCommand};
-use pgassay_wire::conninfo::AttemptFailure;
+use pgassay_wire::conninfo::{Address, AttemptFailure};
 use pgassay_wire::{Event, Execution, Session, TransactionStatus, WireError};
 
 use crate::client_options::FailureKind;
@@ -127,8 +127,12 @@ impl Client {
         self.advance(program)
     }
 
-    /// Processes bytes received while signing in; returns `true` when the server is ready.
-    pub fn receive_sign_in(&mut self, bytes: &[u8]) -> Result<bool, (AttemptFailure, LoadError)> {
+    /// Processes bytes received from `address` while signing in; returns `true` when the server is ready.
+    pub fn receive_sign_in(
+        &mut self,
+        bytes: &[u8],
+        address: &Address,
+    ) -> Result<bool, (AttemptFailure, LoadError)> {
         let client = self.run.id;
         let mut input = bytes;
         loop {
@@ -142,7 +146,12 @@ impl Client {
                 Some(Event::Error { error, .. }) => {
                     let failure =
                         AttemptFailure::of_server(&error, self.session.is_authenticated());
-                    return Err((failure, LoadError::Refused { client, error }));
+                    let refused = LoadError::Refused {
+                        client,
+                        address: address.clone(),
+                        error,
+                    };
+                    return Err((failure, refused));
                 }
                 Some(_) => {}
             }
@@ -192,10 +201,12 @@ impl Client {
         if let Some(capture @ (Capture::Gset { .. } | Capture::Aset { .. })) =
             self.run.capture(program)
         {
-            self.run
-                .captured
-                .end(capture, &mut self.run.variables)
-                .map_err(|cause| self.run.abort(program, cause))?;
+            let run = &mut self.run;
+            if let Err(cause) = run.captured.end(capture, &mut run.variables) {
+                // What is wrong is the result of the last query, not of one after it.
+                run.query = run.query.saturating_sub(1);
+                return Err(run.abort(program, cause));
+            }
         }
         self.advance_to_next_command(program)
     }

@@ -46,6 +46,8 @@ pub enum LoadError {
     Refused {
         /// The client, counted from 0.
         client: u32,
+        /// The server.
+        address: Address,
         /// The server's error.
         error: Box<ServerMessage>,
     },

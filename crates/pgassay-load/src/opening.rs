@@ -256,7 +256,11 @@ impl Opener<'_> {
                 Event::Error { error, .. } if error.is_fatal() => {
                     let failure =
                         AttemptFailure::of_server(&error, client.session.is_authenticated());
-                    let refused = LoadError::Refused { client: id, error };
+                    let refused = LoadError::Refused {
+                        client: id,
+                        address: self.opening.connector.address(client.run.endpoint).clone(),
+                        error,
+                    };
                     return self.try_next(index, failure, refused);
                 }
                 Event::Error {

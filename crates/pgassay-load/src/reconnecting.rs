@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use pgassay_wire::conninfo::{AttemptFailure, Attempts, Endpoint, Target};
+use pgassay_wire::conninfo::{Address, AttemptFailure, Attempts, Endpoint, Target};
 use pgassay_wire::{SaltCache, Session};
 
 use crate::client::{ClientRun, ClientStage};
@@ -33,6 +33,11 @@ impl Connector {
     pub fn idle_session(&self, client: u32) -> Result<Session, LoadError> {
         let login = self.target.login(&self.target.hosts[0], &self.salts);
         Session::start(&login).map_err(|error| LoadError::Wire { client, error })
+    }
+
+    /// Returns the address of an endpoint.
+    pub fn address(&self, endpoint: usize) -> &Address {
+        &self.endpoints[endpoint].address
     }
 
     /// Creates a client's sequence of connection attempts.

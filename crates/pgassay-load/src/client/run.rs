@@ -213,15 +213,16 @@ impl ClientRun {
     pub(super) fn handle_event(&mut self, event: Event<'_>, program: &Program) {
         match event {
             Event::Complete { token, .. } => {
-                self.query += 1;
                 if let Some(times) = &mut self.times {
                     times.complete(self.script, token as usize);
                 }
                 if let Some(capture @ (Capture::Gset { .. } | Capture::Aset { .. })) =
                     self.capture(program)
+                    && let Err(cause) = self.captured.complete(capture, &mut self.variables)
                 {
-                    self.captured.complete(capture, &mut self.variables);
+                    self.fail(self.command, cause);
                 }
+                self.query += 1;
             }
             Event::Ready { .. } => {}
             other => self.handle_rare_event(other, program),

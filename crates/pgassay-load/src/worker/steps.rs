@@ -12,6 +12,7 @@ use crate::client_options::{FailedTry, FailureKind, OnAbort, Transaction, Transa
 use crate::driver::Driver;
 use crate::error::LoadError;
 use crate::measurement::record;
+use crate::reconnecting::Connector;
 use crate::recorder::{Doing, Ended};
 
 /// Maximum number of unserved transactions to count.
@@ -399,9 +400,7 @@ impl<D: Driver> Worker<D> {
 
     /// Opens the connection for a client's next transaction.
     fn connect(&mut self, index: usize, shared: &WorkerShared<'_>) -> Result<(), LoadError> {
-        let connector = shared
-            .connector
-            .expect("only reconnecting clients get here");
+        let connector = reconnecting(shared);
         let run = &mut self.clients[index].run;
         let begin_ns = self.driver.now_ns();
         run.requested_ns = begin_ns;
@@ -471,7 +470,8 @@ impl<D: Driver> Worker<D> {
         shared: &WorkerShared<'_>,
     ) -> Result<(), LoadError> {
         let client = &mut self.clients[index];
-        match client.receive_sign_in(self.driver.received(index, count)) {
+        let address = reconnecting(shared).address(client.run.endpoint);
+        match client.receive_sign_in(self.driver.received(index, count), address) {
             Ok(true) => client.run.attempts = None,
             Ok(false) => return self.flush(index),
             Err((failure, error)) => return self.try_next(index, failure, error, shared),
@@ -566,4 +566,11 @@ fn finish_last_transaction(run: &mut ClientRun, shared: &WorkerShared<'_>) -> bo
         shared.straddling.fetch_sub(left, Ordering::Relaxed);
     }
     shared.straddling.load(Ordering::Relaxed) == 0 || shared.stopped_ns.load(Ordering::Relaxed) > 0
+}
+
+/// What opens the connections of clients that have one for each transaction.
+fn reconnecting<'a>(shared: &WorkerShared<'a>) -> &'a Connector {
+    shared
+        .connector
+        .expect("only reconnecting clients get here")
 }

@@ -51,18 +51,15 @@ impl std::fmt::Display for Address {
             } if host.is_empty() => {
                 write!(f, "{address}, port {port}")
             }
+            // libpq does not repeat an address that was given as the host.
             Self::Tcp {
                 host,
                 address: Some(address),
                 port,
-            } => {
+            } if address.to_string() != *host => {
                 write!(f, "\"{host}\" ({address}), port {port}")
             }
-            Self::Tcp {
-                host,
-                address: None,
-                port,
-            } => write!(f, "\"{host}\", port {port}"),
+            Self::Tcp { host, port, .. } => write!(f, "\"{host}\", port {port}"),
         }
     }
 }

@@ -188,6 +188,89 @@ fn runs_against_the_real_pgbench() {
     );
 }
 
+/// Regression: messages named columns that are not stored, and a query after the last one; and notices
+/// had a context.
+#[test]
+fn messages_about_results_differed_from_the_real_pgbench() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    for (name, text) in [
+        ("none.sql", "select 1 where false \\gset\n"),
+        ("named.sql", "select 1 as a where false \\gset\n"),
+        (
+            "last.sql",
+            "select 1 \\; select 2 as a \\gset\n\\set b :a + 0\n",
+        ),
+        (
+            "two.sql",
+            "select 1 as a \\; select 2 as b union select 3 \\gset\n",
+        ),
+        (
+            "command.sql",
+            "select 1 as a \\; set work_mem = '1MB' \\gset\n",
+        ),
+        ("unnamed.sql", "select 1 as a \\; select 2 \\gset\n"),
+        ("all.sql", "select 1 as a \\; select 2 where false \\aset\n"),
+        (
+            "invalid.sql",
+            "select 1 as a \\; select 2 \\; select 3 as b \\aset\n",
+        ),
+        ("null.sql", "select null as x \\gset\n\\set y :x + 1\n"),
+        (
+            "notice.sql",
+            "do $$ begin raise notice 'a'; raise warning 'b' using detail = 'c', hint = 'd'; end $$;\n",
+        ),
+        ("raise.sql", "do $$ begin raise exception 'a'; end $$;\n"),
+    ] {
+        scratch.script(name, text);
+        // The numbers of queries must agree, too.
+        for mode in ["simple", "extended"] {
+            let arguments = format!("-n -f {name} -M {mode} -t 1");
+            for (compat, real) in real_pgbenches() {
+                let theirs = scratch.run(&real, compat, Some(&server), &arguments);
+                let ours = scratch.ours_as(compat, Some(&server), &arguments);
+                assert_eq!(
+                    (ours.code, ours.err),
+                    (theirs.code, theirs.err),
+                    "{arguments} as {compat}"
+                );
+            }
+        }
+    }
+}
+
+/// Regression: only the setup connection named the server.
+#[test]
+fn refused_clients_did_not_name_the_server() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.script("s.sql", "select 1;\n");
+    server.value("create role limited login connection limit 1");
+    for (arguments, then) in [
+        (
+            "-U limited -n -f s.sql -c 2 -t 1",
+            "could not create connection for client",
+        ),
+        (
+            "-U limited -n -f s.sql -c 9 -t 99 -C",
+            "aborted while establishing connection",
+        ),
+    ] {
+        let ours = scratch.ours(Some(&server), arguments);
+        let refused = format!(
+            "pgbench: error: connection to server on socket \"{}\" failed: FATAL:  too many \
+             connections for role \"limited\"\n",
+            server.socket().display()
+        );
+        assert!(ours.err.contains(&refused), "{ours:?}");
+        assert!(ours.err.contains(then), "{ours:?}");
+    }
+}
+
 /// Every transaction fails with a retryable error.
 const FAILING: &str = "do $$begin raise sqlstate '40001'; end$$;\n";
 

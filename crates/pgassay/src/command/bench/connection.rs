@@ -121,7 +121,7 @@ impl Setup {
     /// Prints notices of the server, as libpq does by default.
     fn print_notices(&mut self) {
         for notice in self.exchange.take_notices() {
-            message::write_stderr(&message::of_server(&notice, None));
+            message::write_stderr(&message::of_notice(&notice));
         }
     }
 

@@ -110,6 +110,15 @@ pub fn of_server(error: &ServerMessage, sql: Option<&str>) -> String {
     text
 }
 
+/// A notice or warning in libpq's format, which has the context of errors only by default.
+pub fn of_notice(notice: &ServerMessage) -> String {
+    let without_context = ServerMessage {
+        context: None,
+        ..notice.clone()
+    };
+    of_server(&without_context, None)
+}
+
 /// The line of a statement with a caret below; `position` counts characters from 1.
 fn excerpt(sql: &str, position: u32) -> String {
     let before: String = sql
@@ -145,7 +154,9 @@ pub fn of_exchange(error: &ExchangeError, sql: Option<&str>) -> String {
 /// A load error in libpq's format.
 pub fn of_load(error: &LoadError) -> String {
     match error {
-        LoadError::Refused { error, .. } => of_server(error, None),
+        LoadError::Refused { address, error, .. } => {
+            format!("{}{}", failed_at(address), of_server(error, None))
+        }
         LoadError::Connect {
             address, source, ..
         } => format!("{}{source}", failed_at(address)),

@@ -355,7 +355,12 @@ fn tell_cause(client: u32, place: &ScriptLocation, cause: &AbortCause) {
             ));
         }
         AbortCause::Eval(error) => {
-            message::error(&error.to_string());
+            // pgbench has no message for an empty text, which \gset makes of a null.
+            let is_empty =
+                matches!(error, EvalError::MalformedVariable { value, .. } if value.is_empty());
+            if !is_empty {
+                message::error(&error.to_string());
+            }
             failed(&reason(error, word));
         }
         AbortCause::ShellFailed { .. } => {

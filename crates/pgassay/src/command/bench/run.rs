@@ -379,7 +379,7 @@ fn conduct(settings: &Settings, common: &Arc<Common>) -> Result<ClientOptions, E
         times_commands: settings.per_command,
         shell: Some(Arc::new(shell::run)),
         notices: Some(Arc::new(|notice: &pgassay_wire::ServerMessage| {
-            message::write_stderr(&message::of_server(notice, None));
+            message::write_stderr(&message::of_notice(notice));
         })),
         trace: message::is_debugging()
             .then(|| -> pgassay_load::DebugSink { Arc::new(|line: &str| message::debug(line)) }),
