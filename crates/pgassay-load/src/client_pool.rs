@@ -30,7 +30,7 @@ use crate::timing;
 use crate::worker::{Worker, WorkerShared};
 use threads::{Start, no_thread, run_all};
 
-/// Open files in addition to those of clients and threads, with a margin.
+/// A margin for other open files, if the hard limit allows it.
 const OTHER_FILES: u64 = 64;
 /// How long closing waits for the server to end its backends.
 const CLOSE_NS: u64 = 5_000_000_000;
@@ -78,7 +78,8 @@ impl ClientPool {
         check(config)?;
         let io = choose_io(config.io)?;
         let program = Program::new(config)?;
-        socket::raise_open_files(files_of(config, &io)).map_err(|source| LoadError::System {
+        let files = files_needed(config.clients, config.threads, io.is_uring);
+        socket::raise_open_files(files, OTHER_FILES).map_err(|source| LoadError::System {
             what: "open enough files",
             source,
         })?;
@@ -370,13 +371,12 @@ fn send_terminate(worker: &mut Worker<Io>) {
     }
 }
 
-/// Returns the number of files that a pool has open at most, with a margin.
-fn files_of(config: &ClientPoolConfig, io: &IoUsed) -> u64 {
+/// Returns the number of files that a pool has open at most.
+pub fn files_needed(clients: u32, threads: u32, is_uring: bool) -> u64 {
     // A thread has its epoll instance, and for a moment one more file: a connection that replaces
     // another, or the thread's statistics. A ring exists next to the epoll instance.
-    let of_thread = if io.is_uring { 3 } else { 2 };
-    let threads = u64::from(config.threads.min(config.clients));
-    u64::from(config.clients) + threads * of_thread + OTHER_FILES
+    let of_thread = if is_uring { 3 } else { 2 };
+    u64::from(clients) + u64::from(threads.min(clients)) * of_thread
 }
 
 fn check(config: &ClientPoolConfig) -> Result<(), LoadError> {

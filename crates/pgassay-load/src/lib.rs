@@ -63,7 +63,7 @@ pub use client_options::{
     ClientOptions, FailedTry, FailureKind, NoticeSink, Observer, ObserverMaker, OnAbort, ShellSink,
     Transaction, TransactionOutcome,
 };
-pub use client_pool::{BusyBackend, ClientPool};
+pub use client_pool::{BusyBackend, ClientPool, files_needed};
 pub use clock::monotonic_ns;
 pub use config::{
     ClientPoolConfig, DebugSink, IoChoice, Limits, PoolPart, RequestHook, RunLength, WeightedScript,
@@ -76,6 +76,6 @@ pub use measurement::{
 };
 pub use redis::{RedisClientPool, RedisError};
 pub use socket::endpoints;
-pub use socket::raise_open_files;
+pub use socket::{open_files_with, raise_open_files};
 pub use thread_usage::ThreadUsage;
 pub use timing::Timing;

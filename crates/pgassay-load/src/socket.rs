@@ -157,15 +157,20 @@ fn open_unix(address: &Address) -> io::Result<OwnedFd> {
     }
 }
 
+/// Returns the limit on open files that `more` need besides those that are open.
+pub fn open_files_with(more: u64) -> u64 {
+    // Listing them opens the directory itself; without /proc, these are the standard streams.
+    let open = std::fs::read_dir("/proc/self/fd").map_or(3, Iterator::count);
+    more.saturating_add(open as u64)
+}
+
 /// Raises the soft limit on open files so that `more` can be opened besides those that are open, if
-/// it is lower.
+/// it is lower; and `spare` on top, as far as the hard limit allows.
 ///
 /// # Errors
 /// [`io::ErrorKind::QuotaExceeded`] if the hard limit is too low, or the system's error.
-pub fn raise_open_files(more: u64) -> io::Result<()> {
-    // Listing them opens the directory itself; without /proc, these are the standard streams.
-    let open = std::fs::read_dir("/proc/self/fd").map_or(3, Iterator::count);
-    let needed = more.saturating_add(open as u64);
+pub fn raise_open_files(more: u64, spare: u64) -> io::Result<()> {
+    let needed = open_files_with(more);
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -174,9 +179,7 @@ pub fn raise_open_files(more: u64) -> io::Result<()> {
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    if limit.rlim_cur >= needed {
-        return Ok(());
-    }
+    let wanted = needed.saturating_add(spare).min(limit.rlim_max);
     if limit.rlim_max < needed {
         let what = format!(
             "need at least {needed} open files, but system limit is {}; \
@@ -185,7 +188,10 @@ pub fn raise_open_files(more: u64) -> io::Result<()> {
         );
         return Err(io::Error::new(io::ErrorKind::QuotaExceeded, what));
     }
-    limit.rlim_cur = needed;
+    if limit.rlim_cur >= wanted {
+        return Ok(());
+    }
+    limit.rlim_cur = wanted;
     // SAFETY: the pointer is to our own rlimit.
     if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } < 0 {
         return Err(io::Error::last_os_error());

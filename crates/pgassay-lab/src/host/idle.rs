@@ -20,7 +20,7 @@ pub fn raise_open_files(plan: &Plan) -> Result<()> {
     }
     let servers = plan.servers.iter();
     let needed: u64 = servers.map(|server| u64::from(server.connections)).sum();
-    pgassay_load::raise_open_files(needed + FILES_SPARE)
+    pgassay_load::raise_open_files(needed + FILES_SPARE, 0)
         .context("cannot open the study's idle connections")
 }
 

@@ -241,36 +241,6 @@ fn messages_about_results_differed_from_the_real_pgbench() {
     }
 }
 
-/// Regression: only the setup connection named the server.
-#[test]
-fn refused_clients_did_not_name_the_server() {
-    let Some(server) = BareServer::trusting() else {
-        return;
-    };
-    let scratch = Scratch::new();
-    scratch.script("s.sql", "select 1;\n");
-    server.value("create role limited login connection limit 1");
-    for (arguments, then) in [
-        (
-            "-U limited -n -f s.sql -c 2 -t 1",
-            "could not create connection for client",
-        ),
-        (
-            "-U limited -n -f s.sql -c 9 -t 99 -C",
-            "aborted while establishing connection",
-        ),
-    ] {
-        let ours = scratch.ours(Some(&server), arguments);
-        let refused = format!(
-            "pgbench: error: connection to server on socket \"{}\" failed: FATAL:  too many \
-             connections for role \"limited\"\n",
-            server.socket().display()
-        );
-        assert!(ours.err.contains(&refused), "{ours:?}");
-        assert!(ours.err.contains(then), "{ours:?}");
-    }
-}
-
 /// Every transaction fails with a retryable error.
 const FAILING: &str = "do $$begin raise sqlstate '40001'; end$$;\n";
 

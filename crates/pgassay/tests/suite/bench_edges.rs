@@ -141,6 +141,32 @@ fn many_threads_with_logs_fit_into_the_limit_on_open_files() {
     }
 }
 
+/// Regression: 64 more open files were needed than are used, and the message came after the vacuum.
+#[test]
+fn clients_that_fit_into_the_hard_limit_on_open_files_were_refused() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.script("s.sql", "select 1;\n");
+    let with_limit = |hard: u32| {
+        let run = format!("ulimit -n {hard} && exec ./pgbench -f s.sql -c 50 -t 2");
+        let mut command = scratch.command(Path::new("/bin/sh"), "18", Some(&server));
+        Finished::from(&command.arg0("sh").args(["-c", &run]).output().unwrap())
+    };
+    with_limit(60).has(0, &["actually processed: 100/100"], &[]);
+    let refused = with_limit(54);
+    refused.has(
+        1,
+        &[],
+        &[
+            "open files, but system limit is 54\n",
+            "hint: Reduce number of clients",
+        ],
+    );
+    assert!(!refused.err.contains("vacuum"), "{refused:?}");
+}
+
 fn unix_s() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap().as_secs()
@@ -190,5 +216,52 @@ fn a_log_on_a_full_disk_was_cut_silently() {
         let no_space = "No space left on device";
         run.has(2, &["tps = "], &[no_space]);
         assert_eq!(run.err.matches(no_space).count(), 1, "{run:?}");
+    }
+}
+
+/// Regression: only the setup connection named the server.
+#[test]
+fn refused_clients_did_not_name_the_server() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.script("s.sql", "select 1;\n");
+    server.value("create role limited login connection limit 1");
+    for (arguments, then) in [
+        (
+            "-U limited -n -f s.sql -c 2 -t 1",
+            "could not create connection for client",
+        ),
+        (
+            "-U limited -n -f s.sql -c 9 -t 99 -C",
+            "aborted while establishing connection",
+        ),
+    ] {
+        let ours = scratch.ours(Some(&server), arguments);
+        let refused = format!(
+            "pgbench: error: connection to server on socket \"{}\" failed: FATAL:  too many \
+             connections for role \"limited\"\n",
+            server.socket().display()
+        );
+        assert!(ours.err.contains(&refused), "{ours:?}");
+        assert!(ours.err.contains(then), "{ours:?}");
+    }
+}
+
+/// Regression: they were unrecognized options.
+#[test]
+fn help_and_version_after_compat_were_refused() {
+    let scratch = Scratch::new();
+    for compat in ["--compat=15", "--compat 15"] {
+        for (option, begin) in [
+            ("--version", "pgbench (PostgreSQL) 15."),
+            ("-V", "pgbench (PostgreSQL) 15."),
+            ("--help", "pgbench is a benchmarking tool for PostgreSQL."),
+            ("-?", "pgbench is a benchmarking tool for PostgreSQL."),
+        ] {
+            let run = scratch.ours(None, &format!("{compat} {option}"));
+            run.has(0, &[begin], &[]);
+        }
     }
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 use pgassay_lab::connector;
 use pgassay_lab::system_env::monotonic_ns;
 use pgassay_load::{
-    ClientOptions, ClientPool, ClientPoolConfig, Limits, LoadError, Measurement, Observer, OnAbort,
-    PoolPart, RunLength, WeightedScript, raise_open_files,
+    ClientOptions, ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, Measurement,
+    Observer, OnAbort, PoolPart, RunLength, WeightedScript, files_needed, open_files_with,
+    raise_open_files,
 };
 use pgassay_report::printable;
 use pgassay_script::{Compat, ParseOptions, ParsedScript, VariableNames};
@@ -24,7 +25,7 @@ use super::hdr_log::HdrLog;
 use super::message::{self, Exit, fatal};
 use super::observer::{Common, Watcher};
 use super::report::Report;
-use super::settings::{PartitionMethod, Settings};
+use super::settings::{PartitionMethod, Settings, check_open_files};
 use super::system::epoch_shift_us;
 use super::{progress, shell};
 use crate::exit::{INTERRUPTED, PARTIAL};
@@ -57,6 +58,7 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
             "--rank-dsn is for the ranks that mpirun starts, but this is a single process",
         ));
     }
+    check_files(settings)?;
     let scripts = parse(settings, message::warning)?;
     let mut target = connection::target(settings, application)?;
     let tables = prepare(settings, &mut target, !settings.json)?;
@@ -95,6 +97,17 @@ pub(super) fn write_hdr_log(common: &Common, scripts: &ParsedScripts, measuremen
     {
         common.has_incomplete_log.store(true, Ordering::Relaxed);
     }
+}
+
+/// Rejects more clients, threads and logs than the limit on open files allows, before anything is done.
+pub(super) fn check_files(settings: &Settings) -> Result<(), Exit> {
+    let (clients, threads) = (
+        settings.clients.unsigned_abs(),
+        settings.threads.unsigned_abs(),
+    );
+    let logs = if settings.log { threads } else { 0 } + u32::from(settings.hdr_log.is_some());
+    let files = files_needed(clients, threads, settings.io != IoChoice::Epoll);
+    check_open_files(open_files_with(files + u64::from(logs)))
 }
 
 /// Inspects the tables and vacuums them.
@@ -393,7 +406,7 @@ fn logs(settings: &Settings) -> Result<Vec<Arc<File>>, Exit> {
     if !settings.log {
         return Ok(Vec::new());
     }
-    raise_open_files(u64::from(settings.threads.unsigned_abs()))
+    raise_open_files(u64::from(settings.threads.unsigned_abs()), 0)
         .map_err(|error| fatal(&format!("could not open logfiles: {error}")))?;
     let prefix = settings.log_prefix.as_deref().unwrap_or(LOG_PREFIX);
     let pid = std::process::id();

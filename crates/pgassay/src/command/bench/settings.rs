@@ -16,7 +16,7 @@ const INIT_STEPS: &str = "dtgGvpf";
 const INIT_STEPS_DEFAULT: &str = "dtgvp";
 const TRANSACTIONS_DEFAULT: u32 = 10;
 /// Files that pgbench has open in addition to one socket per client.
-const FILES_BESIDE_CLIENTS: i64 = 3;
+const FILES_BESIDE_CLIENTS: u64 = 3;
 
 /// The partitioning of `pgbench_accounts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,7 +298,7 @@ impl Settings {
                     "-c/--client"
                 };
                 self.clients = integer(value, name, 1, i32::MAX)?;
-                check_open_files(self.clients)?;
+                check_open_files(u64::from(self.clients.unsigned_abs()) + FILES_BESIDE_CLIENTS)?;
             }
             Opt::Jobs => self.threads = integer(value, "-j/--jobs", 1, i32::MAX)?,
             Opt::Connect => self.connects = true,
@@ -532,12 +532,11 @@ fn try_help() -> Exit {
     Exit(1)
 }
 
-/// Rejects more clients than the hard limit on open files allows. The load engine raises the soft
+/// Rejects what needs more open files than the hard limit allows. The load engine raises the soft
 /// limit as needed, as pgbench does since 18.
-fn check_open_files(clients: i32) -> Result<(), Exit> {
-    let needed = i64::from(clients) + FILES_BESIDE_CLIENTS;
+pub(super) fn check_open_files(needed: u64) -> Result<(), Exit> {
     let most = open_files_max().map_err(|error| fatal(&format!("getrlimit failed: {error}")))?;
-    if u64::try_from(needed).is_ok_and(|needed| needed <= most) {
+    if needed <= most {
         return Ok(());
     }
     message::error(&format!(

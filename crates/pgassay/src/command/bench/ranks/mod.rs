@@ -169,6 +169,7 @@ impl<'a> RankedRun<'a> {
 
     /// Inspects and vacuums the tables of each database once.
     fn set_up(&self, target: &mut pgassay_wire::conninfo::Target) -> Result<Option<Tables>, Exit> {
+        run::check_files(&self.settings)?;
         let rank = self.world.rank();
         if rank >= self.whole.rank_dsns.len().max(1) {
             return Ok(None);
