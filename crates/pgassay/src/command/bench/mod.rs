@@ -76,7 +76,7 @@ pub fn bench(program: &str, words: impl Iterator<Item = OsString>) -> ExitCode {
 
 fn dispatch(application: &str, is_drop_in: bool, words: &[String]) -> Result<(), Exit> {
     let compat = compat(words)?;
-    match words.first().map(String::as_str) {
+    match first_but_compat(words) {
         Some("--help" | "-?") => {
             print!("{}", usage::text(application, compat));
             return Ok(());
@@ -99,6 +99,18 @@ fn dispatch(application: &str, is_drop_in: bool, words: &[String]) -> Result<(),
         initialization::initialize(&settings, application)
     } else {
         run::run(&settings, application)
+    }
+}
+
+/// The first argument, apart from `--compat`: pgbench accepts `--help` and `--version` only there.
+fn first_but_compat(words: &[String]) -> Option<&str> {
+    let mut words = words.iter().map(String::as_str);
+    loop {
+        match words.next()? {
+            "--compat" => _ = words.next(),
+            word if word.starts_with("--compat=") => {}
+            word => return Some(word),
+        }
     }
 }
 
