@@ -20,6 +20,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::error::ErrorKind;
+use pgassay_ranks::Launched;
 
 use args::StudyCommand;
 use cli::{Cli, CliCommand};
@@ -57,11 +58,27 @@ fn main() -> ExitCode {
     if let CliCommand::Bench { arguments } = cli.command {
         return command::bench::bench("pgassay bench", arguments.into_iter());
     }
+    if let Some(launched) = Launched::from_environment() {
+        return refuse_ranks(launched);
+    }
     log_to_stderr(cli.verbose);
     match dispatch(&cli) {
         Ok(()) => ExitCode::from(exit::OK),
         Err(error) => exit::report(&error),
     }
+}
+
+/// Refuses to run a command once per rank: they would disturb each other. Only `bench` joins its ranks.
+fn refuse_ranks(launched: Launched) -> ExitCode {
+    // Each rank is refused; once is enough to say why.
+    if launched.rank == 0 {
+        let ranks = launched.ranks;
+        output::print_line_stderr(&format!(
+            "pgassay: a launcher such as mpirun started {ranks} ranks, and each would run the whole command; \
+             only \"pgassay bench\" runs on several ranks. Run this command without mpirun."
+        ));
+    }
+    ExitCode::from(exit::FAILURE)
 }
 
 fn dispatch(cli: &Cli) -> Result<()> {

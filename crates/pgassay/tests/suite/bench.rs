@@ -546,6 +546,31 @@ fn without_mpi_several_ranks_are_refused_once() {
     assert_eq!((third.code, third.err.as_str()), (Some(1), ""));
 }
 
+/// Regression: each rank ran the whole command.
+#[test]
+fn commands_other_than_bench_ran_once_per_rank() {
+    let scratch = Scratch::new();
+    let as_rank = |rank: &str, words: &[&str]| {
+        let output = Command::new(PROGRAM)
+            .args(words)
+            .env("OMPI_COMM_WORLD_RANK", rank)
+            .env("OMPI_COMM_WORLD_SIZE", "2")
+            .env("XDG_DATA_HOME", scratch.path())
+            .current_dir(scratch.path())
+            .output();
+        Finished::from(&output.unwrap())
+    };
+    for words in [&["list"][..], &["curve", "-S"], &["doctor"]] {
+        let refusal = "pgassay: a launcher such as mpirun started 2 ranks";
+        as_rank("0", words).has(1, &[], &[refusal, "without mpirun.\n"]);
+        let second = as_rank("1", words);
+        assert_eq!((second.code, second.err.as_str()), (Some(1), ""));
+        assert_eq!(second.out, "");
+    }
+    as_rank("1", &["--version"]).has(0, &["pgassay "], &[]);
+    as_rank("1", &["curve", "--help"]).has(0, &["Usage: pgassay curve"], &[]);
+}
+
 #[test]
 fn connection_strings_of_ranks_are_refused_without_ranks() {
     let scratch = Scratch::new();
