@@ -111,9 +111,7 @@ impl CancelWatch {
             thread: Some(thread.context("cannot start a thread that waits for Ctrl-C")?),
         })
     }
-}
 
-impl CancelWatch {
     /// Watches one connection, whose statements are canceled at once. Without a key it is closed.
     ///
     /// # Errors
