@@ -7,7 +7,7 @@ use pgassay_record::run::Run;
 use pgassay_report::scalability_text;
 
 use crate::args::{ColorWhen, ResultFormat, ShowArgs};
-use crate::command::curve;
+use crate::command::curve::stored;
 use crate::observation_file;
 use crate::results;
 use crate::style::style;
@@ -40,7 +40,7 @@ pub fn show(args: &ShowArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
     let format = args.output.chosen();
     let mut text = String::new();
     if format == ResultFormat::Text
-        && let Some(found) = curve::stored(&directory)
+        && let Some(found) = stored::curve(&directory)
     {
         text = scalability_text(&found, &style(color)) + "\n";
     }

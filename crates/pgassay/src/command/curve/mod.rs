@@ -2,6 +2,7 @@
 
 mod args;
 mod question;
+pub mod stored;
 
 use std::io::Write;
 use std::path::Path;
@@ -33,7 +34,6 @@ use crate::{catalog, interrupt, results};
 
 /// The name under which results are listed.
 const NAME: &str = "curve";
-const DATA_FILE: &str = "curve.json";
 
 /// Measures the curve, stores the run, and prints the curve.
 pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
@@ -104,19 +104,13 @@ pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl Write) -> Result
     exit_with(&run.id, "", ended_early)
 }
 
-/// The curve in a run's directory, if it has a readable one.
-pub fn stored(directory: &Path) -> Option<ScalabilityCurve> {
-    let text = std::fs::read_to_string(directory.join(DATA_FILE)).ok()?;
-    serde_json::from_str(&text).ok()
-}
-
 /// What is stored in addition to the files of every run.
 fn curve_files(curve: &ScalabilityCurve) -> [(String, Vec<u8>); 2] {
     let page = scalability_html(curve).into_bytes();
     let data = scalability_json(curve).into_bytes();
     [
         ("curve.html".to_owned(), page),
-        (DATA_FILE.to_owned(), data),
+        (stored::FILE.to_owned(), data),
     ]
 }
 

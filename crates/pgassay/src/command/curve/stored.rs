@@ -1,0 +1,14 @@
+//! The curve that a run's directory has.
+
+use std::path::Path;
+
+use pgassay_account::scalability::ScalabilityCurve;
+
+/// Its name.
+pub const FILE: &str = "curve.json";
+
+/// The curve in a run's directory, if it has a readable one.
+pub fn curve(directory: &Path) -> Option<ScalabilityCurve> {
+    let text = std::fs::read_to_string(directory.join(FILE)).ok()?;
+    serde_json::from_str(&text).ok()
+}
