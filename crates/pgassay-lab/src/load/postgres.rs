@@ -154,10 +154,20 @@ pub fn describe_load_error(error: LoadError, source: &StudySource, point: &Point
                 source,
                 &path,
                 place.line.max(1) as usize,
-                &error.to_string(),
+                &with_hint(error.to_string()),
             )
         }
         other => anyhow!(other),
+    }
+}
+
+/// The message about a missing table of pgbench's scripts says where it comes from.
+fn with_hint(message: String) -> String {
+    if message.contains("relation \"pgbench_") && message.contains("does not exist") {
+        message
+            + "; a study creates pgbench's tables in [data] setup, as pgassay compare -S --save FILE writes it"
+    } else {
+        message
     }
 }
 
