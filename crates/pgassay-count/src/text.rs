@@ -63,16 +63,7 @@ fn one_condition(out: &mut String, condition: &ConditionCount, comparisons: usiz
             change(difference)
         );
     }
-    for variant in &condition.variants {
-        if !variant.is_linear() {
-            let _ = writeln!(
-                out,
-                "  \"{}\" is not linear: the cost of a transaction changes by {:+.2}% in the second half of a run, so its count depends on the run length",
-                variant.name,
-                100.0 * variant.bend()
-            );
-        }
-    }
+    not_linear(out, condition, others.iter().map(|(_, it)| it.verdict));
     let _ = writeln!(out, "  {}", how(baseline, comparisons));
     builds(out, &condition.variants);
     if others.is_empty() {
@@ -169,6 +160,31 @@ fn change(difference: &Difference) -> String {
         CountVerdict::NoDifference => format!("{words}  no difference"),
         CountVerdict::NotLinear => format!("{words}  not linear"),
         CountVerdict::TooFewRounds => format!("{words}  no verdict"),
+    }
+}
+
+/// Says which costs depend on the run length, and whether their differences do.
+fn not_linear(
+    out: &mut String,
+    condition: &ConditionCount,
+    verdicts: impl ExactSizeIterator<Item = CountVerdict>,
+) {
+    let bent = || condition.variants.iter().filter(|it| !it.is_linear());
+    for variant in bent() {
+        let _ = writeln!(
+            out,
+            "  \"{}\" is not linear: the cost of a transaction changes by {:+.2}% in the second half of a run, so its count depends on the run length",
+            variant.name,
+            100.0 * variant.bend()
+        );
+    }
+    let has_differences = verdicts.len() > 0;
+    let have_verdicts = { verdicts }.all(|it| it != CountVerdict::NotLinear);
+    if bent().next().is_some() && has_differences && have_verdicts {
+        let _ = writeln!(
+            out,
+            "  The costs change alike, so their differences hardly depend on it."
+        );
     }
 }
 

@@ -17,6 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::margin::margin;
 use super::{VariantCount, base_name, is_address};
 
+/// Relative to the baseline's cost.
+const DIFFERENCE_BEND_MAX: f64 = 0.0005;
+
 /// The result of comparing two variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -27,7 +30,7 @@ pub enum CountVerdict {
     NoDifference,
     /// Undecided: a variant has fewer than three rounds.
     TooFewRounds,
-    /// Undecided: a variant's cost is not proportional to the number of transactions.
+    /// Undecided: a variant's cost is not proportional to the number of transactions, nor is the difference.
     NotLinear,
 }
 
@@ -42,7 +45,8 @@ pub struct Difference {
     /// Ratio of the variant's cost to the baseline's.
     pub ratio: f64,
     /// The margin that a significant difference exceeds, in instructions per transaction: the larger of
-    /// the two spreads times a factor that depends on the numbers of rounds and comparisons. With too few
+    /// the two spreads times a factor that depends on the numbers of rounds and comparisons, plus the change of the
+    /// difference within a run if a cost is not linear. With too few
     /// rounds for a verdict, and in files of earlier versions, the sum of the two spreads.
     pub margin: f64,
     /// Number of comparisons that share the error rate of 1%; 0 in files of earlier versions, which had no
@@ -95,10 +99,11 @@ impl Difference {
         );
         let spreads = [baseline.spread(), variant.spread()];
         let rounds = baseline.repeats.len().min(variant.repeats.len());
-        let margin = margin(spreads, rounds, comparisons);
+        let bend = bend(baseline, variant);
+        let margin = margin(spreads, rounds, comparisons).map(|it| it + bend.unwrap_or(0.0).abs());
         let per_transaction = variant.cost() - baseline.cost();
         let verdict = match margin {
-            _ if !baseline.is_linear() || !variant.is_linear() => CountVerdict::NotLinear,
+            _ if bend.is_none() => CountVerdict::NotLinear,
             None => CountVerdict::TooFewRounds,
             Some(margin) if per_transaction.abs() > margin => CountVerdict::Differs,
             Some(_) => CountVerdict::NoDifference,
@@ -121,6 +126,18 @@ impl Difference {
     pub fn per_transaction_of(&self, instructions: i64) -> f64 {
         instructions as f64 / self.transactions as f64
     }
+}
+
+/// By how much a difference changes from the first half of a run to the second, in instructions per transaction;
+/// `None` if that is too much. Costs that are not linear can change alike: those of writes grow as their table does.
+fn bend(baseline: &VariantCount, variant: &VariantCount) -> Option<f64> {
+    if baseline.is_linear() && variant.is_linear() {
+        return Some(0.0);
+    }
+    let of = |it: &VariantCount| it.bend() * it.cost();
+    let bend = of(variant) - of(baseline);
+    let is_small = bend.abs() <= DIFFERENCE_BEND_MAX * baseline.cost();
+    (is_small && baseline.segments == variant.segments).then_some(bend)
 }
 
 type Sides<'a> = [(&'a VariantCount, i64); 2];

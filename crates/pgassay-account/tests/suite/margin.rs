@@ -154,6 +154,39 @@ fn variant(costs: &[u64]) -> VariantCount {
     }
 }
 
+/// A variant whose cost per transaction grows by this much from the first half of a run to the second.
+fn growing(costs: &[u64], growth: u64) -> VariantCount {
+    let mut counted = variant(costs);
+    for repeat in &mut counted.repeats {
+        for (count, instructions) in counted.segments.iter().zip(&mut repeat.instructions) {
+            *instructions += count * count * growth / 300;
+        }
+    }
+    counted
+}
+
+/// Regression: loads that write had no verdict, because inserts become more expensive as their table grows.
+#[test]
+fn costs_that_grow_alike_have_a_difference() {
+    let plain = growing(&[65_370, 65_380, 65_390], 1216);
+    assert!(!plain.is_linear());
+    let verdict = |other: &VariantCount| Difference::between(&plain, other, 1).verdict;
+    assert_eq!(verdict(&plain), CountVerdict::NoDifference);
+    let checked = growing(&[111_420, 111_430, 111_440], 1192);
+    assert_eq!(verdict(&checked), CountVerdict::Differs);
+    // What is left of the growth is part of the margin.
+    let close = growing(&[65_440, 65_450, 65_460], 1240);
+    let straight = Difference::between(&growing(&[65_370, 65_380, 65_390], 1240), &close, 1);
+    assert!(Difference::between(&plain, &close, 1).margin > straight.margin + 20.0);
+    assert_eq!(
+        verdict(&variant(&[111_420, 111_430, 111_440])),
+        CountVerdict::NotLinear
+    );
+    let mut longer = checked;
+    longer.segments = [200, 400, 800];
+    assert_eq!(verdict(&longer), CountVerdict::NotLinear);
+}
+
 /// Each of them was a panic when the file was compared.
 #[test]
 fn saved_counts_that_cannot_be_compared_are_an_error() {
