@@ -16,4 +16,5 @@ mod fixture;
 pub mod instructions;
 pub mod ledger;
 pub mod scalability;
+mod scaling_limit;
 pub mod sustained_rate;
