@@ -104,7 +104,7 @@ pub(crate) fn how(baseline: &VariantCount, comparisons: usize) -> String {
             margin::ROUNDS_MIN
         ),
         (Some(factor), _) => format!(
-            "{figures} ± of a difference is {factor:.2} times the larger of the two ranges: noise exceeds it in at most {chance}% of counts, over {comparisons} comparison{} in total.",
+            "{figures} ± of a difference is {factor:.2} times the larger of the two ranges, and what the number of transactions changes: noise exceeds it in at most {chance}% of counts, over {comparisons} comparison{} in total.",
             if comparisons == 1 { "" } else { "s" }
         ),
     }

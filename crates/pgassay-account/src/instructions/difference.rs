@@ -128,16 +128,22 @@ impl Difference {
     }
 }
 
-/// By how much a difference changes from the first half of a run to the second, in instructions per transaction;
-/// `None` if that is too much. Costs that are not linear can change alike: those of writes grow as their table does.
+/// By how much a difference depends on the numbers of transactions, in instructions per transaction; `None` if that is
+/// too much to compare the costs. Costs that are not linear can change alike: those of writes grow as their table does.
 fn bend(baseline: &VariantCount, variant: &VariantCount) -> Option<f64> {
+    let of = |it: &VariantCount| it.bend() * it.cost();
+    if baseline.segments != variant.segments {
+        // A bend is the change of a cost when the number of transactions doubles.
+        let [few, many] = [baseline, variant].map(|it| it.segments[2] as f64);
+        let doublings = (many / few).log2().abs();
+        let are_linear = baseline.is_linear() && variant.is_linear();
+        return are_linear.then(|| doublings * of(baseline).abs().max(of(variant).abs()));
+    }
     if baseline.is_linear() && variant.is_linear() {
         return Some(0.0);
     }
-    let of = |it: &VariantCount| it.bend() * it.cost();
     let bend = of(variant) - of(baseline);
-    let is_small = bend.abs() <= DIFFERENCE_BEND_MAX * baseline.cost();
-    (is_small && baseline.segments == variant.segments).then_some(bend)
+    (bend.abs() <= DIFFERENCE_BEND_MAX * baseline.cost()).then_some(bend)
 }
 
 type Sides<'a> = [(&'a VariantCount, i64); 2];

@@ -187,6 +187,29 @@ fn costs_that_grow_alike_have_a_difference() {
     assert_eq!(verdict(&longer), CountVerdict::NotLinear);
 }
 
+/// Regression: two equal variants differed by 1.4%, because one was counted over more transactions.
+#[test]
+fn a_cost_that_depends_on_the_number_of_transactions_does_not_differ_from_itself() {
+    let few = growing(&[377_590, 377_595, 377_600], 1800);
+    let mut many = growing(&[372_330, 372_332, 372_335], 1600);
+    many.segments = many.segments.map(|it| 10 * it);
+    for repeat in &mut many.repeats {
+        repeat.instructions = repeat.instructions.map(|it| 10 * it);
+    }
+    many.transactions *= 10;
+    many.instructions *= 10;
+    assert!(few.is_linear() && many.is_linear());
+    let difference = Difference::between(&many, &few, 1);
+    assert_eq!(
+        difference.verdict,
+        CountVerdict::NoDifference,
+        "{difference:?}"
+    );
+    let other = growing(&[477_590, 477_595, 477_600], 1800);
+    let verdict = Difference::between(&many, &other, 1).verdict;
+    assert_eq!(verdict, CountVerdict::Differs);
+}
+
 /// Each of them was a panic when the file was compared.
 #[test]
 fn saved_counts_that_cannot_be_compared_are_an_error() {
