@@ -29,7 +29,7 @@ const LEFT_MAX: f64 = 0.7;
 /// has a cause of its own. The multiple allows for errors of both figures.
 const FOLLOWS_SLACK: f64 = 1.5;
 
-/// A queue that has a cause of its own ranks below service time only if that is at least this share of it.
+/// A queue with an independent cause ranks below service time only if that is at least this share of it.
 const SERVICE_MIN: f64 = 0.1;
 
 /// States of the machine: they change with everything else, and do not cause a difference.
@@ -151,7 +151,7 @@ pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
 }
 
 /// Sorts by confidence, then by weight. Among findings that moved with a verdict, service time comes
-/// before queueing, which moves with it, unless the queue has a cause of its own and is much longer.
+/// before queueing, which moves with it, unless the queue has an independent cause and is much longer.
 pub(super) fn sort(findings: &mut [Finding]) {
     let at = |it: &Finding| (it.condition, it.variant);
     let moved = |it: &&Finding| it.confidence == Confidence::Correlated;

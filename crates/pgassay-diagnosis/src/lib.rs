@@ -23,7 +23,7 @@
 //! an invalid index or a blocked session, needs no second source.
 //!
 //! Among findings that moved, service time ranks above queueing ([`Finding::queueing`]), unless the queue has
-//! a cause of its own and the service time is a small part of it.
+//! an independent cause and the service time is a small part of it.
 //!
 //! Invariants: every finding has a fact that can be checked in the report; a figure that was not
 //! measured matches nothing.

@@ -93,7 +93,7 @@ pub struct CatalogResult {
     pub blocking: Vec<BlockingEpisode>,
     /// Idle transactions with locks that do not block others yet, at the last reading.
     pub idle_lock_holders: Vec<IdleLockHolder>,
-    /// Differences of `pg_stat_statements`; empty if there are none to be had.
+    /// Differences of `pg_stat_statements`; empty if they could not be read.
     pub statements: CountedStatements,
     /// Checkpoints, vacuums and lock storms.
     pub marks: Vec<LoadMark>,
