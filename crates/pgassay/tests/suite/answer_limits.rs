@@ -3,6 +3,7 @@
 //! These tests wait for most of a minute, so they are among the first.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -38,22 +39,28 @@ fn a_notice_now_and_then_does_not_extend_the_time_limit_of_profile() {
     assert_eq!(control_characters(&output.stderr, &[]), [char::MAX; 0]);
 }
 
+/// A run on an external server that falls silent after signing in.
+fn run_on_a_silent_server(directory: &Path, options: &[&str]) -> Child {
+    serve(directory, Mode::Silent);
+    let dsn = format!("host={} user=me dbname=me", directory.display());
+    let study = directory.join("study.toml");
+    std::fs::write(&study, STUDY.replace("NAME", "v")).unwrap();
+    let mut command = pgassay(&["run", study.to_str().unwrap(), "--dsn", &dsn]);
+    command
+        .args(options)
+        .arg("--results")
+        .arg(directory.join("runs"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
 #[test]
 fn a_server_that_falls_silent_after_signing_in_does_not_hold_up_a_run() {
     let directory = tempfile::tempdir().unwrap();
-    serve(directory.path(), Mode::Silent);
-    let dsn = format!("host={} user=me dbname=me", directory.path().display());
-    let study = directory.path().join("study.toml");
-    std::fs::write(&study, STUDY.replace("NAME", "v")).unwrap();
-    let results = directory.path().join("runs");
-    let mut command = pgassay(&["run", study.to_str().unwrap(), "--dsn", &dsn]);
-    command.args(["--allow-writes", "--allow-superuser", "--results"]);
-    let mut child = command
-        .arg(results)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let options = ["--allow-writes", "--allow-superuser"];
+    let mut child = run_on_a_silent_server(directory.path(), &options);
     assert_ends_within(Duration::from_mins(2), &mut child);
     assert_eq!(child.wait().unwrap().code(), Some(1));
 }
@@ -62,19 +69,7 @@ fn a_server_that_falls_silent_after_signing_in_does_not_hold_up_a_run() {
 #[test]
 fn an_interrupt_ends_a_run_whose_server_falls_silent() {
     let directory = tempfile::tempdir().unwrap();
-    serve(directory.path(), Mode::Silent);
-    let dsn = format!("host={} user=me dbname=me", directory.path().display());
-    let study = directory.path().join("study.toml");
-    std::fs::write(&study, STUDY.replace("NAME", "v")).unwrap();
-    let results = directory.path().join("runs");
-    let mut command = pgassay(&["run", study.to_str().unwrap(), "--dsn", &dsn]);
-    let mut child = command
-        .arg("--results")
-        .arg(results)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = run_on_a_silent_server(directory.path(), &[]);
     let mut line = String::new();
     let mut lines = BufReader::new(child.stderr.take().unwrap());
     while !line.contains("external server") {
