@@ -262,7 +262,7 @@ pub(crate) fn limit_name(limit: &ScalingLimit) -> String {
 fn limit_phrase(limit: &ScalingLimit, row: &str) -> String {
     match limit.kind {
         LimitKind::Nothing => "nothing".to_owned(),
-        LimitKind::Processors => "the processors (run queue)".to_owned(),
+        LimitKind::Processors => format!("the processors ({row})"),
         LimitKind::ServerCpu => {
             "CPU work that each transaction does more of (spinning, cache misses)".to_owned()
         }
