@@ -29,6 +29,8 @@ pub enum LabEvent<'a> {
         /// The condition's title.
         condition: &'a str,
     },
+    /// The round that began has fewer trials than planned, because transactions take long: this many, often none.
+    TrialsLeftOut(usize),
     /// Something was gathered besides the figures of trials; for a trial, before it is announced. A program
     /// that must not lose it writes it to disk now.
     Detail(&'a RunDetail),

@@ -32,8 +32,8 @@ use crate::observe::{TransactionRecorder, TrialObserver, TrialWatch, WatchDecisi
 use crate::raw_results::RawResults;
 use crate::run_context::RunContext;
 
-/// Transactions per second that every fake client reports.
-const RATE_HZ: f64 = 100_000.0;
+/// How long every transaction of a fake client takes, if nothing else is asked for.
+const TRANSACTION: Duration = Duration::from_micros(10);
 
 /// What goes wrong at one entry of the journal.
 #[derive(Debug, Clone)]
@@ -122,6 +122,8 @@ pub struct FakeEquipment {
     pub has_hardware_counters: bool,
     /// The names of the statistics that every trial reads.
     pub statistics: Vec<String>,
+    /// How long every transaction takes; 10 µs if not given.
+    pub transaction: Option<Duration>,
     started: usize,
 }
 
@@ -156,6 +158,7 @@ impl Equipment for FakeEquipment {
         Ok(Box::new(FakeDriver {
             journal: self.journal.clone(),
             variants: plan.variants.clone(),
+            transaction: self.transaction.unwrap_or(TRANSACTION),
         }))
     }
 
@@ -308,6 +311,7 @@ impl SqlConnection for FakeConnection {
 struct FakeDriver {
     journal: Journal,
     variants: Vec<String>,
+    transaction: Duration,
 }
 
 impl LoadDriver for FakeDriver {
@@ -318,6 +322,7 @@ impl LoadDriver for FakeDriver {
         Ok(Box::new(FakeClients {
             variant,
             clients: order.clients,
+            transaction: self.transaction,
             journal: self.journal.clone(),
         }))
     }
@@ -327,6 +332,7 @@ impl LoadDriver for FakeDriver {
 struct FakeClients {
     variant: String,
     clients: u32,
+    transaction: Duration,
     journal: Journal,
 }
 
@@ -353,7 +359,11 @@ impl Clients for FakeClients {
         let what = if settle.is_zero() { "warm up" } else { "trial" };
         let entry = format!("{}: {what} {} ms", self.variant, measure.as_millis());
         self.journal.step(entry).map_err(|error| anyhow!(error))?;
-        Ok(measurement(*settle, *measure, self.clients))
+        Ok(measurement(
+            *settle,
+            *measure,
+            (self.clients, self.transaction),
+        ))
     }
 
     fn spread_starts(&mut self, _: Duration, _: u64) {}
@@ -388,21 +398,27 @@ impl Clients for FakeClients {
 }
 
 /// What a load with a constant rate measures.
-fn measurement(settle: Duration, measure: Duration, clients: u32) -> Measurement {
-    let per_client = (measure.as_secs_f64() * RATE_HZ) as u64;
+fn measurement(
+    settle: Duration,
+    measure: Duration,
+    (clients, transaction): (u32, Duration),
+) -> Measurement {
+    // The clients finish the transactions that they have begun.
+    let drained = measure.max(transaction);
+    let per_client = drained.div_duration_f64(transaction) as u64;
     let transactions = per_client * u64::from(clients);
     let (settle_ns, measure_ns) = (settle.as_nanos() as u64, measure.as_nanos() as u64);
     let window_us = measure_ns / 1000;
     let mut latency_ns = Histogram::new(3).expect("three digits are supported");
     latency_ns
-        .record_n((1e9 / RATE_HZ) as u64, transactions)
+        .record_n(transaction.as_nanos() as u64, transactions)
         .expect("a histogram that grows holds any value");
     Measurement {
         instants: Instants {
             begin_ns: 0,
             window_begin_ns: settle_ns,
             window_end_ns: settle_ns + measure_ns,
-            idle_ns: settle_ns + measure_ns,
+            idle_ns: settle_ns + drained.as_nanos() as u64,
         },
         window_us,
         transactions,

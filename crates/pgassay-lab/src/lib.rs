@@ -41,6 +41,7 @@ mod precision_blocks;
 mod rate_search;
 mod raw_results;
 mod real_equipment;
+mod repeats;
 mod replay;
 pub mod requirements;
 mod run;

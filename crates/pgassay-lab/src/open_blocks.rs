@@ -31,10 +31,12 @@ impl<'a> OpenBlocks<'a> {
         }
     }
 
-    /// The next block; `None` if no condition is open, or the time is up.
+    /// The next block; `None` if no condition is open, or the time is up. It is up as well if less than half of a
+    /// block like the last would fit.
     pub fn take_next(&mut self) -> Option<Block> {
+        let half_us = (self.elapsed_us() - self.began_us) / 2;
         let max_us = self.plan.schedule.max_time_us;
-        if max_us.is_some_and(|max_us| self.elapsed_us() >= max_us) {
+        if max_us.is_some_and(|max_us| self.elapsed_us() + half_us >= max_us) {
             return None;
         }
         let number = self.next;

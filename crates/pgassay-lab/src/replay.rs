@@ -16,6 +16,7 @@ use pgassay_record::run::{ServerFacts, Warning, WarningKind};
 
 use crate::event::{EventSink, LabEvent};
 use crate::raw_results::RawResults;
+use crate::repeats::takes_part;
 use crate::scheduler::{Block, Scheduler};
 use crate::trial_slot::planned_trials;
 
@@ -168,6 +169,10 @@ impl<'s> Replay<'s> {
         let mut done: BTreeSet<usize> = trials.iter().map(|it| it.position as usize).collect();
         let timed = || trials.iter().filter(|it| it.kind == TrialKind::Timed);
         let starts: BTreeSet<u32> = timed().map(|it| it.server_start).collect();
+        let repeats = timed().find_map(|it| it.repeats).unwrap_or(u32::MAX);
+        let left_out =
+            |&position: &usize| !takes_part(round, repeats, (position, planned[position].0));
+        done.extend((0..planned.len()).filter(left_out));
         let has_pairs = (0..round.timed.len()).all(|position| done.contains(&position));
         if !has_pairs || starts.len() > 1 {
             return Ok((Vec::new(), BTreeSet::new()));

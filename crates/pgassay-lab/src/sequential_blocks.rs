@@ -146,10 +146,9 @@ impl Scheduler for SequentialBlocks<'_> {
 #[cfg(test)]
 mod tests {
     use hdrhistogram::Histogram;
-    use pgassay_model::counters::Counters;
     use pgassay_model::plan::{Overrides, plan};
     use pgassay_model::study::StudySource;
-    use pgassay_model::trial::{ClientTotals, Latency, TrialKind};
+    use pgassay_model::trial::{Latency, TrialKind};
 
     use super::*;
     use crate::planned_scheduler::scheduler_of;
@@ -199,26 +198,13 @@ mod tests {
                     server_start: plan.server_start(block.number),
                     condition: round.condition,
                     variant,
-                    position: 0,
-                    kind: TrialKind::Timed,
                     started_us: begin + 1_000_000 * all.len().cast_signed() as i64,
                     window_us: 1e6,
                     transactions: transactions as u64,
                     credited_transactions: Some(transactions),
                     transactions_total: transactions as u64,
-                    failed: 0,
                     latency: Latency::from_histogram(&empty),
-                    server: None,
-                    client: ClientTotals::default(),
-                    cpu_steal: 0.0,
-                    other_programs: 0.0,
-                    unaccounted: None,
-                    counters: Counters::default(),
-                    cpu_utilization: 0.0,
-                    background: Vec::new(),
-                    waits: None,
-                    cross_checks: None,
-                    backend_memory: None,
+                    ..Trial::empty(TrialKind::Timed)
                 });
             }
         }

@@ -14,6 +14,7 @@ use crate::interrupt::Interrupted;
 use crate::load::{Clients, ClientsOrder, LoadDriver, warm_up};
 use crate::observe::{TrialObserver, TrialWatch, WatchDecision, WatchedTrial};
 use crate::raw_results::RawResults;
+use crate::repeats::{repeats_of_round, takes_part};
 use crate::replay::PendingBlock;
 use crate::run_context::RunContext;
 use crate::system_env::unix_us;
@@ -107,7 +108,12 @@ impl TrialRunner<'_> {
         for observer in self.observers {
             observer.round_begins();
         }
-        for slot in self.slots(block, round, trials, &clients.windows) {
+        let repeats = repeats_of_round(&self.plan.schedule, &clients.windows);
+        let mut to_run = trials.to_vec();
+        to_run.retain(|&(position, kind, _)| takes_part(round, repeats, (position, kind)));
+        let left_out = LabEvent::TrialsLeftOut(trials.len() - to_run.len());
+        self.context.events.event(&left_out);
+        for slot in self.slots((block, round), repeats, &to_run, &clients.windows) {
             self.context.check()?;
             let mut of_trial = RawResults::of_trial(block);
             let Some(trial) = self.trial(slot, &mut clients.pools, &mut of_trial)? else {
@@ -128,22 +134,27 @@ impl TrialRunner<'_> {
     /// The trials of a round in the given order.
     fn slots(
         &self,
-        block: u32,
-        round: &Round,
+        (block, round): (u32, &Round),
+        repeats: u32,
         trials: &[(usize, TrialKind, usize)],
         windows: &[Timing],
     ) -> Vec<TrialSlot> {
-        let uncounted = round.timed.len() + round.profiled.len();
-        let slot = |&(position, kind, variant): &(usize, TrialKind, usize)| TrialSlot {
-            block,
-            server_start: self.server_start,
-            point: PointId::new(round.condition, variant),
-            position: position as u32,
-            kind,
-            is_last_of_variant: position + self.plan.variants.len() >= uncounted,
-            window: windows[variant],
+        let follows = |index: usize, variant: usize| {
+            let mut later = trials[index + 1..].iter();
+            later.any(|&(_, kind, of)| of == variant && kind != TrialKind::HardwareCounters)
         };
-        trials.iter().map(slot).collect()
+        let slot =
+            |(index, &(position, kind, variant)): (usize, &(usize, TrialKind, usize))| TrialSlot {
+                block,
+                server_start: self.server_start,
+                point: PointId::new(round.condition, variant),
+                position: position as u32,
+                repeats: (repeats < self.plan.schedule.repeats).then_some(repeats),
+                kind,
+                is_last_of_variant: !follows(index, variant),
+                window: windows[variant],
+            };
+        trials.iter().enumerate().map(slot).collect()
     }
 
     /// Connects and warms up every variant.
@@ -326,6 +337,7 @@ fn trial_of(slot: TrialSlot, started_us: i64, measured: &Measurement) -> Trial {
         condition: slot.point.condition,
         variant: slot.point.variant,
         position: slot.position,
+        repeats: slot.repeats,
         kind: slot.kind,
         started_us,
         window_us: measured.window_us as f64,

@@ -15,6 +15,8 @@ pub struct TrialSlot {
     pub point: PointId,
     /// Position within its round, from 0.
     pub position: u32,
+    /// How often its round runs the timed trials in mirrored order, if less often than planned.
+    pub repeats: Option<u32>,
     /// Whether it is timed, profiled, or for hardware counters.
     pub kind: TrialKind,
     /// Whether no trial of its variant follows in its round, apart from those for hardware counters.

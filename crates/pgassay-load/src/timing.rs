@@ -13,10 +13,14 @@ use std::time::Duration;
 
 use pgassay_script::Rng;
 
-/// Minimum transactions per client in a window. A bias of a twentieth of a transaction is then
-/// 0.5%, and a ratio contains only the difference: 0.05% if two variants differ by 10%.
+/// Transactions per client that a window is made long enough for, up to [`LONG`]. A bias of a twentieth of
+/// a transaction is then 0.5%, and a ratio contains only the difference: 0.05% if two variants differ by 10%.
 const TRANSACTIONS_MIN: u32 = 10;
-/// A window is not made longer than this for slow transactions.
+/// Above this length, a window is made longer for [`SLOW_TRANSACTIONS_MIN`] transactions only: two more
+/// trials then tell more than one long one, and both variants have about the same bias.
+const LONG: Duration = Duration::from_secs(1);
+const SLOW_TRANSACTIONS_MIN: u32 = 3;
+/// Above this length, a window is made longer only until a transaction surely ends in it.
 const MEASURE_MAX: Duration = Duration::from_secs(10);
 /// Starts are not spread over more than this.
 const SPREAD_MAX: Duration = Duration::from_secs(1);
@@ -40,9 +44,17 @@ impl Timing {
         Self {
             spread,
             settle: settle.max(spread * 2),
-            measure: measure.max((transaction * TRANSACTIONS_MIN).min(MEASURE_MAX)),
+            measure: measure.max(long_enough(transaction)),
         }
     }
+}
+
+fn long_enough(transaction: Duration) -> Duration {
+    let each = |transactions| transaction * transactions;
+    let of_slow = each(SLOW_TRANSACTIONS_MIN)
+        .min(MEASURE_MAX)
+        .max(each(3) / 2);
+    each(TRANSACTIONS_MIN).min(LONG).max(of_slow)
 }
 
 /// Returns each client's start, in ns from the beginning of the run: one in each of equal shares of
@@ -75,7 +87,10 @@ mod tests {
         assert_eq!(of(1), [1, 20, 300]);
         assert_eq!(of(30), [30, 60, 300]);
         assert_eq!(of(100), [100, 200, 1000]);
+        assert_eq!(of(400), [400, 800, 1200]);
+        assert_eq!(of(2000), [1000, 2000, 6000]);
         assert_eq!(of(5000), [1000, 2000, 10_000]);
+        assert_eq!(of(20_000), [1000, 2000, 30_000]);
     }
 
     #[test]

@@ -45,6 +45,10 @@ pub struct Trial {
     pub variant: usize,
     /// Its position in the block, from 0, counting all kinds.
     pub position: u32,
+    /// How often its round ran the timed trials in mirrored order, if less often than the plan's repeats because
+    /// transactions took long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<u32>,
     /// Why it was run.
     pub kind: TrialKind,
     /// Start of the measurement window, microseconds since 1970.
@@ -186,6 +190,7 @@ impl Trial {
             condition: 0,
             variant: 0,
             position: 0,
+            repeats: None,
             kind,
             started_us: 0,
             window_us: 0.0,

@@ -116,7 +116,9 @@ impl EventSink for ProgressDisplay {
                 self.shown.borrow_mut().round = round;
                 self.show_trials();
             }
-            LabEvent::TrialsKept(count) => self.shown.borrow_mut().done += *count as u64,
+            LabEvent::TrialsKept(count) | LabEvent::TrialsLeftOut(count) => {
+                self.shown.borrow_mut().done += *count as u64;
+            }
             LabEvent::TrialEnded(_) => {
                 self.shown.borrow_mut().done += 1;
                 self.show_trials();

@@ -15,6 +15,8 @@ use super::figures::{geometric_mean, rate_resolution};
 #[derive(Debug, Clone, Copy)]
 struct TrialRate {
     block: u32,
+    /// The number of timed trials of its point in its round.
+    of_round: u32,
     rate: f64,
     step: f64,
 }
@@ -59,6 +61,9 @@ impl<'a> UnitInProgress<'a> {
             if trial.transactions > 0 {
                 self.rates[self.plan.index_of(id)].push(TrialRate {
                     block,
+                    of_round: trial
+                        .repeats
+                        .map_or(self.plan.schedule.timed(), |it| 2 * it),
                     rate: trial.tps() * units,
                     step: rate_resolution(trial, clients),
                 });
@@ -75,7 +80,8 @@ impl<'a> UnitInProgress<'a> {
         let blocks: BTreeSet<u32> = sides[0].iter().map(|it| it.block).collect();
         let mean = |side: usize, block: u32| {
             let of_block = sides[side].iter().filter(|it| it.block == block);
-            let is_complete = of_block.clone().count() == self.plan.schedule.timed() as usize;
+            let planned = of_block.clone().next()?.of_round as usize;
+            let is_complete = of_block.clone().count() == planned;
             geometric_mean(of_block.map(|it| it.rate)).filter(|_| is_complete)
         };
         let pair = |block: &u32| {

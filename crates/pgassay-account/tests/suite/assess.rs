@@ -41,6 +41,7 @@ pub fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64)
         .record_n((8e9 / tps) as u64, transactions)
         .expect("the histogram is resizable");
     Trial {
+        repeats: None,
         server_start: 0,
         block,
         condition: 0,

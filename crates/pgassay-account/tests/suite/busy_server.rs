@@ -114,6 +114,7 @@ pub fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
     let active_us =
         spends.on_cpu * 0.8 + spends.run_queue * 0.3 + spends.wal_sync + spends.row_lock;
     Trial {
+        repeats: None,
         server_start: 0,
         block,
         condition: 0,

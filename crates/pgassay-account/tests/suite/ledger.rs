@@ -44,6 +44,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
         .record_n((latency_us * 1e3) as u64, transactions)
         .expect("the histogram grows");
     Trial {
+        repeats: None,
         server_start: 0,
         block,
         condition: 0,

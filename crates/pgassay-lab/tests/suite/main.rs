@@ -9,6 +9,7 @@ mod catalog_processes;
 mod catalog_rights;
 mod catalog_state;
 mod memory;
+mod slow_transactions;
 mod two_stages;
 mod watch_counters;
 mod watch_sessions;

@@ -114,7 +114,7 @@ fn misses(load: Load, way: Way, comparisons: usize) -> (f64, f64) {
 }
 
 /// The loads come from the bug report, where counting missed in 100, 100, 67, 13 and 6% of
-/// comparisons.
+/// comparisons; slow transactions were added.
 #[test]
 fn an_interval_of_rates_misses_the_truth_in_5_percent_of_comparisons_and_not_in_all() {
     // The load, comparisons, and the minimum share that counting misses.
@@ -124,6 +124,9 @@ fn an_interval_of_rates_misses_the_truth_in_5_percent_of_comparisons_and_not_in_
         (10.0, 0.05, 8, 400, 0.5),
         (5.0, 0.1, 16, 150, 0.1),
         (1.0, 0.1, 16, 40, 0.0),
+        // Slow transactions, of which three fit into a window; none ends in the window of counting.
+        (800.0, 0.02, 1, 100, 0.0),
+        (2000.0, 0.3, 4, 100, 0.0),
     ] {
         let load = Load {
             mean_ms,
@@ -137,7 +140,7 @@ fn an_interval_of_rates_misses_the_truth_in_5_percent_of_comparisons_and_not_in_
         assert!(crediting <= most, "{load:?}: {crediting} above {most}");
         assert!(counting >= counting_least, "{load:?}: {counting}");
         assert!(without_width == 0.0, "{load:?}: {without_width}");
-        if clients == 1 {
+        if clients == 1 && counting_least > most {
             // Counting gives the same integer in nearly every trial.
             assert!(counting_without_width > 0.5, "{counting_without_width}");
         }

@@ -141,8 +141,8 @@ pub struct CompareArgs {
     #[arg(long, value_name = "N%", conflicts_with = "pairs")]
     pub half_width: Option<Percentage>,
 
-    /// Begin no more rounds of trials this long after the first trial begins (such as 2min), and report the
-    /// verdicts reached so far. Their intervals remain valid. A round that has begun is completed.
+    /// End with the round of trials that ends closest to this long after the first trial begins (such as 2min), and
+    /// report the verdicts reached so far. Their intervals remain valid.
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
