@@ -35,6 +35,7 @@ mod major_version;
 mod observe;
 mod open_blocks;
 mod options;
+mod patience;
 mod planned_scheduler;
 mod plans;
 mod precision_blocks;
@@ -73,6 +74,7 @@ pub use observe::{
     add_samples_by_column, waits,
 };
 pub use options::ServerOptions;
+pub use patience::Patience;
 pub use planned_scheduler::scheduler_of;
 pub use plans::TakenPlans;
 pub use raw_results::RawResults;

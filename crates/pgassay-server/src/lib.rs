@@ -74,5 +74,5 @@ pub use processes::{ProcessRole, ServerProcess, of_postmaster, wait_until_gone};
 pub use server::{Server, ServerConfig};
 pub use settings::check_settings;
 pub use socket_closer::SocketCloser;
-pub use timed_stream::TimedStream;
+pub use timed_stream::{TimedStream, WaitCheck};
 pub use version::{Series, Version, VersionError, VersionRequest};

@@ -3,18 +3,34 @@
 //! A limit on each read is not enough: a server that sends a notice now and then would never exceed
 //! it.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::connection::Stream;
 use crate::socket_closer::SocketCloser;
 
+/// How often a wait asks whether it is to end.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// Returns an error if a wait for the server that began at this moment is to end before its time limit.
+pub type WaitCheck = Arc<dyn Fn(Instant) -> io::Result<()> + Send + Sync>;
+
 enum AnySocket {
     Unix(UnixStream),
     Tcp(TcpStream),
+}
+
+impl AnySocket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.read(buffer),
+            Self::Tcp(stream) => stream.read(buffer),
+        }
+    }
 }
 
 /// A blocking socket with a deadline. `flush` ends a request; the answer to it must be complete
@@ -23,6 +39,8 @@ pub struct TimedStream {
     socket: AnySocket,
     limit: Cell<Option<Duration>>,
     until: Cell<Option<Instant>>,
+    /// Asked during each wait.
+    check: OnceCell<WaitCheck>,
 }
 
 impl TimedStream {
@@ -41,7 +59,13 @@ impl TimedStream {
             socket,
             limit: Cell::new(None),
             until: Cell::new(until),
+            check: OnceCell::new(),
         }
+    }
+
+    /// Ends each wait for the server once `check` returns an error. Only the first call has an effect.
+    pub fn end_waits(&self, check: WaitCheck) {
+        _ = self.check.set(check);
     }
 
     /// Limits the time of each answer, and removes the current deadline.
@@ -69,14 +93,44 @@ impl TimedStream {
 
     /// Limits the next operation to the time left before the deadline.
     fn limit_to_deadline(&self) -> io::Result<()> {
+        match self.time_left()? {
+            None => Ok(()),
+            left => self.set_timeout(left),
+        }
+    }
+
+    /// The time left before the deadline, if there is one.
+    fn time_left(&self) -> io::Result<Option<Duration>> {
         let Some(until) = self.until.get() else {
-            return Ok(());
+            return Ok(None);
         };
         match until.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
-            left => self.set_timeout(Some(left)),
+            left => Ok(Some(left)),
         }
     }
+
+    /// Reads in short waits, with `check` before each.
+    fn read_checked(&mut self, check: &WaitCheck, buffer: &mut [u8]) -> io::Result<usize> {
+        let began = Instant::now();
+        loop {
+            check(began)?;
+            let left = self.time_left()?;
+            self.set_timeout(Some(left.map_or(ASK_EVERY, |left| left.min(ASK_EVERY))))?;
+            match self.socket.read(buffer) {
+                Err(error) if is_timeout(&error) => {}
+                ended => return ended,
+            }
+        }
+    }
+}
+
+/// A read that times out fails with one of two error kinds.
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
 }
 
 impl Stream for TimedStream {
@@ -94,11 +148,11 @@ impl Stream for TimedStream {
 
 impl Read for TimedStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.limit_to_deadline()?;
-        match &mut self.socket {
-            AnySocket::Unix(stream) => stream.read(buffer),
-            AnySocket::Tcp(stream) => stream.read(buffer),
+        if let Some(check) = self.check.get().cloned() {
+            return self.read_checked(&check, buffer);
         }
+        self.limit_to_deadline()?;
+        self.socket.read(buffer)
     }
 }
 
@@ -126,6 +180,8 @@ impl Write for TimedStream {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     /// A peer that sends a byte every 20 ms for 5 s, unless the other end closes.
@@ -170,6 +226,40 @@ mod tests {
                 "{failed:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_check_ends_a_wait_without_a_limit_and_not_an_answer() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut stream = TimedStream::unix(ours, None);
+        let ends = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&ends);
+        stream.end_waits(Arc::new(move |_| {
+            if asked.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            Ok(())
+        }));
+        let answering = std::thread::spawn(move || {
+            std::thread::sleep(3 * ASK_EVERY);
+            theirs.write_all(b"N").unwrap();
+            std::thread::sleep(3 * ASK_EVERY);
+            ends.store(true, Ordering::Relaxed);
+            theirs
+        });
+        assert_eq!(stream.read(&mut [0; 16]).unwrap(), 1);
+        let failed = read_until_error(&mut stream);
+        assert_eq!(failed, io::ErrorKind::ConnectionAborted);
+        drop(answering.join().unwrap());
+    }
+
+    #[test]
+    fn a_check_leaves_the_limit_of_an_answer() {
+        let mut stream = TimedStream::unix(dribbling(), None);
+        stream.end_waits(Arc::new(|_| Ok(())));
+        stream.set_limit(Some(Duration::from_millis(100))).unwrap();
+        stream.flush().unwrap();
+        assert_eq!(read_until_error(&mut stream), io::ErrorKind::TimedOut);
     }
 
     #[test]

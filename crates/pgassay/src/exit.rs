@@ -55,11 +55,17 @@ pub struct Gate {
 
 /// Prints an error on stderr as one paragraph and returns its exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
+    ExitCode::from(report_code(error))
+}
+
+/// As [`report`]; the code is a number, for an exit in the middle.
+pub fn report_code(error: &anyhow::Error) -> u8 {
     if error.chain().any(is_closed_output) {
         // The reader closed the pipe, as in `pgassay list | head`.
-        return ExitCode::from(OK);
+        return OK;
     }
-    let code = if error.is::<Interrupted>() {
+    print_line_stderr(&format!("pgassay: {}", text_of(error)));
+    if error.is::<Interrupted>() {
         INTERRUPTED
     } else if error.is::<Partial>() || error.is::<IncompleteProfile>() {
         PARTIAL
@@ -67,9 +73,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         gate.code
     } else {
         FAILURE
-    };
-    print_line_stderr(&format!("pgassay: {}", text_of(error)));
-    ExitCode::from(code)
+    }
 }
 
 /// The exit status after printing: that of the verdict, also if the reader closed the pipe, as in

@@ -33,6 +33,7 @@ mod profiling;
 mod resume;
 mod server_files;
 mod shipped;
+mod silent_servers;
 mod study_keys;
 mod study_new;
 mod study_to_answer;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use pgassay_lab::Patience;
 use pgassay_lab::connector::{TimedStream, connect, limit_statements};
 use pgassay_lab::local_server::{self, number};
 use pgassay_lab::system_env::RealSystem;
@@ -57,6 +58,14 @@ impl Reached {
                 why,
             }),
         })
+    }
+
+    /// Lets an interrupt end the waits on the connection.
+    pub fn end_waits(&self, patience: &Patience) {
+        patience.apply_to(match self {
+            Self::Here(connection) => connection.exchange.stream(),
+            Self::RemoteServer(server) => server.exchange.stream(),
+        });
     }
 }
 
@@ -122,6 +131,14 @@ pub fn discard_incomplete_count(observation: &mut Observation) {
         )),
         fix: None,
     });
+}
+
+/// As [`exchange`]; an interrupt ends connecting and the waits on the connection.
+pub fn patient_exchange(conninfo: &str, patience: &Patience) -> Result<Exchange<TimedStream>> {
+    let conninfo = conninfo.to_owned();
+    let (exchange, _) = patience.wait_for(move || exchange(&conninfo))?;
+    patience.apply_to(exchange.stream());
+    Ok(exchange)
 }
 
 /// Connects to the server that `conninfo` names, or the environment if it is empty. Returns the connection and the server's address.

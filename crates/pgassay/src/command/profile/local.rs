@@ -9,7 +9,7 @@ use pgassay_diagnosis::diagnose_observation;
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::waits::{WaitProbe, WaitSampler};
 use pgassay_lab::watch::{LiveWatch, StackColumns};
-use pgassay_lab::{Interrupt, ProfiledTrial, add_blocked, add_samples_by_column};
+use pgassay_lab::{Interrupt, Patience, ProfiledTrial, add_blocked, add_samples_by_column};
 use pgassay_model::check::Check;
 use pgassay_model::cpu::{Background, CpuTotals};
 use pgassay_model::profile::{Profile, ProfileBuilder};
@@ -54,6 +54,8 @@ pub struct ProfilingSession {
     pub own_pids: Vec<u32>,
     /// Whether to keep the texts of statements.
     pub keeps_text: bool,
+    /// An interrupt ends the waits for the server.
+    pub patience: Patience,
 }
 
 /// What was gathered in the window.
@@ -73,7 +75,7 @@ impl ProfilingSession {
     pub fn observe(mut self, interrupt: &Interrupt) -> Result<Observation> {
         let (sampler, no_stacks) = self.sampler()?;
         let dsn = self.dsn.as_deref();
-        let connect = dsn.map(|dsn| || connection::exchange(dsn).map(|(exchange, _)| exchange));
+        let connect = dsn.map(|dsn| || connection::patient_exchange(dsn, &self.patience));
         let (probe, no_waits) = WaitProbe::of(&self.subject.server, connect);
         if let (Some(sampler), Some(WaitProbe::Memory(reader))) = (&sampler, &probe) {
             sampler.watch_waits(self.subject.server.postmaster_pid, *reader)?;
@@ -174,8 +176,10 @@ impl ProfilingSession {
         let dsn = self.dsn.as_deref();
         match dsn.filter(|_| self.subject.backend_pid.is_none()) {
             None => (None, None),
-            Some(dsn) => SessionsToWatch::local(dsn, self.keeps_text, &self.own_pids)
-                .open(Some(self.subject.server.clone())),
+            Some(dsn) => {
+                SessionsToWatch::local(dsn, self.keeps_text, &self.own_pids, &self.patience)
+                    .open(Some(self.subject.server.clone()))
+            }
         }
     }
 

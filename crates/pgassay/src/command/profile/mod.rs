@@ -8,6 +8,7 @@ mod sessions;
 use std::io::Write;
 
 use anyhow::{Result, anyhow, bail};
+use pgassay_lab::{Interrupt, Patience};
 use pgassay_profile::LiveServer;
 use pgassay_record::observation::Observation;
 use pgassay_report::ExportedStacks;
@@ -28,24 +29,7 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
     let conninfo = args.conninfo()?;
     let reached = conninfo.as_deref().map(Reached::open).transpose()?;
     let interrupt = interrupt::watch()?;
-    let observation = match reached {
-        Some(Reached::RemoteServer(server)) if args.pid.is_some() => {
-            return Err(server.why.context(format!(
-                "the server at {} runs on another machine or in another container, so \
-                 --pid cannot be one of its processes",
-                server.place
-            )));
-        }
-        Some(Reached::RemoteServer(server)) => {
-            let conninfo = conninfo.unwrap_or_default();
-            let sessions = sessions::options(args, conninfo, server.own_pid());
-            remote::observe(server, &sessions, args.duration.duration(), &interrupt)?
-        }
-        Some(Reached::Here(connection)) => {
-            watch(args, conninfo, Some(connection))?.observe(&interrupt)?
-        }
-        None => watch(args, conninfo, None)?.observe(&interrupt)?,
-    };
+    let observation = interrupt.or(observe(args, conninfo, reached, &interrupt))?;
     // The report is printed also if a file cannot be written.
     let written = write_files(args, &observation, out);
     let is_taken = *written.as_ref().unwrap_or(&false);
@@ -63,6 +47,37 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
     match incomplete(&observation) {
         Some(reason) => Err(IncompleteProfile { reason }.into()),
         None => Ok(()),
+    }
+}
+
+/// Profiles the server for the time that was asked for, or until an interrupt.
+fn observe(
+    args: &ProfileArgs,
+    conninfo: Option<String>,
+    reached: Option<Reached>,
+    interrupt: &Interrupt,
+) -> Result<Observation> {
+    let patience = Patience::until(interrupt);
+    if let Some(reached) = &reached {
+        reached.end_waits(&patience);
+    }
+    match reached {
+        Some(Reached::RemoteServer(server)) if args.pid.is_some() => {
+            Err(server.why.context(format!(
+                "the server at {} runs on another machine or in another container, so \
+                 --pid cannot be one of its processes",
+                server.place
+            )))
+        }
+        Some(Reached::RemoteServer(server)) => {
+            let conninfo = conninfo.unwrap_or_default();
+            let sessions = sessions::options(args, conninfo, server.own_pid(), patience);
+            remote::observe(server, &sessions, args.duration.duration(), interrupt)
+        }
+        Some(Reached::Here(connection)) => {
+            watch(args, conninfo, Some(connection), patience)?.observe(interrupt)
+        }
+        None => watch(args, conninfo, None, patience)?.observe(interrupt),
     }
 }
 
@@ -89,6 +104,7 @@ fn watch(
     args: &ProfileArgs,
     conninfo: Option<String>,
     connection: Option<LocalConnection>,
+    patience: Patience,
 ) -> Result<ProfilingSession> {
     Ok(ProfilingSession {
         subject: subject(args.pid, connection.as_ref())?,
@@ -99,6 +115,7 @@ fn watch(
         own_pids: connection.iter().map(|it| it.own_pid).collect(),
         keeps_text: !args.no_text,
         connection,
+        patience,
     })
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::thread::ScopedJoinHandle;
 
 use anyhow::{Context, Result};
+use pgassay_lab::Patience;
 use pgassay_lab::watch::{LiveWatch, WatchOptions, WatchedServer};
 use pgassay_model::check::Check;
 use pgassay_profile::LiveServer;
@@ -17,12 +18,20 @@ pub struct SessionsToWatch {
     /// The connection string.
     conninfo: String,
     options: WatchOptions,
+    /// An interrupt ends the waits for the server.
+    patience: Patience,
 }
 
 /// The watch that the flags describe.
-pub fn options(args: &ProfileArgs, conninfo: String, own_pid: Option<u32>) -> SessionsToWatch {
+pub fn options(
+    args: &ProfileArgs,
+    conninfo: String,
+    own_pid: Option<u32>,
+    patience: Patience,
+) -> SessionsToWatch {
     SessionsToWatch {
         conninfo,
+        patience,
         options: WatchOptions {
             keeps_text: !args.no_text,
             own_pids: own_pid.into_iter().collect(),
@@ -33,9 +42,10 @@ pub fn options(args: &ProfileArgs, conninfo: String, own_pid: Option<u32>) -> Se
 
 impl SessionsToWatch {
     /// For a server on this machine, with CPU samples of statements.
-    pub fn local(conninfo: &str, keeps_text: bool, own_pids: &[u32]) -> Self {
+    pub fn local(conninfo: &str, keeps_text: bool, own_pids: &[u32], patience: &Patience) -> Self {
         Self {
             conninfo: conninfo.to_owned(),
+            patience: patience.clone(),
             options: WatchOptions {
                 keeps_text,
                 own_pids: own_pids.iter().copied().collect::<BTreeSet<u32>>(),
@@ -47,8 +57,8 @@ impl SessionsToWatch {
 
     /// Opens the watch. If that is not possible, the profile goes without it and says why.
     pub fn open(&self, live: Option<LiveServer>) -> (Option<LiveWatch>, Option<Check>) {
-        let conninfo = self.conninfo.clone();
-        let connect = move || Ok(connection::exchange(&conninfo)?.0);
+        let (conninfo, patience) = (self.conninfo.clone(), self.patience.clone());
+        let connect = move || connection::patient_exchange(&conninfo, &patience);
         let server = WatchedServer {
             live,
             connect: Box::new(connect),

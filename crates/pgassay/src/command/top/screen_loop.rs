@@ -18,6 +18,7 @@ use super::keys::TopAction;
 use super::state::{TopServer, TopState};
 use super::terminal::TopTerminal;
 use super::{draw, saving};
+use crate::exit;
 
 /// How long the loop waits for a key before it asks for readings and signals.
 const KEY_LIMIT: Duration = Duration::from_millis(50);
@@ -80,10 +81,8 @@ where
         }
         if !watching.is_finished() {
             // It waits for a server that does not answer. The terminal is restored.
-            if let Err(error) = &result {
-                crate::exit::report(error);
-            }
-            std::process::exit(i32::from(result.is_err()));
+            let code = result.as_ref().err().map_or(exit::OK, exit::report_code);
+            std::process::exit(i32::from(code));
         }
         result
     })
@@ -219,6 +218,6 @@ fn save(state: &mut TopState) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             format!("saved; to print it: pgassay show {name}")
         }
-        Err(error) => crate::exit::text_of(&error),
+        Err(error) => exit::text_of(&error),
     });
 }
