@@ -282,12 +282,12 @@ fn read_values(connection: &mut Connection) -> Result<Values> {
     Ok(values)
 }
 
-fn quoted(name: &str) -> String {
+pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// A string constant, whatever `standard_conforming_strings` is.
-fn literal(value: &str) -> String {
+pub(super) fn literal(value: &str) -> String {
     format!("E'{}'", value.replace('\\', "\\\\").replace('\'', "''"))
 }
 

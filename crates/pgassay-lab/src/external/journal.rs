@@ -1,11 +1,12 @@
 //! What a run changes on an external server, written before it happens, so that a later start can
 //! undo it after a crash.
 //!
-//! A journal is a file with one JSON value per line: the server, then databases and settings. The run
+//! A journal is a file with one JSON value per line: the server, then its objects before the run, databases
+//! and settings. The run
 //! that writes it holds a lock on it; a journal without a lock is that of a run that was killed. It
 //! contains no password: neither that of the connection, nor values of settings that may be one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -18,7 +19,9 @@ use serde::{Deserialize, Serialize};
 use super::backup::SettingBackup;
 
 /// The format of journals.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
+/// The oldest one that can be read: it has no [`JournalLine::Objects`].
+pub const FORMAT_MIN: u32 = 1;
 const ENDING: &str = "jsonl";
 /// A run writes the first line at once. An older empty journal is that of a run that was killed
 /// before it changed anything.
@@ -30,6 +33,8 @@ const EMPTY_AGE: Duration = Duration::from_mins(1);
 pub enum JournalLine {
     /// The server; the first line.
     Server(JournaledServer),
+    /// The objects that all databases share, before the run: `role bob`.
+    Objects(BTreeSet<String>),
     /// The name of a database that is about to be created.
     Database(String),
     /// A setting that is about to be changed.

@@ -1,6 +1,6 @@
 //! Undoes what runs that were killed left on external servers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,8 +12,9 @@ use pgassay_wire::conninfo::{Environment, FileText};
 
 use super::backup::{self, SettingBackup};
 use super::databases::drop_database;
-use super::journal::{FORMAT, JournalLine, JournaledServer, UndoJournal};
+use super::journal::{FORMAT, FORMAT_MIN, JournalLine, JournaledServer, UndoJournal};
 use super::limits;
+use super::state::{AddedObject, ServerState};
 use crate::connector::connect;
 use crate::run_context::RunContext;
 use crate::system_env::RealSystem;
@@ -87,69 +88,104 @@ fn system_identifier(connection: &mut Connection) -> Result<Option<String>> {
     }
 }
 
+/// What a killed run did, and may have to be undone.
+#[derive(Default)]
+struct KilledRun {
+    databases: Vec<String>,
+    settings: Vec<SettingBackup>,
+    /// What all databases shared before the run; `None` in the journal of an older version.
+    objects: Option<BTreeSet<String>>,
+}
+
+/// What became of it, for people.
+#[derive(Default)]
+struct RecoveredRun {
+    /// What was undone.
+    done: Option<String>,
+    /// What may have been left and is not undone.
+    left: Option<String>,
+}
+
 /// Undoes what runs that were killed left on external servers: puts settings back and drops their
 /// databases. Returns a warning for each server where that was not possible; its journal is kept, so
-/// that the next start tries again.
+/// that the next start tries again. Warnings also name other objects that are new since such a run.
 pub fn recover(directory: &Path, context: &RunContext<'_>) -> Vec<Warning> {
     let mut warnings = Vec::new();
     for mut journal in UndoJournal::abandoned(directory) {
         let undone = undo(&mut journal, context);
-        match undone.and_then(|done| journal.remove().map(|()| done)) {
-            Ok(None) => {}
-            Ok(Some(message)) => context.note(&message),
-            Err(error) => {
-                let message = format!("{error:#}");
-                context.note(&message);
-                warnings.push(Warning {
-                    kind: WarningKind::Leftover,
-                    variant: None,
-                    message,
-                });
+        let left = match undone.and_then(|it| journal.remove().map(|()| it)) {
+            Ok(RecoveredRun { done, left }) => {
+                if let Some(message) = done {
+                    context.note(&message);
+                }
+                left
             }
+            Err(error) => Some(format!("{error:#}")),
+        };
+        if let Some(message) = left {
+            context.note(&message);
+            warnings.push(Warning {
+                kind: WarningKind::Leftover,
+                variant: None,
+                message,
+            });
         }
     }
     warnings
 }
 
-/// Returns what was done, for people; `None` if there was nothing to do.
-fn undo(journal: &mut UndoJournal, context: &RunContext<'_>) -> Result<Option<String>> {
+fn undo(journal: &mut UndoJournal, context: &RunContext<'_>) -> Result<RecoveredRun> {
     let path = journal.path().display().to_string();
     let mut lines = journal.lines()?.into_iter();
     let server = match lines.next() {
-        None => return Ok(None),
-        Some(JournalLine::Server(server)) if server.format == FORMAT => server,
+        None => return Ok(RecoveredRun::default()),
+        Some(JournalLine::Server(server)) if (FORMAT_MIN..=FORMAT).contains(&server.format) => {
+            server
+        }
         Some(_) => bail!("{path} was written by another version of pgassay: use that one"),
     };
-    let (mut databases, mut settings) = (Vec::new(), Vec::new());
+    let mut run = KilledRun::default();
     for line in lines {
         match line {
-            JournalLine::Database(name) => databases.push(name),
-            JournalLine::Setting(setting) => settings.push(setting),
+            JournalLine::Objects(objects) => run.objects = Some(objects),
+            JournalLine::Database(name) => run.databases.push(name),
+            JournalLine::Setting(setting) => run.settings.push(setting),
             JournalLine::Server(_) => bail!("{path} is not a valid journal"),
         }
     }
     let place = &server.place;
     context.stage("undoing what a killed run left on an external server");
-    let done = undo_on(&server, &databases, &settings, context).with_context(|| {
+    let (done, left) = undo_on(&server, &run, context).with_context(|| {
         format!(
             "cannot undo what a killed run left on the server at {place}; the next run tries again \
              (what is left is in {path})"
         )
     })?;
-    Ok((!done.is_empty()).then(|| {
+    let done = (!done.is_empty()).then(|| {
         let done = done.join("; ");
         format!("undid what a killed run left on the server at {place}: {done}")
-    }))
+    });
+    let left = (!left.is_empty()).then(|| {
+        let pairs = left.into_iter().map(|it| (it.name, it.drop));
+        let (names, statements): (Vec<String>, Vec<String>) = pairs.unzip();
+        let (names, statements) = (names.join(", "), statements.join(" "));
+        format!(
+            "since the start of a killed run, the server at {place} has new objects: {names}; unless \
+             others created them, remove them with: {statements}"
+        )
+    });
+    Ok(RecoveredRun { done, left })
 }
 
+/// Returns what was done, and the objects that are new since the run began.
 fn undo_on(
     server: &JournaledServer,
-    databases: &[String],
-    settings: &[SettingBackup],
+    run: &KilledRun,
     context: &RunContext<'_>,
-) -> Result<Vec<String>> {
-    if databases.is_empty() && settings.is_empty() {
-        return Ok(Vec::new());
+) -> Result<(Vec<String>, Vec<AddedObject>)> {
+    // The study's statements run only once its databases exist.
+    if run.databases.is_empty() && run.settings.is_empty() {
+        return Ok(Default::default());
     }
     let request = context
         .study
@@ -164,15 +200,20 @@ fn undo_on(
     if system_identifier(&mut connection)? != server.system_identifier {
         bail!("the connection string leads to another server now");
     }
-    let mut done = backup::restore(&mut connection, settings)?;
-    for name in databases {
+    let mut done = backup::restore(&mut connection, &run.settings)?;
+    for name in &run.databases {
         let sql = "select datname from pg_database where datname = $1";
         if !connection.query_with(sql, &[Some(name)])?.rows.is_empty() {
             drop_database(&mut connection, name)?;
             done.push(format!("drop database {name}"));
         }
     }
-    Ok(done)
+    let left = match &run.objects {
+        // Now, because logical replication slots go with their database.
+        Some(before) => ServerState::read(&mut connection)?.added_since(before),
+        None => Vec::new(),
+    };
+    Ok((done, left))
 }
 
 #[cfg(test)]

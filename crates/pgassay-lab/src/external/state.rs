@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 use pgassay_server::Connection;
 
+use super::backup::{literal, quoted};
+
 /// Kinds of objects, and queries for their names and what may change about them. Databases of runs
 /// are left out.
 const KINDS: [(&str, &str); 7] = [
@@ -53,6 +55,15 @@ pub struct ServerState {
     objects: BTreeMap<String, String>,
 }
 
+/// An object that a statement can drop.
+#[derive(Debug, PartialEq, Eq)]
+pub struct AddedObject {
+    /// Its kind and name: `role bob`.
+    pub name: String,
+    /// The statement that drops it.
+    pub drop: String,
+}
+
 impl ServerState {
     /// Reads the state. Extensions are those of the connection's database.
     ///
@@ -81,6 +92,26 @@ impl ServerState {
         }
     }
 
+    /// The objects that a statement can drop: `role bob`.
+    pub fn droppable(&self) -> BTreeSet<String> {
+        let keys = self.objects.keys();
+        keys.filter(|key| drop_statement(key).is_some())
+            .cloned()
+            .collect()
+    }
+
+    /// The objects that are not among those `before`.
+    pub fn added_since(&self, before: &BTreeSet<String>) -> Vec<AddedObject> {
+        let added = self.objects.keys().filter(|key| !before.contains(*key));
+        let with_drop = added.filter_map(|key| {
+            Some(AddedObject {
+                name: key.clone(),
+                drop: drop_statement(key)?,
+            })
+        });
+        with_drop.collect()
+    }
+
     /// What is different later: `role bob` → `added`. Values are left out, because they may be secret.
     pub fn differences(&self, later: &Self) -> BTreeMap<String, &'static str> {
         let keys: BTreeSet<&String> = self.objects.keys().chain(later.objects.keys()).collect();
@@ -94,6 +125,23 @@ impl ServerState {
             .filter_map(|key| Some((key.clone(), difference(key)?)))
             .collect()
     }
+}
+
+/// The statement that drops an object such as `role bob`; `None` for a setting.
+fn drop_statement(object: &str) -> Option<String> {
+    if let Some(name) = object.strip_prefix("replication slot ") {
+        // All that the server allows in such a name; the server may be a hostile one.
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        let name = if name.bytes().all(is_plain) {
+            format!("'{name}'")
+        } else {
+            literal(name)
+        };
+        return Some(format!("select pg_drop_replication_slot({name});"));
+    }
+    let (kind, name) = object.split_once(' ')?;
+    let is_known = ["database", "role", "extension", "tablespace"].contains(&kind);
+    is_known.then(|| format!("drop {kind} {};", quoted(name)))
 }
 
 #[cfg(test)]
@@ -120,5 +168,33 @@ mod tests {
             ("role d", "added"),
         ];
         assert_eq!(found, expected.map(|(name, what)| (name.to_owned(), what)));
+    }
+
+    #[test]
+    fn added_objects_have_a_statement_that_drops_them() {
+        let before = state(&[("role a", "1"), ("setting x of role a", "1")]);
+        let after = state(&[
+            ("role a", "2"),
+            ("role b \"c\"", "1"),
+            ("replication slot s", "physical"),
+            ("setting y of role a", "1"),
+            ("tablespace fast", "a"),
+        ]);
+        let kept = before.droppable();
+        assert_eq!(kept.iter().collect::<Vec<_>>(), ["role a"]);
+        let found = after.added_since(&kept);
+        let expected = [
+            (
+                "replication slot s",
+                "select pg_drop_replication_slot('s');",
+            ),
+            ("role b \"c\"", "drop role \"b \"\"c\"\"\";"),
+            ("tablespace fast", "drop tablespace \"fast\";"),
+        ];
+        let expected = expected.map(|(name, drop)| AddedObject {
+            name: name.to_owned(),
+            drop: drop.to_owned(),
+        });
+        assert_eq!(found, expected);
     }
 }

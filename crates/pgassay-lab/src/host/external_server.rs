@@ -347,14 +347,11 @@ impl ExternalServer {
     }
 
     /// Creates the journal of what will be changed.
-    fn open_journal(
-        &mut self,
-        directory: &Path,
-        settings: &[SettingBackup],
-    ) -> Result<UndoJournal> {
+    fn open_journal(&mut self, directory: &Path, undo: &Undo) -> Result<UndoJournal> {
         let server = JournaledServer::of(&self.dsn, &self.place, &mut self.holder)?;
         let mut journal = UndoJournal::create(directory, &self.facts.key, server)?;
-        for setting in settings {
+        journal.append(&JournalLine::Objects(undo.before.droppable()))?;
+        for setting in &undo.settings {
             journal.append(&JournalLine::Setting(setting.clone()))?;
         }
         Ok(journal)
@@ -531,7 +528,7 @@ impl ExternalServer {
         if let Some(directory) = &context.options.journal_dir
             && !planned.is_in_place()
         {
-            undo.journal = Some(self.open_journal(directory, &undo.settings)?);
+            undo.journal = Some(self.open_journal(directory, &undo)?);
         }
         self.undo = Some(undo);
         Ok(())
