@@ -3,20 +3,23 @@
 //! Either way no server is left running: each has a keeper that stops it when this process exits.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use pgassay_lab::Interrupt;
+use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::exit::INTERRUPTED;
+
+/// [`watch`] has installed its handlers.
+static IS_WATCHING: AtomicBool = AtomicBool::new(false);
 
 /// Installs handlers for SIGINT, SIGTERM and SIGHUP. With `nohup`, which ignores SIGHUP, the run goes on after the
 /// terminal has closed.
 pub fn watch() -> Result<Interrupt> {
     let flag = Arc::new(AtomicBool::new(false));
-    let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
+    for signal in watched_signals() {
         // The order matters: the flag must still be unset when the first signal reaches the
         // first handler.
         signal_hook::flag::register_conditional_shutdown(
@@ -27,7 +30,46 @@ pub fn watch() -> Result<Interrupt> {
         .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
         .context("cannot install a handler for Ctrl-C")?;
     }
+    IS_WATCHING.store(true, Ordering::Relaxed);
     Ok(Interrupt::of(flag))
+}
+
+/// Whether a signal has arrived since this was created.
+pub struct NextSignal {
+    interrupt: Interrupt,
+    handlers: Vec<SigId>,
+}
+
+impl NextSignal {
+    /// For the signals of [`watch`]. Without its handlers, they end the process.
+    pub fn new() -> Result<Self> {
+        let mut next = Self {
+            interrupt: Interrupt::default(),
+            handlers: Vec::new(),
+        };
+        if IS_WATCHING.load(Ordering::Relaxed) {
+            for signal in watched_signals() {
+                let flag = Arc::clone(next.interrupt.flag());
+                let handler = signal_hook::flag::register(signal, flag)
+                    .context("cannot install a handler for Ctrl-C")?;
+                next.handlers.push(handler);
+            }
+        }
+        Ok(next)
+    }
+
+    /// Returns an error once a signal has arrived.
+    pub fn check(&self) -> Result<()> {
+        self.interrupt.check()
+    }
+}
+
+impl Drop for NextSignal {
+    fn drop(&mut self) {
+        for handler in self.handlers.drain(..) {
+            signal_hook::low_level::unregister(handler);
+        }
+    }
 }
 
 /// Installs a handler for SIGINT that only sets the flag, however often it arrives, even if the process that started
@@ -37,6 +79,11 @@ pub fn watch_ctrl_c() -> Result<Interrupt> {
     signal_hook::flag::register(SIGINT, Arc::clone(&flag))
         .context("cannot install a handler for Ctrl-C")?;
     Ok(Interrupt::of(flag))
+}
+
+fn watched_signals() -> impl Iterator<Item = i32> {
+    let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+    [SIGINT, SIGTERM].into_iter().chain(hangup)
 }
 
 /// Whether this process ignores a signal, as a rule because the process that started it did (`SigIgn` in

@@ -4,22 +4,31 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+
+use crate::interrupt::NextSignal;
+
+/// How soon a signal is noticed while a pipe has no reader.
+const POLL: Duration = Duration::from_millis(50);
 
 /// Whether the name stands for stdout.
 pub fn is_stdout(file: &Path) -> bool {
     file == Path::new("-")
 }
 
+/// Whether it is a pipe or a device.
+fn is_special(file: &Path) -> bool {
+    file.metadata()
+        .is_ok_and(|it| !it.is_file() && !it.is_dir())
+}
+
 /// Fails if a file cannot be written, and leaves it as it is.
 pub fn check_writable(file: &Path) -> Result<()> {
     // Opening a pipe would wait for its reader, and closing it would end what it reads.
-    let is_special = || {
-        file.metadata()
-            .is_ok_and(|it| !it.is_file() && !it.is_dir())
-    };
-    if is_stdout(file) || is_special() {
+    if is_stdout(file) || is_special(file) {
         return Ok(());
     }
     // A link to nothing is not new: what it names is created, and stays.
@@ -43,8 +52,38 @@ pub fn write_to(file: &Path, content: &[u8], out: &mut impl Write) -> Result<boo
         out.write_all(content)?;
         return Ok(true);
     }
-    std::fs::write(file, content).with_context(|| format!("cannot write {}", file.display()))?;
+    write_file(file, content)?;
     Ok(false)
+}
+
+/// Writes the content to a file. A signal ends waiting for the reader of a pipe.
+pub fn write_file(file: &Path, content: &[u8]) -> Result<()> {
+    let written = if is_special(file) {
+        write_special(file, content)
+    } else {
+        std::fs::write(file, content).map_err(Into::into)
+    };
+    written.with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Opening and writing continue after a signal, so another thread does it, which ends with the process.
+fn write_special(file: &Path, content: &[u8]) -> Result<()> {
+    let signal = NextSignal::new()?;
+    let (sender, done) = mpsc::sync_channel(1);
+    let (path, content) = (file.to_owned(), content.to_owned());
+    std::thread::Builder::new()
+        // Sending fails if nobody waits any more.
+        .spawn(move || _ = sender.send(std::fs::write(path, content)))
+        .context("cannot start a thread")?;
+    loop {
+        match done.recv_timeout(POLL) {
+            Ok(written) => return Ok(written?),
+            Err(RecvTimeoutError::Timeout) => signal.check()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(anyhow!("writing ended unexpectedly; please report it"));
+            }
+        }
+    }
 }
 
 /// Creates a file that no one may read who may not read another one, of which it has the content. A file that exists

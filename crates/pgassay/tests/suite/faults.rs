@@ -1,5 +1,6 @@
 //! Failures: each gives a clear error and the right exit code, and leaves nothing behind.
 
+use std::ffi::CString;
 use std::fs;
 use std::time::Duration;
 
@@ -370,4 +371,42 @@ fn a_thread_that_the_system_refuses_is_an_error_and_not_a_panic() {
     assert!(finished.code.is_some_and(|code| code <= 1), "{finished:?}");
     assert!(!finished.stderr.contains("panicked"), "{finished:?}");
     scratch.assert_nothing_left();
+}
+
+/// Regression: the first Ctrl-C did not end waiting for the reader of a pipe.
+#[test]
+fn a_signal_ends_waiting_for_the_reader_of_a_pipe() {
+    let Some(server) = servers::start("18") else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let fifo = scratch.path().join("page.html");
+    let name = CString::new(fifo.as_os_str().as_encoded_bytes()).unwrap();
+    // SAFETY: the path is a C string, and the call touches no other memory.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut command = scratch.command();
+        command.args(["profile", "--duration", "100ms", "--dsn"]);
+        command.arg(server.conninfo()).arg("--html").arg(&fifo);
+        let mut child = command.spawn().unwrap();
+        let tasks = format!("/proc/{}/task", child.id());
+        let opens = |task: fs::DirEntry| {
+            let call = fs::read_to_string(task.path().join("syscall"));
+            call.is_ok_and(|call| call.starts_with(&format!("{} ", libc::SYS_openat)))
+        };
+        // The first one may be another file.
+        for _ in 0..2 {
+            wait_within("it opens the pipe", Duration::from_mins(1), || {
+                fs::read_dir(&tasks).unwrap().flatten().any(opens)
+            });
+        }
+        kill(child.id().cast_signed(), signal);
+        let code = wait_for_exit(&mut child, Duration::from_mins(1));
+        let finished = Finished::of(&child.wait_with_output().unwrap());
+        assert_eq!(code, Some(130), "{finished:?}");
+        assert!(finished.error_message().contains("page.html"));
+        // The report is printed nevertheless.
+        assert!(!finished.stdout.is_empty(), "{finished:?}");
+    }
+    server.stop().unwrap();
 }

@@ -22,6 +22,7 @@ pub use args::CountArgs;
 pub use countable::{Countable, countable};
 
 use crate::exit::{Gate, INCONCLUSIVE, NOT_COMPARABLE, REGRESSION, after_printing};
+use crate::output_file::write_file;
 use crate::progress::ProgressDisplay;
 use crate::{catalog, interrupt};
 
@@ -35,7 +36,7 @@ pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
     if let Some(path) = &args.save {
         let mut kept = serde_json::to_string_pretty(&counts)?;
         kept.push('\n');
-        std::fs::write(path, kept).with_context(|| format!("cannot write {}", path.display()))?;
+        write_file(path, kept.as_bytes())?;
     }
     let comparisons = earlier.map(|earlier| against::compare(&earlier, &counts, args.tolerance));
     let counted = InstructionCosts::of(counts);

@@ -15,7 +15,7 @@ use super::decision::GateDecision;
 use crate::checks;
 use crate::command::study::PlannedStudy;
 use crate::output::print_line_stderr;
-use crate::output_file::check_writable;
+use crate::output_file::{check_writable, write_file};
 
 /// Fails if a file that was asked for cannot be written, before anything is measured.
 pub fn check(args: &GateArgs) -> Result<()> {
@@ -40,11 +40,11 @@ pub fn write(
             failure: decision.failure.clone(),
             ..suite()
         };
-        save(path, &gate::junit(&suite, results, args.strict)?)?;
+        write_file(path, gate::junit(&suite, results, args.strict)?.as_bytes())?;
     }
     let markdown = || gate::markdown(results, sentence);
     if let Some(path) = &args.markdown {
-        save(path, &markdown())?;
+        write_file(path, markdown().as_bytes())?;
     }
     if let Some(summary) = std::env::var_os("GITHUB_STEP_SUMMARY") {
         let path = Path::new(&summary);
@@ -132,8 +132,4 @@ fn properties(limit: GateLimit, method: &str) -> Vec<(&'static str, String)> {
 fn hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
-}
-
-fn save(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
