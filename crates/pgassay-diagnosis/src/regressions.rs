@@ -291,19 +291,22 @@ fn cpu_saturation_uses_the_share_of_the_ledger() {
 /// Regression: a single client on a machine that other programs used to 80% was advised to use a connection pooler.
 #[test]
 fn a_machine_that_other_programs_fill_needs_no_connection_pooler() {
-    let remedy = |other_programs: f64| {
+    let remedy = |other_programs: f64, clients: f64| {
         let evidence = Evidence {
             response_us: 400.0,
             run_queue_us: 178.0,
             other_programs,
+            clients,
             ..counted(&[("machine.busy_us", 400.0), ("machine.idle_us", 1.0)])
         };
         let found = findings_of_point(&evidence, (None, None));
         let full = found.into_iter().find(|it| it.id == "cpu-saturation");
         full.expect("it is found").suggested_fix
     };
-    assert!(remedy(0.8).starts_with("Stop the other programs"));
-    assert!(remedy(0.2).contains("connection pooler"));
+    assert!(remedy(0.8, 4.0).starts_with("Stop the other programs"));
+    assert!(remedy(0.2, 4.0).contains("connection pooler"));
+    // One client and its parallel workers.
+    assert!(remedy(0.2, 1.0).contains("max_parallel_workers_per_gather"));
 }
 
 /// Regression: `profile` advised a connection pooler for one client that used 14% of one CPU.

@@ -16,7 +16,6 @@ pub struct OpenBlocks<'a> {
     next: u32,
     open: BTreeSet<usize>,
     elapsed: ElapsedTime,
-    began_us: u64,
 }
 
 impl<'a> OpenBlocks<'a> {
@@ -27,16 +26,14 @@ impl<'a> OpenBlocks<'a> {
             next: 0,
             open: (0..plan.conditions.len()).collect(),
             elapsed: ElapsedTime::default(),
-            began_us: 0,
         }
     }
 
     /// The next block; `None` if no condition is open, or the time is up. It is up as well if less than half of a
     /// block like the last would fit.
     pub fn take_next(&mut self) -> Option<Block> {
-        let half_us = (self.elapsed_us() - self.began_us) / 2;
         let max_us = self.plan.schedule.max_time_us;
-        if max_us.is_some_and(|max_us| self.elapsed_us() + half_us >= max_us) {
+        if max_us.is_some_and(|max_us| self.elapsed.is_up(max_us)) {
             return None;
         }
         let number = self.next;
@@ -53,11 +50,8 @@ impl<'a> OpenBlocks<'a> {
     pub fn note_ended(&mut self, trials: &[Trial]) -> Option<u32> {
         let number = trials.first()?.block;
         self.next = self.next.max(number + 1);
-        for (index, trial) in trials.iter().enumerate() {
+        for trial in trials {
             self.elapsed.add(trial);
-            if index == 0 {
-                self.began_us = self.elapsed_us();
-            }
         }
         Some(number)
     }
@@ -79,6 +73,6 @@ impl<'a> OpenBlocks<'a> {
 
     /// When the last block began, after the begin of the first, µs.
     pub fn began_us(&self) -> u64 {
-        self.began_us
+        self.elapsed.block_began_us()
     }
 }

@@ -52,7 +52,7 @@ impl<'a> SequentialBlocks<'a> {
         let units = max_us as f64 / unit_us as f64;
         (units < FIRST_ANALYSIS).then(|| {
             format!(
-                "a round of trials takes about {:.0} s: the time limit will end the run before the first analysis, \
+                "a block of trials takes about {:.0} s: the time limit will end the run before the first analysis, \
                  which follows {FIRST_ANALYSIS} of them; use a longer --max-time",
                 unit_us as f64 / 1e6
             )

@@ -13,6 +13,8 @@ pub struct ElapsedTime {
     paused_us: i64,
     /// Begin and end of the last trial.
     last_us: Option<[i64; 2]>,
+    /// The last block, and when its first trial began.
+    block: Option<(u32, i64)>,
 }
 
 impl ElapsedTime {
@@ -30,6 +32,9 @@ impl ElapsedTime {
             self.us += ended_us - began_us + pause_us;
             self.paused_us += (trial.started_us - ended_us - pause_us).max(0);
         }
+        if self.block.is_none_or(|(block, _)| block != trial.block) {
+            self.block = Some((trial.block, self.us));
+        }
         // A window is a number of microseconds far below the range of i64.
         let ended_us = trial.started_us + trial.window_us as i64;
         self.last_us = Some([trial.started_us, ended_us]);
@@ -38,6 +43,18 @@ impl ElapsedTime {
     /// Microseconds.
     pub fn us(&self) -> u64 {
         self.us.cast_unsigned()
+    }
+
+    /// When the last block began, microseconds.
+    pub fn block_began_us(&self) -> u64 {
+        self.block.map_or(0, |(_, us)| us).cast_unsigned()
+    }
+
+    /// Whether a run with this time limit ends now: less than half of a block like the last would fit, so that the
+    /// last block is the one that ends closest to the limit.
+    pub fn is_up(&self, limit_us: u64) -> bool {
+        let half_us = (self.us() - self.block_began_us()) / 2;
+        self.us() + half_us >= limit_us
     }
 
     /// The long pauses, apart from their first minute, microseconds.
@@ -65,6 +82,23 @@ mod tests {
         let elapsed = ElapsedTime::of(&long);
         assert_eq!(elapsed.us(), 602_000_000);
         assert_eq!(elapsed.paused_us(), 0);
+    }
+
+    #[test]
+    fn a_run_ends_with_the_block_that_ends_closest_to_the_time_limit() {
+        let of_block = |block: u32, started_s| Trial {
+            block,
+            ..trial(started_s, 10)
+        };
+        let trials = [(0, 0), (0, 10), (0, 20), (1, 30), (1, 40), (1, 50)];
+        let trials = trials.map(|(block, started_s)| of_block(block, started_s));
+        let elapsed = ElapsedTime::of(&trials);
+        assert_eq!(
+            (elapsed.us(), elapsed.block_began_us()),
+            (50_000_000, 30_000_000)
+        );
+        assert!(elapsed.is_up(60_000_000) && !elapsed.is_up(60_000_001));
+        assert!(!ElapsedTime::default().is_up(1));
     }
 
     #[test]

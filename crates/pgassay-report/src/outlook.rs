@@ -63,26 +63,44 @@ pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
 /// What a verdict would take: time and units for a sequential comparison, otherwise pairs.
 pub(crate) fn needed(which: Undecided, run: &Run, comparison: &Comparison) -> String {
     let sequential = comparison.basis.filter(|basis| basis.units_max.is_some());
-    let Some(basis) = sequential else {
-        return pairs_sentence(which, run, &comparison.tps);
+    let needed = || match sequential {
+        Some(basis) => units_sentence(which, run, basis, &comparison.tps),
+        None => pairs_sentence(which, run, &comparison.tps),
     };
-    let needed = units_sentence(which, run, basis, &comparison.tps);
-    match early_end(which, run, basis) {
+    if !run.complete {
+        let resume = format!(
+            "The run ended early; pgassay resume {} continues it.",
+            run.id
+        );
+        return if suffices(run, comparison) {
+            resume
+        } else {
+            format!("{resume} {}", needed())
+        };
+    }
+    let needed = needed();
+    match sequential.and_then(|basis| early_end(which, run, basis)) {
         Some(why) => format!("{why} {needed}"),
         None => needed,
     }
 }
 
-/// Why a comparison without a verdict ended before the last of its units; `None` if it did not, or if the run was
-/// interrupted.
+/// Whether the planned units or pairs are enough for a verdict, as far as is known.
+fn suffices(run: &Run, comparison: &Comparison) -> bool {
+    match comparison.basis {
+        Some(basis) if basis.units_max.is_some() => basis.units_needed <= basis.units_max,
+        _ => pairs_needed(&comparison.tps)
+            .is_none_or(|pairs| pairs <= u64::from(run.plan.schedule.blocks)),
+    }
+}
+
+/// Why a comparison without a verdict ended before the last of its units; `None` if it did not.
 fn early_end(which: Undecided, run: &Run, basis: Basis) -> Option<String> {
-    let most = basis
-        .units_max
-        .filter(|most| basis.units < *most && run.complete)?;
+    let most = basis.units_max.filter(|most| basis.units < *most)?;
     let after = format!("after {} of at most {}", basis.units, units(most, basis));
     let comparison = which.comparison();
     let limit_us = run.plan.schedule.max_time_us;
-    let reached = limit_us.filter(|limit_us| ElapsedTime::of(&run.trials).us() >= *limit_us);
+    let reached = limit_us.filter(|limit_us| ElapsedTime::of(&run.trials).is_up(*limit_us));
     Some(match reached {
         Some(limit_us) => {
             let limit = number::duration(limit_us as f64);

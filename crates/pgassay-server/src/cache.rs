@@ -58,8 +58,9 @@ fn choose_directory(uid: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> Opt
 
 impl Cache {
     pub(crate) fn new(root: &Path, account: &OsAccount) -> Self {
+        // Servers and checks run in other working directories.
         Self {
-            root: root.to_owned(),
+            root: std::path::absolute(root).unwrap_or_else(|_| root.to_owned()),
             account: account.clone(),
         }
     }

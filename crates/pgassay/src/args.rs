@@ -236,7 +236,7 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "N%", conflicts_with = "pairs")]
     pub half_width: Option<Percentage>,
 
-    /// End with the round of trials that ends closest to this long after the first trial begins (such as 2min), and
+    /// End with the block of trials that ends closest to this long after the first trial begins (such as 2min), and
     /// report the verdicts reached so far. Their intervals remain valid.
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,

@@ -32,6 +32,8 @@ pub struct Readings {
 
 /// The data that expressions refer to.
 struct ExpressionData<'a> {
+    /// Whether the baseline is the study's. `--variant` can choose another, to which ratios then refer.
+    has_baseline: bool,
     plan: &'a Plan,
     trials: &'a [Trial],
     points: &'a [PointSummary],
@@ -49,7 +51,9 @@ pub fn read(
     comparisons: &[Comparison],
     profiles: &[Profile],
 ) -> Readings {
+    let baseline = study.variant.first().map(|it| &it.name);
     let measured = ExpressionData {
+        has_baseline: baseline == plan.variants.first(),
         plan,
         trials,
         points,
@@ -206,6 +210,9 @@ impl ExpressionData<'_> {
 
     /// A ratio with the interval that the report prints, at the level at which it was tested.
     fn ratio(&self, of: RatioFigure, condition: usize, variant: usize) -> Option<MeasuredValue> {
+        if !self.has_baseline {
+            return None;
+        }
         if variant == 0 {
             return Some(MeasuredValue::exact(1.0));
         }

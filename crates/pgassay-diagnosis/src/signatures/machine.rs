@@ -68,7 +68,11 @@ fn cpu_saturation(e: &Evidence) -> Evaluation {
             let switches = e.counter("backends.involuntary_switches");
             let others = (e.other_programs >= OTHER_PROGRAMS_MIN).then_some(e.other_programs);
             it.counter("preemptions (involuntary context switches)", switches)
-                .share(Source::Counters, "of CPU capacity used by other programs", others)
+                .share(
+                    Source::Counters,
+                    "of CPU capacity used by other programs",
+                    others,
+                )
                 .share(
                     Source::Clocks,
                     "of CPU capacity used by the server's backends",
@@ -83,19 +87,33 @@ fn cpu_saturation(e: &Evidence) -> Evaluation {
             own.is_some_and(|it| it.leaves_the_cpus_to_others),
             "the server's backends alone would not fill the CPUs",
         )
-        .remedy(if own.is_some_and(|it| it.leaves_the_cpus_to_others) {
-            "Stop the other programs, which include clients on the same machine, or move them to another machine, \
+        .remedy(saturation_remedy(
+            e,
+            own.is_some_and(|it| it.leaves_the_cpus_to_others),
+        ))
+}
+
+fn saturation_remedy(e: &Evidence, leaves_the_cpus_to_others: bool) -> &'static str {
+    if leaves_the_cpus_to_others {
+        "Stop the other programs, which include clients on the same machine, or move them to another machine, \
              or give the server CPUs of its own (cpuset.cpus): its backends alone would not fill the CPUs, so \
              fewer connections or less work per transaction gains little."
-        } else if busy.is_some_and(|share| e.other_programs > share / 2.0) {
-            "Stop the other programs or move them to another machine, or give the server CPUs of its own \
+    } else if e
+        .cpu_utilization()
+        .is_some_and(|share| e.other_programs > share / 2.0)
+    {
+        "Stop the other programs or move them to another machine, or give the server CPUs of its own \
              (cpuset.cpus): most of the CPU time is theirs, so fewer connections or less work per transaction \
              gains little."
-        } else {
-            "Limit active connections to about the number of CPUs, with a connection pooler in \
+    } else if !e.is_live && e.clients <= 1.0 {
+        "Reduce the work per transaction or add CPUs. There is one client: what fills the CPUs besides its \
+             backend are parallel workers (max_parallel_workers_per_gather), background processes, and other \
+             programs."
+    } else {
+        "Limit active connections to about the number of CPUs, with a connection pooler in \
              transaction mode: more of them only queue. Beyond that, reduce the work per \
              transaction or add CPUs."
-        })
+    }
 }
 
 /// How much of the machine the backends of a live server use.

@@ -1,6 +1,6 @@
 //! The combinations of the values in the conditions' lists.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Overrides;
 use super::names::script_named;
@@ -81,8 +81,8 @@ pub(super) fn combinations(
     let networks = quick
         .and_then(|quick| quick.network.as_ref())
         .unwrap_or(&conditions.network);
-    let lengths = [scripts.len(), versions.len(), networks.len(), clients.len()];
-    check_size(source, conditions, &lengths, variants)?;
+    let lists = (&scripts[..], &versions[..], &networks[..], clients);
+    check_lists((source, conditions), lists, variants)?;
     let mut all = vec![Combination::default()];
     expand_by_list(&mut all, "script", scripts, String::clone, |at, value| {
         at.script = Some(value.clone());
@@ -115,6 +115,49 @@ pub(super) fn combinations(
         at.clients = *value;
     });
     Ok(all)
+}
+
+/// Scripts, versions, networks and numbers of clients: lists that `--quick` or the command line may replace.
+type ReplaceableLists<'a> = (&'a [String], &'a [String], &'a [Network], &'a [u32]);
+
+/// Rejects lists with a value twice, and those with too many combinations.
+fn check_lists(
+    (source, conditions): (&StudySource, &Conditions),
+    (scripts, versions, networks, clients): ReplaceableLists<'_>,
+    variants: usize,
+) -> Result<(), StudyError> {
+    let protocols = conditions.protocol.iter();
+    for (name, values) in [
+        ("script", scripts.to_vec()),
+        ("version", versions.to_vec()),
+        ("network", networks.iter().map(Network::to_string).collect()),
+        ("clients", clients.iter().map(u32::to_string).collect()),
+        (
+            "protocol",
+            protocols.map(|it| it.as_str().to_owned()).collect(),
+        ),
+    ] {
+        reject_repeated(source, &["conditions", name], &values)?;
+    }
+    let lengths = [scripts.len(), versions.len(), networks.len(), clients.len()];
+    check_size(source, conditions, &lengths, variants)
+}
+
+/// Rejects a list with a value twice: its conditions would have the same name.
+fn reject_repeated(
+    source: &StudySource,
+    path: &[&str],
+    values: &[String],
+) -> Result<(), StudyError> {
+    let mut seen = BTreeSet::new();
+    match values.iter().find(|value| !seen.insert(*value)) {
+        None => Ok(()),
+        Some(value) => {
+            let name = path.last().copied().unwrap_or_default();
+            let message = format!("`{name}` lists {value} twice; remove one");
+            Err(source.error_at(path, message))
+        }
+    }
 }
 
 /// Checks the number of points before any of them is made. `lengths` are those of the lists that
@@ -202,6 +245,8 @@ fn expand_by_named_lists(
                 let message = format!("the list for `{name}` is empty; add at least one value");
                 return Err(source.error_at(&path, message));
             }
+            let texts: Vec<String> = values.iter().map(Scalar::to_string).collect();
+            reject_repeated(source, &["conditions", table, name], &texts)?;
             expand_by_list(all, name, values, Scalar::to_string, |at, value| {
                 set(at, name, value);
             });

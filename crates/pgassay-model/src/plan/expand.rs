@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::combination::{Combination, combinations};
 use super::expansion::Expansion;
-use super::names::{check_names, chosen_variants, script_named};
+use super::names::{check_names, check_parameters, chosen_variants, script_named};
 use super::schedule::{count_connections, schedule};
 use super::server_set::ServerSet;
 use super::yields::yield_of;
@@ -30,6 +30,7 @@ pub fn plan(
 ) -> Result<Plan, StudyError> {
     check_names(study, source)?;
     crate::expression::check_names(study, source)?;
+    check_parameters(study, source, overrides)?;
     let variants = chosen_variants(study, source, overrides)?;
     let combinations = combinations(study, source, overrides, variants.len())?;
     let mut expansion = Expansion {
@@ -225,15 +226,33 @@ impl Expansion<'_> {
             ),
             ("network", variant.network.is_some() && at.network.is_some()),
         ];
-        match both.iter().find(|(_, both)| *both) {
+        let rejected = |path: &[&str], key: &str| {
+            let message = format!(
+                "`{key}` is set by variant \"{}\" and by [conditions]; remove one of them",
+                variant.name
+            );
+            Err(self.source.error_at(path, message))
+        };
+        let index = index.to_string();
+        if let Some((key, _)) = both.iter().find(|(_, both)| *both) {
+            return rejected(&["variant", &index, key], key);
+        }
+        // PostgreSQL's names of settings have no case. A session's setting replaces the server's.
+        let of_conditions = || at.settings.keys().chain(at.session.keys());
+        for (table, map) in [
+            ("settings", &variant.settings),
+            ("session", &variant.session),
+        ] {
+            let is_twice =
+                |name: &&String| of_conditions().any(|other| other.eq_ignore_ascii_case(name));
+            if let Some(name) = map.keys().find(is_twice) {
+                return rejected(&["variant", &index, table, name], name);
+            }
+        }
+        let is_twice = |name: &&String| at.parameters.contains_key(*name);
+        match variant.parameters.keys().find(is_twice) {
             None => Ok(()),
-            Some((key, _)) => Err(self.source.error_at(
-                &["variant", &index.to_string(), key],
-                format!(
-                    "`{key}` is set by variant \"{}\" and by [conditions]; remove one of them",
-                    variant.name
-                ),
-            )),
+            Some(name) => rejected(&["variant", &index, "parameters", name], name),
         }
     }
 

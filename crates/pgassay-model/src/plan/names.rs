@@ -68,6 +68,47 @@ fn unique<'a>(
     Ok(())
 }
 
+/// Rejects `--param` for a name that no text of the study refers to and that has no value in it.
+pub(super) fn check_parameters(
+    study: &Study,
+    source: &StudySource,
+    overrides: &Overrides,
+) -> Result<(), StudyError> {
+    let quick = study.quick.iter().flat_map(|quick| quick.parameters.keys());
+    let of_variants = study.variant.iter().flat_map(|it| it.parameters.keys());
+    let mut known: BTreeSet<&str> = study
+        .parameters
+        .keys()
+        .chain(study.conditions.parameters.keys())
+        .chain(of_variants)
+        .chain(quick)
+        .map(String::as_str)
+        .collect();
+    // pgbench's scripts and data have a scale, also without `parameters`.
+    known.insert("scale");
+    let scripts = study.script.iter().filter_map(|it| it.text.as_deref());
+    let setups = study.variant.iter().filter_map(|it| it.setup.as_deref());
+    let texts: Vec<&str> = [source.text.as_str()]
+        .into_iter()
+        .chain(study.data.setup.as_deref())
+        .chain(scripts)
+        .chain(setups)
+        .collect();
+    let is_used = |name: &str| {
+        let begin = format!("${{{name}");
+        texts.iter().any(|text| text.contains(&begin))
+    };
+    for name in overrides.parameters.keys() {
+        if !known.contains(name.as_str()) && !is_used(name) {
+            let known = known.iter().copied();
+            let mut error = unknown_name(source, &[], "parameter", name, known);
+            error.location = None;
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn chosen_variants<'a>(
     study: &'a Study,
     source: &StudySource,

@@ -1,6 +1,8 @@
 //! Studies that are rejected, and the lines that the messages name.
 
-use crate::plan::{SMALL, rejection};
+use pgassay_model::plan::Overrides;
+
+use crate::plan::{SMALL, planned, rejection};
 
 #[test]
 fn invalid_studies_are_rejected_with_line_and_message() {
@@ -118,4 +120,68 @@ fn empty_lists_are_rejected_and_not_ignored() {
     }
     let message = rejection(&format!("{SMALL}[conditions]\nprotocol = []\n"));
     assert!(message.contains("this list is empty"), "{message}");
+}
+
+#[test]
+fn a_value_of_a_variant_that_hides_one_of_the_conditions_is_rejected() {
+    for (variant, conditions) in [
+        (
+            "session = { work_mem = \"4MB\" }",
+            "session = { work_mem = [\"1MB\", \"8MB\"] }",
+        ),
+        (
+            "settings = { jit = \"on\" }",
+            "settings = { JIT = [\"on\", \"off\"] }",
+        ),
+        (
+            "settings = { jit = \"on\" }",
+            "session = { jit = [\"on\", \"off\"] }",
+        ),
+        ("parameters = { x = 2 }", "parameters = { x = [1, 3] }"),
+    ] {
+        let message = rejection(&format!("{SMALL}{variant}\n[conditions]\n{conditions}\n"));
+        assert!(
+            message.starts_with("s.toml:11:")
+                && message
+                    .contains("is set by variant \"w\" and by [conditions]; remove one of them"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_value_that_a_list_has_twice_is_rejected() {
+    for list in [
+        "clients = [1, 1]",
+        "protocol = [\"simple\", \"simple\"]",
+        "settings = { jit = [\"on\", \"off\", \"on\"] }",
+        "version = [\"15\", \"15\"]",
+    ] {
+        let message = rejection(&format!("{SMALL}[conditions]\n{list}\n"));
+        assert!(
+            message.starts_with("s.toml:12:") && message.contains("twice; remove one"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_misspelled_param_is_an_error_and_one_without_a_default_is_not() {
+    let with = |text: &str, name: &str| {
+        let overrides = Overrides {
+            parameters: [(name.to_owned(), "3".to_owned())].into(),
+            ..Overrides::default()
+        };
+        planned(text, &overrides).map_err(|it| it.to_string())
+    };
+    let text = SMALL.replace("${x}", "${rows} + ${x}") + "[quick]\nparameters = { rows = 1 }\n";
+    let message = with(&text, "rowz").expect_err("it is misspelled");
+    assert!(
+        message.contains("there is no parameter \"rowz\"")
+            && message.contains("did you mean \"rows\"?"),
+        "{message}"
+    );
+    assert!(with(&text, "rows").is_ok());
+    assert!(with(&SMALL.replace("${x}", "${y}"), "y").is_ok());
+    assert!(with(SMALL, "scale").is_ok());
 }

@@ -44,15 +44,28 @@ fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
 
     let mut whole = undecided();
     whole.comparisons[0].basis.as_mut().unwrap().units_max = Some(6);
+    let text = words(&whole);
+    assert!(
+        text.contains(needs) && !text.contains("comparison ended"),
+        "{text}"
+    );
     let mut interrupted = undecided();
     interrupted.complete = false;
-    for run in [whole, interrupted] {
-        let text = words(&run);
-        assert!(
-            text.contains(needs) && !text.contains("comparison ended"),
-            "{text}"
-        );
-    }
+    let text = words(&interrupted);
+    let resume = format!("pgassay resume {} continues it.", interrupted.id);
+    assert!(text.contains(&format!("{resume} {needs}")), "{text}");
+
+    // The rest of the run may be enough: a verdict needed "3 pairs instead of 2" of the six that were planned.
+    interrupted.comparisons[0]
+        .basis
+        .as_mut()
+        .unwrap()
+        .units_needed = Some(8);
+    let text = words(&interrupted);
+    assert!(
+        text.contains(&resume) && !text.contains("--pairs"),
+        "{text}"
+    );
 
     let mut several = undecided();
     several.comparisons.push(several.comparisons[0].clone());
