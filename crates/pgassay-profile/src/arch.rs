@@ -33,6 +33,26 @@ mod native {
         [0, sp, ip]
     }
 
+    /// Sets the registers to those of the caller of a function that realigns its stack, and returns the return
+    /// address. GCC stores the call frame address `offset` bytes from the frame pointer, and the caller's frame
+    /// pointer where the frame pointer points to.
+    pub(crate) fn leave_realigned(
+        regs: &mut UnwindRegsNative,
+        offset: i64,
+        read_stack: &mut impl FnMut(u64) -> Result<u64, ()>,
+    ) -> Option<u64> {
+        let frame = regs.bp();
+        let cfa = read_stack(frame.checked_add_signed(offset)?).ok()?;
+        if cfa <= regs.sp() {
+            return None;
+        }
+        let caller = read_stack(cfa.checked_sub(8)?).ok()?;
+        regs.set_bp(read_stack(frame).ok()?);
+        regs.set_sp(cfa);
+        regs.set_ip(caller);
+        Some(caller)
+    }
+
     pub(crate) fn user_regs(raw: &[u64; REGS_COUNT]) -> UserRegs {
         let [bp, sp, ip] = *raw;
         UserRegs {
@@ -61,6 +81,15 @@ mod native {
         [0, 0, sp, pc]
     }
 
+    /// Compilers describe realigned stacks by the frame pointer alone here.
+    pub(crate) fn leave_realigned(
+        _: &mut UnwindRegsNative,
+        _: i64,
+        _: &mut impl FnMut(u64) -> Result<u64, ()>,
+    ) -> Option<u64> {
+        None
+    }
+
     pub(crate) fn user_regs(raw: &[u64; REGS_COUNT]) -> UserRegs {
         let [fp, lr, sp, pc] = *raw;
         // User addresses have at most 48 bits here, so higher bits are a pointer authentication
@@ -71,4 +100,27 @@ mod native {
     }
 }
 
-pub(crate) use native::{REGS_COUNT, REGS_MASK, regs_at, user_regs};
+pub(crate) use native::{REGS_COUNT, REGS_MASK, leave_realigned, regs_at, user_regs};
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_caller_of_a_realigned_function_has_its_own_stack_pointer() {
+        // The stack from 0x1000 on: the stored call frame address, three registers, the frame pointer's target with
+        // the caller's frame pointer and a copy of the return address, padding, and the return address itself.
+        let stack = [0x1050, 1, 2, 3, 0x2000, 0xabc, 0, 0, 0, 0xabc];
+        let mut read_stack = |address: u64| {
+            let at = address.checked_sub(0x1000).ok_or(())? / 8;
+            stack.get(at as usize).copied().ok_or(())
+        };
+        let mut regs = UnwindRegsNative::new(0x1, 0x0f00, 0x1020);
+        let caller = leave_realigned(&mut regs, -32, &mut read_stack);
+        assert_eq!(caller, Some(0xabc));
+        assert_eq!((regs.ip(), regs.sp(), regs.bp()), (0xabc, 0x1050, 0x2000));
+        // A frame pointer of unknown value.
+        let mut regs = UnwindRegsNative::new(0x1, 0x0f00, 0);
+        assert_eq!(leave_realigned(&mut regs, -32, &mut read_stack), None);
+    }
+}

@@ -6,6 +6,7 @@ pub(crate) mod kallsyms;
 pub(crate) mod object_file;
 pub(crate) mod object_functions;
 pub(crate) mod quality;
+pub(crate) mod realigned;
 pub(crate) mod space;
 pub(crate) mod stack_reader;
 pub(crate) mod symbols;

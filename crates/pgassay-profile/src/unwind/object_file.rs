@@ -8,6 +8,7 @@
 use crate::proc::maps::{MappedFile, Mapping, VDSO};
 use crate::regular_file;
 use crate::unwind::debug_file::{self, DebugLinks};
+use crate::unwind::realigned::RealignedFrames;
 use crate::unwind::symbols::{RawSymbol, SymbolBinding, SymbolTable};
 use framehop::ExplicitModuleSectionInfo;
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, NativeEndian, UnwindSection};
@@ -44,6 +45,8 @@ pub(crate) struct ObjectFile {
     /// The function at the entry point; empty if there is none.
     entry: Range<u64>,
     sections: Sections,
+    /// Frames that framehop cannot leave.
+    pub realigned: RealignedFrames,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -139,7 +142,11 @@ impl ObjectFile {
             segments,
             entry: 0..0,
             sections: Sections::read(&elf)?,
+            realigned: RealignedFrames::default(),
         };
+        if let (Some((_, eh_frame)), Some(bases)) = (&object.sections.eh_frame, object.bases()) {
+            object.realigned = RealignedFrames::of(eh_frame, &bases);
+        }
         let entry = elf.elf_header().e_entry(endian);
         if entry != 0 {
             let guess = entry..entry + ENTRY_BYTES_MAX;
@@ -172,17 +179,9 @@ impl ObjectFile {
 
     /// The extent of the function at an address of the object file, from `.eh_frame`.
     pub fn extent(&self, address: u64) -> Option<Range<u64>> {
-        let (hdr_range, hdr) = self.sections.eh_frame_hdr.as_ref()?;
-        let (range, bytes) = self.sections.eh_frame.as_ref()?;
-        let mut bases = BaseAddresses::default()
-            .set_eh_frame(range.start)
-            .set_eh_frame_hdr(hdr_range.start);
-        if let Some(text) = &self.sections.text {
-            bases = bases.set_text(text.start);
-        }
-        if let Some(got) = &self.sections.got {
-            bases = bases.set_got(got.start);
-        }
+        let (_, hdr) = self.sections.eh_frame_hdr.as_ref()?;
+        let (_, bytes) = self.sections.eh_frame.as_ref()?;
+        let bases = self.bases()?;
         let hdr = EhFrameHdr::new(hdr, NativeEndian).parse(&bases, 8).ok()?;
         let eh_frame = EhFrame::new(bytes, NativeEndian);
         let fde = hdr
@@ -190,6 +189,22 @@ impl ObjectFile {
             .fde_for_address(&eh_frame, &bases, address, UnwindSection::cie_from_offset)
             .ok()?;
         Some(fde.initial_address()..fde.end_address())
+    }
+
+    /// The addresses that pointers in `.eh_frame` and `.eh_frame_hdr` are relative to.
+    fn bases(&self) -> Option<BaseAddresses> {
+        let (range, _) = self.sections.eh_frame.as_ref()?;
+        let mut bases = BaseAddresses::default().set_eh_frame(range.start);
+        if let Some((hdr, _)) = &self.sections.eh_frame_hdr {
+            bases = bases.set_eh_frame_hdr(hdr.start);
+        }
+        if let Some(text) = &self.sections.text {
+            bases = bases.set_text(text.start);
+        }
+        if let Some(got) = &self.sections.got {
+            bases = bases.set_got(got.start);
+        }
+        Some(bases)
     }
 
     /// There is unwind information for every function of this object, so an address outside of them

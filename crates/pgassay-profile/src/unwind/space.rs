@@ -4,10 +4,12 @@
 //! layout. Processes with equal mappings share one space here; a backend that loads an additional
 //! library gets another. Each object is read once for all spaces.
 
-use crate::arch::{REGS_COUNT, user_regs};
+use crate::arch::{REGS_COUNT, leave_realigned, user_regs};
 use crate::proc::maps::{MappedFile, Mapping};
 use crate::unwind::object_file::{ObjectFile, SectionBytes};
-use framehop::{CacheNative, MayAllocateDuringUnwind, Module, Unwinder, UnwinderNative};
+use framehop::{
+    CacheNative, FrameAddress, MayAllocateDuringUnwind, Module, Unwinder, UnwinderNative,
+};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -183,12 +185,9 @@ impl Spaces {
                 .map(|bytes| u64::from_ne_bytes(*bytes))
                 .ok_or(())
         };
-        let mut frames = unwinder.iter_frames(regs.ip, regs.unwind, cache, &mut read_stack);
+        let mut frame = FrameAddress::InstructionPointer(regs.ip);
+        let mut registers = regs.unwind;
         for depth in 0..FRAMES_MAX {
-            let Ok(next) = frames.next() else { break };
-            let Some(frame) = next else {
-                return StackEnd::Entry;
-            };
             // A return address after a call at the end of a function is outside of it; framehop
             // looks up the byte before it, and so must we.
             let code = locate(modules, frame.address_for_lookup());
@@ -204,6 +203,23 @@ impl Spaces {
             if !is_known && depth > 0 {
                 break;
             }
+            let realigned = code
+                .object
+                .and_then(|it| objects[it as usize].realigned.cfa_offset(code.address));
+            let caller = match realigned {
+                Some(offset) => leave_realigned(&mut registers, offset, &mut read_stack).map(Some),
+                None => unwinder
+                    .unwind_frame(frame, &mut registers, cache, &mut read_stack)
+                    .ok(),
+            };
+            let Some(caller) = caller else { break };
+            let Some(caller) = caller else {
+                return StackEnd::Entry;
+            };
+            let Some(next) = FrameAddress::from_return_address(caller) else {
+                break;
+            };
+            frame = next;
         }
         if beyond && stack_is_full {
             StackEnd::Truncated
