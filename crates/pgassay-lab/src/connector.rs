@@ -95,11 +95,16 @@ pub fn connect(
 }
 
 /// Limits the time of a connection's short statements on the server, too: a client that gives up
-/// does not end them. The server must not end the connection between two of them, either.
+/// does not end them. The server must not end the connection between two of them, either. Behind a pooler
+/// nothing is set: its other clients would inherit the session's settings.
 ///
 /// # Errors
 /// As for statements.
 pub fn limit_statements(exchange: &mut Exchange<TimedStream>) -> Result<(), ExchangeError> {
+    let answering = exchange.value("select pg_catalog.pg_backend_pid()")?;
+    if answering != exchange.backend().map(|it| it.pid.to_string()) {
+        return Ok(());
+    }
     let major = exchange.parameter("server_version").map(major_of);
     let major = major.and_then(|it| it.parse::<u32>().ok());
     let lasting = if major.is_some_and(|it| it >= IDLE_LIMIT_SINCE) {

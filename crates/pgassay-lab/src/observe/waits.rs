@@ -376,3 +376,27 @@ impl WaitLogSource {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pgassay_profile::SessionsError;
+
+    /// Regression: "process 42: No such process (os error 3): No such process (os error 3)".
+    #[test]
+    fn a_refusal_names_its_cause_once() {
+        let gone = || std::io::Error::from_raw_os_error(libc::ESRCH);
+        let of_waits = WaitError::Unreadable {
+            pid: 42,
+            source: gone(),
+        };
+        let of_sessions = SessionsError::Unreadable {
+            pid: 42,
+            source: gone(),
+        };
+        for why in [anyhow::Error::new(of_waits), of_sessions.into()] {
+            let (text, _) = refusal(&why);
+            assert_eq!(text.matches("No such process").count(), 1, "{text}");
+        }
+    }
+}

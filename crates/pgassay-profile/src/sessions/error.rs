@@ -40,10 +40,10 @@ pub enum SessionsError {
     #[error("track_activities is off: the server does not record what sessions do")]
     TrackingOff,
     /// A connection used for learning failed.
-    #[error("the layout of the server's session status cannot be learned: {0}")]
+    #[error("the layout of the server's session status cannot be learned")]
     Exchange(#[from] ExchangeError),
     /// A process cannot be read.
-    #[error("the session status cannot be read from process {pid}: {source}")]
+    #[error("the session status cannot be read from process {pid}")]
     Unreadable {
         /// The process.
         pid: u32,

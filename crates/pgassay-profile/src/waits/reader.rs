@@ -48,11 +48,14 @@ pub enum WaitError {
         /// The number of candidates.
         places: usize,
     },
+    /// A pooler is between: the PID is not that of the backend, and the next statement can have another one.
+    #[error("wait events cannot be read: the connection goes through a pooler")]
+    Pooler,
     /// The connections that cause the known waits failed.
-    #[error("wait events cannot be read: {0}")]
+    #[error("wait events cannot be read")]
     Exchange(#[from] ExchangeError),
     /// The process or its program cannot be read.
-    #[error("wait events cannot be read from process {pid}: {source}")]
+    #[error("wait events cannot be read from process {pid}")]
     Unreadable {
         /// The process.
         pid: u32,
@@ -111,15 +114,21 @@ impl WaitReader {
         let pointer = find_variable(server.postmaster_pid, VARIABLE)?
             .ok_or(WaitError::NoVariable { variable: VARIABLE })?;
         let pid = waiter.backend().map_or(0, |key| key.pid.unsigned_abs());
-        waiter.query("set statement_timeout = '10s'")?;
+        if waiter.value("select pg_catalog.pg_backend_pid()")? != Some(pid.to_string()) {
+            return Err(WaitError::Pooler);
+        }
+        // Nothing outlasts the transactions: neither a setting nor a lock may stay in a session that a
+        // pooler gives to others.
+        holder.query("begin transaction read only")?;
+        waiter.query("begin transaction read only; set local statement_timeout = '10s'")?;
         // An offset that holds the value before the wait begins is not the right one.
         let before = holding(pid, pointer, known.advisory, &all_places())?;
         let mut open = all_places();
         open.retain(|place| !before.contains(place));
         // The key is unique to us: it includes the PID of our own connection's backend.
-        let lock = format!("pg_advisory_lock({}, {pid})", i32::from_be_bytes(*b"pgas"));
-        holder.query(&format!("select {lock}"))?;
-        let statement = format!("select {lock}");
+        let key = i32::from_be_bytes(*b"pgas");
+        let statement = format!("select pg_catalog.pg_advisory_xact_lock({key}, {pid})");
+        holder.query(&statement)?;
         let (locked, waiter) = thread::scope(|scope| {
             let waiting = thread::Builder::new()
                 .spawn_scoped(scope, move || {
@@ -128,8 +137,7 @@ impl WaitReader {
                 })
                 .map_err(|source| WaitError::Unreadable { pid, source })?;
             let places = places(pid, pointer, known.advisory, &open);
-            let unlock = lock.replace("_lock", "_unlock");
-            let released = holder.query(&format!("select {unlock}"));
+            let released = holder.query("rollback");
             let (answer, waiter) = waiting.join().expect("asking the server does not panic");
             Ok::<_, WaitError>((released.and(answer).and(Ok(places)), waiter))
         })?;

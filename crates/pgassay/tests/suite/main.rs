@@ -28,6 +28,7 @@ mod pgbench;
 mod plans;
 mod printed;
 mod profile;
+mod profile_pooler;
 mod profile_remote;
 mod profiling;
 mod resume;

@@ -154,10 +154,6 @@ pub fn exchange(conninfo: &str) -> Result<(Exchange<TimedStream>, String)> {
     let limit = asked.map_or(ANSWER_LIMIT, Duration::from_secs);
     let (mut exchange, endpoint) = connect(&target, Some(limit))?;
     exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
-    // Behind a pooler, other clients would inherit these settings.
-    let answering = exchange.value("select pg_catalog.pg_backend_pid()")?;
-    if answering == exchange.backend().map(|it| it.pid.to_string()) {
-        limit_statements(&mut exchange)?;
-    }
+    limit_statements(&mut exchange)?;
     Ok((exchange, endpoint.address.to_string()))
 }

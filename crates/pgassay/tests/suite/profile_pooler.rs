@@ -1,0 +1,109 @@
+//! `pgassay profile` through `PgBouncer`, which gives a server's session to one client after the other.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::PROGRAM;
+use crate::profiling::observed;
+use pgassay_server::{Server, ServerConfig};
+use pgassay_test_support::{
+    Scratch,
+    os::{NOBODY, is_root, on_path},
+    servers, skip, wait_until,
+};
+
+/// A pooler that assigns sessions by transaction.
+struct Pooler {
+    child: Child,
+    dsn: String,
+}
+
+impl Pooler {
+    /// `None`, with a visible skip, if there is no pooler on this machine.
+    fn start(server: &Server, directory: &Path) -> Option<Self> {
+        // Debian installs it where only root's PATH leads.
+        let installed = Path::new("/usr/sbin/pgbouncer");
+        let installed = installed.exists().then(|| installed.to_owned());
+        let Some(program) = on_path("pgbouncer").or(installed) else {
+            skip("a pooler", "there is no pgbouncer");
+            return None;
+        };
+        let at = directory.display();
+        let (file, port) = (directory.join("pooler.ini"), 6432);
+        let text = format!(
+            "[databases]\n\
+             postgres = host=127.0.0.1 port={} user=pooled password=secret\n[pgbouncer]\npool_mode = transaction\n\
+             default_pool_size = 5\nlisten_port = {port}\nunix_socket_dir = {at}\n\
+             auth_type = any\nlogfile = {at}/pooler.log\n",
+            server.tcp_address().expect("the server listens").port()
+        );
+        let role = "create role pooled superuser login password 'secret'";
+        let mut connection = server.connect().expect("a connection");
+        connection.execute(role).expect("the role is new");
+        fs::write(&file, text).expect("a file");
+        let mut command = Command::new(program);
+        if is_root() {
+            chown(directory, Some(NOBODY), Some(NOBODY)).expect("root may");
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.arg(&file).spawn().expect("the pooler starts");
+        let socket = directory.join(format!(".s.PGSQL.{port}"));
+        wait_until("the pooler listens", || socket.exists());
+        let dsn = format!("host={at} port={port} dbname=postgres user=postgres");
+        Some(Self { child, dsn })
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Regression: before 14, `set statement_timeout` outside of a transaction stayed in the pooled session.
+#[test]
+fn nothing_that_is_set_stays_in_the_sessions_of_a_pooler() {
+    let mut config = ServerConfig {
+        tcp: true,
+        ..servers::config()
+    };
+    let log = ("log_statement".to_owned(), "all".to_owned());
+    config.settings.extend([log]);
+    for version in ["9.6", "12", "18"] {
+        let Some(server) = servers::start_with(version, &config) else {
+            continue;
+        };
+        let directory = tempfile::tempdir().expect("a directory");
+        let Some(pooler) = Pooler::start(&server, directory.path()) else {
+            return;
+        };
+        let scratch = Scratch::new(PROGRAM);
+        let arguments = [
+            "profile",
+            "--dsn",
+            &pooler.dsn,
+            "--duration",
+            "1s",
+            "--json",
+        ];
+        let seen = observed(&scratch.finished(&arguments));
+        assert!(seen.activity.is_some_and(|it| it.sweeps > 0), "{version}");
+        let log = fs::read_to_string(server.log_path()).expect("a log");
+        let sent = log
+            .lines()
+            .filter_map(|line| line.split_once("statement: "));
+        // The pooler itself sets what clients name at their start.
+        let kept: Vec<&str> = sent
+            .map(|(_, sql)| sql)
+            .filter(|sql| sql.starts_with("set ") || sql.contains("pg_advisory_lock("))
+            .collect();
+        assert!(kept.is_empty(), "{version}: {kept:?}");
+        drop(pooler);
+        server.stop().expect("the server stops");
+    }
+}
