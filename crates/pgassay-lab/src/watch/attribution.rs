@@ -77,6 +77,15 @@ struct IntervalSums {
     idle_in_transaction_us: f64,
 }
 
+impl IntervalSums {
+    fn add(&mut self, other: &Self) {
+        for (kind, time_us) in &other.active_us {
+            *self.active_us.entry(*kind).or_default() += time_us;
+        }
+        self.idle_in_transaction_us += other.idle_in_transaction_us;
+    }
+}
+
 /// Adds up readings.
 #[derive(Debug, Default)]
 pub(super) struct LoadAttribution {
@@ -228,11 +237,7 @@ impl LoadSums {
             sum.in_transaction_max = sum.in_transaction_max.max(executions.in_transaction_max);
         }
         for (interval, sums) in &later.intervals {
-            let sum = self.intervals.entry(*interval).or_default();
-            for (kind, time_us) in &sums.active_us {
-                *sum.active_us.entry(*kind).or_default() += time_us;
-            }
-            sum.idle_in_transaction_us += sums.idle_in_transaction_us;
+            self.intervals.entry(*interval).or_default().add(sums);
         }
     }
 
@@ -248,13 +253,25 @@ impl LoadSums {
             return Vec::new();
         };
         let number = |time_us: f64| (time_us / INTERVAL_US).floor() as i64;
-        let numbers = number(window_start_us)..=number(window_end_us);
+        let (first, mut last) = (number(window_start_us), number(window_end_us));
+        // Averages of some milliseconds say nothing: a short rest belongs to the interval before it.
+        let rest_us = window_end_us - last as f64 * INTERVAL_US;
+        if last > first && rest_us < INTERVAL_US / 2.0 {
+            last -= 1;
+        }
         let interval = |number: i64| {
             let start_us = (number as f64 * INTERVAL_US).max(window_start_us);
-            let end_us = ((number + 1) as f64 * INTERVAL_US).min(window_end_us);
+            let end_us = if number == last {
+                window_end_us
+            } else {
+                (number + 1) as f64 * INTERVAL_US
+            };
             let length_us = end_us - start_us;
-            let none = IntervalSums::default();
-            let sums = self.intervals.get(&number).unwrap_or(&none);
+            let mut sums = self.intervals.get(&number).cloned().unwrap_or_default();
+            let rest = self.intervals.get(&(number + 1));
+            if let Some(rest) = rest.filter(|_| number == last) {
+                sums.add(rest);
+            }
             let average = |time_us: f64| time_us / length_us;
             let active = sums.active_us.iter();
             let mut active: Vec<(String, f64)> = active
@@ -270,7 +287,7 @@ impl LoadSums {
             };
             (length_us > 0.0).then_some(interval)
         };
-        numbers.filter_map(interval).collect()
+        (first..=last).filter_map(interval).collect()
     }
 }
 
@@ -309,6 +326,26 @@ mod tests {
             .filter(of)
             .map(|(_, (time, _))| time)
             .sum()
+    }
+
+    /// Regression: the last row of LOAD OVER TIME was some milliseconds long.
+    #[test]
+    fn a_short_rest_belongs_to_the_interval_before_it() {
+        let lengths = |end_us: f64| -> Vec<f64> {
+            let mut attribution = LoadAttribution::default();
+            for at_us in [0.0, 1e6, 2e6, end_us] {
+                attribution.add(at_us, vec![sighting(0, 7, 5)]);
+            }
+            let timeline = attribution.take().timeline(|kind| kind.to_string());
+            assert!(
+                timeline
+                    .iter()
+                    .all(|it| (it.active[0].1 - 1.0).abs() < 1e-9)
+            );
+            timeline.iter().map(|it| it.length_us).collect()
+        };
+        assert_eq!(lengths(2.02e6), [1e6, 1.02e6]);
+        assert_eq!(lengths(2.5e6), [1e6, 1e6, 0.5e6]);
     }
 
     #[test]

@@ -68,6 +68,8 @@ pub struct LiveWatch {
     epoch_ns: u64,
     ticked: Option<Instant>,
     statements_sent: u64,
+    /// Transactions on connections of the caller, since the start.
+    callers_transactions: u64,
     /// CPU time of pgassay and of its backends before.
     cpu_before: (u64, BTreeMap<u32, u64>),
 }
@@ -103,6 +105,7 @@ impl LiveWatch {
             counters: JoinedCounters::default(),
             unavailable: opened.unavailable,
             statements_sent: opened.statements_sent,
+            callers_transactions: 0,
             server,
             options: options.clone(),
             epoch_ns: monotonic_ns(),
@@ -122,6 +125,11 @@ impl LiveWatch {
     /// Leaves out another backend that serves the caller.
     pub fn leave_out(&self, pid: u32) {
         locked(&self.collector).own_pids.insert(pid);
+    }
+
+    /// Leaves out transactions that the caller has sent on its own connections.
+    pub fn leave_out_transactions(&mut self, sent: u64) {
+        self.callers_transactions += sent;
     }
 
     /// Transactions of pgassay's own since the start, which the server counts too.
@@ -155,6 +163,7 @@ impl LiveWatch {
             catalog,
             ticked,
             server,
+            callers_transactions,
             cpu_before,
             ..
         } = self;
@@ -163,6 +172,7 @@ impl LiveWatch {
             collector,
             epoch_ns: plan.epoch_ns,
             transactions: statements,
+            callers_transactions: *callers_transactions,
             is_last: false,
         };
         let sampled = thread::scope(|scope| {
@@ -246,6 +256,7 @@ impl LiveWatch {
             collector: &self.collector,
             epoch_ns: self.epoch_ns,
             transactions: self.source.statements(),
+            callers_transactions: self.callers_transactions,
             is_last: true,
         };
         tick(catalog.as_mut(), &mut self.server.connect, &last);
@@ -425,6 +436,7 @@ struct TickContext<'a> {
     epoch_ns: u64,
     /// Transactions of one reading of all sessions.
     transactions: u64,
+    callers_transactions: u64,
     is_last: bool,
 }
 
@@ -453,7 +465,7 @@ fn tick(
             collector.sweeps(),
         )
     };
-    catalog.note_own_transactions(sweeps * context.transactions);
+    catalog.note_own_transactions(sweeps * context.transactions + context.callers_transactions);
     let now_us = monotonic_ns().saturating_sub(context.epoch_ns) as f64 / 1e3;
     let at_us = now_us - start_us.unwrap_or(now_us);
     let asked = if context.is_last {

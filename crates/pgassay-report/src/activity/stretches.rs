@@ -44,10 +44,12 @@ fn joined<'a>(intervals: &[LoadInterval]) -> TimeStretch<'a> {
             loads.add(kind, load * weight(interval));
         }
     }
-    let rates: Option<Vec<f64>> = intervals
-        .iter()
-        .map(|it| Some(it.transactions_per_s? * weight(it)))
-        .collect();
+    // Where the rate of a few intervals is unknown, that of the others stands for them.
+    let known = intervals.iter();
+    let known = known.filter_map(|it| Some((it.transactions_per_s?, weight(it))));
+    let (transactions, share) = known.fold((0.0, 0.0), |(sum, share), (rate, weight)| {
+        (sum + rate * weight, share + weight)
+    });
     TimeStretch {
         start_us: intervals.first().map_or(0.0, |it| it.start_us),
         length_us,
@@ -56,7 +58,7 @@ fn joined<'a>(intervals: &[LoadInterval]) -> TimeStretch<'a> {
             .iter()
             .map(|it| it.idle_in_transaction * weight(it))
             .sum(),
-        transactions_per_s: rates.map(|rates| rates.iter().sum()),
+        transactions_per_s: (share >= 0.5).then(|| transactions / share),
         marks: Vec::new(),
     }
 }

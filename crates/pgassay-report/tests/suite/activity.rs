@@ -46,6 +46,21 @@ fn words_of(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// Regression: on 10 and 12, whose short profiles have no rates, the column had a heading and no value.
+#[test]
+fn without_rates_there_is_no_heading_for_them() {
+    let mut activity = outage();
+    for interval in &mut activity.timeline {
+        interval.transactions_per_s = None;
+    }
+    activity.timeline[1].transactions_per_s = Some(5.0);
+    let with_one = observation_text(&observation(activity.clone()), &at(80));
+    assert!(with_one.contains("tx/s"), "{with_one}");
+    activity.timeline[1].transactions_per_s = None;
+    let without = observation_text(&observation(activity), &at(80));
+    assert!(!without.contains("tx/s"), "{without}");
+}
+
 #[test]
 fn mechanisms_follow_the_activity() {
     let text = observation_text(&with_stacks(), &at(100));

@@ -6,6 +6,11 @@ use super::reader::CatalogReader;
 
 /// Time between two readings before 15.
 const EVERY_WITH_FILES_US: f64 = 10e6;
+/// Sessions report what they have done about once a second. Between readings that are closer together lies
+/// the report of a whole second, or none.
+const APART_US_MIN: f64 = 0.9e6;
+/// A rate is known if readings cover this share of an interval.
+const COVERED_SHARE_MIN: f64 = 0.5;
 /// A stall has at least this many active sessions,
 const STALLED_SESSIONS_MIN: f64 = 1.0;
 /// most of which wait; sessions that compute for seconds are no stall.
@@ -60,15 +65,22 @@ impl TransactionRates {
 
     /// Writes the rates into a timeline. Sessions report their transactions up to a second late.
     pub fn fill(&self, timeline: &mut [LoadInterval]) {
+        let mut apart: Vec<TransactionReading> = Vec::new();
+        for reading in &self.readings {
+            let last = apart.last().map(|it| it.at_us);
+            if last.is_none_or(|last| reading.at_us - last >= APART_US_MIN) {
+                apart.push(*reading);
+            }
+        }
         for interval in timeline {
-            interval.transactions_per_s = self.rate_per_s(interval);
+            interval.transactions_per_s = Self::rate_per_s(&apart, interval);
         }
     }
 
-    fn rate_per_s(&self, interval: &LoadInterval) -> Option<f64> {
+    fn rate_per_s(readings: &[TransactionReading], interval: &LoadInterval) -> Option<f64> {
         let (start_us, end_us) = (interval.start_us, interval.start_us + interval.length_us);
         let (mut transactions, mut covered_us) = (0.0, 0.0);
-        for pair in self.readings.windows(2) {
+        for pair in readings.windows(2) {
             let (before, after) = (pair[0], pair[1]);
             let overlap_us = after.at_us.min(end_us) - before.at_us.max(start_us);
             // The count falls when the statistics are reset.
@@ -79,7 +91,8 @@ impl TransactionRates {
                 covered_us += overlap_us;
             }
         }
-        (covered_us > 0.0).then(|| transactions / covered_us * 1e6)
+        let is_known = covered_us > 0.0 && covered_us >= COVERED_SHARE_MIN * interval.length_us;
+        is_known.then(|| transactions / covered_us * 1e6)
     }
 }
 
@@ -152,6 +165,28 @@ mod tests {
         log().fill(&mut timeline);
         let half = timeline[3].transactions_per_s.unwrap();
         assert!((half - 50.0).abs() < 1e-9, "{half}");
+        timeline[3].start_us = 3.6e6;
+        log().fill(&mut timeline);
+        assert_eq!(timeline[3].transactions_per_s, None);
+    }
+
+    /// Regression: a constant load of 300 per second ended with 385, 422 and 2.86, since the last readings are
+    /// only some milliseconds apart.
+    #[test]
+    fn a_constant_load_has_the_same_rate_to_the_end() {
+        let mut timeline = timeline(&[]);
+        timeline[3].length_us = 0.02e6;
+        let mut log = TransactionRates::default();
+        for (at_us, ended) in [(0.2e6, 60.0), (1.2e6, 360.0), (2.2e6, 660.0)] {
+            log.add(at_us, ended, 0);
+        }
+        // Shortly after a report of all sessions, and after pgassay's own.
+        log.add(3.01e6, 960.0, 0);
+        log.add(3.02e6, 963.0, 0);
+        log.fill(&mut timeline);
+        let rates: Vec<_> = timeline.iter().map(|it| it.transactions_per_s).collect();
+        assert_eq!(rates, [Some(300.0), Some(300.0), None, None]);
+        assert_eq!(log.counted(), Some(903.0));
     }
 
     #[test]

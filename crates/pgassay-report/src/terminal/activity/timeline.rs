@@ -27,7 +27,14 @@ pub(super) fn section(activity: &Activity, style: Style) -> String {
         Alignment::Right,
         Alignment::Left,
     ]);
-    let headings = ["from", "active", "", "tx/s", ""];
+    let has_rates = found.iter().any(|it| it.transactions_per_s.is_some());
+    let headings = [
+        "from",
+        "active",
+        "",
+        if has_rates { "tx/s" } else { "" },
+        "",
+    ];
     table.row(headings.map(|it| inked(it, TextStyle::Faint)).into());
     for stretch in &found {
         let is_stalled = stretch

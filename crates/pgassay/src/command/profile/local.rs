@@ -104,6 +104,9 @@ impl ProfilingSession {
         });
         let samples = sampler.as_ref().map(Sampler::stop).transpose()?;
         let (after, no_count) = self.transactions_at_end(watch.as_ref());
+        if let Some(watch) = &mut watch {
+            watch.leave_out_transactions(OWN_TRANSACTIONS);
+        }
         if log.processes().is_empty() {
             bail!(
                 "cannot read any process of the server with postmaster {}",

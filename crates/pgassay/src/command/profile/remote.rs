@@ -65,6 +65,7 @@ pub fn observe(
         return Err(error.context(no_activity()));
     }
     let own = watch.as_ref().map_or(0, LiveWatch::own_transactions) - own;
+    watch.iter_mut().for_each(leave_out_own);
     let cut_off = |error| cut_off(error, asked.window);
     let not_sampled = after.as_ref().err().map(cut_off);
     let ended = |after: u64| after.saturating_sub(before + own + OWN_TRANSACTIONS);
@@ -98,6 +99,11 @@ pub fn observe(
     discard_incomplete_count(&mut observation);
     observation.findings = diagnose_observation(&observation);
     Ok(observation)
+}
+
+/// The transactions on the sampling connection: all samples are one.
+fn leave_out_own(watch: &mut LiveWatch) {
+    watch.leave_out_transactions(OWN_TRANSACTIONS + 1);
 }
 
 /// Samples on one connection while the watch reads on others. Returns why the watch ended early.
