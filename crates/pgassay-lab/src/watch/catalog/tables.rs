@@ -86,9 +86,14 @@ impl TableReading {
         self.counters.iter().filter_map(difference).collect()
     }
 
+    /// There are more tables than are counted; without any, the reading failed, and its refusal says why.
+    fn has_too_many(&self) -> bool {
+        self.is_cut && !self.counters.is_empty()
+    }
+
     /// Says that some tables have no differences.
     pub fn note_limits(&self, reader: &mut CatalogReader) {
-        if self.is_cut {
+        if self.has_too_many() {
             let limitation = format!(
                 "more than {COUNTED_MAX} tables of the database are in use: activity in the window \
                  is known for the {COUNTED_MAX} that were used most"
@@ -282,6 +287,15 @@ impl StorageParameters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: with a lost connection, "more than 10000 tables of the database are in use", of 70.
+    #[test]
+    fn a_reading_that_failed_does_not_have_too_many_tables() {
+        let mut reading = TableReading::unknown();
+        assert!(!reading.has_too_many());
+        reading.counters.insert(1, TableCounters::default());
+        assert!(reading.has_too_many());
+    }
 
     #[test]
     fn tables_that_the_first_reading_left_out_have_no_difference() {
