@@ -41,9 +41,26 @@ pub fn size(bytes: u64) -> String {
     format!("{}\u{a0}TB", number::whole(value))
 }
 
+/// The size of a table or an index by `relpages`, which is 0 until it is vacuumed or analyzed for the first time: a
+/// size that is not known has no figure.
+pub fn relation_size(bytes: u64) -> String {
+    if bytes == 0 {
+        String::new()
+    } else {
+        size(bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: tables and indexes that were never vacuumed or analyzed had "0 B".
+    #[test]
+    fn a_size_that_is_not_known_yet_is_not_zero() {
+        assert_eq!(relation_size(0), "");
+        assert_eq!(relation_size(8192), "8\u{a0}192\u{a0}B");
+    }
 
     #[test]
     fn figures_choose_their_unit() {

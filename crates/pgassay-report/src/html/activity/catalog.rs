@@ -4,7 +4,8 @@ use maud::{Markup, html};
 use pgassay_record::activity::{CatalogActivity, IndexActivity};
 
 use crate::activity::{
-    age, busy_tables, dead_share, index_remarks, relation_name, server_lines, size, table_writes,
+    age, busy_tables, dead_share, index_remarks, relation_name, relation_size, server_lines,
+    table_writes,
 };
 use crate::number;
 
@@ -36,7 +37,7 @@ pub(super) fn tables(catalog: &CatalogActivity) -> Markup {
                         @for it in rows.iter().take(TABLES_MAX) {
                             tr {
                                 th scope="row" { (relation_name(&it.relation.schema, &it.relation.name)) }
-                                td.n { (size(it.size_bytes)) }
+                                td.n { (relation_size(it.size_bytes)) }
                                 td.n { (count(it.sequential_scans)) }
                                 td.n {
                                     @if it.sequential_scans > 0 {
@@ -112,7 +113,7 @@ pub(super) fn indexes(catalog: &CatalogActivity) -> Markup {
                                 }
                                 td { (relation_name(&it.table.schema, &it.table.name)) }
                                 td { (it.method) " (" (it.columns.join(", ")) ")" }
-                                td.n { (size(it.size_bytes)) }
+                                td.n { (relation_size(it.size_bytes)) }
                                 td.n { (number::whole(it.scans_ever as f64)) }
                                 td { (remark) }
                             }

@@ -5,7 +5,8 @@ use pgassay_record::activity::{CatalogActivity, IndexActivity};
 use super::super::style::{Style, heading};
 use super::super::table::{Alignment, Table, TextStyle, cell, cut, inked, paint, visible, wrap};
 use crate::activity::{
-    age, busy_tables, dead_share, index_remarks, relation_name, server_lines, size, table_writes,
+    age, busy_tables, dead_share, index_remarks, relation_name, relation_size, server_lines,
+    table_writes,
 };
 use crate::number;
 
@@ -40,7 +41,7 @@ pub(super) fn tables(catalog: &CatalogActivity, style: Style) -> String {
             cell(some(per_scan)),
             cell(some(table_writes(it) as f64)),
             cell(dead_share(it)),
-            cell(size(it.size_bytes)),
+            cell(relation_size(it.size_bytes)),
         ]);
     }
     if is_narrow {
@@ -95,7 +96,7 @@ pub(super) fn indexes(catalog: &CatalogActivity, style: Style) -> String {
         let name = relation_name(&it.relation.schema, &it.relation.name);
         table.row(vec![
             cell(cut(&visible(&name), NAME_WIDTH)),
-            cell(size(it.size_bytes)),
+            cell(relation_size(it.size_bytes)),
             cell(cut(&visible(remark), left)),
         ]);
     }

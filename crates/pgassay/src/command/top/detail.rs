@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use pgassay_record::activity::{Activity, BlockingEpisode, SessionStatus, TableActivity};
 use pgassay_report::activity::{
-    age, index_remarks, load, one_line, relation_name, root_describes, share, size, statement_text,
-    wait_name,
+    age, index_remarks, load, one_line, relation_name, relation_size, root_describes, share,
+    statement_text, wait_name,
 };
 
 use super::columns::TopView;
@@ -138,11 +138,18 @@ fn table(activity: &Activity, row: &TopRow) -> Vec<String> {
             relation_name(&index.relation.schema, &index.relation.name),
             index.method,
             index.columns.join(", "),
-            size(index.size_bytes),
+            known_size(index.size_bytes),
             index.scans
         ));
     }
     lines
+}
+
+fn known_size(bytes: u64) -> String {
+    match relation_size(bytes) {
+        size if size.is_empty() => "size not known until it is vacuumed or analyzed".to_owned(),
+        size => size,
+    }
 }
 
 fn table_facts(table: &TableActivity) -> Vec<String> {
@@ -156,7 +163,7 @@ fn table_facts(table: &TableActivity) -> Vec<String> {
         format!(
             "{}, {}",
             relation_name(&table.relation.schema, &table.relation.name),
-            size(table.size_bytes)
+            known_size(table.size_bytes)
         ),
         format!(
             "{} live rows, {} dead{autovacuum}",

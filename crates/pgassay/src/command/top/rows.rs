@@ -8,8 +8,8 @@ use pgassay_record::activity::{
     TableActivity,
 };
 use pgassay_report::activity::{
-    ClassLoads, Executions, age, dead_share, executions, load, mean, relation_name, share, size,
-    statement_text, table_writes, wait_name,
+    ClassLoads, Executions, age, dead_share, executions, load, mean, relation_name, relation_size,
+    share, statement_text, table_writes, wait_name,
 };
 
 use super::columns::{TopView, columns};
@@ -348,7 +348,7 @@ fn table(table: &TableActivity, seconds: f64) -> TopRow {
             rate(table.index_scans as f64 / seconds),
             rate(table_writes(table) as f64 / seconds),
             figure(dead_share(table), table.dead_rows as f64),
-            figure(size(table.size_bytes), table.size_bytes as f64),
+            figure(relation_size(table.size_bytes), table.size_bytes as f64),
         ],
         statement: None,
         episode: None,
