@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use pgassay_record::activity::{HorizonKind, IndexActivity, TableActivity, UncoveredForeignKey};
+use pgassay_record::activity::{
+    HorizonKind, IndexActivity, RelationName, TableActivity, UncoveredForeignKey,
+};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
@@ -266,13 +268,29 @@ fn foreign_key(view: &LiveView<'_>) -> Vec<Detection> {
     let keys = view.catalog.uncovered_foreign_keys.iter();
     keys.filter_map(|key| {
         let child = view.table(&key.table)?;
-        let scans = child.sequential_scans;
-        let rows = child.sequential_rows as f64 / (scans as f64).max(1.0);
-        let checked = checked_rows(view, key);
-        let enough = checked > 0 && scans > 0 && rows >= ROWS_PER_CHECK_MIN;
-        enough.then(|| uncovered(view, key, child, rows, checked))
+        let rows = rows_per_check(view, key)?;
+        Some(uncovered(view, key, child, rows, checked_rows(view, key)))
     })
     .collect()
+}
+
+/// Rows that each check of this key reads; `None` if it is hardly checked, or a check reads few.
+fn rows_per_check(view: &LiveView<'_>, key: &UncoveredForeignKey) -> Option<f64> {
+    let child = view.table(&key.table)?;
+    let scans = child.sequential_scans;
+    let rows = child.sequential_rows as f64 / (scans as f64).max(1.0);
+    let enough = checked_rows(view, key) > 0 && scans > 0 && rows >= ROWS_PER_CHECK_MIN;
+    enough.then_some(rows)
+}
+
+/// Whether checks of a foreign key without an index read this table from end to end, or its partitions.
+pub(super) fn is_scanned_by_checks(view: &LiveView<'_>, table: &RelationName) -> bool {
+    let keys = view.catalog.uncovered_foreign_keys.iter();
+    let mut its = keys.filter(|key| {
+        let part = view.table(&key.table);
+        key.table == *table || part.is_some_and(|it| it.partition_of.as_ref() == Some(table))
+    });
+    its.any(|key| rows_per_check(view, key).is_some())
 }
 
 /// Referenced rows that were deleted, or whose key may have changed. PostgreSQL's

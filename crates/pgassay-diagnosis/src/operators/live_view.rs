@@ -226,19 +226,19 @@ impl<'a> LiveView<'a> {
     /// Whether `mention` can only mean this table: its schema is named, or no other known table has
     /// its name.
     pub(super) fn is_mention_of(&self, mention: &RelationMention, table: &RelationName) -> bool {
-        if mention.name != table.name {
+        if !names::may_be(&mention.name, &table.name) {
             return false;
         }
         if let Some(schema) = &mention.schema {
-            return *schema == table.schema;
+            return names::may_be(schema, &table.schema);
         }
         let tables = self.catalog.tables.iter().map(|it| &it.relation);
-        let schemas: BTreeSet<&str> = tables
-            .filter(|it| it.name == table.name)
-            .map(|it| it.schema.as_str())
-            .chain([table.schema.as_str()])
+        let meant: BTreeSet<(&str, &str)> = tables
+            .filter(|it| names::may_be(&mention.name, &it.name))
+            .chain([table])
+            .map(|it| (it.schema.as_str(), it.name.as_str()))
             .collect();
-        schemas.len() == 1
+        meant.len() == 1
     }
 
     /// The statements that name a table, with their load in its database.

@@ -4,10 +4,12 @@ use pgassay_record::activity::{ActivityStatement, IndexActivity, TableActivity};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
+use super::indexes;
 use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::names;
 use super::signature::OperatorSignature;
 use super::sql_text::{self, TableFilter};
+use super::unnamed_scans;
 
 /// A table with fewer rows fits into a few pages, and reading them all is right.
 const ROWS_PER_SCAN_MIN: f64 = 1000.0;
@@ -82,22 +84,15 @@ fn whole_tables(tables: &[TableActivity]) -> Vec<TableActivity> {
     whole
 }
 
-/// A table that is read from end to end by statements that do not name it: those of a function, or of a view.
+/// A table that is read from end to end by statements that do not name it, unless checks of a foreign key do.
 fn of_unknown_statement(view: &LiveView<'_>, table: &TableActivity) -> Option<Detection> {
     let rows_per_s = table.sequential_rows as f64 / view.window_s;
     if table.sequential_scans < EXECUTIONS_MIN || rows_per_s < UNKNOWN_ROWS_PER_S_MIN {
         return None;
     }
-    let detection = of_table(view, table)
-        .extent(rows_per_s)
-        .fix(
-            "Find the statement: no session was seen with one that names the table, so it is in a function or \
-             uses a view. With pg_stat_statements.track = all, pg_stat_statements also shows the statements of \
-             functions; auto_explain shows their plans. Then create an index on the columns of its filter.",
-        )
-        .sql("alter system set pg_stat_statements.track = 'all'")
-        .risk("It takes effect after pg_reload_conf(), and counting the statements of functions takes some CPU time.");
-    Some(detection)
+    let is_checked = indexes::is_scanned_by_checks(view, &table.relation);
+    let counted = || of_table(view, table).extent(rows_per_s);
+    (!is_checked).then(|| unnamed_scans::detect(view, &table.relation, counted()))
 }
 
 fn rows_per_scan(table: &TableActivity) -> f64 {
@@ -138,7 +133,12 @@ fn of_statement(
     }
     let filter = (!statement.is_cut)
         .then(|| sql_text::filter(&load.tokens))
-        .flatten();
+        .flatten()
+        .filter(|it| {
+            it.index_columns()
+                .iter()
+                .all(|name| names::is_decoded(name))
+        });
     let kept = kept(statement, load);
     let share = kept.map(|rows| rows / rows_per_scan(table));
     let is_missing = match (&filter, share) {

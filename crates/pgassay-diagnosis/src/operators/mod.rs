@@ -30,6 +30,7 @@ mod sql_text;
 mod sql_tokens;
 mod statements;
 mod tables;
+mod unnamed_scans;
 mod wait_meanings;
 
 use std::cmp::Ordering;

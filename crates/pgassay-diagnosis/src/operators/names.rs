@@ -79,6 +79,31 @@ pub(super) fn reach_of(sql: &str) -> &'static str {
     }
 }
 
+/// Whether a name of a statement's text may be this one. In a database with another encoding than UTF-8, the
+/// text has U+FFFD in place of letters that are not ASCII.
+pub(super) fn may_be(mentioned: &str, name: &str) -> bool {
+    if mentioned == name || is_decoded(mentioned) {
+        return mentioned == name;
+    }
+    // One sign may stand for several letters, or several for one, so runs of them are compared.
+    let runs = |text: &str| {
+        let mut plain: Vec<char> = text.chars().collect();
+        for letter in &mut plain {
+            if !letter.is_ascii() {
+                *letter = char::REPLACEMENT_CHARACTER;
+            }
+        }
+        plain.dedup_by(|a, b| *a == char::REPLACEMENT_CHARACTER && a == b);
+        plain
+    };
+    runs(mentioned) == runs(name)
+}
+
+/// Whether a name of a statement's text is known in full.
+pub(super) fn is_decoded(name: &str) -> bool {
+    !name.contains(char::REPLACEMENT_CHARACTER)
+}
+
 /// A list of columns, as in an index definition.
 pub(super) fn columns(names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| identifier(name)).collect();
@@ -145,6 +170,21 @@ mod tests {
         assert_eq!(quoted, expected);
         assert_eq!(literal("it's"), "'it''s'");
         assert_eq!(literal("a\\'b"), "E'a\\\\''b'");
+    }
+
+    #[test]
+    fn letters_that_could_not_be_decoded_match_any_that_are_not_ascii() {
+        for (mentioned, name, expected) in [
+            ("caf\u{fffd}", "café", true),
+            ("caf\u{fffd}\u{fffd}", "café", true),
+            ("\u{fffd}t\u{fffd}", "été", true),
+            ("caf\u{fffd}", "cafe", false),
+            ("caf\u{fffd}", "cafés", false),
+            ("café", "café", true),
+            ("cafè", "café", false),
+        ] {
+            assert_eq!(may_be(mentioned, name), expected, "{mentioned} {name}");
+        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(super) fn scanned(
 }
 
 /// Deletes of `customer`, each of which scans `orders`, with this many rows per scan.
-fn deleting(rows: f64) -> ExampleServer {
+pub(super) fn deleting(rows: f64) -> ExampleServer {
     let orders = TableActivity {
         sequential_scans: 100,
         sequential_rows: (100.0 * rows) as u64,

@@ -3,8 +3,8 @@
 use pgassay_record::activity::StatementCounters;
 use pgassay_record::finding::Confidence;
 
-use super::build::{calls, index, table};
-use super::catalog::{BY_CUSTOMER, first, scanned};
+use super::build::{ExampleServer, calls, index, table};
+use super::catalog::{BY_CUSTOMER, deleting, first, scanned};
 use super::of_id;
 
 /// Regression: a join by primary key had the finding that belongs to a count of all rows.
@@ -65,4 +65,85 @@ fn a_table_that_unknown_statements_scan_is_named_without_one() {
     assert_eq!(found_of_many[0].confidence, Confidence::Hint);
     assert!(found_of_many[0].suggested_fix.contains("auto_explain"));
     assert_eq!(found(2).len(), 0);
+}
+
+const TRACK_ALL: &str = "alter system set pg_stat_statements.track = 'all'";
+
+/// A server on which 600 scans read `orders` from end to end, and nothing but this statement is executed.
+fn often_scanned(text: &str) -> ExampleServer {
+    let mut server = scanned(text, 600, Some(calls(600, 1.0)));
+    server.activity.cells.remove(0);
+    server
+}
+
+/// Regression: with `--no-text`, functions and views were blamed for what no text could show.
+#[test]
+fn a_scan_is_not_blamed_on_functions_if_texts_are_switched_off() {
+    let mut server = often_scanned(BY_CUSTOMER);
+    for statement in &mut server.activity.statements {
+        statement.text = None;
+    }
+    let found = first("missing-index", &server);
+    assert_eq!(found.fix_sql, None);
+    let fix = &found.suggested_fix;
+    assert!(
+        fix.contains("--no-text") && !fix.contains("function"),
+        "{fix}"
+    );
+}
+
+/// Regression: the scans of foreign key checks had a second finding, which blamed functions.
+#[test]
+fn a_table_that_is_scanned_by_foreign_key_checks_has_one_finding() {
+    let server = deleting(1e6);
+    assert_eq!(of_id("foreign-key-index", &server.activity).len(), 1);
+    assert_eq!(of_id("missing-index", &server.activity), []);
+}
+
+/// Regression: letters of other encodings than UTF-8 made a statement one that names no table.
+#[test]
+fn a_table_with_letters_that_could_not_be_decoded_is_found_in_the_text() {
+    let mut server = scanned(
+        "select * from caf\u{fffd} where ville = $1",
+        20,
+        Some(calls(20, 1.0)),
+    );
+    let catalog = server.activity.catalog.as_mut().expect("a catalog");
+    catalog.tables[0].relation.name = "café".to_owned();
+    let found = first("missing-index", &server);
+    let sql = Some("create index concurrently on public.\"café\" (ville)");
+    assert_eq!(found.fix_sql.as_deref(), sql);
+    // A table that may be meant as well.
+    let mut both = server;
+    let catalog = both.activity.catalog.as_mut().expect("a catalog");
+    let mut other = catalog.tables[0].clone();
+    other.relation.name = "cafè".to_owned();
+    (other.sequential_scans, other.sequential_rows) = (0, 0);
+    catalog.tables.push(other);
+    let found = first("missing-index", &both);
+    let fix = &found.suggested_fix;
+    assert!(fix.contains("cannot be decoded"), "{fix}");
+    assert_eq!(found.fix_sql, None);
+}
+
+/// Regression: statements of functions were to be counted, where the only statement reads a view.
+#[test]
+fn a_scan_through_a_view_is_one_of_the_statement_with_the_load() {
+    let view = "select note from paid_orders where customer = $1";
+    let found = first("missing-index", &often_scanned(view));
+    assert_eq!(found.fix_sql, None);
+    assert!(found.suggested_fix.contains("through a view"));
+    let shown = found.evidence.iter().any(|it| it.what.contains(view));
+    assert!(shown, "{:?}", found.evidence);
+    let of_function = || often_scanned("select work($1)");
+    let sql = |server: ExampleServer| first("missing-index", &server).fix_sql;
+    assert_eq!(sql(of_function()).as_deref(), Some(TRACK_ALL));
+    let tracked = ("pg_stat_statements.track".to_owned(), "all".to_owned());
+    assert_eq!(
+        sql(of_function().catalog(|it| it.settings.push(tracked))),
+        None
+    );
+    // Several statements have the load, none of which calls a function.
+    let of_many = often_scanned(view).load("select a from other_view", "", 2.0);
+    assert_eq!(sql(of_many), None);
 }

@@ -9,7 +9,7 @@ use super::row::CatalogRow;
 use super::tables::StorageParameters;
 
 /// Settings in the result, in this order, if the server has them.
-const LISTED: [&str; 49] = [
+const LISTED: [&str; 51] = [
     "autovacuum",
     "autovacuum_analyze_scale_factor",
     "autovacuum_analyze_threshold",
@@ -44,6 +44,7 @@ const LISTED: [&str; 49] = [
     "max_standby_streaming_delay",
     "max_wal_size",
     "multixact_member_buffers",
+    "pg_stat_statements.track",
     "plan_cache_mode",
     "random_page_cost",
     "reserved_connections",
@@ -52,6 +53,7 @@ const LISTED: [&str; 49] = [
     "subtransaction_buffers",
     "superuser_reserved_connections",
     "synchronous_standby_names",
+    "track_activities",
     "track_counts",
     "track_io_timing",
     "transaction_buffers",
