@@ -15,6 +15,10 @@ const ROLLED_BACK_MIN: f64 = 0.1;
 const ROLLBACKS_MIN: f64 = 5.0;
 /// Checkpoints should be at least this part of `checkpoint_timeout` apart.
 const INTERVAL_MIN: f64 = 0.5;
+/// `max_wal_size` for this multiple of the WAL between two checkpoints: a busier moment still fits.
+const WAL_RESERVE: f64 = 1.2;
+/// Few disks for WAL have room for more, and a window of seconds overrates a burst.
+const WAL_SIZE_MAX: f64 = 68_719_476_736.0;
 /// Waits for the WAL's disk per commit: an SSD needs a tenth of it.
 const SLOW_SYNC_US: f64 = 20_000.0;
 /// Waits for the WAL's disk, as a share of the load. Durable commits cost something on any disk.
@@ -184,38 +188,65 @@ fn checkpoints(view: &LiveView<'_>) -> Vec<Detection> {
     };
     let interval_s = view.window_s / done.requested.max(1) as f64;
     let timeout_us = view.setting("checkpoint_timeout").and_then(names::micros);
-    let wanted_s = INTERVAL_MIN * timeout_us.unwrap_or(300e6) / 1e6;
+    let timeout_s = timeout_us.unwrap_or(300e6) / 1e6;
     // One may be by hand, or for a backup.
-    if done.requested < 2 || done.requested <= done.timed || interval_s >= wanted_s {
+    let is_rare = interval_s >= INTERVAL_MIN * timeout_s;
+    if done.requested < 2 || done.requested <= done.timed || is_rare {
         return Vec::new();
     }
-    vec![frequent(view, &done, interval_s, wanted_s)]
+    vec![frequent(view, &done, interval_s, timeout_s)]
 }
 
 fn frequent(
     view: &LiveView<'_>,
     done: &CheckpointActivity,
     interval_s: f64,
-    wanted_s: f64,
+    timeout_s: f64,
 ) -> Detection {
     let now = view.setting("max_wal_size").and_then(names::bytes);
     let now = now.unwrap_or(1_073_741_824.0);
-    // A window of seconds overrates a burst; more than this should be decided with a longer one.
-    let factor = (wanted_s / interval_s).clamp(2.0, 4.0);
-    Detection::of(ObjectKind::Setting, "max_wal_size")
+    let wanted = now * WAL_RESERVE * timeout_s / interval_s;
+    let detection = Detection::of(ObjectKind::Setting, "max_wal_size")
         .urgent(5)
-        .counter("checkpoints by the amount of WAL or by request", done.requested as f64, FactUnit::Count)
+        .counter(
+            "checkpoints by the amount of WAL or by request",
+            done.requested as f64,
+            FactUnit::Count,
+        )
         .counter("checkpoints by time", done.timed as f64, FactUnit::Count)
         .counter("time between them", interval_s * 1e6, FactUnit::Micros)
-        .counter("buffers written", done.buffers_written as f64 / view.window_s, FactUnit::PerSecond)
-        .state(format!("max_wal_size is {}", names::memory(now)))
-        .fix(
-            "Increase max_wal_size, so that checkpoints are started by checkpoint_timeout: after each \
-             checkpoint, the first change of a page writes the whole page to the WAL.",
+        .counter(
+            "buffers written",
+            done.buffers_written as f64 / view.window_s,
+            FactUnit::PerSecond,
         )
+        .state(format!("max_wal_size is {}", names::memory(now)));
+    if now >= WAL_SIZE_MAX {
+        return detection
+            .fix(
+                "Write less WAL (fewer indexes, wal_compression, COPY), or increase max_wal_size further if the disk \
+                 has the space: after each checkpoint, the first change of a page writes the whole page to the WAL.",
+            )
+            .risk("With more WAL, pg_wal may grow, and recovery after a crash takes longer.");
+    }
+    let words = if wanted > WAL_SIZE_MAX {
+        format!(
+            "Increase max_wal_size. At the rate of this window, {} would be enough for checkpoints to be started by \
+             checkpoint_timeout; 64GB makes them fewer. Watch for longer before you decide on more",
+            names::memory(wanted)
+        )
+    } else {
+        "Increase max_wal_size, so that checkpoints are started by checkpoint_timeout, if WAL is always written at \
+         the rate of this window"
+            .to_owned()
+    };
+    detection
+        .fix(format!(
+            "{words}: after each checkpoint, the first change of a page writes the whole page to the WAL."
+        ))
         .sql(format!(
             "alter system set max_wal_size = '{}'",
-            names::memory(now * factor)
+            names::memory(wanted.min(WAL_SIZE_MAX))
         ))
         .risk(
             "It takes effect after pg_reload_conf(); pg_wal may grow to this size, and recovery after a \

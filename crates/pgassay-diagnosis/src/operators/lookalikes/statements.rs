@@ -333,31 +333,29 @@ fn an_index_build_that_spills_does_not_need_more_work_mem() {
     }
 }
 
+/// Regression: four times the present value was said to be enough for any interval.
 #[test]
-fn max_wal_size_grows_with_the_rate_of_checkpoints() {
-    let sql = |requested: u64| {
-        let server = checkpointed(requested, 0);
-        let found = super::of_id("checkpoints-requested", &server.activity);
-        found[0].fix_sql.clone().expect("a statement")
-    };
-    assert_eq!(sql(2), "alter system set max_wal_size = '4GB'");
-    let slow = |window_us: f64| {
-        let mut server = checkpointed(2, 0);
-        server
-            .activity
-            .catalog
-            .as_mut()
-            .expect("a catalog")
-            .window_us = window_us;
+fn max_wal_size_is_enough_for_checkpoints_by_time() {
+    let found = |requested, window_us: f64, size: &str| {
+        let (name, size) = ("max_wal_size".to_owned(), size.to_owned());
+        let server = checkpointed(requested, 0).catalog(|it| {
+            it.window_us = window_us;
+            it.settings.retain(|it| it.0 != name);
+            it.settings.push((name, size));
+        });
         super::of_id("checkpoints-requested", &server.activity)
     };
-    // One in 140 s is too often for a checkpoint_timeout of 300 s, one in 160 s is not.
-    let found = slow(280e6);
-    assert_eq!(
-        found[0].fix_sql.as_deref(),
-        Some("alter system set max_wal_size = '2GB'")
-    );
-    assert_eq!(slow(320e6), []);
+    let sql = |requested, window_us, size| found(requested, window_us, size).remove(0).fix_sql;
+    let set = |size| Some(format!("alter system set max_wal_size = '{size}'"));
+    // 1 GB in 140 s of 300 s, and a fifth more.
+    assert_eq!(sql(2, 280e6, "1GB"), set("4GB"));
+    assert_eq!(sql(2, 60e6, "1GB"), set("16GB"));
+    assert_eq!(found(2, 320e6, "1GB"), []);
+    // One each 5 s takes 72 GB.
+    assert_eq!(sql(2, 10e6, "1GB"), set("64GB"));
+    let fix = found(2, 10e6, "1GB").remove(0).suggested_fix;
+    assert!(fix.contains("128GB would be enough"), "{fix}");
+    assert_eq!(sql(2, 10e6, "64GB"), None);
 }
 
 #[test]
