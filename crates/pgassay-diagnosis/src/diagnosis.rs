@@ -386,6 +386,29 @@ mod tests {
         assert!(!ids(&evidence).contains(&"full-page-images".to_owned()));
     }
 
+    /// Regression: the parse tree of a long IN list, whose memory is returned after each statement, was taken
+    /// for shared memory.
+    #[test]
+    fn faults_of_a_long_list_of_constants_are_not_on_shared_memory() {
+        let of = |stack: &str| {
+            let stacks = [(stack, 30), ("ExecutePlan", 70)];
+            ids(&evidence(&stacks, Protocol::Prepared)).contains(&"page-faults".to_owned())
+        };
+        for private in [
+            "transformAExprIn;coerce_type;asm_exc_page_fault;exc_page_fault;handle_mm_fault;clear_page_erms",
+            "base_yyparse;lappend;asm_exc_page_fault;do_anonymous_page;alloc_anon_folio",
+            "base_yyparse;lappend;asm_exc_page_fault",
+        ] {
+            assert!(!of(private), "{private}");
+        }
+        for shared in [
+            "PinBuffer;asm_exc_page_fault;handle_mm_fault;do_fault;shmem_fault",
+            "hash_search;exc_page_fault;handle_mm_fault;filemap_map_pages",
+        ] {
+            assert!(of(shared), "{shared}");
+        }
+    }
+
     #[test]
     fn a_reset_is_not_catalog_churn() {
         // Each commit checks whether there is something to do; relcache entries are rebuilt.

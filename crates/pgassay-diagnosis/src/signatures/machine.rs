@@ -263,40 +263,36 @@ const FAULTS: [&str; 5] = [
     "handle_mm_fault",
     "do_page_fault",
 ];
-/// Kernel functions that give a process new, zeroed private memory.
-const ANONYMOUS: [&str; 5] = [
-    "do_anonymous_page",
-    "alloc_anon_folio",
-    "vma_alloc_zeroed_movable_folio",
-    "do_huge_pmd_anonymous_page",
-    "alloc_zeroed_user_highpage_movable",
-];
-/// Functions that fill private memory: allocators, sorts and hash tables. None of them calls
-/// functions that touch shared buffers.
-#[rustfmt::skip]
-const OWN_MEMORY: [&str; 30] = [
-    "AllocSetAlloc", "AllocSetAllocFromNewBlock", "AllocSetAllocLarge", "AllocSetRealloc",
-    "AllocSetContextCreateInternal", "GenerationAlloc", "BumpAlloc", "SlabAlloc",
-    "palloc", "palloc0", "repalloc", "MemoryContextAlloc", "MemoryContextAllocHuge",
-    "MemoryContextAllocExtended", "malloc", "__libc_malloc", "_int_malloc", "realloc", "sysmalloc",
-    "tuplesort_begin_common", "tuplesort_puttuple_common", "tuplesort_puttupleslot",
-    "tuplesort_putdatum", "tuplesort_performsort", "tuplesort_gettupleslot", "grow_memtuples",
-    "ExecHashTableInsert", "ExecHashTableCreate", "tuplestore_puttuple_common",
-    "LookupTupleHashEntry",
+/// Kernel functions for faults on shared memory and files. The last ones are called through pointers, so that
+/// no compiler puts them into their callers.
+const SHARED: [&str; 10] = [
+    "do_shared_fault",
+    "do_read_fault",
+    "do_cow_fault",
+    "do_fault",
+    "__do_fault",
+    "hugetlb_fault",
+    "shmem_fault",
+    "filemap_fault",
+    "filemap_map_pages",
+    "xfs_filemap_map_pages",
 ];
 
 fn page_faults(e: &Evidence) -> Evaluation {
     let all = e.in_functions(&FAULTS);
-    // Huge pages help shared memory only: private memory, such as a sort's, still faults.
-    let own = e
-        .in_nested_functions(&[&FAULTS, &ANONYMOUS])
-        .max(e.in_nested_functions(&[&OWN_MEMORY, &FAULTS]));
-    let us = (all - own).max(0.0);
+    // Huge pages help shared memory only. Private memory, such as that of a sort or of a long list of constants,
+    // still faults, and may be filled by any function, so only what the kernel did tells.
+    let us = e.in_nested_functions(&[&FAULTS, &SHARED]);
     let faults = e.counter("backends.minor_faults");
     Evaluation::of(us)
         .when(e.of_cpu(us) >= 0.08 && faults.is_none_or(|count| count >= 0.5))
         .stacks("page faults on shared memory and files", us)
-        .context(|it| it.stacks("page faults on private memory", own))
+        .context(|it| {
+            it.stacks(
+                "other page faults, most on private memory",
+                (all - us).max(0.0),
+            )
+        })
         .counter("minor page faults", faults)
         .counter(
             "major page faults (read from disk)",
