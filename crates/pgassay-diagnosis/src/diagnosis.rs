@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use pgassay_account::comparison::{Comparison, Verdict};
 use pgassay_model::plan::PointId;
-use pgassay_record::finding::{Confidence, Finding, TriedFix};
+use pgassay_record::finding::{Confidence, Fact, Finding, Source, TriedFix};
 use pgassay_record::observation::Observation;
 use pgassay_record::run::Run;
 
 use super::evidence::Evidence;
 use super::measured_fixes::{note_fix_result, note_measured_fixes};
-use super::operators::{diagnose_with, explain_mechanisms};
+use super::operators::{SAMPLES_MIN, SESSIONS_MIN, diagnose_with, explain_mechanisms};
 use super::remedy_trial::RemedyTrial;
 use super::side::{EvidenceByBlock, interval};
 use super::signatures::signatures;
@@ -138,6 +138,10 @@ pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
     let mut mechanisms = evidence.as_ref().map_or_else(Vec::new, |evidence| {
         findings_of_point(evidence, (None, None))
     });
+    let transactions = observation.transactions.unwrap_or(0).max(1) as f64;
+    let per_s = transactions / (observation.window_us / 1e6).max(f64::MIN_POSITIVE);
+    let sample_us = observation.cpu_us_per_sample() / transactions;
+    mechanisms.retain(|it| is_noticeable(it, per_s, sample_us));
     sort(&mut mechanisms);
     let Some(activity) = &observation.activity else {
         return mechanisms;
@@ -148,6 +152,18 @@ pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
     explain_mechanisms(&mut mechanisms, &findings);
     findings.append(&mut mechanisms);
     findings
+}
+
+/// Whether a mechanism costs a live server as much as a finding for operators must, and is not chance: on a server
+/// that does next to nothing, anything is a large share of it.
+/// `per_s` transactions ended, and each sample stands for `sample_us` per transaction.
+fn is_noticeable(mechanism: &Finding, per_s: f64, sample_us: f64) -> bool {
+    let is_other =
+        |it: &Fact| !it.context && !matches!(it.source, Source::Stacks | Source::Conditions);
+    let has_others = mechanism.evidence.iter().any(is_other);
+    let samples = mechanism.weight_us / sample_us.max(f64::MIN_POSITIVE);
+    mechanism.weight_us * per_s >= SESSIONS_MIN * 1e6
+        && (has_others || samples >= SAMPLES_MIN as f64)
 }
 
 /// Sorts by confidence, then by weight. Among findings that moved with a verdict, service time comes
@@ -384,6 +400,22 @@ mod tests {
         let off = ("full_page_writes".to_owned(), "off".to_owned());
         evidence.settings.extend([off]);
         assert!(!ids(&evidence).contains(&"full-page-images".to_owned()));
+    }
+
+    /// Regression: on servers that do nothing, planning the queries of monitoring was a finding.
+    #[test]
+    fn a_mechanism_of_an_idle_server_is_none() {
+        let stacks = [("standard_planner", 6), ("ExecutePlan", 4)];
+        let found = findings_of_point(&evidence(&stacks, Protocol::Simple), (None, None));
+        let planning = &found[0];
+        assert_eq!(
+            (planning.id.as_str(), planning.weight_us),
+            ("parse-and-plan", 60.0)
+        );
+        // 60 µs of planning in each transaction, and a sample for each 10 µs.
+        assert!(is_noticeable(planning, 1000.0, 10.0));
+        assert!(!is_noticeable(planning, 800.0, 10.0), "0.048 sessions");
+        assert!(!is_noticeable(planning, 1000.0, 15.0), "4 samples");
     }
 
     /// Regression: the parse tree of a long IN list, whose memory is returned after each statement, was taken

@@ -18,9 +18,9 @@ use crate::evidence::Evidence;
 const SHARE_MIN: f64 = 0.05;
 /// … nor one that would give back less than this many average sessions: on a server with little load,
 /// any statement is a large share of it.
-const SESSIONS_MIN: f64 = 0.05;
+pub(crate) const SESSIONS_MIN: f64 = 0.05;
 /// Fewer samples are chance.
-const SAMPLES_MIN: u64 = 5;
+pub(crate) const SAMPLES_MIN: u64 = 5;
 
 static NO_CATALOG: LazyLock<CatalogActivity> = LazyLock::new(CatalogActivity::default);
 

@@ -41,6 +41,7 @@ use pgassay_record::finding::Finding;
 use crate::evidence::Evidence;
 use detection::Detection;
 use live_view::LiveView;
+pub(super) use live_view::{SAMPLES_MIN, SESSIONS_MIN};
 use signature::OperatorSignature;
 
 /// Findings of one signature; a schema with a thousand unused indexes would otherwise fill the report.
