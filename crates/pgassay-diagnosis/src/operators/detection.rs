@@ -13,6 +13,8 @@ use super::signature::OperatorSignature;
 pub(crate) struct Detection {
     object: FindingObject,
     statement: Option<String>,
+    /// A title for this one that says more than the signature's.
+    title: Option<&'static str>,
     /// Average active sessions that the fix would give back at most; `None` if not known.
     pub(super) saved: Option<f64>,
     /// Without load: how soon it will hurt. 9 is today, 1 is housekeeping.
@@ -35,6 +37,7 @@ impl Detection {
                 name: name.into(),
             },
             statement: None,
+            title: None,
             saved: None,
             urgency: 0,
             extent: 0.0,
@@ -66,6 +69,12 @@ impl Detection {
     /// Sets its size, for the order among objects of one signature.
     pub(super) fn extent(mut self, extent: f64) -> Self {
         self.extent = extent;
+        self
+    }
+
+    /// Replaces the title of the signature.
+    pub(super) fn title(mut self, title: Option<&'static str>) -> Self {
+        self.title = title;
         self
     }
 
@@ -212,7 +221,7 @@ impl Detection {
         let ended = transactions.filter(|count| *count > 0);
         Finding {
             id: signature.id.to_owned(),
-            title: signature.title.to_owned(),
+            title: self.title.unwrap_or(signature.title).to_owned(),
             condition: None,
             variant: None,
             difference_us: None,

@@ -542,6 +542,7 @@ fn contention(
     let statement = statement.and_then(|index| view.activity.statements.get(index));
     let name = format!("{}:{}", meaning.kind, meaning.names[0]);
     let detection = Detection::of(ObjectKind::WaitEvent, name)
+        .title(meaning.title())
         .statement(statement)
         .saved(load)
         .load("average sessions that wait", load)

@@ -21,6 +21,12 @@ pub(super) struct WaitMeaning {
 }
 
 impl WaitMeaning {
+    /// The title of the finding if the lock is not one of the server's own.
+    pub fn title(&self) -> Option<&'static str> {
+        let is_application = self.kind == "Lock" && self.names.contains(&"advisory");
+        is_application.then_some("Sessions wait for the application's advisory locks")
+    }
+
     /// Whether it is about this wait event.
     pub fn is_of(&self, kind: &str, name: &str) -> bool {
         let kind = if kind.starts_with("LWLock") {

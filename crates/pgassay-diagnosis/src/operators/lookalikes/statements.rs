@@ -358,6 +358,26 @@ fn max_wal_size_is_enough_for_checkpoints_by_time() {
     assert_eq!(sql(2, 10e6, "64GB"), None);
 }
 
+/// Regression: locks of the application were called internal ones.
+#[test]
+fn advisory_locks_are_those_of_the_application() {
+    let title = |wait| {
+        let server = ExampleServer::new().load(PLAIN, wait, 2.0);
+        super::of_id("lock-contention", &server.activity)
+            .remove(0)
+            .title
+    };
+    let advisory = title("Lock:advisory");
+    assert_eq!(
+        advisory,
+        "Sessions wait for the application's advisory locks"
+    );
+    assert_eq!(
+        title("LWLock:ProcArray"),
+        "Sessions contend for an internal lock"
+    );
+}
+
 #[test]
 fn the_errors_of_the_log_are_a_second_source() {
     use pgassay_record::activity::{LoadMark, LoadMarkKind};
