@@ -15,6 +15,9 @@ use super::sql_tokens::StatementToken;
 const REPEATS_MIN: f64 = 10.0;
 /// … of which so many must be seen. Readings see few of those in a transaction of milliseconds.
 const REPEATS_SEEN_MIN: u64 = 4;
+/// If none are seen but counters show them: the share of the statement's time in transactions for which sessions are
+/// idle after it.
+const PAUSES_MIN: f64 = 0.1;
 /// Time in transactions that repeating statements must take.
 const REPEATS_SHARE_MIN: f64 = 0.1;
 /// Planning time over execution time.
@@ -84,26 +87,25 @@ fn n_plus_one(view: &LiveView<'_>) -> Vec<Detection> {
         let is_data = matches!(command, "select" | "insert" | "update" | "delete");
         let taken = load.active + load.idle_after;
         let enough = taken >= REPEATS_SHARE_MIN * in_transactions && taken >= view.noticeable();
-        if repeats < REPEATS_SEEN_MIN || !is_data || !enough {
+        let per_commit = per_commit(view, statement, load);
+        // Between executions that arrive together, as in a pipeline, no session is idle.
+        let is_counted =
+            per_commit.is_some_and(|it| it >= REPEATS_MIN) && load.idle_after >= PAUSES_MIN * taken;
+        if !(repeats >= REPEATS_SEEN_MIN || is_counted) || !is_data || !enough {
             continue;
         }
-        let calls = statement.counters.map(|it| it.calls as f64);
-        let commits = view.transactions().0 as f64;
-        let per_commit = calls.filter(|_| commits > 0.0).map(|it| it / commits);
         let known = per_commit.unwrap_or(0.0).max(repeats as f64);
-        let words = if command == "insert" {
-            "Insert many rows with one statement (VALUES with several rows, unnest of arrays) or with \
-             COPY."
-        } else {
-            "Fetch or change all rows with one statement: a join, or id = any ($1) with an array of all \
-             keys. If the statements must stay, send them in pipeline mode."
-        };
-        let detection = of_statement(statement, load)
-            .sampled(
+        let detection = of_statement(statement, load);
+        let detection = if repeats >= REPEATS_SEEN_MIN {
+            detection.sampled(
                 "executions seen in one transaction, at least",
                 repeats as f64,
                 FactUnit::Count,
             )
+        } else {
+            detection
+        };
+        let detection = detection
             .load(
                 "average sessions idle in a transaction after it",
                 load.idle_after,
@@ -119,7 +121,7 @@ fn n_plus_one(view: &LiveView<'_>) -> Vec<Detection> {
                 known < REPEATS_MIN,
                 "readings saw only a few executions in one transaction; there may be many more",
             )
-            .fix(words)
+            .fix(fewer_executions(command))
             .risk("No change on the server, only in the application.");
         found.push(if load.active >= view.noticeable() {
             detection.saved(load.active)
@@ -129,6 +131,33 @@ fn n_plus_one(view: &LiveView<'_>) -> Vec<Detection> {
         });
     }
     found
+}
+
+fn fewer_executions(command: &str) -> &'static str {
+    if command == "insert" {
+        "Insert many rows with one statement (VALUES with several rows, unnest of arrays) or with COPY."
+    } else {
+        "Fetch or change all rows with one statement: a join, or id = any ($1) with an array of all keys. If the \
+         statements must stay, send them in pipeline mode."
+    }
+}
+
+/// Executions of the statement per transaction that was committed in the databases in which it is executed;
+/// `None` if either was not counted.
+fn per_commit(
+    view: &LiveView<'_>,
+    statement: &ActivityStatement,
+    load: &StatementLoad,
+) -> Option<f64> {
+    let calls = statement.counters?.calls as f64 / view.activity.counters_s();
+    let databases = view.catalog.databases.iter();
+    let its = databases.filter(|it| load.databases.contains_key(&it.name));
+    let committed: u64 = its.map(|it| it.committed).sum();
+    let (all, rolled_back) = view.transactions();
+    let is_known = view
+        .activity
+        .is_transaction_count((all + rolled_back) as f64);
+    (committed > 0 && is_known).then(|| calls * view.window_s / committed as f64)
 }
 
 fn is_temporary_file(kind: &str, name: &str) -> bool {

@@ -25,6 +25,15 @@ fn repeated(seen: u64, in_transaction: u64) -> ExampleServer {
         .executed(ITEM, seen, in_transaction)
 }
 
+/// A lookup in short transactions, 10 000 of which were committed: readings saw it once in each.
+fn counted_in_transactions(count: u64, idle_after: f64) -> ExampleServer {
+    ExampleServer::new()
+        .load(ITEM, "", 0.5)
+        .idle_after(ITEM, idle_after)
+        .executed(ITEM, 400, 1)
+        .counted(ITEM, calls(count, 1.0))
+}
+
 /// A sort with this load, and temporary blocks per execution.
 fn sorted(load: f64, blocks: u64) -> ExampleServer {
     let counters = StatementCounters {
@@ -60,6 +69,13 @@ fn of_statements() -> Vec<LiveCase> {
             "a statement that is executed thousands of times per second, once per transaction",
             repeated(400, 40),
             repeated(400, 2),
+        ),
+        case(
+            "n-plus-one",
+            "statement select * from item where order_id = $1",
+            "a batch of inserts in pipeline mode, one for each row, between which no session waits for its client",
+            counted_in_transactions(110_000, 0.2),
+            counted_in_transactions(110_000, 0.0),
         ),
         case(
             "temp-spill",
@@ -179,9 +195,11 @@ pub(super) fn edges() -> Vec<Edge> {
             it.databases[0].temp_bytes = bytes as u64;
         })
     };
+    let by_count = |count: f64| counted_in_transactions(count as u64, 0.2);
     let fails = |count: f64| rolled_back(count).catalog(|it| it.databases[0].committed = 10);
     vec![
         edge("n-plus-one", |it| repeated(400, it as u64), 4.0, 3.0),
+        edge("n-plus-one", by_count, 100_000.0, 99_000.0),
         edge("temp-spill", |it| sorted(it, 4000), 0.06, 0.05),
         edge("temp-spill", |it| sorted(1.0, it as u64), 1.0, 0.0),
         edge("temp-spill", spilling, 0.06, 0.05),
@@ -250,6 +268,25 @@ fn few_executions_seen_are_a_hint_unless_counters_show_more() {
     assert_eq!(confidence(&counted(100_000)), Confidence::Likely);
     let many = repeated(400, 10).counted(ITEM, calls(20_000, 1.0));
     assert_eq!(confidence(&many), Confidence::Likely);
+}
+
+/// Regression: transactions of a few milliseconds were too short for readings to see a statement in them twice.
+#[test]
+fn a_statement_that_is_repeated_in_short_transactions_is_found_by_its_count() {
+    let found = |server: &ExampleServer| super::of_id("n-plus-one", &server.activity);
+    let server = counted_in_transactions(110_000, 0.2);
+    assert_eq!(found(&server)[0].confidence, Confidence::Likely);
+    // The commits of another database do not count.
+    let mut server = server;
+    let catalog = server.activity.catalog.as_mut().expect("a catalog");
+    let mut other = catalog.databases[0].clone();
+    other.name = "other".to_owned();
+    other.committed = 1_000_000;
+    catalog.databases.push(other);
+    assert_eq!(found(&server).len(), 1);
+    // Sessions do not report all of their transactions.
+    server.activity.transactions_seen = 3_000_000;
+    assert_eq!(found(&server), []);
 }
 
 #[test]
