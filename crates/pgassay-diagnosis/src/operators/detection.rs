@@ -54,6 +54,11 @@ impl Detection {
         &self.object.name
     }
 
+    /// The fingerprint of the statement concerned.
+    pub(super) fn fingerprint_of_statement(&self) -> Option<&str> {
+        self.statement.as_deref()
+    }
+
     /// Sets what the fix would give back, in average sessions.
     pub(super) fn saved(mut self, sessions: f64) -> Self {
         self.saved = Some(sessions);

@@ -1,5 +1,7 @@
 //! Statements that read a table from end to end to keep a few of its rows.
 
+use std::collections::BTreeSet;
+
 use pgassay_record::activity::{ActivityStatement, IndexActivity, TableActivity};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
@@ -55,6 +57,14 @@ fn missing_index(view: &LiveView<'_>) -> Vec<Detection> {
         }
     }
     found
+}
+
+/// The fingerprints of the statements that lack an index.
+pub(super) fn statements_without_index(view: &LiveView<'_>) -> BTreeSet<String> {
+    let found = missing_index(view).into_iter();
+    let its = found.filter(|it| it.is_noticeable(view) && it.saved.is_some());
+    its.filter_map(|it| it.fingerprint_of_statement().map(str::to_owned))
+        .collect()
 }
 
 /// The tables, with the partitions of each partitioned table in one.

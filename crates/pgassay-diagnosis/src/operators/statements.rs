@@ -5,6 +5,7 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
 use super::live_view::{LiveView, StatementLoad, statement_name};
+use super::missing_index;
 use super::names;
 use super::session_settings::RoleInDatabase;
 use super::signature::OperatorSignature;
@@ -28,6 +29,8 @@ const PLANNING_SHARE_MIN: f64 = 0.25;
 const CALLS_MIN: u64 = 100;
 /// Executions per second from which on finding nothing is polling.
 const POLLS_MIN: f64 = 10.0;
+/// Asking takes no longer, if an index serves it.
+const POLL_US_MAX: f64 = 1000.0;
 /// The size of a block of a temporary file (`BLCKSZ`).
 const BLOCK_BYTES: f64 = 8192.0;
 /// `work_mem` that holds what was written, with the overhead in memory, and room to grow.
@@ -378,6 +381,7 @@ fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
 }
 
 fn empty_polling(view: &LiveView<'_>) -> Vec<Detection> {
+    let without_index = missing_index::statements_without_index(view);
     let heavy = view.heavy_statements();
     heavy
         .filter_map(|(statement, load)| {
@@ -385,22 +389,34 @@ fn empty_polling(view: &LiveView<'_>) -> Vec<Detection> {
             let rate = counters.calls as f64 / view.activity.counters_s();
             let command = sql_text::command(&load.tokens);
             let is_data = matches!(command, "select" | "update" | "delete");
+            let lacks_index = without_index.contains(&statement.fingerprint);
             if counters.rows > 0 || rate < POLLS_MIN || !is_data {
                 return None;
             }
+            let each_us = counters.execution_us / calls(&counters);
             let blocks = (counters.shared_hit + counters.shared_read) as f64 / calls(&counters);
             let detection = of_statement(statement, load)
-                .saved(load.active)
                 .counter("executions", rate, FactUnit::PerSecond)
                 .counter("rows returned or changed", 0.0, FactUnit::Count)
                 .counter("blocks accessed per execution (hit and read)", blocks, FactUnit::Count)
+                .counter("time per execution", each_us, FactUnit::Micros)
+                .against(lacks_index, "it lacks an index: create that first")
+                .against(
+                    each_us > POLL_US_MAX && !lacks_index,
+                    "each execution takes long: it may lack an index, and not be polling",
+                )
                 .fix(
                     "Ask less often, or wait for a notification (LISTEN and NOTIFY) instead of polling. \
                      If each execution reads many blocks to find nothing, a partial index on what is \
                      still to do makes it cheap.",
                 )
                 .risk("No change on the server, only in the application.");
-            Some(detection)
+            // Only what asks cheaply costs much because it asks often.
+            Some(if lacks_index || each_us > POLL_US_MAX {
+                detection.urgent(3)
+            } else {
+                detection.saved(load.active)
+            })
         })
         .collect()
 }

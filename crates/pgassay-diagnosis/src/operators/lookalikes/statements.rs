@@ -289,6 +289,29 @@ fn a_statement_that_is_repeated_in_short_transactions_is_found_by_its_count() {
     assert_eq!(found(&server), []);
 }
 
+/// Regression: a slow lookup without hits was to be replaced by LISTEN before it got its index.
+#[test]
+fn a_slow_lookup_without_hits_lacks_an_index_before_it_is_polling() {
+    let text = "select * from orders where customer = $1";
+    let slow = || {
+        let counters = StatementCounters {
+            execution_us: 200.0 * 50_000.0,
+            ..calls(200, 0.0)
+        };
+        super::catalog::scanned(text, 200, Some(counters))
+    };
+    let found = super::findings(&slow().activity);
+    let ids: Vec<&str> = found.iter().map(|it| it.id.as_str()).collect();
+    assert_eq!(ids, ["missing-index", "empty-polling"]);
+    // The second one also if the table is not known.
+    let alone = slow().catalog(|it| it.tables.clear());
+    let alone = super::of_id("empty-polling", &alone.activity).remove(0);
+    for polling in [&found[1], &alone] {
+        assert_eq!(polling.confidence, Confidence::Hint);
+        assert_eq!(polling.saved_sessions, None);
+    }
+}
+
 #[test]
 fn work_mem_is_set_for_the_user_and_within_reason() {
     let sql = |blocks: u64| {
