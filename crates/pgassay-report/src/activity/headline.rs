@@ -78,11 +78,11 @@ pub fn headline_of_seen(activity: &Activity) -> String {
     sentences.join(" ")
 }
 
-/// What a wait is, after "of the load".
-fn predicate(wait: &ActivityWait) -> String {
+/// What a wait in this statement is, after "of the load".
+fn predicate(wait: &ActivityWait, statement: Option<&str>) -> String {
     match (WaitClass::of(&wait.kind), &*wait.name) {
         (WaitClass::Cpu, _) => "is running on a CPU or waiting for one".to_owned(),
-        (WaitClass::Lock, name) => format!("is waiting for {}", locks(name)),
+        (WaitClass::Lock, name) => format!("is waiting for {}", locks(name, statement)),
         (WaitClass::LightweightLock, name) => format!("is waiting for the lightweight lock {name}"),
         (WaitClass::Io, name) => format!("is waiting for I/O ({name})"),
         (WaitClass::Client, name) => format!("is waiting for clients ({name})"),
@@ -91,15 +91,38 @@ fn predicate(wait: &ActivityWait) -> String {
     }
 }
 
-/// Locks of this `locktype`.
-fn locks(kind: &str) -> String {
+/// Locks of this `locktype` that a statement waits for.
+fn locks(kind: &str, statement: Option<&str>) -> String {
     match kind {
+        "transactionid" if statement.is_some_and(awaits_transactions) => TRANSACTIONS.to_owned(),
+        "virtualxid" => TRANSACTIONS.to_owned(),
         "transactionid" | "tuple" => "row locks".to_owned(),
         "relation" => "table locks".to_owned(),
         "advisory" => "advisory locks".to_owned(),
         "extend" => "locks to extend tables".to_owned(),
         _ => format!("locks of type {kind}"),
     }
+}
+
+const TRANSACTIONS: &str = "the end of other transactions";
+
+/// Whether a statement that waits for a transaction ID wants all older transactions to end, and not a row: a new
+/// replication slot needs a moment without them, and so do commands such as CREATE INDEX CONCURRENTLY.
+fn awaits_transactions(statement: &str) -> bool {
+    const COMMANDS: [&str; 7] = [
+        "create",
+        "create_replication_slot",
+        "reindex",
+        "alter",
+        "drop",
+        "vacuum",
+        "refresh",
+    ];
+    let text = statement.to_lowercase();
+    let command = text.split_whitespace().next().unwrap_or_default();
+    COMMANDS.contains(&command)
+        || text.contains("replication_slot(")
+        || text.contains("pg_log_standby_snapshot(")
 }
 
 /// The largest part of the load, and the statement behind it.
@@ -110,7 +133,10 @@ fn largest(activity: &Activity, active: f64) -> Option<String> {
         let Some(wait) = activity.waits.get(cell.wait as usize) else {
             continue;
         };
-        let of_part = parts.entry(predicate(wait)).or_default();
+        let statement = cell.statement.map(|index| index as usize);
+        let statement = statement.and_then(|index| activity.statements.get(index));
+        let text = statement.and_then(|it| it.text.as_deref());
+        let of_part = parts.entry(predicate(wait, text)).or_default();
         *of_part.entry(cell.statement).or_default() += cell.time_us / activity.window_us;
     }
     let sum = |part: &BTreeMap<Option<u32>, f64>| part.values().sum::<f64>();
@@ -158,7 +184,7 @@ fn blocking(episode: &BlockingEpisode, before: &str) -> String {
         return format!("{name} and {others} behind it waited in a deadlock.");
     }
     let waits_for = episode.blocked.first();
-    let waits_for = waits_for.map(|it| locks(&it.waits_for.kind));
+    let waits_for = waits_for.map(|it| locks(&it.waits_for.kind, it.statement.as_deref()));
     let waits_for = waits_for.filter(|it| !before.contains(&format!("waiting for {it}")));
     let waits = match (episode.is_lasting, episode.blocked.len()) {
         (false, _) => "waited",

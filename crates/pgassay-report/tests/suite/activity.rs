@@ -106,6 +106,39 @@ fn the_headline_names_what_sessions_wait_for_if_it_is_not_the_largest_part() {
     assert!(text.ends_with(end), "{text}");
 }
 
+/// Regression: a replication slot that waited for older transactions to end was said to wait for row locks.
+#[test]
+fn a_wait_for_the_end_of_transactions_is_not_one_for_row_locks() {
+    for text in [
+        "SELECT pg_create_logical_replication_slot($1, $2)",
+        "CREATE INDEX CONCURRENTLY ON orders (note)",
+    ] {
+        let mut activity = outage();
+        for statement in &mut activity.statements {
+            statement.text = Some(text.to_owned());
+        }
+        for blocked in &mut activity.blocking[0].blocked {
+            blocked.statement = Some(text.to_owned());
+        }
+        for wait in activity.waits.iter_mut().filter(|it| it.name == "tuple") {
+            wait.name = "transactionid".to_owned();
+        }
+        let text = plain(&headline(&activity));
+        assert!(
+            text.contains("waiting for the end of other transactions"),
+            "{text}"
+        );
+        assert!(!text.contains("row locks"), "{text}");
+    }
+    let mut activity = outage();
+    for blocked in &mut activity.blocking[0].blocked {
+        blocked.waits_for.kind = "virtualxid".to_owned();
+    }
+    let text = plain(&headline(&activity));
+    let end = "8 sessions that wait for the end of other transactions.";
+    assert!(text.ends_with(end), "{text}");
+}
+
 #[test]
 fn the_headline_of_an_idle_server_says_so() {
     assert_eq!(
