@@ -11,6 +11,7 @@
 mod attribution;
 pub mod catalog;
 mod collector;
+mod disabled_sessions;
 mod names;
 mod opening;
 mod options;
@@ -289,6 +290,9 @@ impl LiveWatch {
             activity.marks.extend(catalog::stalls(&activity.timeline));
             activity.marks.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
             activity.unavailable.extend(read.unavailable);
+        }
+        if let Some(catalog) = &activity.catalog {
+            disabled_sessions::explain(&mut activity.unavailable, catalog);
         }
         activity.cost = cost;
         let collector = locked(&self.collector);
