@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_of_functions_are_told_from_key_words_and_aggregates() {
+    fn calls_of_functions_differ_from_key_words_and_aggregates() {
         for (text, expected) in [
             ("select work($1)", true),
             ("select * from totals($1)", true),

@@ -76,9 +76,9 @@ fn often_scanned(text: &str) -> ExampleServer {
     server
 }
 
-/// Regression: with `--no-text`, functions and views were blamed for what no text could show.
+/// Regression: with `--no-text`, functions and views were given as the place of what no text could show.
 #[test]
-fn a_scan_is_not_blamed_on_functions_if_texts_are_switched_off() {
+fn a_scan_is_not_said_to_be_in_functions_if_texts_are_switched_off() {
     let mut server = often_scanned(BY_CUSTOMER);
     for statement in &mut server.activity.statements {
         statement.text = None;
@@ -92,7 +92,7 @@ fn a_scan_is_not_blamed_on_functions_if_texts_are_switched_off() {
     );
 }
 
-/// Regression: the scans of foreign key checks had a second finding, which blamed functions.
+/// Regression: the scans of foreign key checks had a second finding, which pointed to functions.
 #[test]
 fn a_table_that_is_scanned_by_foreign_key_checks_has_one_finding() {
     let server = deleting(1e6);
