@@ -59,7 +59,7 @@ impl Patience {
         self.check(began)?;
         let (sender, done) = mpsc::sync_channel(1);
         thread::Builder::new()
-            // Sending fails if nobody waits any more.
+            // Sending fails if the receiver is gone.
             .spawn(move || _ = sender.send(work()))
             .context("cannot start a thread that connects")?;
         loop {

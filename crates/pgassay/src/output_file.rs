@@ -72,7 +72,7 @@ fn write_special(file: &Path, content: &[u8]) -> Result<()> {
     let (sender, done) = mpsc::sync_channel(1);
     let (path, content) = (file.to_owned(), content.to_owned());
     std::thread::Builder::new()
-        // Sending fails if nobody waits any more.
+        // Sending fails if the receiver is gone.
         .spawn(move || _ = sender.send(std::fs::write(path, content)))
         .context("cannot start a thread")?;
     loop {
