@@ -59,8 +59,10 @@ fn check_profile_by_activity(server: &pgassay_server::Server, version: &str) {
     }
     let mut waiter = server.connect().expect("a connection");
     let waiting = thread::spawn(move || waiter.query("select pg_advisory_lock(1)").map(drop));
-    // Not in FROM, where the rows would go to a temporary file, and the backend would wait for it.
-    let sql = "select sum(sqrt(i)) from (select generate_series(1, 3000000) i) s";
+    // Not in FROM, where the rows would go to a temporary file, and the backend would wait for it. Transactions that
+    // use no table would not be counted.
+    let sql = "select sum(sqrt(i)), (select count(*) from pg_class) \
+               from (select generate_series(1, 300000) i) s";
     let working = Load::of(server, 1, sql);
     let scratch = Scratch::new(PROGRAM);
     let page = scratch.path().join("page.html");
@@ -69,7 +71,7 @@ fn check_profile_by_activity(server: &pgassay_server::Server, version: &str) {
     let seen = observed(&run_in_pid_namespace(
         &scratch,
         &dsn,
-        &["--duration", "2s", "--json", "--html", &page_name],
+        &["--duration", "4s", "--json", "--html", &page_name],
     ));
     let text = run_in_pid_namespace(&scratch, &dsn, &["--duration", "1s"]);
     let port = server.tcp_address().expect("the server listens").port();
@@ -86,7 +88,7 @@ fn check_profile_by_activity(server: &pgassay_server::Server, version: &str) {
         .join()
         .expect("the thread does not panic")
         .expect("the lock");
-    working.stop();
+    let done = working.stop();
 
     assert_eq!(seen.subject.postmaster_pid, None);
     assert_eq!(seen.subject.major.as_deref(), Some(version));
@@ -110,8 +112,12 @@ fn check_profile_by_activity(server: &pgassay_server::Server, version: &str) {
     }
     let lock = rows.iter().find(|row| row.part == Part::Blocked);
     assert_eq!(lock.map(|row| &*row.mechanism), Some("Lock advisory"));
-    let questions = seen.transactions.expect("transactions were counted");
-    assert!(questions < 50, "{questions}: pgassay's own are excluded");
+    let counted = seen.transactions.expect("transactions were counted");
+    let of_others = done + 5;
+    assert!(
+        counted <= of_others,
+        "{counted} of {done}: pgassay's own are excluded"
+    );
     for part in [
         "at socket ",
         "T0: all time by samples of pg_stat_activity",

@@ -126,8 +126,9 @@ pub fn discard_incomplete_count(observation: &mut Observation) {
         name: Activity::TRANSACTIONS.to_owned(),
         value: "not all counted".to_owned(),
         limitation: Some(format!(
-            "the server's statistics have {counted} transactions, but {seen} were seen: a session whose \
-             transactions use no table, such as SELECT 1, reports them later, when it uses one or ends"
+            "the server's statistics have {counted} transactions, but {seen} were seen: sessions report them \
+             up to a second late, and one whose transactions use no table, such as SELECT 1, only when it \
+             uses one or ends"
         )),
         fix: None,
     });
