@@ -134,7 +134,7 @@ impl OsAccount {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         os::detach(&mut command, &[]);
-        run(command, input, timeout)
+        run(command, input, OUTPUT_BYTES_MAX, timeout)
     }
 
     /// Writes or replaces a file that only the server's user can read.
@@ -184,7 +184,16 @@ impl OsAccount {
 
 /// Runs a command of [`OsAccount::command`] without input, as [`OsAccount::run_script`] does. It ends
 /// with us: it has no directory by which a keeper or a sweep would find it.
-pub(crate) fn run_program(mut command: Command, timeout: Duration) -> io::Result<Output> {
+pub(crate) fn run_program(command: Command, timeout: Duration) -> io::Result<Output> {
+    run_large_program(command, OUTPUT_BYTES_MAX, timeout)
+}
+
+/// As [`run_program`], but keeps up to `kept_bytes` of what it prints.
+pub(crate) fn run_large_program(
+    mut command: Command,
+    kept_bytes: u64,
+    timeout: Duration,
+) -> io::Result<Output> {
     command
         .current_dir("/")
         .stdin(Stdio::piped())
@@ -192,12 +201,17 @@ pub(crate) fn run_program(mut command: Command, timeout: Duration) -> io::Result
         .stderr(Stdio::piped());
     os::detach(&mut command, &[]);
     os::end_with_us(&mut command);
-    run(command, b"", timeout)
+    run(command, b"", kept_bytes, timeout)
 }
 
 /// Runs a command with three pipes, in a session of its own. Keeps only the beginning of a long
 /// output.
-fn run(mut command: Command, input: &[u8], timeout: Duration) -> io::Result<Output> {
+fn run(
+    mut command: Command,
+    input: &[u8],
+    kept_bytes: u64,
+    timeout: Duration,
+) -> io::Result<Output> {
     let deadline = Instant::now() + timeout;
     let mut child = command.spawn()?;
     // All inputs fit into a pipe's buffer, so this does not block.
@@ -206,8 +220,8 @@ fn run(mut command: Command, input: &[u8], timeout: Duration) -> io::Result<Outp
         .take()
         .map_or(Ok(()), |mut stdin| stdin.write_all(input));
     let outputs = [
-        child.stdout.take().map(read_in_thread).transpose(),
-        child.stderr.take().map(read_in_thread).transpose(),
+        read_in_thread(child.stdout.take(), kept_bytes),
+        read_in_thread(child.stderr.take(), OUTPUT_BYTES_MAX),
     ];
     let output = match collect(&mut child, outputs, deadline) {
         Ok(output) => output,
@@ -262,17 +276,23 @@ fn collect(
 
 /// Reads a pipe to its end, so that its writer never waits, and returns its beginning. The thread
 /// ends with the pipe's last writer.
-fn read_in_thread(mut pipe: impl Read + Send + 'static) -> io::Result<Receiver<Vec<u8>>> {
+fn read_in_thread(
+    pipe: Option<impl Read + Send + 'static>,
+    kept_bytes: u64,
+) -> io::Result<Option<Receiver<Vec<u8>>>> {
+    let Some(mut pipe) = pipe else {
+        return Ok(None);
+    };
     let (sender, receiver) = channel();
     thread::Builder::new().spawn(move || {
         let mut kept = Vec::new();
         // An error ends the output, as the end of the pipe does.
-        let _ = pipe.by_ref().take(OUTPUT_BYTES_MAX).read_to_end(&mut kept);
+        let _ = pipe.by_ref().take(kept_bytes).read_to_end(&mut kept);
         let _ = io::copy(&mut pipe, &mut io::sink());
         // After the time limit there is no receiver.
         let _ = sender.send(kept);
     })?;
-    Ok(receiver)
+    Ok(Some(receiver))
 }
 
 #[cfg(test)]

@@ -200,7 +200,7 @@ impl Cache {
 
 /// Creates a directory and its parents accessible to every user, whatever the umask is. Existing
 /// directories are not changed.
-fn create_open_to_all(path: &Path) -> io::Result<()> {
+pub(crate) fn create_open_to_all(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }

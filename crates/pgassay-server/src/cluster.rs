@@ -1,4 +1,4 @@
-//! Creates a server's data directory: `initdb` and the three configuration files.
+//! Creates a server's data directory, by `initdb` or as a copy of what it created, and the three configuration files.
 //!
 //! `initdb` differs between versions (see `src/bin/initdb/initdb.c`): `--nosync` until 9.6,
 //! `--no-sync` since 10, `-N` in all. Likewise `-n` in all, which keeps the directory when `initdb`
@@ -11,6 +11,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use crate::account::{OsAccount, SHORT_TIMEOUT};
+use crate::data_template::DataTemplate;
 use crate::error::ServerError;
 use crate::installation::Installation;
 use crate::server::{SUPERUSER, ServerConfig};
@@ -19,8 +20,10 @@ use crate::settings;
 /// `initdb` writes 40 MB, which can take a while on a busy disk.
 const INITDB_TIMEOUT: Duration = Duration::from_mins(2);
 /// The password file exists only while `initdb` runs.
-const INITDB: &str =
+const INITDB_WITH_PASSWORD: &str =
     "umask 077; cat >password && \"$@\" --pwfile=password; status=$?; rm -f password; exit $status";
+
+const INITDB: &str = "exec \"$@\"";
 
 /// The parameters of a new data directory.
 pub(crate) struct Cluster<'a> {
@@ -31,20 +34,31 @@ pub(crate) struct Cluster<'a> {
     pub base: &'a Path,
     pub socket_directory: PathBuf,
     pub port: u16,
+    /// The superuser's, for TCP.
     pub password: &'a str,
 }
 
 impl Cluster<'_> {
-    /// Runs `initdb` and writes the configuration.
+    /// Creates the data directory and writes the configuration.
     pub(crate) fn create(&self) -> Result<(), ServerError> {
-        self.run_initdb()?;
+        let arguments = self.initdb_arguments();
+        let is_usual = !self.config.tcp && self.config.initdb_options.is_empty();
+        let template = is_usual.then(|| DataTemplate::of(self.installation, &arguments));
+        if let Some(template) = template.flatten() {
+            if !template.unpack(self.account, self.base) {
+                self.run_initdb(&arguments)?;
+                template.pack(self.account, self.base);
+            }
+        } else {
+            self.run_initdb(&arguments)?;
+        }
         self.configure()
     }
 
-    fn run_initdb(&self) -> Result<(), ServerError> {
+    fn run_initdb(&self, arguments: &[OsString]) -> Result<(), ServerError> {
         let program = self.installation.program("initdb");
-        let arguments = self.initdb_arguments();
-        let mut command: Vec<&OsStr> = vec![program.as_os_str()];
+        let data = self.base.join("data");
+        let mut command = vec![program.as_os_str(), OsStr::new("-D"), data.as_os_str()];
         command.extend(arguments.iter().map(OsString::as_os_str));
         let failed = |source| ServerError::Program {
             program: program.clone(),
@@ -55,15 +69,14 @@ impl Cluster<'_> {
                 .barrier(&program)
                 .or_else(|| self.account.barrier(self.base)),
         };
+        let (script, password) = match self.config.tcp {
+            true => (INITDB_WITH_PASSWORD, self.password),
+            false => (INITDB, ""),
+        };
+        let input = password.as_bytes();
         let output = self
             .account
-            .run_script(
-                INITDB,
-                &command,
-                self.base,
-                self.password.as_bytes(),
-                INITDB_TIMEOUT,
-            )
+            .run_script(script, &command, self.base, input, INITDB_TIMEOUT)
             .map_err(failed)?;
         // The shell's exit codes for a program that is missing or not executable.
         if let Some(126 | 127) = output.status.code() {
@@ -81,10 +94,15 @@ impl Cluster<'_> {
         Ok(())
     }
 
+    /// Except where the data directory is.
     fn initdb_arguments(&self) -> Vec<OsString> {
         let version = &self.installation.version;
-        let mut arguments: Vec<OsString> = vec!["-D".into(), self.base.join("data").into()];
-        let method = settings::password_method(version);
+        let mut arguments = Vec::new();
+        // Without a password, `initdb` permits no method that asks for one. `pg_hba.conf` is replaced anyway.
+        let method = match self.config.tcp {
+            true => settings::password_method(version),
+            false => "reject",
+        };
         arguments.extend(
             [
                 "-U",

@@ -37,6 +37,7 @@ mod checksums;
 mod cluster;
 mod connection;
 mod counters;
+mod data_template;
 mod error;
 mod facts;
 mod features;

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use pgassay_server::{
-    BuildFacts, Finder, ProcessRole, Server, ServerConfig, ServerError, VersionRequest,
+    BuildFacts, Finder, Installation, InstallationSource, ProcessRole, Server, ServerConfig,
+    ServerError, VersionRequest,
 };
 use pgassay_test_support::{os, servers, skip, skip_comparison, wait_until};
 
@@ -413,4 +414,42 @@ fn a_server_under_valgrind_ends_when_dropped() {
     drop(server);
     assert!(!directory.exists());
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+}
+
+/// A copy of a data directory must not bring along the password of the server that it was made for.
+#[test]
+fn servers_share_a_data_directory_of_initdb_and_no_password() {
+    let identity = "select system_identifier || ' ' || (select coalesce(rolpassword, 'none') \
+                    from pg_authid where rolname = 'postgres') from pg_control_system()";
+    for version in ["9.6", "18"] {
+        let identity_of = |config: &ServerConfig| {
+            let server = servers::start_with(version, config)?;
+            let seen = server.connect().unwrap().value(identity).unwrap();
+            server.stop().unwrap();
+            seen
+        };
+        let Some(first) = identity_of(&servers::config()) else {
+            continue;
+        };
+        assert!(first.ends_with(" none"), "{first}");
+        if servers::installation(version).is_some_and(|it| !is_from_cache(&it)) {
+            continue;
+        }
+        assert_eq!(identity_of(&servers::config()), Some(first.clone()));
+        let tcp = ServerConfig {
+            tcp: true,
+            ..servers::config()
+        };
+        let other = identity_of(&tcp).unwrap();
+        let number = |it: &str| it.split(' ').next().map(str::to_owned);
+        assert_ne!(number(&other), number(&first));
+        assert!(!other.ends_with(" none"), "TCP requires a password");
+    }
+}
+
+fn is_from_cache(installation: &Installation) -> bool {
+    matches!(
+        installation.source,
+        InstallationSource::Cache | InstallationSource::Fetched
+    )
 }

@@ -1,0 +1,221 @@
+//! Keeps the data directory that `initdb` created, for later servers of the same kind: `initdb` takes about a second
+//! of CPU time, a copy a tenth.
+//!
+//! `CACHE/initdb/18.6-x86_64-0123456789abcdef.tar`, next to the `CACHE/postgresql` of the installation. Invariants: a file
+//! appears with all its contents on disk, and never changes. It contains no password. The server's user packs and
+//! unpacks it, so that root neither reads nor writes through that user's links; root owns the file.
+//!
+//! Only for installations in the cache: others can change under the same name. The system identifier is that of the
+//! template, as with PostgreSQL's own tests, which copy a directory too (`INITDB_TEMPLATE` in `src/test`, since 17).
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
+use sha2::{Digest, Sha256};
+
+use crate::account::{OsAccount, SHORT_TIMEOUT, run_large_program, run_program};
+use crate::cache::create_open_to_all;
+use crate::installation::{Installation, InstallationSource};
+
+/// As `initdb`'s: on a busy disk, 40 MB can take a while.
+const TIMEOUT: Duration = Duration::from_mins(2);
+/// A data directory has 40 MB. What is larger is not kept.
+const BYTES_MAX: u64 = 128 << 20;
+
+/// What `initdb` creates with certain options.
+#[derive(Debug)]
+pub(crate) struct DataTemplate {
+    file: PathBuf,
+}
+
+impl DataTemplate {
+    /// The template for these arguments of `initdb`; `None` if the installation is not one of the cache.
+    pub(crate) fn of(installation: &Installation, arguments: &[OsString]) -> Option<Self> {
+        let kept = [InstallationSource::Cache, InstallationSource::Fetched];
+        if !kept.contains(&installation.source) {
+            return None;
+        }
+        let entry = installation.bin_dir.parent()?;
+        let mut hash = Sha256::new();
+        // `initdb` writes the time zone of its environment to postgresql.conf.
+        let zone = std::env::var_os("TZ").unwrap_or_default();
+        let local = fs::canonicalize("/etc/localtime").unwrap_or_default();
+        let given = arguments.iter().map(OsString::as_os_str);
+        for word in given.chain([zone.as_os_str(), local.as_os_str()]) {
+            hash.update(word.as_encoded_bytes());
+            hash.update([0]);
+        }
+        let hash = hash.finalize();
+        let hash: String = hash.iter().take(8).map(|it| format!("{it:02x}")).collect();
+        let name = format!("{}-{hash}.tar", entry.file_name()?.to_str()?);
+        let file = entry.parent()?.parent()?.join("initdb").join(name);
+        Some(Self { file })
+    }
+
+    /// Unpacks it as `base/data`. False if there is none, or if it cannot be unpacked; then there is no `base/data`.
+    pub(crate) fn unpack(&self, account: &OsAccount, base: &Path) -> bool {
+        if !self.file.is_file() {
+            return false;
+        }
+        let mut tar = account.command(Path::new("tar"));
+        tar.arg("-xf").arg(&self.file).arg("-C").arg(base);
+        let reason = match run_program(tar, TIMEOUT) {
+            Ok(output) if output.status.success() => return true,
+            Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+            Err(error) => error.to_string(),
+        };
+        tracing::debug!(file = %self.file.display(), reason, "cannot unpack a data directory");
+        let removed = account.run_script("rm -rf data", &[], base, b"", SHORT_TIMEOUT);
+        if let Err(error) = removed {
+            tracing::debug!(%error, "cannot remove an incomplete data directory");
+        }
+        false
+    }
+
+    /// Keeps `base/data`, unless another process did. A failure costs only the time of a later `initdb`.
+    pub(crate) fn pack(&self, account: &OsAccount, base: &Path) {
+        if let Err(error) = self.try_to_pack(account, base) {
+            tracing::debug!(file = %self.file.display(), %error, "cannot keep a data directory");
+        }
+    }
+
+    fn try_to_pack(&self, account: &OsAccount, base: &Path) -> io::Result<()> {
+        let Some(directory) = self.file.parent() else {
+            return Ok(());
+        };
+        create_open_to_all(directory)?;
+        let mut tar = account.command(Path::new("tar"));
+        tar.args(["-cf", "-", "-C"]).arg(base).arg("data");
+        let output = run_large_program(tar, BYTES_MAX, TIMEOUT)?;
+        if !output.status.success() || output.stdout.len() as u64 == BYTES_MAX {
+            return Err(io::Error::other(
+                String::from_utf8_lossy(&output.stderr).into_owned(),
+            ));
+        }
+        // Without a name until it is complete: a process that is killed leaves nothing.
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let mut file = File::from(open(directory, flags, Mode::from_raw_mode(0o644))?);
+        file.write_all(&output.stdout)?;
+        // Whatever the umask is.
+        file.set_permissions(fs::Permissions::from_mode(0o644))?;
+        file.sync_all()?;
+        let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match linkat(CWD, unnamed, CWD, &self.file, AtFlags::SYMLINK_FOLLOW) {
+            Err(rustix::io::Errno::EXIST) => Ok(()),
+            linked => Ok(linked?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::BuildFacts;
+    use crate::version::Version;
+
+    fn installation(bin_dir: &Path, source: InstallationSource) -> Installation {
+        Installation {
+            bin_dir: bin_dir.to_owned(),
+            version: Version::parse("18.6").unwrap(),
+            source,
+            build: BuildFacts::default(),
+        }
+    }
+
+    fn template(cache: &Path, arguments: &[&str]) -> DataTemplate {
+        let bin_dir = cache.join("postgresql/18.6-x86_64/bin");
+        let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        DataTemplate::of(
+            &installation(&bin_dir, InstallationSource::Cache),
+            &arguments,
+        )
+        .unwrap()
+    }
+
+    /// A directory of the server's user in one that it can enter.
+    fn directories() -> (tempfile::TempDir, PathBuf, OsAccount) {
+        let root = tempfile::tempdir().unwrap();
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let account = OsAccount::choose(None).unwrap();
+        let base = root.path().join("base");
+        fs::create_dir(&base).unwrap();
+        if account.is_other() {
+            let (uid, gid) = (account.user.uid, account.user.gid);
+            std::os::unix::fs::chown(&base, Some(uid), Some(gid)).unwrap();
+        }
+        (root, base, account)
+    }
+
+    fn in_base(account: &OsAccount, base: &Path, script: &str) -> String {
+        let output = account.run_script(script, &[], base, b"", SHORT_TIMEOUT);
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    }
+
+    #[test]
+    fn a_copy_has_the_contents_and_the_permissions() {
+        let (root, base, account) = directories();
+        let template = template(root.path(), &["-k"]);
+        assert!(!template.unpack(&account, &base), "there is none yet");
+        in_base(
+            &account,
+            &base,
+            "umask 077; mkdir -p data/base; echo 18 >data/base/a",
+        );
+        template.pack(&account, &base);
+        template.pack(&account, &base);
+        in_base(&account, &base, "rm -rf data");
+        assert!(template.unpack(&account, &base));
+        let seen = in_base(
+            &account,
+            &base,
+            "cat data/base/a; stat -c %a data data/base/a",
+        );
+        assert_eq!(seen, "18\n700\n600\n");
+        let kept = fs::metadata(&template.file).unwrap().permissions();
+        assert_eq!(kept.mode() & 0o777, 0o644);
+        let files = fs::read_dir(root.path().join("initdb")).unwrap();
+        assert_eq!(files.count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn a_damaged_file_leaves_no_data_directory() {
+        let (root, base, account) = directories();
+        let template = template(root.path(), &[]);
+        in_base(
+            &account,
+            &base,
+            "mkdir data; head -c 100000 /dev/zero >data/a",
+        );
+        template.pack(&account, &base);
+        let whole = fs::read(&template.file).unwrap();
+        fs::write(&template.file, &whole[..whole.len() / 2]).unwrap();
+        in_base(&account, &base, "rm -rf data");
+        assert!(!template.unpack(&account, &base));
+        assert!(!base.join("data").exists());
+    }
+
+    #[test]
+    fn other_options_and_other_versions_have_other_files() {
+        let cache = Path::new("/c");
+        let file = |arguments: &[&str]| template(cache, arguments).file;
+        assert_eq!(file(&["-k"]), file(&["-k"]));
+        assert_ne!(file(&["-k"]), file(&[]));
+        assert_ne!(file(&["-k", "-n"]), file(&["-k-n"]));
+        let name = file(&[]);
+        assert!(name.to_str().unwrap().starts_with("/c/initdb/18.6-x86_64-"));
+    }
+
+    /// What a user builds changes under the same name, and `initdb` with it.
+    #[test]
+    fn a_users_installation_has_no_template() {
+        let bin_dir = Path::new("/c/postgresql/18.6-x86_64/bin");
+        let named = installation(bin_dir, InstallationSource::Named);
+        assert!(DataTemplate::of(&named, &[]).is_none());
+    }
+}
