@@ -20,10 +20,8 @@ use crate::settings;
 /// `initdb` writes 40 MB, which can take a while on a busy disk.
 const INITDB_TIMEOUT: Duration = Duration::from_mins(2);
 /// The password file exists only while `initdb` runs.
-const INITDB_WITH_PASSWORD: &str =
+const INITDB: &str =
     "umask 077; cat >password && \"$@\" --pwfile=password; status=$?; rm -f password; exit $status";
-
-const INITDB: &str = "exec \"$@\"";
 
 /// The parameters of a new data directory.
 pub(crate) struct Cluster<'a> {
@@ -34,7 +32,7 @@ pub(crate) struct Cluster<'a> {
     pub base: &'a Path,
     pub socket_directory: PathBuf,
     pub port: u16,
-    /// The superuser's, for TCP.
+    /// The superuser's, which only TCP asks for.
     pub password: &'a str,
 }
 
@@ -69,14 +67,15 @@ impl Cluster<'_> {
                 .barrier(&program)
                 .or_else(|| self.account.barrier(self.base)),
         };
-        let (script, password) = match self.config.tcp {
-            true => (INITDB_WITH_PASSWORD, self.password),
-            false => (INITDB, ""),
-        };
-        let input = password.as_bytes();
         let output = self
             .account
-            .run_script(script, &command, self.base, input, INITDB_TIMEOUT)
+            .run_script(
+                INITDB,
+                &command,
+                self.base,
+                self.password.as_bytes(),
+                INITDB_TIMEOUT,
+            )
             .map_err(failed)?;
         // The shell's exit codes for a program that is missing or not executable.
         if let Some(126 | 127) = output.status.code() {
@@ -98,11 +97,7 @@ impl Cluster<'_> {
     fn initdb_arguments(&self) -> Vec<OsString> {
         let version = &self.installation.version;
         let mut arguments = Vec::new();
-        // Without a password, `initdb` permits no method that asks for one. `pg_hba.conf` is replaced anyway.
-        let method = match self.config.tcp {
-            true => settings::password_method(version),
-            false => "reject",
-        };
+        let method = settings::password_method(version);
         arguments.extend(
             [
                 "-U",

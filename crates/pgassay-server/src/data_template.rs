@@ -2,8 +2,9 @@
 //! of CPU time, a copy a tenth.
 //!
 //! `CACHE/initdb/18.6-x86_64-0123456789abcdef.tar`, next to the `CACHE/postgresql` of the installation. Invariants: a file
-//! appears with all its contents on disk, and never changes. It contains no password. The server's user packs and
-//! unpacks it, so that root neither reads nor writes through that user's links; root owns the file.
+//! appears with all its contents on disk, and never changes. The server's user packs and unpacks it, so that root
+//! neither reads nor writes through that user's links; root owns the file. It is only for servers without TCP: they
+//! accept no password for the superuser, and so not the random one of the server that it was made for.
 //!
 //! Only for installations in the cache: others can change under the same name. The system identifier is that of the
 //! template, as with PostgreSQL's own tests, which copy a directory too (`INITDB_TEMPLATE` in `src/test`, since 17).

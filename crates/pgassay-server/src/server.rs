@@ -163,7 +163,7 @@ impl Server {
         SUPERUSER
     }
 
-    /// The superuser's password, if the server listens for TCP; otherwise, none was set.
+    /// The superuser's password, for TCP. Without TCP, the server accepts none.
     pub fn password(&self) -> &Password {
         &self.password
     }
