@@ -42,6 +42,9 @@ pub struct Evidence {
     pub cpu_us: f64,
     /// The backends' run-queue time.
     pub run_queue_us: f64,
+    /// CPU time of a live server's processes that ended, after it was read for the last time; not part of
+    /// [`Self::cpu_us`].
+    pub ended_cpu_us: f64,
     /// Time in the run queue or blocked by others' work, as for a lock.
     pub queued_us: f64,
     /// The load generator's CPU time.
@@ -207,6 +210,7 @@ impl Evidence {
             cpu_us,
             run_queue_us,
             queued_us: run_queue_us,
+            ended_cpu_us: observation.ended_cpu_us.map_or(0.0, per_transaction),
             processors: observation
                 .activity
                 .as_ref()

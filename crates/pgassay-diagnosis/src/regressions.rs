@@ -343,6 +343,28 @@ fn a_live_server_that_uses_little_of_a_full_machine_needs_no_connection_pooler()
     }
 }
 
+/// Regression: where each transaction had its own connection, the server seemed to use 1% of the CPUs, because its
+/// backends were gone before their CPU time was read, and the advice was to stop other programs.
+#[test]
+fn a_server_whose_connections_last_a_moment_is_not_advised_to_stop_other_programs() {
+    let saturation = |ended_cpu_us: f64| {
+        let evidence = Evidence {
+            is_live: true,
+            response_us: 400.0,
+            run_queue_us: 178.0,
+            ended_cpu_us,
+            tps: 200.0,
+            processors: Some(2.0),
+            ..stacks(&[])
+        };
+        let found = findings_of_point(&evidence, (None, None));
+        let full = found.into_iter().find(|it| it.id == "cpu-saturation");
+        full.expect("it is found").suggested_fix
+    };
+    assert!(saturation(0.0).starts_with("Stop the other programs"));
+    assert!(saturation(6000.0).contains("connection pooler"));
+}
+
 /// Regression: for inserts into the referencing table, the advice was to index the referencing columns.
 #[test]
 fn inserts_with_a_foreign_key_are_not_advised_to_index_the_referencing_columns() {

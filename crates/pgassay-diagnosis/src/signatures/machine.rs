@@ -130,10 +130,14 @@ fn share_of_live_backends(e: &Evidence) -> Option<ShareOfBackends> {
     let cpus = |us: f64| us * e.tps / 1e6;
     // There is at least one CPU.
     let processors = e.processors.unwrap_or(1.0);
-    let is_few = cpus(e.cpu_us + e.run_queue_us) <= processors;
-    let is_little = e.processors.is_some_and(|all| cpus(e.cpu_us) < all / 2.0);
+    // Backends that last a moment are gone before their time is read.
+    let used = cpus(e.cpu_us + e.ended_cpu_us);
+    // How long they waited for a CPU is not known.
+    let is_known = e.ended_cpu_us <= e.cpu_us;
+    let is_few = is_known && used + cpus(e.run_queue_us) <= processors;
+    let is_little = e.processors.is_some_and(|all| used < all / 2.0);
     e.is_live.then_some(ShareOfBackends {
-        used: e.processors.map(|all| cpus(e.cpu_us) / all),
+        used: e.processors.map(|all| used / all),
         leaves_the_cpus_to_others: is_few || is_little,
     })
 }

@@ -163,6 +163,17 @@ impl CpuLog {
         gone.map(|it| it.first.on_cpu_ns).sum()
     }
 
+    /// CPU time that processes which ended used after their last reading, or without any. `used_ns` is what all that
+    /// ended during the log have used in their lives.
+    pub fn unread_of_ended_ns(&self, used_ns: u64) -> u64 {
+        let gone = self
+            .processes
+            .iter()
+            .filter(|it| it.seen < self.last_reading);
+        let read_ns: u64 = gone.map(|it| it.used.on_cpu_ns).sum();
+        used_ns.saturating_sub(self.used_before_by_ended_ns() + read_ns)
+    }
+
     /// The number of processes that ended before the last reading.
     pub fn ended(&self) -> usize {
         let is_gone = |it: &&LoggedProcess| it.seen < self.last_reading;
@@ -211,5 +222,8 @@ mod tests {
             0,
             "it started during the log"
         );
+        let read_ns = childs.used.on_cpu_ns;
+        assert_eq!(log.unread_of_ended_ns(read_ns + 7), 7);
+        assert_eq!(log.unread_of_ended_ns(0), 0);
     }
 }

@@ -54,6 +54,10 @@ pub struct Observation {
     pub sessions: u32,
     /// Sum of the time that each of these processes existed in the window.
     pub backends_present_us: f64,
+    /// CPU time that processes of the server used between their last reading and their end, which no other total
+    /// contains; `None` if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_cpu_us: Option<f64>,
     /// Background processes.
     pub background: Vec<Background>,
     /// The backends' CPU stacks; `None` if they could not be sampled.

@@ -186,6 +186,7 @@ pub(super) mod tests {
             }),
             sessions: 2,
             backends_present_us: 4e6,
+            ended_cpu_us: None,
             background: Vec::new(),
             profile: Some(builder.finish()),
             waits: None,

@@ -70,6 +70,7 @@ fn observation() -> Observation {
         }),
         sessions: 2,
         backends_present_us: 4e6,
+        ended_cpu_us: None,
         background: vec![Background {
             role: "checkpointer".to_owned(),
             cpu: CpuTotals {

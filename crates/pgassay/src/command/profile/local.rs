@@ -14,8 +14,8 @@ use pgassay_model::check::Check;
 use pgassay_model::cpu::{Background, CpuTotals};
 use pgassay_model::profile::{Profile, ProfileBuilder};
 use pgassay_profile::{
-    Access, CpuLog, Limit, LiveServer, LoggedProcess, OffCpuConfig, Role, Sampler, SamplerConfig,
-    SamplerError, Samples, Tier,
+    Access, CpuLog, Limit, LiveServer, LoggedProcess, OffCpuConfig, ProcessTreeCpu, Role, Sampler,
+    SamplerConfig, SamplerError, Samples, Tier,
 };
 use pgassay_record::observation::{self, Observation, SCHEMA};
 
@@ -62,6 +62,8 @@ pub struct ProfilingSession {
 struct Gathered {
     started_us: i64,
     log: CpuLog,
+    /// CPU time of ended processes that the log does not have.
+    ended_cpu: Option<Duration>,
     samples: Option<Samples>,
     waits: Option<WaitSampler>,
     watch: Option<LiveWatch>,
@@ -95,12 +97,12 @@ impl ProfilingSession {
             sampler.start()?;
         }
         let until = Instant::now() + self.duration;
-        let incomplete = thread::scope(|scope| {
+        let (ended_cpu, incomplete) = thread::scope(|scope| {
             let watching = watch.as_mut().map(|watch| {
                 thread::Builder::new().spawn_scoped(scope, || watch.run_until(until, interrupt))
             });
-            self.keep_reading(&mut log, waits.as_mut(), until, interrupt);
-            watching.and_then(result_of)
+            let ended_cpu = self.keep_reading(&mut log, waits.as_mut(), until, interrupt);
+            (ended_cpu, watching.and_then(result_of))
         });
         let samples = sampler.as_ref().map(Sampler::stop).transpose()?;
         let (after, no_count) = self.transactions_at_end(watch.as_ref());
@@ -117,6 +119,7 @@ impl ProfilingSession {
         Ok(self.describe(Gathered {
             started_us,
             log,
+            ended_cpu,
             samples,
             waits,
             watch,
@@ -129,7 +132,12 @@ impl ProfilingSession {
 
     /// The observation, with its findings.
     fn describe(&self, gathered: Gathered) -> Observation {
-        let Gathered { log, samples, .. } = gathered;
+        let Gathered {
+            log,
+            ended_cpu,
+            samples,
+            ..
+        } = gathered;
         let subject = &self.subject;
         let (ours, others): (Vec<_>, Vec<_>) = log
             .processes()
@@ -159,12 +167,17 @@ impl ProfilingSession {
             backends: Some(total(&ours)),
             sessions: ours.len() as u32,
             backends_present_us: ours.iter().map(|it| it.present.as_secs_f64() * 1e6).sum(),
+            ended_cpu_us: ended_cpu.map(|it| it.as_secs_f64() * 1e6),
             background: background(subject, &others),
             waits: gathered
                 .waits
                 .map(|waits| waits.finish(subject.server.major.as_deref())),
             tier: Some(self.tier()),
-            limitations: limits(subject, samples.as_ref(), gathered.refusals, &columns, &log),
+            limitations: {
+                let mut all = limits(subject, samples.as_ref(), gathered.refusals, &columns);
+                all.extend(ended_processes(&log, ended_cpu));
+                all
+            },
             profile: samples.map(|samples| profile(&samples, &ours, major, &columns)),
             activity,
             findings: Vec::new(),
@@ -234,20 +247,27 @@ impl ProfilingSession {
         }
     }
 
-    /// Reads CPU totals at intervals and samples the backends' waits in between.
+    /// Reads CPU totals at intervals and samples the backends' waits in between. Returns the CPU time that processes
+    /// which ended used after their last reading: of a connection that lasts a moment, all of it.
     fn keep_reading(
         &self,
         log: &mut CpuLog,
         mut waits: Option<&mut WaitSampler>,
         until: Instant,
         interrupt: &Interrupt,
-    ) {
+    ) -> Option<Duration> {
         let server = &self.subject.server;
+        let ended_children = || ProcessTreeCpu::of_ended_children(server.postmaster_pid).ok();
+        log.read(&server.processes());
+        // After the first reading and before each later one: what ends in between counts as read.
+        let before = ended_children();
         loop {
+            let ended = ended_children();
             log.read(&server.processes());
             let is_over = Instant::now() >= until;
             if is_over || interrupt.check().is_err() || !server.is_there() {
-                return;
+                let used_ns = ended?.since_ns(before?);
+                return Some(Duration::from_nanos(log.unread_of_ended_ns(used_ns)));
             }
             let next = until.min(Instant::now() + reading_every(log));
             match &mut waits {
@@ -363,7 +383,6 @@ fn limits(
     samples: Option<&Samples>,
     refusals: Vec<Check>,
     columns: &StackColumns,
-    log: &CpuLog,
 ) -> Vec<Check> {
     let mut limits = refusals;
     let of_samples = samples.map(Samples::limits).unwrap_or_default();
@@ -394,16 +413,33 @@ fn limits(
         );
         add("stacks by statement", &format!("{share:.0}%"), effect);
     }
-    if log.ended() > 0 {
-        let effect = format!(
-            "{} ended during profiling; up to {} ms of CPU time before each exit is missing",
-            match log.ended() {
-                1 => "1 process".to_owned(),
-                many => format!("{many} processes"),
-            },
-            reading_every(log).as_millis()
-        );
-        add("ended processes", &log.ended().to_string(), effect);
-    }
     limits
+}
+
+/// What is missing of the processes that ended.
+fn ended_processes(log: &CpuLog, ended_cpu: Option<Duration>) -> Option<Check> {
+    if log.ended() == 0 && ended_cpu.is_none_or(|it| it.is_zero()) {
+        return None;
+    }
+    let ended = match log.ended() {
+        1 => "1 process".to_owned(),
+        many => format!("{many} processes"),
+    };
+    let missing = match ended_cpu {
+        Some(cpu) => format!(
+            "{ended} were seen and ended during profiling; in all, {:.1} s of the CPU time of ended processes were \
+             used after they were read for the last time, and belong to no statement and no function",
+            cpu.as_secs_f64()
+        ),
+        None => format!(
+            "{ended} ended during profiling; up to {} ms of CPU time before each exit is missing",
+            reading_every(log).as_millis()
+        ),
+    };
+    Some(Check {
+        name: "ended processes".to_owned(),
+        value: log.ended().to_string(),
+        limitation: Some(missing),
+        fix: None,
+    })
 }

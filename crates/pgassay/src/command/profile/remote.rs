@@ -87,6 +87,7 @@ pub fn observe(
         backends: None,
         sessions: asked.sessions.len() as u32,
         backends_present_us: micros(asked.present),
+        ended_cpu_us: None,
         background: Vec::new(),
         profile: None,
         waits: Some(waits),

@@ -66,6 +66,7 @@ fn observation(activity: &Activity, server: &TopServer, now_us: i64) -> Observat
         backends: None,
         sessions: u32::try_from(activity.sessions.len()).unwrap_or(u32::MAX),
         backends_present_us: 0.0,
+        ended_cpu_us: None,
         background: Vec::new(),
         profile: None,
         waits: None,
