@@ -116,6 +116,8 @@ impl Activity {
     pub const VIEWS: &str = "views";
     /// The connection that reads them was lost.
     pub const CATALOG_CONNECTION: &str = "catalog connection";
+    /// The server's answers, while there are none.
+    pub const ANSWERS: &str = "answers";
     /// Who blocks whom.
     pub const BLOCKING: &str = "blocking sessions";
     /// Tables and what is read and written in them.

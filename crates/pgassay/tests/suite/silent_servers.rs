@@ -220,7 +220,7 @@ fn q_and_signals_end_top_of_a_server_that_is_stopped() {
         });
         let stopped = StoppedServer::stop(&server);
         terminal.wait_for("the silence", LIMIT, |screen| {
-            screen.contains("no reading for")
+            screen.contains("no answer from the server for")
         });
         match end {
             Some(key) => terminal.send(key),

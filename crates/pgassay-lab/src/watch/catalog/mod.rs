@@ -29,6 +29,7 @@ mod redundancy;
 mod row;
 mod session_texts;
 mod settings;
+mod silence;
 mod slots;
 mod statements;
 mod tables;
@@ -146,6 +147,7 @@ impl CatalogWatch {
     )]
     pub fn tick(&mut self, at_us: f64, lock_waiters: &[u32]) -> Result<()> {
         self.last_tick = (at_us, Instant::now());
+        self.reader.set_moment(at_us);
         if at_us >= self.next_locks_us {
             let began = Instant::now();
             let read = self.blocking.read(&mut self.reader, at_us, lock_waiters);

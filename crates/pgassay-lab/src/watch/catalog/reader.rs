@@ -16,6 +16,7 @@ use pgassay_wire::{Exchange, ExchangeError, ServerMessage};
 
 use super::reconnecting::ReconnectPause;
 use super::row::CatalogRow;
+use super::silence::SilenceLog;
 
 /// Limit on an answer on this side: a server that hangs must not hang its observer. The server's own
 /// limit for a query is 2 s.
@@ -46,6 +47,7 @@ pub(super) struct CatalogReader {
     /// `None` while the connection is lost.
     exchange: Option<Exchange<TimedStream>>,
     pause: ReconnectPause,
+    silence: SilenceLog,
     /// For how long the connection was lost, until it was opened again.
     lost: Duration,
     /// `server_version_num`.
@@ -78,6 +80,7 @@ impl CatalogReader {
         let mut reader = Self {
             exchange: Some(exchange),
             pause: ReconnectPause::new(Instant::now()),
+            silence: SilenceLog::default(),
             lost: Duration::ZERO,
             version: 0,
             own_pid: 0,
@@ -316,7 +319,9 @@ impl CatalogReader {
         };
         self.sent += 1;
         // One message: the third of the round trips.
+        let asked = Instant::now();
         let answer = exchange.query(&format!("savepoint q; {sql}; release savepoint q"));
+        self.note_silence(asked, answer.as_ref().err());
         match answer {
             Ok(mut results) if results.len() == 3 => {
                 let rows = std::mem::take(&mut results[1].rows);
@@ -339,9 +344,42 @@ impl CatalogReader {
             return;
         };
         self.sent += 1;
-        if let Err(error) = exchange.run(sql) {
+        let asked = Instant::now();
+        let error = exchange.run(sql).err();
+        self.note_silence(asked, error.as_ref());
+        if let Some(error) = error {
             self.lose(&error);
         }
+    }
+
+    /// It is `at_us` since the window's start.
+    pub fn set_moment(&mut self, at_us: f64) {
+        self.silence.set_moment(at_us, Instant::now());
+    }
+
+    /// Notes that an answer took long, or did not come.
+    fn note_silence(&mut self, asked: Instant, error: Option<&ExchangeError>) {
+        let is_silent = match error {
+            None | Some(ExchangeError::Server(_)) => {
+                if !self.silence.answer(asked, Instant::now()) {
+                    return;
+                }
+                false
+            }
+            Some(error) if self.silence.fail(asked, error) => true,
+            Some(_) => return,
+        };
+        let check = Check {
+            name: Activity::ANSWERS.to_owned(),
+            value: Activity::NOT_READ.to_owned(),
+            limitation: Some(self.silence.describe()),
+            fix: None,
+        };
+        let refusal = RefusedReading {
+            check,
+            is_over: !is_silent,
+        };
+        self.refusals.insert(Activity::ANSWERS, refusal);
     }
 
     fn lose(&mut self, error: &ExchangeError) {

@@ -113,9 +113,13 @@ fn bold(text: impl Into<String>) -> Span<'static> {
 /// What is watched, the answer, and the load by class.
 fn header(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Line<'static>> {
     let paused = if state.is_paused { "  [paused]" } else { "" };
-    let silent = state.silent_for.map_or_else(String::new, |it| {
-        format!("  [no reading for {} s]", it.as_secs())
-    });
+    let silent = match state.silent_for {
+        Some(silence) => format!("  [no answer from the server for {} s]", silence.as_secs()),
+        None if state.shown.as_ref().is_some_and(is_silent) => {
+            "  [the server does not answer]".to_owned()
+        }
+        None => String::new(),
+    };
     // A long title must not hide them.
     let notes = format!("{paused}{silent}");
     let left = width.saturating_sub(notes.chars().count());
@@ -137,6 +141,12 @@ fn header(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Li
     let style = paint.of(Color::Yellow);
     lines.extend(missing.map(|it| Line::styled(it, style)));
     lines
+}
+
+/// Whether the server answers no query. Its memory may be readable all the same.
+fn is_silent(activity: &Activity) -> bool {
+    let mut missing = activity.unavailable.iter();
+    missing.any(|it| it.name == Activity::ANSWERS && it.value != Activity::AT_TIMES)
 }
 
 /// Texts in at most so many lines; the last one ends with … if there are more.

@@ -327,6 +327,28 @@ fn what_cannot_be_seen_does_not_look_like_nothing_happens() {
     assert_snapshot!("blind", screen_of(&state, 80, 24));
 }
 
+/// Regression: the readings of a stopped server's memory looked like those of a busy one.
+#[test]
+fn the_first_line_says_that_the_server_does_not_answer() {
+    let mut state = state();
+    let mut silent = activity();
+    silent.unavailable = vec![missing(Activity::ANSWERS, Activity::NOT_READ, "none", None)];
+    state.update(silent.clone());
+    let first = |state: &TopState| screen_of(state, 80, 24).lines().next().map(str::to_owned);
+    let line = first(&state).expect("a line");
+    assert!(line.contains("[the server does not answer]"), "{line}");
+    silent.unavailable[0].value = Activity::AT_TIMES.to_owned();
+    state.update(silent);
+    let line = first(&state).expect("a line");
+    assert!(!line.contains("answer"), "{line}");
+    state.silent_for = Some(std::time::Duration::from_secs(7));
+    let line = first(&state).expect("a line");
+    assert!(
+        line.contains("[no answer from the server for 7 s]"),
+        "{line}"
+    );
+}
+
 #[test]
 fn tables_that_are_too_many_to_list_are_not_unreadable() {
     let mut state = state();
