@@ -10,7 +10,9 @@ use pgassay_record::run::Run;
 
 use super::evidence::Evidence;
 use super::measured_fixes::{note_fix_result, note_measured_fixes};
-use super::operators::{SAMPLES_MIN, SESSIONS_MIN, diagnose_with, explain_mechanisms};
+use super::operators::{
+    SAMPLES_MIN, SESSIONS_MIN, diagnose_with, explain_mechanisms, share_without_rows,
+};
 use super::remedy_trial::RemedyTrial;
 use super::side::{EvidenceByBlock, interval};
 use super::signatures::signatures;
@@ -134,7 +136,11 @@ pub(super) fn apply_fix_results(
 /// All findings about a live server: those for operators, by what their fixes would give back, then the
 /// mechanisms, strongest first. There are no mechanisms without transactions.
 pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
-    let evidence = Evidence::of_observation(observation);
+    let mut evidence = Evidence::of_observation(observation);
+    let shown = evidence.as_mut().zip(observation.activity.as_ref());
+    if let Some((evidence, activity)) = shown {
+        evidence.leave_out_transaction_waits(share_without_rows(activity));
+    }
     let mut mechanisms = evidence.as_ref().map_or_else(Vec::new, |evidence| {
         findings_of_point(evidence, (None, None))
     });

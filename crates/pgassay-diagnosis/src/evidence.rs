@@ -226,6 +226,13 @@ impl Evidence {
         })
     }
 
+    /// Leaves out this share of the waits for other transactions, 0 to 1: they are not for rows.
+    pub fn leave_out_transaction_waits(&mut self, share: f64) {
+        if let Some(waited_us) = self.blocked.get_mut("Lock transactionid") {
+            *waited_us *= 1.0 - share;
+        }
+    }
+
     /// CPU time of stacks that contain any of these functions.
     pub fn in_functions(&self, functions: &[&str]) -> f64 {
         self.stacks.in_functions(functions)

@@ -7,11 +7,12 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
 use super::ending::{end_session, risk_of_cancel, waiting};
-use super::live_view::{LiveView, statement_name};
+use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::names;
 use super::recovery_locks;
 use super::session_settings::RoleInDatabase;
 use super::signature::OperatorSignature;
+use super::transaction_waits::waits_for_all;
 use super::wait_meanings::{MEANINGS, WaitMeaning};
 
 /// A blocker that has been there for less is over before anyone can end it.
@@ -427,8 +428,12 @@ fn queue_behind(
     }
 }
 
-fn is_row_wait(kind: &str, name: &str) -> bool {
-    kind == "Lock" && matches!(name, "transactionid" | "tuple")
+/// Average sessions of a statement that wait for rows.
+fn row_waits(load: &StatementLoad) -> f64 {
+    if waits_for_all(&load.tokens) {
+        return 0.0;
+    }
+    load.waiting(|kind, name| kind == "Lock" && matches!(name, "transactionid" | "tuple"))
 }
 
 fn row_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
@@ -439,7 +444,7 @@ fn row_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
         .sum();
     let mut found = Vec::new();
     for (statement, load) in view.heavy_statements() {
-        let waiting = load.waiting(is_row_wait);
+        let waiting = row_waits(load);
         let queued = load.waiting(|kind, name| kind == "Lock" && name == "tuple");
         let queue = queue_seen(view, &statement.fingerprint);
         let queues = queue >= QUEUE_MIN || queued >= TUPLE_SHARE_MIN * waiting;
@@ -509,10 +514,7 @@ fn is_actionable(root: &RootBlocker) -> bool {
 }
 
 /// Rows per second that were changed in the statement's table.
-fn rows_of(
-    view: &LiveView<'_>,
-    load: &super::live_view::StatementLoad,
-) -> Option<(&'static str, f64)> {
+fn rows_of(view: &LiveView<'_>, load: &StatementLoad) -> Option<(&'static str, f64)> {
     let tables = view.catalog.tables.iter();
     let mention = load.relations.first()?;
     let mut its = tables.filter(|it| view.is_mention_of(mention, &it.relation));

@@ -30,6 +30,7 @@ mod sql_text;
 mod sql_tokens;
 mod statements;
 mod tables;
+mod transaction_waits;
 mod unnamed_scans;
 mod wait_meanings;
 
@@ -43,6 +44,7 @@ use detection::Detection;
 use live_view::LiveView;
 pub(super) use live_view::{SAMPLES_MIN, SESSIONS_MIN};
 use signature::OperatorSignature;
+pub(super) use transaction_waits::share_without_rows;
 
 /// Findings of one signature; a schema with a thousand unused indexes would otherwise fill the report.
 const FINDINGS_MAX: usize = 10;

@@ -3,7 +3,8 @@
 use pgassay_record::activity::{BlockedSession, BlockingEpisode, RootBlocker, SessionHold};
 use pgassay_record::finding::Finding;
 
-use super::build::{ExampleServer, blocking, episode, queued, relation, root};
+use super::super::share_without_rows;
+use super::build::{ExampleServer, blocked, blocking, episode, queued, relation, root};
 use super::{Edge, LiveCase, case, edge, findings, of_id};
 
 /// A standby on which recovery holds the lock of a table, and eight sessions have waited for this long.
@@ -102,4 +103,35 @@ fn recovery_that_waits_for_a_session_is_not_ended() {
     let ended = ending(&server);
     let sql: Vec<_> = ended.iter().flat_map(|it| &it.fix_sql).collect();
     assert_eq!(sql, ["select pg_cancel_backend(4711)"]);
+}
+
+/// Regression: sessions that create slots, which waits for all transactions to end, were said to wait for a row.
+#[test]
+fn a_slot_that_waits_for_transactions_to_end_waits_for_no_row() {
+    for (text, share) in [
+        ("select pg_create_logical_replication_slot($1, $2)", 1.0),
+        (
+            "select * from pg_catalog.pg_create_logical_replication_slot($1, $2)",
+            1.0,
+        ),
+        ("CREATE_REPLICATION_SLOT \"s\" LOGICAL pgoutput", 1.0),
+        ("create index concurrently on t (a)", 1.0),
+        ("update t set created = $1 where id = $2", 0.0),
+        ("select * from t for update", 0.0),
+    ] {
+        let waiter = |pid| BlockedSession {
+            fingerprint: Some(format!("{:016x}", 2)),
+            ..blocked(pid, 9e6)
+        };
+        let behind = [1, 2, 3].map(waiter).into();
+        let server = ExampleServer::new().load(text, "Lock:transactionid", 3.0);
+        let server = server.blocking(BlockingEpisode {
+            waited_us: 1e6,
+            ..episode(root("active", 0.5e6), behind)
+        });
+        let found = of_id("row-lock-queue", &server.activity);
+        assert_eq!(found.is_empty(), share > 0.5, "{text}: {found:?}");
+        let seen = share_without_rows(&server.activity);
+        assert!((seen - share).abs() < 1e-9, "{text}");
+    }
 }
