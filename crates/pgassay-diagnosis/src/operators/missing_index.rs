@@ -12,6 +12,7 @@ use super::names;
 use super::signature::OperatorSignature;
 use super::sql_text::{self, TableFilter};
 use super::unnamed_scans;
+use super::unserved_conditions::{self, UnservedCondition};
 
 /// A table with fewer rows fits into a few pages, and reading them all is right.
 const ROWS_PER_SCAN_MIN: f64 = 1000.0;
@@ -149,15 +150,23 @@ fn of_statement(
                 .iter()
                 .all(|name| names::is_decoded(name))
         });
+    let unserved = (!statement.is_cut && filter.is_none())
+        .then(|| unserved_conditions::unserved(&load.tokens))
+        .flatten();
     let kept = kept(statement, load);
     let share = kept.map(|rows| rows / rows_per_scan(table));
-    let is_missing = match (&filter, share) {
-        (Some(_), Some(share)) => share <= KEPT_MAX,
-        (Some(filter), None) => !filter.equal.is_empty(),
-        (None, Some(share)) => share <= KEPT_BY_JOIN_MAX,
+    let is_missing = match (&filter, &unserved, share) {
+        (Some(_), _, Some(share)) | (None, Some(_), Some(share)) => share <= KEPT_MAX,
+        (Some(filter), _, None) => !filter.equal.is_empty(),
+        (None, Some(unserved), None) => unserved.is_equality,
+        (None, None, Some(share)) => share <= KEPT_BY_JOIN_MAX,
+        (None, None, None) => false,
+    };
+    let is_served = match (&filter, &unserved) {
+        (Some(filter), _) => is_served(view, table, &filter.index_columns()),
+        (None, Some(unserved)) => indexes_of(view, table).any(|it| unserved.may_be_served_by(it)),
         (None, None) => false,
     };
-    let is_served = filter.as_ref().is_some_and(|it| is_served(view, table, it));
     if !is_missing || is_served || reads_too_little(table, statement) {
         return None;
     }
@@ -171,6 +180,9 @@ fn of_statement(
             "how many rows it keeps is unknown: pg_stat_statements has no row count for it, or the \
              statement aggregates",
         );
+    if let Some(unserved) = &unserved {
+        return Some(with_condition(view, table, detection, unserved));
+    }
     Some(if view.catalog.indexes_are_cut {
         with_look(detection, table, filter.as_ref())
     } else {
@@ -190,25 +202,45 @@ fn reads_too_little(table: &TableActivity, statement: &ActivityStatement) -> boo
     table.live_rows > 0 && blocks * BLOCK_BYTES < SCANNED_SHARE_MIN * scanned_bytes
 }
 
-/// Whether an index exists that begins with a column of the filter, so that the planner chose not to use it,
+/// Suggests what serves a condition that an index on its column does not.
+fn with_condition(
+    view: &LiveView<'_>,
+    table: &TableActivity,
+    detection: Detection,
+    unserved: &UnservedCondition,
+) -> Detection {
+    let is_indexed = is_served(view, table, std::slice::from_ref(&unserved.column));
+    let detection = detection.against(
+        view.catalog.indexes_are_cut,
+        "not all indexes are known: one for its filter may exist",
+    );
+    unserved.with_fix(detection, table, is_indexed)
+}
+
+/// Whether an index exists that begins with one of these columns, so that the planner chose not to use it,
 /// or is being built.
-fn is_served(view: &LiveView<'_>, table: &TableActivity, filter: &TableFilter) -> bool {
-    let wanted = filter.index_columns();
+fn is_served(view: &LiveView<'_>, table: &TableActivity, wanted: &[String]) -> bool {
     let serves = |index: &IndexActivity| {
         let first = index.columns.first().map(|it| it.trim_matches('"'));
         let is_usable = index.is_valid || index.is_being_built;
         is_usable && first.is_some_and(|it| wanted.iter().any(|column| column == it))
     };
-    let indexes = view.catalog.indexes.iter();
-    let is_of = |index: &&IndexActivity| {
-        let mut parts = view.catalog.tables.iter();
+    indexes_of(view, table).any(serves)
+}
+
+/// The indexes of a table, or of the partitions of one.
+fn indexes_of<'a>(
+    view: &LiveView<'a>,
+    table: &TableActivity,
+) -> impl Iterator<Item = &'a IndexActivity> {
+    let tables = &view.catalog.tables;
+    view.catalog.indexes.iter().filter(|index| {
         index.table.oid == table.relation.oid
-            || parts.any(|it| {
+            || tables.iter().any(|it| {
                 it.relation.oid == index.table.oid
                     && it.partition_of.as_ref() == Some(&table.relation)
             })
-    };
-    indexes.filter(is_of).any(serves)
+    })
 }
 
 fn evidence(

@@ -32,6 +32,7 @@ mod statements;
 mod tables;
 mod transaction_waits;
 mod unnamed_scans;
+mod unserved_conditions;
 mod wait_meanings;
 
 use std::cmp::Ordering;

@@ -222,6 +222,19 @@ fn mention(tokens: &[StatementToken], at: usize) -> (RelationMention, usize) {
 /// The columns by which a statement on a single table filters it; `None` if there are several tables,
 /// or if the filter is more than comparisons of columns with constants, joined by AND.
 pub(super) fn filter(tokens: &[StatementToken]) -> Option<TableFilter> {
+    let (conditions, names) = conditions(tokens)?;
+    let mut filter = TableFilter::default();
+    for condition in conditions {
+        add(&mut filter, condition, &names);
+    }
+    (!filter.equal.is_empty() || !filter.range.is_empty()).then_some(filter)
+}
+
+/// Conditions, and what may stand before a column in them.
+type Conditions<'a> = (Vec<&'a [StatementToken]>, Vec<&'a str>);
+
+/// The conditions of a statement on a single table, joined by AND.
+pub(super) fn conditions(tokens: &[StatementToken]) -> Option<Conditions<'_>> {
     let is_head = |at: &usize| {
         let is_command = tokens[*at].is_any(&["select", "update", "delete"]);
         is_command && !is_lock_clause(tokens, *at)
@@ -237,11 +250,7 @@ pub(super) fn filter(tokens: &[StatementToken]) -> Option<TableFilter> {
     let from = tokens.iter().position(|it| it.is("where"))? + 1;
     let names = table_names(&tokens[..from - 1]);
     let end = end_of_where(tokens, from);
-    let mut filter = TableFilter::default();
-    for conjunct in conjuncts(&tokens[from..end])? {
-        add(&mut filter, conjunct, &names);
-    }
-    (!filter.equal.is_empty() || !filter.range.is_empty()).then_some(filter)
+    Some((conjuncts(&tokens[from..end])?, names))
 }
 
 /// What may stand before a column: the table's name and its alias.
@@ -339,7 +348,7 @@ fn add(filter: &mut TableFilter, conjunct: &[StatementToken], names: &[&str]) {
 }
 
 /// A column at the start, and what follows it.
-fn column<'a>(
+pub(super) fn column<'a>(
     part: &'a [StatementToken],
     names: &[&str],
 ) -> Option<(String, &'a [StatementToken])> {
@@ -358,7 +367,7 @@ fn column<'a>(
 
 /// Whether it can be a part of a value that does not depend on the row: constants, casts, arithmetic
 /// and the functions of the current time.
-fn is_of_constant(token: &StatementToken) -> bool {
+pub(super) fn is_of_constant(token: &StatementToken) -> bool {
     const WORDS: [&str; 27] = [
         "now",
         "current_date",

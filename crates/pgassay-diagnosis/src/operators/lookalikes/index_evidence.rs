@@ -1,7 +1,7 @@
 //! What findings about indexes must not conclude from counters that are young, or count something else.
 
 use pgassay_record::activity::IndexActivity;
-use pgassay_record::finding::{Confidence, Finding};
+use pgassay_record::finding::{Confidence, Fact, Finding};
 
 use super::build::{ExampleServer, calls, index, unused_index};
 use super::catalog::{BY_CUSTOMER, scanned, updating};
@@ -85,4 +85,47 @@ fn an_index_that_is_being_built_is_not_missing() {
         super::of_id("missing-index", &server.activity).len()
     };
     assert_eq!([found(true), found(false)], [0, 1]);
+}
+
+/// Regression: a cast, a function or LIKE on an indexed column had no finding, or one that asked for the columns of an
+/// index that exists.
+#[test]
+fn a_condition_that_the_index_on_its_column_cannot_serve_has_its_own_fix() {
+    let of = |condition: &str, existing: IndexActivity| {
+        let text = format!("select * from orders where {condition}");
+        let server = scanned(&text, 20, Some(calls(20, 30.0))).index(existing);
+        super::of_id("missing-index", &server.activity)
+    };
+    let on_note = || index("orders_note_idx", &["note"]);
+    for (condition, fix, sql) in [
+        ("note::text = $1", "without the cast", None),
+        (
+            "lower(note) = $1",
+            "on the expression lower(note)",
+            Some("create index concurrently on public.orders (lower(note))"),
+        ),
+        (
+            "note like $1",
+            "pg_trgm",
+            Some("create index concurrently on public.orders using gin (note gin_trgm_ops)"),
+        ),
+    ] {
+        let found = of(condition, on_note());
+        assert_eq!(found.len(), 1, "{condition}");
+        assert!(found[0].suggested_fix.contains(fix), "{found:?}");
+        assert_eq!(found[0].fix_sql.as_deref(), sql);
+        let says = |it: &Fact| it.what.contains("cannot serve this condition");
+        assert!(found[0].evidence.iter().any(says), "{found:?}");
+        // Without an index on the column, there is nothing to say of one.
+        let found = of(condition, index("orders_at_idx", &["at"]));
+        assert!(!found[0].evidence.iter().any(says), "{found:?}");
+    }
+    // Indexes that do serve it.
+    let on_lower = index("orders_lower_idx", &["expression"]);
+    assert_eq!(of("lower(note) = $1", on_lower), []);
+    let trigrams = IndexActivity {
+        method: "gin".to_owned(),
+        ..on_note()
+    };
+    assert_eq!(of("note like $1", trigrams), []);
 }

@@ -1,0 +1,263 @@
+//! Conditions on a column that an index on the column itself cannot serve: the column is cast, is the argument of
+//! a function, or is matched with a pattern.
+
+use pgassay_record::activity::{IndexActivity, TableActivity};
+
+use super::detection::Detection;
+use super::names;
+use super::sql_text;
+use super::sql_tokens::{StatementToken, TokenKind};
+
+/// Comparisons that an index could serve.
+const COMPARISONS: [&str; 7] = ["=", "<", ">", "<=", ">=", "in", "between"];
+/// What stands for an expression in [`IndexActivity::columns`].
+const EXPRESSION: &str = "expression";
+/// Words before a parenthesis that are no functions.
+const NOT_FUNCTIONS: [&str; 9] = [
+    "not", "exists", "any", "all", "some", "row", "array", "and", "or",
+];
+
+/// The risk of a new index.
+const RISK: &str = "The build reads the table, waits for open transactions, and needs free disk space; writes to the \
+                    table take longer afterward.";
+
+/// A condition that no index on its column serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UnservedCondition {
+    pub column: String,
+    /// It keeps few rows, whatever the table's: it compares for equality.
+    pub is_equality: bool,
+    kind: UnservedKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum UnservedKind {
+    /// `column::type = …`.
+    Cast,
+    /// `function(column) = …`.
+    Function(String),
+    /// `column like …`.
+    Pattern,
+}
+
+/// The first such condition of a statement on a single table, whose conditions are joined by AND.
+pub(super) fn unserved(tokens: &[StatementToken]) -> Option<UnservedCondition> {
+    let (conditions, tables) = sql_text::conditions(tokens)?;
+    conditions
+        .into_iter()
+        .find_map(|it| of_condition(without_parentheses(it), &tables))
+}
+
+fn without_parentheses(condition: &[StatementToken]) -> &[StatementToken] {
+    match condition {
+        [open, inner @ .., close]
+            if open.is("(") && close.is(")") && !inner.iter().any(|it| it.is_any(&["(", ")"])) =>
+        {
+            inner
+        }
+        all => all,
+    }
+}
+
+fn of_condition(condition: &[StatementToken], tables: &[&str]) -> Option<UnservedCondition> {
+    if condition.iter().any(|it| it.is("or")) {
+        return None;
+    }
+    let (kind, column, rest) =
+        of_function(condition, tables).or_else(|| of_column(condition, tables))?;
+    let (operator, value) = rest.split_first()?;
+    let is_pattern = kind == UnservedKind::Pattern;
+    let is_compared = operator.is_any(&COMPARISONS) || is_pattern;
+    let has_value = !value.is_empty() && value.iter().all(sql_text::is_of_constant);
+    (is_compared && has_value && names::is_decoded(&column)).then(|| UnservedCondition {
+        column,
+        is_equality: operator.is_any(&["=", "in"]),
+        kind,
+    })
+}
+
+type Compared<'a> = (UnservedKind, String, &'a [StatementToken]);
+
+/// `function(column)`, or `cast(column as type)`, and what follows it.
+fn of_function<'a>(condition: &'a [StatementToken], tables: &[&str]) -> Option<Compared<'a>> {
+    let [function, open, inner @ ..] = condition else {
+        return None;
+    };
+    let is_call =
+        function.kind == TokenKind::Word && open.is("(") && !function.is_any(&NOT_FUNCTIONS);
+    if !is_call {
+        return None;
+    }
+    let (column, rest) = sql_text::column(inner, tables)?;
+    let (next, rest) = rest.split_first()?;
+    if function.is("cast") && next.is("as") {
+        let end = rest.iter().position(|it| it.is(")"))?;
+        let is_plain = rest[..end].iter().all(StatementToken::is_name);
+        return is_plain.then(|| (UnservedKind::Cast, column, &rest[end + 1..]));
+    }
+    next.is(")")
+        .then(|| (UnservedKind::Function(function.text.clone()), column, rest))
+}
+
+/// `column::type`, or `column like`, and what follows; of the latter with LIKE.
+fn of_column<'a>(condition: &'a [StatementToken], tables: &[&str]) -> Option<Compared<'a>> {
+    let (column, rest) = sql_text::column(condition, tables)?;
+    match rest {
+        [operator, ..] if operator.is_any(&["like", "ilike"]) => {
+            Some((UnservedKind::Pattern, column, rest))
+        }
+        [cast, kind, rest @ ..] if cast.is("::") && kind.is_name() => {
+            Some((UnservedKind::Cast, column, rest))
+        }
+        _ => None,
+    }
+}
+
+impl UnservedCondition {
+    /// Whether an index may serve it: one on an expression, whose text is not known, or one of trigrams.
+    pub fn may_be_served_by(&self, index: &IndexActivity) -> bool {
+        let names = |column: &str| index.columns.iter().any(|it| it == column);
+        match self.kind {
+            UnservedKind::Pattern => {
+                matches!(&*index.method, "gin" | "gist")
+                    && (names(&self.column) || names(EXPRESSION))
+            }
+            UnservedKind::Cast | UnservedKind::Function(_) => {
+                index.columns.first().is_some_and(|it| it == EXPRESSION)
+            }
+        }
+    }
+
+    /// Says that an index cannot serve it, and what does. `is_indexed`: an index begins with the column.
+    pub fn with_fix(
+        &self,
+        detection: Detection,
+        table: &TableActivity,
+        is_indexed: bool,
+    ) -> Detection {
+        let column = names::identifier(&self.column);
+        let detection = detection.with(is_indexed.then_some(()), |it, ()| {
+            it.state(format!(
+                "an index begins with {column}, but cannot serve this condition"
+            ))
+        });
+        let name = names::relation(&table.relation);
+        let create = match table.partition_of {
+            Some(_) => format!("create index on {name}"),
+            None => format!("create index concurrently on {name}"),
+        };
+        match &self.kind {
+            UnservedKind::Cast => {
+                let first = if is_indexed {
+                    format!("Compare {column}")
+                } else {
+                    format!("Create an index on {column}, and compare it")
+                };
+                let detection = detection.fix(format!(
+                    "{first} without the cast: convert the value to the type of the column instead, and compare a \
+                     time with the beginning and the end of a day instead of casting it to a date. An index on \
+                     {column} serves conditions on {column} itself, and not on its cast to another kind of type. If \
+                     the statement cannot be changed, create an index on the expression, if the cast is immutable."
+                ));
+                if is_indexed {
+                    return detection.risk("It requires a change of the application.");
+                }
+                detection.sql(format!("{create} ({column})")).risk(RISK)
+            }
+            UnservedKind::Function(function) => detection
+                .fix(format!(
+                    "Create an index on the expression {function}({column}), if the function is immutable, or compare \
+                     {column} without the function. An index on {column} serves conditions on {column} itself, not \
+                     on a function of it. Check with EXPLAIN that the statement uses it."
+                ))
+                .sql(format!("{create} ({function}({column}))"))
+                .risk(RISK),
+            UnservedKind::Pattern => detection
+                .fix(format!(
+                    "If patterns begin with %, create an index of trigrams with the extension pg_trgm (CREATE \
+                     EXTENSION pg_trgm). An index on {column} serves LIKE only if the pattern begins with constant \
+                     letters, and if it has the operator class text_pattern_ops or the collation C. Check with \
+                     EXPLAIN that the statement uses it."
+                ))
+                .sql(format!("{create} using gin ({column} gin_trgm_ops)"))
+                .risk(RISK),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sql_tokens::tokens;
+    use super::*;
+
+    fn found(text: &str) -> Option<(UnservedKind, String)> {
+        unserved(&tokens(text)).map(|it| (it.kind, it.column))
+    }
+
+    #[test]
+    fn casts_functions_and_patterns_are_conditions_that_no_index_on_the_column_serves() {
+        let lower = || UnservedKind::Function("lower".to_owned());
+        for (text, kind, column) in [
+            (
+                "select * from t where id::text = $1",
+                UnservedKind::Cast,
+                "id",
+            ),
+            (
+                "select * from t x where x.id::text in ($1, $2) limit 1",
+                UnservedKind::Cast,
+                "id",
+            ),
+            (
+                "select * from t where cast(at as date) = $1",
+                UnservedKind::Cast,
+                "at",
+            ),
+            (
+                "select * from t where lower(name) = $1 and b is null",
+                lower(),
+                "name",
+            ),
+            (
+                "delete from t where upper(t.b) <> $1 and lower(t.name) = ($1)",
+                lower(),
+                "name",
+            ),
+            (
+                "select * from t where name like $1",
+                UnservedKind::Pattern,
+                "name",
+            ),
+            (
+                "select * from t where \"A\" ilike $1",
+                UnservedKind::Pattern,
+                "A",
+            ),
+        ] {
+            assert_eq!(found(text), Some((kind, column.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_conditions_are_not() {
+        for text in [
+            "select * from t where id = $1",
+            "select * from t where id = $1::int",
+            "select * from t where id::text = $1 or a = $2",
+            "select * from t where (id::text = $1 or a = $2)",
+            "select * from t where id::text = other",
+            "select * from t where name not like $1",
+            "select * from t where not (a = $1)",
+            "select * from t where exists (select 1)",
+            "select * from t where coalesce(a, b) = $1",
+            "select * from t where id::text is null",
+            "select * from t join u on t.i = u.i where t.id::text = $1",
+            "select * from t where lower(name) <> $1",
+            "select * from t where",
+            "select * from t where id::",
+            "select * from t where lower(",
+        ] {
+            assert_eq!(found(text), None, "{text}");
+        }
+    }
+}
