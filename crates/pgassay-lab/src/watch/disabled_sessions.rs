@@ -3,10 +3,14 @@
 use pgassay_model::check::Check;
 use pgassay_record::activity::{Activity, CatalogActivity};
 
-/// Corrects what is said of these sessions if the server has it on: then it is off for them only.
-pub(super) fn explain(unavailable: &mut [Check], catalog: &CatalogActivity) {
+/// Whether the server has it on.
+pub(super) fn is_on(catalog: &CatalogActivity) -> bool {
     let mut settings = catalog.settings.iter();
-    let is_on = settings.any(|(name, value)| name == "track_activities" && value == "on");
+    settings.any(|(name, value)| name == "track_activities" && value == "on")
+}
+
+/// Corrects what is said of these sessions if the server has it on: then it is off for them only.
+pub(super) fn explain(unavailable: &mut [Check], is_on: bool) {
     let entries = unavailable.iter_mut();
     for entry in entries.filter(|it| is_on && it.name == Activity::DISABLED_SESSIONS) {
         entry.fix = Some(
@@ -36,7 +40,7 @@ mod tests {
                 limitation: None,
                 fix: Some("alter system set track_activities = on".to_owned()),
             }];
-            explain(&mut entries, &catalog);
+            explain(&mut entries, is_on(&catalog));
             let [entry] = entries;
             entry.fix.expect("a fix")
         };

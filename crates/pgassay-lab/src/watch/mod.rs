@@ -218,6 +218,11 @@ impl LiveWatch {
             activity.blocking = catalog.blocking();
             activity.unavailable.extend(catalog.unavailable());
         }
+        if unseen.disabled > 0 {
+            let catalog = self.catalog.as_mut();
+            let is_on = catalog.is_some_and(CatalogWatch::tracks_activities);
+            disabled_sessions::explain(&mut activity.unavailable, is_on);
+        }
         activity
     }
 
@@ -292,7 +297,8 @@ impl LiveWatch {
             activity.unavailable.extend(read.unavailable);
         }
         if let Some(catalog) = &activity.catalog {
-            disabled_sessions::explain(&mut activity.unavailable, catalog);
+            let is_on = disabled_sessions::is_on(catalog);
+            disabled_sessions::explain(&mut activity.unavailable, is_on);
         }
         activity.cost = cost;
         let collector = locked(&self.collector);

@@ -309,6 +309,14 @@ fn sessions_that_cannot_be_seen_are_said_while_watching() {
             said.contains(&Activity::DISABLED_SESSIONS),
             "{version}: {said:?}"
         );
+        // Regression: while watching, the server was to switch on what it had on.
+        let mut disabled = seen.unavailable.iter();
+        let disabled = disabled.find(|it| it.name == Activity::DISABLED_SESSIONS);
+        let fix = disabled.and_then(|it| it.fix.as_deref());
+        assert!(
+            fix.is_some_and(|it| it.starts_with("the server has it on")),
+            "{version}: {fix:?}"
+        );
         let whole = watch.finish();
         assert!(
             names(&whole).contains(&Activity::HIDDEN_SESSIONS),

@@ -210,6 +210,16 @@ impl CatalogWatch {
         self.reader.present_refusals()
     }
 
+    /// Whether new sessions have `track_activities` on, as far as it is known.
+    pub fn tracks_activities(&mut self) -> bool {
+        // Our own session may have another value.
+        let sql = "select reset_val from pg_settings where name = 'track_activities'";
+        self.reader.begin();
+        let rows = self.reader.rows("settings", sql).unwrap_or_default();
+        self.reader.end();
+        rows.first().is_some_and(|row| row.text(0) == "on")
+    }
+
     /// The statement that grants the right to see other sessions.
     pub fn grant(&self) -> String {
         self.reader.grant()
