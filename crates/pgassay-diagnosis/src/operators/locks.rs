@@ -123,7 +123,10 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
             first.and_then(|it| it.statement.as_ref()),
             |it, statement| it.context(format!("the first that waits: {statement}")),
         )
-        .figure("longest wait", longest_us(episode), FactUnit::Micros)
+        .with(
+            Some(longest_us(episode)).filter(|us| *us > 0.0),
+            |it, us| it.figure("longest wait", us, FactUnit::Micros),
+        )
 }
 
 /// With what all wait for it; a long wait counts also if it is a small share of the load.

@@ -15,7 +15,8 @@ pub use figures::{age, load, relation_size, share, size};
 pub use headline::{headline, headline_of_seen};
 pub use relations::{busy_tables, dead_share, index_remarks, server_lines, table_writes};
 pub use sentences::{
-    blocked_waits, blocks, cost, relation_name, root_describes, root_name, wait_name,
+    blocked_waits, blocks, cost, known_wait, relation_name, root_describes, root_name, wait_name,
+    waited_in_all,
 };
 pub use statement::{Executions, counted_over, executions, mean, one_line, statement_text};
 pub use stretches::{TimeStretch, stretches};

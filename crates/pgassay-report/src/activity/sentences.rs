@@ -68,20 +68,30 @@ pub fn blocked_waits(blocked: &BlockedSession) -> String {
     let relation = target.relation.as_ref().map_or_else(String::new, |it| {
         format!(" on {}", relation_name(&it.schema, &it.name))
     });
-    let waited = age(blocked.waited_us);
+    let waited = known_wait(blocked.waited_us).map_or_else(String::new, |it| format!(" {it}"));
     // A row lock is waited for as the lock of a transaction, which is on no relation.
     match (target.kind.as_str(), &target.relation) {
         ("transactionid" | "tuple", Some(it)) => format!(
-            "waits {waited} for a row of {} ({}, {})",
+            "waits{waited} for a row of {} ({}, {})",
             relation_name(&it.schema, &it.name),
             target.kind,
             target.mode
         ),
         _ => format!(
-            "waits {waited} for {} {}{relation}",
+            "waits{waited} for {} {}{relation}",
             target.kind, target.mode
         ),
     }
+}
+
+/// How long a wait was; `None` if that is not known, as before version 14 of one that was seen once.
+pub fn known_wait(waited_us: f64) -> Option<String> {
+    (waited_us > 0.0).then(|| age(waited_us))
+}
+
+/// What all sessions behind a root waited: ` 4.2 s in all`, or nothing if it is not known.
+pub fn waited_in_all(episode: &BlockingEpisode) -> String {
+    known_wait(episode.waited_us).map_or_else(String::new, |it| format!(" {it} in all"))
 }
 
 /// `blocks` or, if it is over, `blocked`.

@@ -6,7 +6,7 @@ use pgassay_model::cpu::CpuTotals;
 use pgassay_model::waits::{WaitCount, Waits};
 use pgassay_record::activity::{Activity, ActivitySession, ActivityWait, LoadCell, SessionStatus};
 use pgassay_record::observation::Observation;
-use pgassay_report::activity::headline;
+use pgassay_report::activity::{blocked_waits, headline, waited_in_all};
 use pgassay_report::{Style, observation_html, observation_json, observation_text};
 
 use crate::fixture::activity::{findings, hostile, idle, observation, outage, with_stacks};
@@ -104,6 +104,19 @@ fn the_headline_names_what_sessions_wait_for_if_it_is_not_the_largest_part() {
     let text = plain(&headline(&activity));
     let end = "Session 4711, idle in transaction for 20 s, blocks 8 sessions that wait for advisory locks.";
     assert!(text.ends_with(end), "{text}");
+}
+
+/// Regression: before version 14, sessions that were seen waiting once "waited 0.0 ms".
+#[test]
+fn a_wait_of_unknown_length_has_no_time() {
+    let mut activity = outage();
+    let episode = &mut activity.blocking[0];
+    episode.waited_us = 0.0;
+    for blocked in &mut episode.blocked {
+        blocked.waited_us = 0.0;
+        assert!(blocked_waits(blocked).starts_with("waits for "));
+    }
+    assert_eq!(waited_in_all(&activity.blocking[0]), "");
 }
 
 /// Regression: a replication slot that waited for older transactions to end was said to wait for row locks.

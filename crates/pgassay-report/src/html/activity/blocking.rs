@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use pgassay_record::activity::{Activity, BlockedSession, BlockingEpisode};
 
-use crate::activity::{age, blocked_waits, blocks, root_describes, root_name};
+use crate::activity::{age, blocked_waits, blocks, root_describes, root_name, waited_in_all};
 use crate::number;
 
 /// Sessions of a tree that are listed; the others are counted.
@@ -74,8 +74,8 @@ fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
         details open[open] {
             summary {
                 b { (root_name(root)) } " " (blocks(episode)) " "
-                (number::count(episode.blocked.len() as u64, "session")) ", which waited "
-                (age(episode.waited_us)) " in all (" (when) ")"
+                (number::count(episode.blocked.len() as u64, "session")) ", which waited"
+                (waited_in_all(episode)) " (" (when) ")"
             }
             p { (root_describes(root)) "." }
             @if let Some(statement) = &root.statement { p { code { (statement) } } }

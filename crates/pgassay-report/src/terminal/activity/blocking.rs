@@ -4,7 +4,9 @@ use pgassay_record::activity::{Activity, BlockedSession, BlockingEpisode};
 
 use super::super::style::{Style, heading};
 use super::super::table::{TextStyle, cut, paint, visible, wrap};
-use crate::activity::{age, blocked_waits, blocks, one_line, root_describes, root_name};
+use crate::activity::{
+    age, blocked_waits, blocks, one_line, root_describes, root_name, waited_in_all,
+};
 use crate::number;
 
 /// The page shows the others.
@@ -68,11 +70,11 @@ fn tree(episode: &BlockingEpisode, window_us: f64, style: Style) -> String {
     let root = &episode.root;
     let when = when(episode, window_us);
     let title = format!(
-        "{} {} {}, which waited {} in all ({when})",
+        "{} {} {}, which waited{} ({when})",
         root_name(root),
         blocks(episode),
         number::count(episode.blocked.len() as u64, "session"),
-        age(episode.waited_us),
+        waited_in_all(episode),
     );
     let ink = if episode.is_lasting {
         TextStyle::Bad

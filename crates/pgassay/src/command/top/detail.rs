@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use pgassay_record::activity::{Activity, BlockingEpisode, SessionStatus, TableActivity};
 use pgassay_report::activity::{
-    age, index_remarks, load, one_line, relation_name, relation_size, root_describes, share,
-    statement_text, wait_name,
+    age, index_remarks, known_wait, load, one_line, relation_name, relation_size, root_describes,
+    share, statement_text, wait_name,
 };
 
 use super::columns::TopView;
@@ -44,9 +44,11 @@ fn blocker(episode: &BlockingEpisode) -> Vec<String> {
             root_describes(root)
         ),
         format!(
-            "{} sessions wait for it, {} in all in the last interval.",
+            "{} sessions wait for it{}.",
             episode.blocked.len(),
-            age(episode.waited_us)
+            known_wait(episode.waited_us).map_or_else(String::new, |it| format!(
+                ", {it} in all in the last interval"
+            ))
         ),
     ];
     if let Some(text) = &root.statement {

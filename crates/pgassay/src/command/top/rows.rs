@@ -8,8 +8,8 @@ use pgassay_record::activity::{
     TableActivity,
 };
 use pgassay_report::activity::{
-    ClassLoads, Executions, age, dead_share, executions, load, mean, relation_name, relation_size,
-    share, statement_text, table_writes, wait_name,
+    ClassLoads, Executions, age, dead_share, executions, known_wait, load, mean, relation_name,
+    relation_size, share, statement_text, table_writes, wait_name,
 };
 
 use super::columns::{TopView, columns};
@@ -315,7 +315,7 @@ fn branch(activity: &Activity, at: usize, blocked: &BlockedSession) -> TopRow {
         ),
         cells: vec![
             word(format!("{indent}└ {}", blocked.pid)),
-            word(age(blocked.waited_us)),
+            word(known_wait(blocked.waited_us).unwrap_or_default()),
             word(format!("waits: {}", blocked.waits_for.kind)),
             word(awaited),
             word(text),
