@@ -72,19 +72,43 @@ fn index_writes(view: &LiveView<'_>, table: Option<&TableActivity>) -> f64 {
     writes as f64 / view.window_s
 }
 
+/// Bytes of a B-tree for each row, at least: a row's address, where equal keys share an entry.
+const ENTRY_BYTES: u64 = 6;
+
+/// The size of an index that was created with its table, until the first VACUUM or ANALYZE.
+const EMPTY_BYTES: u64 = 8192;
+
+/// The least size that an index has. `relpages` of one that was created with its table is 0 or 1 until the first
+/// VACUUM or ANALYZE, however many rows the table has.
+fn least_size(view: &LiveView<'_>, index: &IndexActivity) -> u64 {
+    let is_partial = index.columns.iter().any(|it| it == "where expression");
+    let is_unknown = index.size_bytes <= EMPTY_BYTES;
+    let has_all_rows = is_unknown && index.method == "btree" && !is_partial && index.is_valid;
+    let rows = table_of(view, index).filter(|_| has_all_rows);
+    index
+        .size_bytes
+        .max(rows.map_or(0, |it| it.live_rows * ENTRY_BYTES))
+}
+
 /// A detection of an index with its size and its table's writes.
 fn of_index(view: &LiveView<'_>, index: &IndexActivity) -> Detection {
     let writes = index_writes(view, table_of(view, index));
     let writes = Some(writes).filter(|_| !index.is_unmaintained);
+    let size = least_size(view, index);
+    let of_what = if size > index.size_bytes {
+        "its size by the table's rows, at least"
+    } else {
+        "its size at the last VACUUM or ANALYZE"
+    };
     Detection::of(ObjectKind::Index, names::relation(&index.relation))
-        .extent(index.size_bytes as f64)
+        .extent(size as f64)
         .state(format!(
             "{} on {} ({})",
             index.method,
             names::relation(&index.table),
             index.columns.join(", ")
         ))
-        .figure("its size", index.size_bytes as f64, FactUnit::Bytes)
+        .figure(of_what, size as f64, FactUnit::Bytes)
         .with(writes, |it, writes| {
             it.counter("writes that maintain it", writes, FactUnit::PerSecond)
         })
@@ -145,7 +169,7 @@ fn unused(view: &LiveView<'_>) -> Vec<Detection> {
             && !it.is_being_built
             && it.redundant_with.is_none()
             && !serves_another(view, it)
-            && it.size_bytes >= SIZE_MIN
+            && least_size(view, it) >= SIZE_MIN
             && index_writes(view, table_of(view, it)) >= WRITES_MIN
     });
     indexes
@@ -193,7 +217,7 @@ fn serves_another(view: &LiveView<'_>, index: &IndexActivity) -> bool {
 
 fn redundant(view: &LiveView<'_>) -> Vec<Detection> {
     let indexes = view.catalog.indexes.iter().filter(|it| {
-        it.is_valid && !it.is_required && !it.is_being_built && it.size_bytes >= SIZE_MIN
+        it.is_valid && !it.is_required && !it.is_being_built && least_size(view, it) >= SIZE_MIN
     });
     indexes
         .filter_map(|index| {
@@ -357,7 +381,7 @@ fn uncovered(
             key.referenced_deleted == 0,
             "no row was deleted, and an update that sets the key to the value that it has is not checked",
         )
-        .context_figure("size of the table", key.size_bytes as f64, FactUnit::Bytes)
+        .context_figure("size of the table at its last VACUUM or ANALYZE", key.size_bytes as f64, FactUnit::Bytes)
         .fix(
             "Create an index on the referencing columns: each row deleted from the referenced table, or \
              whose key changes, is looked up there.",

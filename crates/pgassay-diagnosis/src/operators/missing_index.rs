@@ -266,7 +266,7 @@ fn of_table(view: &LiveView<'_>, table: &TableActivity) -> Detection {
         )
         .counter("rows read per scan", rows_per_scan(table), FactUnit::Count)
         .context_figure(
-            "size of the table",
+            "size of the table at its last VACUUM or ANALYZE",
             table.size_bytes as f64,
             FactUnit::Bytes,
         )

@@ -129,3 +129,26 @@ fn a_condition_that_the_index_on_its_column_cannot_serve_has_its_own_fix() {
     };
     assert_eq!(of("note like $1", trigrams), []);
 }
+
+/// Regression: an index on a table that was never vacuumed or analyzed was left out, because its size was unknown.
+#[test]
+fn an_unused_index_of_unknown_size_is_found_by_the_rows_of_its_table() {
+    let found = |rows: u64, columns: &[&str]| -> Vec<Finding> {
+        let mut server = unused_index(40.0);
+        let catalog = server.activity.catalog.as_mut().expect("a catalog");
+        catalog.tables[0].live_rows = rows;
+        catalog.indexes[0].size_bytes = 0;
+        catalog.indexes[0].columns = columns.iter().map(|it| (*it).to_owned()).collect();
+        super::of_id("unused-index", &server.activity)
+    };
+    let of_many = found(1_000_000, &["note"]);
+    assert_eq!(of_many.len(), 1);
+    let mut evidence = of_many[0].evidence.iter();
+    assert!(
+        evidence.any(|it| it.what.contains("its size by the table's rows, at least")),
+        "{of_many:?}"
+    );
+    assert_eq!(found(1000, &["note"]), []);
+    // How many rows a partial index has is not known.
+    assert_eq!(found(1_000_000, &["note", "where expression"]), []);
+}
