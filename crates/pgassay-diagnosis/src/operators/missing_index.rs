@@ -30,6 +30,8 @@ const SCANNED_SHARE_MIN: f64 = 0.3;
 const BLOCK_BYTES: f64 = 8192.0;
 /// Rows that scans by unknown statements read per second, about a tenth of a session or more.
 const UNKNOWN_ROWS_PER_S_MIN: f64 = 1e6;
+/// The same if a statement whose text is switched off has the load and the executions that such scans would have.
+const HIDDEN_ROWS_PER_S_MIN: f64 = 1e5;
 
 /// The signatures of this family.
 pub(super) const SIGNATURES: &[OperatorSignature] = &[OperatorSignature {
@@ -98,12 +100,32 @@ fn whole_tables(tables: &[TableActivity]) -> Vec<TableActivity> {
 /// A table that is read from end to end by statements that do not name it, unless checks of a foreign key do.
 fn of_unknown_statement(view: &LiveView<'_>, table: &TableActivity) -> Option<Detection> {
     let rows_per_s = table.sequential_rows as f64 / view.window_s;
-    if table.sequential_scans < EXECUTIONS_MIN || rows_per_s < UNKNOWN_ROWS_PER_S_MIN {
+    let rows_min = if may_be_hidden(view, table) {
+        HIDDEN_ROWS_PER_S_MIN
+    } else {
+        UNKNOWN_ROWS_PER_S_MIN
+    };
+    if table.sequential_scans < EXECUTIONS_MIN || rows_per_s < rows_min {
         return None;
     }
     let is_checked = indexes::is_scanned_by_checks(view, &table.relation);
     let counted = || of_table(view, table).extent(rows_per_s);
     (!is_checked).then(|| unnamed_scans::detect(view, &table.relation, counted()))
+}
+
+/// Whether a statement without a text may be the one that reads the table: it has a noticeable load, and is executed
+/// about as often as the table is read.
+fn may_be_hidden(view: &LiveView<'_>, table: &TableActivity) -> bool {
+    view.heavy_statements().any(|(statement, load)| {
+        let executions = executions(statement);
+        let is_enough = executions >= EXECUTIONS_MIN && load.local >= view.noticeable();
+        let is_scanned =
+            table.sequential_scans as f64 >= SCANS_PER_EXECUTION_MIN * executions as f64;
+        let share = kept(statement, load).map(|rows| rows / rows_per_scan(table));
+        let keeps_few = share.is_none_or(|it| it <= KEPT_MAX);
+        let is_it = is_enough && is_scanned && keeps_few && !reads_too_little(table, statement);
+        statement.text.is_none() && is_it
+    })
 }
 
 fn rows_per_scan(table: &TableActivity) -> f64 {

@@ -92,6 +92,27 @@ fn a_scan_is_not_said_to_be_in_functions_if_texts_are_switched_off() {
     );
 }
 
+/// Regression: with `--no-text`, a table of 100 000 rows that was scanned twice a second was not mentioned.
+#[test]
+fn a_missing_index_does_not_vanish_if_texts_are_switched_off() {
+    let found = |executions: u64, rows: f64, has_text: bool| {
+        let mut server = scanned("select work($1)", 20, Some(calls(executions, rows)));
+        let catalog = server.activity.catalog.as_mut().expect("a catalog");
+        catalog.tables[0].sequential_rows = 20 * 100_000;
+        for statement in &mut server.activity.statements {
+            statement.text = statement.text.take().filter(|_| has_text);
+        }
+        of_id("missing-index", &server.activity)
+    };
+    let hidden = found(20, 30.0, false);
+    assert_eq!(hidden.len(), 1);
+    assert_eq!(hidden[0].confidence, Confidence::Hint);
+    assert_eq!(found(20, 30.0, true), []);
+    // It keeps most rows, or is executed much more often than the table is read.
+    assert_eq!(found(20, 90_000.0, false), []);
+    assert_eq!(found(2000, 30.0, false), []);
+}
+
 /// Regression: the scans of foreign key checks had a second finding, which pointed to functions.
 #[test]
 fn a_table_that_is_scanned_by_foreign_key_checks_has_one_finding() {
