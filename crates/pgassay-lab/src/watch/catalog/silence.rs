@@ -92,7 +92,7 @@ mod tests {
         start + Duration::from_secs(seconds)
     }
 
-    /// Regression: rates were spread over the time in which a server was stopped, and nothing told of it.
+    /// Regression: rates were spread over the time in which a server was stopped, and nothing said so.
     #[test]
     fn a_server_that_was_stopped_for_a_while_did_not_answer() {
         let start = Instant::now();

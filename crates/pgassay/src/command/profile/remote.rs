@@ -36,11 +36,7 @@ pub fn observe(
     duration: Duration,
     interrupt: &Interrupt,
 ) -> Result<Observation> {
-    let RemoteServer {
-        exchange,
-        place,
-        why,
-    } = server;
+    let (exchange, place) = (server.exchange, server.place);
     let no_activity = || format!("cannot read session activity from the server at {place}");
     let major = exchange.parameter("server_version").map(major_of);
     let mut activity = ActivitySampler::open(exchange, false).with_context(no_activity)?;
@@ -76,7 +72,7 @@ pub fn observe(
         started_us,
         window_us: micros(asked.window),
         frequency_hz: ACTIVITY_HZ,
-        limitations: limits(&place, &format!("{why:#}"), &waits),
+        limitations: limits(&place, &format!("{:#}", server.why), &waits),
         subject: Subject {
             postmaster_pid: None,
             address: Some(place),
