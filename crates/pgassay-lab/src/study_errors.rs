@@ -74,6 +74,13 @@ pub fn at_setting(found: &LoadedStudy, name: &str, message: &str) -> anyhow::Err
             ]);
         }
     }
+    if found.study.conditions.settings.contains_key(name) {
+        paths.push(vec![
+            "conditions".to_owned(),
+            "settings".to_owned(),
+            name.to_owned(),
+        ]);
+    }
     if found.study.server.settings.contains_key(name) {
         paths.push(vec![
             "server".to_owned(),

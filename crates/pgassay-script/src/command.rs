@@ -183,6 +183,14 @@ impl Sleep {
         Ok(amount.saturating_mul(self.unit_us).max(0) as u64)
     }
 
+    /// The variable that gives the amount, if one does.
+    pub(crate) fn reads(&self) -> Vec<SlotId> {
+        match self.amount {
+            SleepAmount::Fixed(_) => Vec::new(),
+            SleepAmount::Variable(slot) => vec![slot],
+        }
+    }
+
     fn variable_amount(&self, variables: &Variables, slot: SlotId) -> Result<i64, EvalError> {
         let (command, name) = (self.word.clone(), variables.names().display(slot));
         let mut text = Vec::new();
@@ -242,6 +250,15 @@ impl Shell {
             }
         }
         Ok(line)
+    }
+
+    /// The variables in the command line.
+    pub(crate) fn reads(&self) -> Vec<SlotId> {
+        let slot = |word: &ShellWord| match word {
+            ShellWord::Literal(_) => None,
+            ShellWord::Variable(slot) => Some(*slot),
+        };
+        self.words.iter().filter_map(slot).collect()
     }
 
     /// Parses the integer that `\setshell`'s command printed on its first line of output.

@@ -20,6 +20,17 @@ pub struct Expr {
     pub(crate) invalid_target: Option<Box<InvalidName>>,
 }
 
+impl Expr {
+    /// The variables that its evaluation reads.
+    pub(crate) fn reads(&self) -> Vec<SlotId> {
+        let slot = |op: &Op| match op {
+            Op::Variable(slot) => Some(*slot),
+            _ => None,
+        };
+        self.code.iter().filter_map(slot).collect()
+    }
+}
+
 /// One step of an expression.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Op {

@@ -66,6 +66,7 @@ mod seed;
 pub mod sql;
 mod sql_scanner;
 mod template;
+mod undefined;
 mod value;
 mod variables;
 
@@ -85,5 +86,6 @@ pub use rng::Rng;
 pub use script::{Compat, Note, ParseOptions, ParsedScript};
 pub use seed::{Seeding, ThreadRngs, parse_seed};
 pub use sql_scanner::{SqlLexeme, lexemes};
+pub use undefined::{UndefinedVariable, undefined_variable};
 pub use value::{ScriptValue, debug_line};
 pub use variables::Variables;

@@ -7,6 +7,7 @@
 //! and `parseQuery` in pgbench.c, the same in 15 to 18.
 
 use crate::names::{SlotId, VariableNames, is_name_continuation, is_name_start};
+use crate::sql_scanner::{SqlLexeme, lexemes};
 use crate::variables::Variables;
 
 /// A `:name` in the text at bytes `start..end`, including the colon.
@@ -94,6 +95,30 @@ impl Template {
             };
         }
         out.extend_from_slice(&self.source[copied..]);
+    }
+
+    /// The variables outside of quotes, comments and brackets, each with the number of lines before it.
+    pub fn reads(&self) -> Vec<(u32, SlotId)> {
+        let Ok(source) = std::str::from_utf8(&self.source) else {
+            return Vec::new();
+        };
+        let references = || self.references.iter().zip(&self.parameters);
+        let (mut found, mut position, mut brackets) = (Vec::new(), 0, 0_u32);
+        for (lexeme, text) in lexemes(source) {
+            match text {
+                "[" => brackets += 1,
+                "]" => brackets = brackets.saturating_sub(1),
+                _ if lexeme == SqlLexeme::Word && brackets == 0 => {
+                    let is_here = |start: u32| start as usize + 1 == position;
+                    let here = references().find(|(reference, _)| is_here(reference.start));
+                    let lines = source[..position].matches('\n').count() as u32;
+                    found.extend(here.map(|(_, &slot)| (lines, slot)));
+                }
+                _ => {}
+            }
+            position += text.len();
+        }
+        found
     }
 
     fn numbered(&self) -> Vec<u8> {

@@ -76,4 +76,4 @@ pub use server::{Server, ServerConfig};
 pub use settings::check_settings;
 pub use socket_closer::SocketCloser;
 pub use timed_stream::{TimedStream, WaitCheck};
-pub use version::{Series, Version, VersionError, VersionRequest};
+pub use version::{Series, UnsupportedVersion, Version, VersionError, VersionRequest};

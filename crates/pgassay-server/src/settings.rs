@@ -14,6 +14,8 @@ use crate::version::Version;
 
 /// Settings reserved by pgassay, so that it finds the server's files and removes them.
 const FILES: [&str; 2] = ["data_directory", "external_pid_file"];
+/// Directives of a configuration file: what they include could set anything, and errors quote it.
+const INCLUDES: [&str; 3] = ["include", "include_dir", "include_if_exists"];
 /// Settings reserved by pgassay, so that only it can reach the server.
 const ACCESS: [&str; 6] = [
     "hba_file",
@@ -78,12 +80,17 @@ fn check_name(name: &str) -> Result<&str, ServerError> {
     let is_of = |ours: &[&str]| ours.iter().any(|ours| name.eq_ignore_ascii_case(ours));
     if is_of(&ACCESS) {
         return Err(error(
-            "pgassay sets it itself, so that no other client can reach the server",
+            "pgassay sets it itself, so that no other client can reach the server; remove it",
         ));
     }
     if is_of(&FILES) {
         return Err(error(
-            "pgassay keeps the server's files in a temporary directory of its own",
+            "pgassay keeps the server's files in a temporary directory of its own; remove it",
+        ));
+    }
+    if is_of(&INCLUDES) {
+        return Err(error(
+            "a study cannot include configuration files; remove it and list the settings themselves",
         ));
     }
     Ok(name)
@@ -174,7 +181,7 @@ mod tests {
 
     #[test]
     fn reserved_settings_are_rejected() {
-        for name in ["port", "LISTEN_ADDRESSES", "hba_file"] {
+        for name in ["port", "LISTEN_ADDRESSES", "hba_file", "include_dir"] {
             assert!(text(name, "1").unwrap_err().to_string().contains(name));
         }
     }

@@ -46,6 +46,19 @@ pub struct VersionError {
     pub text: String,
 }
 
+/// A version that pgassay cannot run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("pgassay cannot run PostgreSQL {series}: specify {OLDEST} or later")]
+pub struct UnsupportedVersion {
+    series: Series,
+}
+
+/// The oldest series that pgassay runs, which is the last one before 10.
+const OLDEST: Series = Series {
+    major: 9,
+    second: 6,
+};
+
 impl Series {
     /// The series as a number comparable with `server_version_num / 100`: 906 for 9.6, 1800 for 18.
     pub fn number(self) -> u32 {
@@ -206,6 +219,19 @@ impl VersionRequest {
         }
     }
 
+    /// Checks that pgassay can run such a version.
+    ///
+    /// # Errors
+    /// A series before 9.6, or one that never existed, such as 9.7.
+    pub fn check_supported(&self) -> Result<(), UnsupportedVersion> {
+        match self.series() {
+            Some(series) if series.major < 10 && series != OLDEST => {
+                Err(UnsupportedVersion { series })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The requested series, if any.
     pub fn series(&self) -> Option<Series> {
         match self {
@@ -289,6 +315,17 @@ mod tests {
         ] {
             let error = VersionRequest::parse(text).unwrap_err();
             assert_eq!(error.text, text, "{error}");
+        }
+    }
+
+    #[test]
+    fn series_before_the_oldest_supported_are_refused() {
+        for text in ["8.4", "9.5", "9.5.25", "9.7"] {
+            let words = request(text).check_supported().unwrap_err().to_string();
+            assert!(words.contains("9.6 or later"), "{words}");
+        }
+        for text in ["9.6", "9.6.24", "10", "42", "latest"] {
+            assert_eq!(request(text).check_supported(), Ok(()), "{text}");
         }
     }
 

@@ -15,7 +15,7 @@ pub use data::reset;
 pub use external_server::ExternalServer;
 pub use location::DataLocation;
 pub use maintenance::MaintenanceRunner;
-pub use own_server::{at_setting, facts_of, find, start, start_with_data};
+pub use own_server::{at_setting, check_settings, facts_of, find, start, start_with_data};
 pub use servers::Servers;
 
 use std::net::SocketAddr;

@@ -39,11 +39,11 @@ pub fn start(wanted: &ServerPlan, context: &RunContext<'_>) -> Result<Server> {
 }
 
 /// Checks the settings of all servers that the run will start, before the first one is started.
-pub fn check_settings(plan: &Plan, context: &RunContext<'_>) -> Result<()> {
+pub fn check_settings(plan: &Plan, found: &LoadedStudy) -> Result<()> {
     let mut own = plan.servers.iter().filter(|server| server.dsn.is_none());
     own.try_for_each(|server| {
         pgassay_server::check_settings(&server.settings)
-            .map_err(|error| at_setting(context.study, error))?;
+            .map_err(|error| at_setting(found, error))?;
         check_connections(server)
     })
 }

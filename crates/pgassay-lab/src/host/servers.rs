@@ -56,7 +56,7 @@ impl Servers {
             facts: Vec::new(),
             warnings: Vec::new(),
         };
-        check_settings(plan, context)?;
+        check_settings(plan, context.study)?;
         idle::raise_open_files(plan)?;
         // All before the first is filled: one that does not start, or refuses a setting, is found at once.
         for index in 0..plan.servers.len() {

@@ -6,7 +6,7 @@ use anyhow::Result;
 use pgassay_load::WeightedScript;
 use pgassay_model::plan::Point;
 use pgassay_model::study::{DriverKind, Protocol, StudySource};
-use pgassay_script::{ParseOptions, ParsedScript, VariableNames};
+use pgassay_script::{ParseOptions, ParsedScript, VariableNames, undefined_variable};
 
 use crate::study_errors::at_line;
 
@@ -31,6 +31,7 @@ pub fn parse(point: &Point, source: &StudySource) -> Result<Scripts> {
     };
     if point.driver != DriverKind::Postgres {
         // Its lines are commands for the other server.
+        check_redis(point, source)?;
         return Ok(Scripts {
             weighted,
             names: Arc::new(names),
@@ -54,11 +55,70 @@ pub fn parse(point: &Point, source: &StudySource) -> Result<Scripts> {
             weight: planned.weight.into(),
         });
     }
+    check_variables(point, &weighted, &names, source)?;
     Ok(Scripts {
         weighted,
         names: Arc::new(names),
         notes,
     })
+}
+
+/// An undefined variable is an error at best, and NULL at worst, so it is never measured.
+fn check_variables(
+    point: &Point,
+    weighted: &[WeightedScript],
+    names: &VariableNames,
+    source: &StudySource,
+) -> Result<()> {
+    let scripts: Vec<&ParsedScript> = weighted.iter().map(|it| it.script.as_ref()).collect();
+    let Some(undefined) = undefined_variable(&scripts, names) else {
+        return Ok(());
+    };
+    let (planned, name) = (&point.scripts[undefined.script], undefined.name);
+    let path = ["script", &planned.index.to_string(), "text"];
+    let line = undefined.line as usize;
+    let message = format!(
+        "script \"{}\", line {line}: nothing defines the variable :{name}; define it in the script, as in `\\set {name} \
+         random(1, 100)`, or write ${{{name}}} for a parameter of the study",
+        planned.file.as_ref().unwrap_or(&planned.name)
+    );
+    Err(at_line(source, &path, line, &message))
+}
+
+/// Whether a line is of pgbench's script language. `select 1` is also a command of Redis.
+fn is_sql(line: &str) -> bool {
+    const SQL_ONLY: [&str; 14] = [
+        "with", "insert", "update", "delete", "merge", "values", "begin", "commit", "rollback",
+        "create", "alter", "drop", "call", "explain",
+    ];
+    let mut words = line.split_whitespace();
+    let is_word = |word: &str, of: &str| word.eq_ignore_ascii_case(of);
+    let first = words.next().unwrap_or_default();
+    line.trim_end().ends_with(';')
+        || line.trim_start().starts_with(['\\'])
+        || line.trim_start().starts_with("--")
+        || SQL_ONLY.iter().any(|word| is_word(first, word))
+        || is_word(first, "select") && words.any(|word| word.parse::<u32>().is_err())
+}
+
+/// Rejects scripts that a variant with the Redis driver cannot run.
+fn check_redis(point: &Point, source: &StudySource) -> Result<()> {
+    for planned in &point.scripts {
+        let path = ["script", &planned.index.to_string(), "text"];
+        let mut lines = planned.text.lines().enumerate();
+        let Some((index, line)) = lines.find(|(_, line)| is_sql(line)) else {
+            continue;
+        };
+        let message = format!(
+            "script \"{}\", line {}: \"{}\" is not a Redis command, but a variant with driver = \"redis\" runs this \
+             script; set its `script` to one with a Redis command per line",
+            planned.name,
+            index + 1,
+            line.trim()
+        );
+        return Err(at_line(source, &path, index + 1, &message));
+    }
+    Ok(())
 }
 
 /// Converts the study's protocol to the script language's.

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use pgassay_lab::system_env::unix_us;
-use pgassay_lab::{ExternalUse, LoadedStudy, scripts, shared_setup, study_errors};
+use pgassay_lab::{ExternalUse, LoadedStudy, study_checks};
 use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
 use pgassay_model::study::{HumanDuration, StudySource};
-use pgassay_server::VersionRequest;
 use pgassay_wire::conninfo::split_secrets;
 
 use crate::args::{ChoiceArgs, ExistingStudyCommand};
@@ -80,15 +79,7 @@ impl PlannedStudy {
     /// Plans a study.
     pub fn of(found: LoadedStudy, overrides: Overrides) -> Result<Self> {
         let plan = plan(&found.study, &found.source, &overrides)?;
-        for version in plan.servers.iter().filter_map(|it| it.version.as_ref()) {
-            VersionRequest::parse(version)
-                .map_err(|error| study_errors::at_version(&found, version, &error.to_string()))?;
-        }
-        shared_setup::check(&plan, &found.source)?;
-        let mut notes = BTreeSet::new();
-        for point in &plan.points {
-            notes.extend(scripts::parse(point, &found.source)?.notes);
-        }
+        let mut notes = study_checks::check(&plan, &found)?;
         for [baseline, variant] in plan.repeated_variants() {
             notes.insert(format!(
                 "variants \"{}\" and \"{}\" are identical, so any difference between them is noise",

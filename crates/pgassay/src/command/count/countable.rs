@@ -7,10 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
-use pgassay_lab::{LoadedStudy, RunContext, counting, requirements, scripts, study_errors};
+use pgassay_lab::{LoadedStudy, RunContext, counting, requirements, study_checks};
 use pgassay_model::plan::{Overrides, Plan, plan};
 use pgassay_model::study::{DriverKind, Network, Study};
-use pgassay_server::VersionRequest;
 
 /// A plan with one client, and what it omits from the study.
 pub struct Countable {
@@ -55,13 +54,7 @@ pub fn countable(
                 .map(|it| it.sentence.replace(" skipped", "")),
         );
     }
-    for version in counted.servers.iter().filter_map(|it| it.version.as_ref()) {
-        VersionRequest::parse(version)
-            .map_err(|error| study_errors::at_version(found, version, &error.to_string()))?;
-    }
-    for point in &counted.points {
-        scripts::parse(point, &found.source)?;
-    }
+    study_checks::check(&counted, found)?;
     if is_parallel(&counted) {
         left_out.push("parallel workers: only the client's own backend is counted".to_owned());
     }
