@@ -15,6 +15,7 @@ mod network;
 mod percentage;
 mod scalar;
 mod source;
+mod wording;
 
 use std::collections::BTreeMap;
 

@@ -8,6 +8,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::wording::QuotedText;
+
 /// The wanted half-width of an interval, in percent: from [`Percentage::MIN`] to [`Percentage::MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Percentage(f64);
@@ -58,7 +60,8 @@ impl Serialize for Percentage {
 
 impl<'de> Deserialize<'de> for Percentage {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
+        let expected = QuotedText("a percentage in quotes, such as \"1%\"");
+        let text = deserializer.deserialize_str(expected)?;
         text.parse().map_err(D::Error::custom)
     }
 }

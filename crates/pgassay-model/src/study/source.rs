@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::Study;
+use super::wording::reworded;
 
 /// The text of a study and the name of its file.
 #[derive(Debug, Clone)]
@@ -66,8 +67,9 @@ impl StudySource {
     /// Invalid TOML, an unknown key (with the most similar known one), or a value of the wrong type.
     pub fn parse(&self) -> Result<Study, StudyError> {
         toml::from_str::<Study>(&self.text).map_err(|error| {
+            let at = error.span().and_then(|span| self.text.get(span.start..));
             let message = error.message().trim().replace('\n', "; ");
-            let hint = suggest_known_key(&message);
+            let (message, hint) = reworded(&message, at.unwrap_or_default());
             StudyError {
                 file: self.file.clone(),
                 location: error.span().map(|span| self.location(span.start)),
@@ -160,7 +162,7 @@ fn child<'a, 'i>(value: &'a Spanned<DeValue<'i>>, step: &str) -> Option<&'a Span
 }
 
 /// Serde's message lists the accepted keys; suggests the most similar one.
-fn suggest_known_key(message: &str) -> Option<String> {
+pub(super) fn suggest_known_key(message: &str) -> Option<String> {
     let rest = message
         .strip_prefix("unknown field `")
         .or_else(|| message.strip_prefix("unknown variant `"))?;
