@@ -284,8 +284,11 @@ impl Counter<'_> {
                 let writes = !planned.resets.is_empty();
                 if writes || !is_fresh {
                     self.context.check()?;
-                    self.restart(server, &self.plan.servers[*index], detail)
-                        .map_err(|error| host::at_setting(self.context.study, error))
+                    let wanted = &self.plan.servers[*index];
+                    self.restart(server, wanted, detail)
+                        .map_err(|error| {
+                            host::at_setting(self.context.study, &wanted.settings, error)
+                        })
                         .with_context(|| self.variants_of(*index))?;
                     databases.clear();
                 }

@@ -19,7 +19,7 @@ use super::{Host, SqlConnection};
 use crate::options::ServerOptions;
 use crate::run_context::RunContext;
 use crate::study::LoadedStudy;
-use crate::study_errors;
+use crate::study_errors::{self, SettingInUse};
 
 /// PostgreSQL's own default of `max_connections`.
 const MAX_CONNECTIONS_DEFAULT: u32 = 100;
@@ -35,7 +35,7 @@ pub fn start(wanted: &ServerPlan, context: &RunContext<'_>) -> Result<Server> {
     let installation = find(wanted, context)?;
     context.stage(&format!("starting PostgreSQL {}", installation.version));
     Server::start(&installation, &config(wanted, context.options))
-        .map_err(|error| at_setting(context.study, error))
+        .map_err(|error| at_setting(context.study, &wanted.settings, error))
 }
 
 /// Checks the settings of all servers that the run will start, before the first one is started.
@@ -43,7 +43,7 @@ pub fn check_settings(plan: &Plan, found: &LoadedStudy) -> Result<()> {
     let mut own = plan.servers.iter().filter(|server| server.dsn.is_none());
     own.try_for_each(|server| {
         pgassay_server::check_settings(&server.settings)
-            .map_err(|error| at_setting(found, error))?;
+            .map_err(|error| at_setting(found, &server.settings, error))?;
         check_connections(server)
     })
 }
@@ -57,14 +57,34 @@ pub fn start_with_data(wanted: &ServerPlan, context: &RunContext<'_>) -> Result<
     Ok(server)
 }
 
-/// Adds the location in the study to an error that a setting caused.
-pub fn at_setting(found: &LoadedStudy, error: ServerError) -> anyhow::Error {
-    match &error {
+/// Adds the location in the study to an error that one of these settings caused.
+pub fn at_setting(
+    found: &LoadedStudy,
+    settings: &BTreeMap<String, String>,
+    error: ServerError,
+) -> anyhow::Error {
+    let named = match &error {
         ServerError::SettingRefused { name, .. } | ServerError::Setting { name, .. } => {
-            study_errors::at_setting(found, name, &error.to_string())
+            settings.get_key_value(name)
         }
-        _ => error.into(),
-    }
+        ServerError::NotStarted { log, .. } => settings.iter().find(|it| is_quoted(log, *it)),
+        _ => None,
+    };
+    let Some((name, value)) = named else {
+        return error.into();
+    };
+    let setting = SettingInUse {
+        table: "settings",
+        name,
+        value,
+    };
+    study_errors::at_setting(found, setting, &error.to_string())
+}
+
+/// Whether a server's last messages are about a setting: they quote its name, or a value such as a library's.
+fn is_quoted(log: &str, (name, value): (&String, &String)) -> bool {
+    let quotes = |text: &str| log.contains(&format!("\"{text}\""));
+    quotes(name) || value.len() > 2 && quotes(value)
 }
 
 /// Finds the installation for a server, and downloads it if necessary.

@@ -1,10 +1,11 @@
 //! Starts, fills and describes the servers of a plan.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pgassay_model::plan::{Plan, Point};
-use pgassay_model::study::{Maintenance, Network};
+use pgassay_model::study::{Maintenance, Network, StudyError};
 use pgassay_record::run::{RelayFacts, ServerFacts, Warning, WarningKind};
 use pgassay_relay::Relay;
 
@@ -85,7 +86,9 @@ impl Servers {
         if let Some(before) = before {
             pin_version(&mut wanted, before);
         }
-        let (host, warnings) = equipment.start(&wanted, context)?;
+        let (host, warnings) = equipment
+            .start(&wanted, context)
+            .map_err(|error| of_variants(plan, index, error))?;
         if let Some(before) = before {
             check_same_build(index, before, &host.facts())?;
         }
@@ -274,4 +277,18 @@ fn death_or(host: &dyn Host, error: anyhow::Error) -> anyhow::Error {
         return error;
     }
     host.is_alive_for(DEATH_PATIENCE).err().unwrap_or(error)
+}
+
+/// Names the variants that use a server that did not start, unless the error has a line of the study.
+fn of_variants(plan: &Plan, server: usize, error: anyhow::Error) -> anyhow::Error {
+    let is_located = error.is::<StudyError>();
+    if is_located || error.is::<Interrupted>() || plan.servers.len() == 1 {
+        return error;
+    }
+    let points = plan.points.iter().filter(|it| it.server == server);
+    let names: BTreeSet<&str> = points
+        .map(|point| plan.variants[point.variant].as_str())
+        .collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    error.context(format!("the server of \"{}\"", names.join("\", \"")))
 }

@@ -1,5 +1,6 @@
 //! Clients of PostgreSQL, driven by the load engine.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use crate::host::DataLocation;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::observe::TransactionRecorder;
 use crate::run_context::RunContext;
-use crate::study_errors::at_line;
+use crate::study::LoadedStudy;
+use crate::study_errors::{SettingInUse, at_line, at_setting};
 
 /// How long transactions may go on after the user requested a stop: less than the load engine waits
 /// before it abandons them ([`Limits::stop`]).
@@ -134,10 +136,36 @@ pub fn connect_pool(order: &ClientsOrder<'_>, context: &RunContext<'_>) -> Resul
         io: IoChoice::Epoll,
         part: None,
     };
-    let mut pool = ClientPool::connect(&config, context.interrupt.flag())
-        .map_err(|error| describe_load_error(error, source, point))?;
+    let mut pool = ClientPool::connect(&config, context.interrupt.flag()).map_err(|error| {
+        at_session_setting(&error, context.study, &point.session)
+            .unwrap_or_else(|| describe_load_error(error, source, point))
+    })?;
     pool.keep_account(true);
     Ok(pool)
+}
+
+/// The error with its line in the study, if a server refused a connection because of a session setting.
+fn at_session_setting(
+    error: &LoadError,
+    found: &LoadedStudy,
+    session: &BTreeMap<String, String>,
+) -> Option<anyhow::Error> {
+    let LoadError::Refused { error: refusal, .. } = error else {
+        return None;
+    };
+    let (name, value) = session
+        .iter()
+        .find(|(name, _)| refusal.message.contains(name.as_str()))?;
+    let setting = SettingInUse {
+        table: "session",
+        name,
+        value,
+    };
+    let message = format!(
+        "the server rejected the session setting {name} = \"{value}\": {}; correct it, or remove it",
+        refusal.message
+    );
+    Some(at_setting(found, setting, &message))
 }
 
 /// Converts a load error: Ctrl-C becomes [`Interrupted`], script errors get their line in the study.
