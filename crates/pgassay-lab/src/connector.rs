@@ -101,8 +101,7 @@ pub fn connect(
 /// # Errors
 /// As for statements.
 pub fn limit_statements(exchange: &mut Exchange<TimedStream>) -> Result<(), ExchangeError> {
-    let answering = exchange.value("select pg_catalog.pg_backend_pid()")?;
-    if answering != exchange.backend().map(|it| it.pid.to_string()) {
+    if is_pooled(exchange)? {
         return Ok(());
     }
     let major = exchange.parameter("server_version").map(major_of);
@@ -115,6 +114,15 @@ pub fn limit_statements(exchange: &mut Exchange<TimedStream>) -> Result<(), Exch
     exchange.run(&format!(
         "set lock_timeout = '5s'; set statement_timeout = '10s'{lasting}"
     ))
+}
+
+/// Whether a connection goes through a pooler: the backend that answers is not the one that it names.
+///
+/// # Errors
+/// As for statements.
+pub(crate) fn is_pooled(exchange: &mut Exchange<TimedStream>) -> Result<bool, ExchangeError> {
+    let answering = exchange.value("select pg_catalog.pg_backend_pid()")?;
+    Ok(answering != exchange.backend().map(|it| it.pid.to_string()))
 }
 
 /// Opens a stream to an address; `limit` bounds this and all that follows on the stream.

@@ -25,7 +25,7 @@ use super::external_facts::{self, Facts};
 use super::own_server;
 use super::{Host, SqlConnection};
 use crate::cancel::{CancelWatch, Canceler};
-use crate::connector::connect;
+use crate::connector::{connect, is_pooled};
 use crate::external::{
     self, ExternalUse, JournalLine, JournaledServer, ServerState, SettingBackup, UndoJournal,
 };
@@ -104,6 +104,14 @@ impl ExternalServer {
         let mut host = target.hosts.swap_remove(endpoint.host);
         host.address = endpoint.address;
         let place = host.address.to_string();
+        // Before anything is set: other clients of a pooler get the sessions, and their settings.
+        if is_pooled(&mut exchange)? {
+            bail!(
+                "the connection to {place} goes through a pooler such as PgBouncer, where settings of pgassay's \
+                 sessions would stay for other clients, and trials would measure the pooler; specify the address \
+                 of the PostgreSQL server itself, whose port is usually 5432"
+            );
+        }
         let is_local = is_local(&host.address);
         target.hosts = vec![host];
         let with_tls = exchange.is_protected();

@@ -1,4 +1,4 @@
-//! `pgassay profile` through `PgBouncer`, which gives a server's session to one client after the other.
+//! `pgassay profile` and `pgassay run` through `PgBouncer`, which gives a server's session to one client after the other.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -65,7 +65,15 @@ impl Drop for Pooler {
     }
 }
 
-/// Regression: before 14, `set statement_timeout` outside of a transaction stayed in the pooled session.
+/// A study that only reads a server.
+fn study(dsn: &str) -> String {
+    format!(
+        "question = \"?\"\nserver.dsn = \"{dsn}\"\n[[script]]\nname = \"s\"\ntext = \"select 1\"\n\
+         [[variant]]\nname = \"a\"\nsession = {{ work_mem = \"1MB\" }}\n[[variant]]\nname = \"b\"\n"
+    )
+}
+
+/// Regression: a run set the time limits of its sessions, which stayed. Regression: before 14, `set statement_timeout` outside of a transaction stayed in the pooled session.
 #[test]
 fn nothing_that_is_set_stays_in_the_sessions_of_a_pooler() {
     let mut config = ServerConfig {
@@ -93,6 +101,11 @@ fn nothing_that_is_set_stays_in_the_sessions_of_a_pooler() {
         ];
         let seen = observed(&scratch.finished(&arguments));
         assert!(seen.activity.is_some_and(|it| it.sweeps > 0), "{version}");
+        let refused = scratch.run(&study(&pooler.dsn), &["--allow-superuser"]);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.stderr.contains("study.toml:2:14: "), "{refused:?}");
+        let advice = "specify the address of the PostgreSQL server itself";
+        assert!(refused.stderr.contains(advice), "{refused:?}");
         let log = fs::read_to_string(server.log_path()).expect("a log");
         let sent = log
             .lines()
