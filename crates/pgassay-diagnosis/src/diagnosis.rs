@@ -47,11 +47,13 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
                 continue;
             };
             let at = (Some(condition), Some(variant));
-            findings.extend(findings_of_point(&evidence, at));
-            sides.insert(
-                variant,
-                EvidenceByBlock::new(run, evidence, condition, variant),
-            );
+            let mut of_point = findings_of_point(&evidence, at);
+            let side = EvidenceByBlock::new(run, evidence, condition, variant);
+            for finding in &mut of_point {
+                finding.confidence = side.most(finding.confidence);
+            }
+            findings.extend(of_point);
+            sides.insert(variant, side);
         }
         for comparison in run
             .comparisons
@@ -334,7 +336,7 @@ fn finding_of_change(
     let confidence = if went_with_it && accounts && is_less && is_beyond_noise {
         Confidence::Correlated
     } else {
-        heavier.confidence()
+        baseline.most(variant.most(heavier.confidence()))
     };
     let whole_us = a.response_us.max(b.response_us);
     let at = (Some(comparison.condition), Some(comparison.variant));

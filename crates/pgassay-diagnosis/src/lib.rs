@@ -16,7 +16,7 @@
 //! - [`Confidence::Likely`]: at least two independent sources measured it (stacks, waits, counters,
 //!   clocks), and there is no evidence against it. A version, a protocol or a setting measures
 //!   nothing, nor does a fact that is shown for context.
-//! - [`Confidence::Hint`]: one source only, or there is evidence against it.
+//! - [`Confidence::Hint`]: one source only, a single block, or there is evidence against it.
 //!
 //! Findings for operators of a live server (`operators`) name an object and the statement that fixes it.
 //! Their confidence follows the same rule, except that a state which the server itself reports, such as

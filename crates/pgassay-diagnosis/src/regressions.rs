@@ -182,6 +182,28 @@ fn a_difference_within_noise_has_not_moved_with_the_verdict() {
 }
 
 #[test]
+fn a_finding_of_a_single_pair_of_trials_is_never_likely() {
+    let one = |side: EvidenceByBlock| EvidenceByBlock {
+        blocks: side.blocks.into_iter().take(1).collect(),
+        ..side
+    };
+    let sides = || {
+        (
+            side(300.0, 900.0, LOW_NOISE),
+            side(1200.0, 3600.0, OTHER_NOISE),
+        )
+    };
+    let surest = |baseline: EvidenceByBlock, variant: EvidenceByBlock| {
+        let found = ranked(&slower(Verdict::Inconclusive), &baseline, &variant);
+        found.iter().map(|it| it.confidence).max().unwrap()
+    };
+    let (baseline, variant) = sides();
+    assert_eq!(surest(baseline, variant), Confidence::Likely);
+    let (baseline, variant) = sides();
+    assert_eq!(surest(one(baseline), one(variant)), Confidence::Hint);
+}
+
+#[test]
 fn a_comparison_alone_confirms_nothing_and_an_unclear_verdict_moves_nothing() {
     let (baseline, variant) = (
         side(300.0, 900.0, LOW_NOISE),

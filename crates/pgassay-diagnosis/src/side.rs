@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use pgassay_account::counters::{PointCounters, per_transaction};
 use pgassay_account::ledger::{self, PointMeasurements};
 use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_record::finding::Confidence;
 use pgassay_record::run::Run;
 use pgassay_stats as stats;
 
@@ -28,6 +29,16 @@ impl EvidenceByBlock {
     pub fn new(run: &Run, whole: Evidence, condition: usize, variant: usize) -> Self {
         let blocks = blocks(run, &whole, condition, variant);
         Self { whole, blocks }
+    }
+
+    /// This confidence, or at most [`Confidence::Hint`] with fewer than two blocks: what happened once may be chance,
+    /// however many sources saw it.
+    pub fn most(&self, confidence: Confidence) -> Confidence {
+        if self.blocks.len() < 2 {
+            confidence.min(Confidence::Hint)
+        } else {
+            confidence
+        }
     }
 }
 

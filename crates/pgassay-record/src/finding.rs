@@ -154,7 +154,7 @@ impl ObjectKind {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Confidence {
-    /// One source, or evidence against it.
+    /// One source, a single block, or evidence against it.
     Hint,
     /// Independent sources agree.
     Likely,
