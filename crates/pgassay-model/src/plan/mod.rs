@@ -15,6 +15,7 @@ mod expansion;
 mod external_server;
 mod interpolate;
 mod names;
+mod repeated;
 mod schedule;
 mod server_set;
 mod servers;
@@ -532,20 +533,6 @@ impl Plan {
         } else {
             0
         }
-    }
-
-    /// Variants that are measured exactly as what they are compared with, each with that.
-    pub fn repeated_variants(&self) -> Vec<[usize; 2]> {
-        let of = |variant: usize| {
-            let points = self.points.iter().filter(move |it| it.variant == variant);
-            points.map(|it| Point {
-                variant: 0,
-                ..it.clone()
-            })
-        };
-        let compared = (1..self.variants.len()).map(|it| [self.baseline_of(it), it]);
-        let repeated = compared.filter(|[baseline, variant]| of(*baseline).eq(of(*variant)));
-        repeated.collect()
     }
 
     /// Number of trials per block, without those for hardware counters.

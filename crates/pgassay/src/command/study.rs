@@ -82,7 +82,7 @@ impl PlannedStudy {
         let mut notes = study_checks::check(&plan, &found)?;
         for [baseline, variant] in plan.repeated_variants() {
             notes.insert(format!(
-                "variants \"{}\" and \"{}\" are identical, so any difference between them is noise",
+                "variants \"{}\" and \"{}\" are identical: this is an A/A comparison, and any difference is noise",
                 plan.variants[baseline], plan.variants[variant]
             ));
         }
