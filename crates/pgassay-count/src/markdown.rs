@@ -228,7 +228,7 @@ mod tests {
             variant("b=1", "18.6", 40_000),
             variant("c=1", "18.6", 90_000),
         ]));
-        let most = text.find("| `c=1` | +50 000.0 | 0.5 | × 2.25 |").unwrap();
+        let most = text.find("| `c=1` | +50 000.0 | 0.5 | +125% |").unwrap();
         let least = text.find("| `a=1` | −1 000.0 | 0.5 | -2.500% |").unwrap();
         assert!(most < least);
         assert!(text.ends_with("(largest: +0.0 ± 0.5): `b=1`.\n"), "{text}");

@@ -94,7 +94,8 @@ pub(crate) fn how(baseline: &VariantCount, comparisons: usize) -> String {
     let segments = baseline.segments.map(|count| count.to_string()).join(", ");
     let rounds = baseline.repeats.len();
     let figures = format!(
-        "Median of {rounds} rounds, segments of {segments} transactions; ± of a cost is the range over the rounds."
+        "Median of {rounds} {}, segments of {segments} transactions; ± of a cost is the range over the rounds.",
+        if rounds == 1 { "round" } else { "rounds" }
     );
     let chance = 100.0 * margin::ERROR;
     match (margin::factor(rounds, comparisons), comparisons) {
@@ -462,12 +463,14 @@ pub fn comparisons(all: &[VariantComparison], tolerance: f64, rows: usize) -> St
     out
 }
 
+/// A ratio as a change in percent: always, so that the rows of an output can be compared.
 pub(crate) fn ratio(ratio: f64) -> String {
-    if (0.5..2.0).contains(&ratio) {
-        format!("{:+.3}%", 100.0 * (ratio - 1.0))
-    } else {
-        format!("× {ratio:.2}")
+    let percent = 100.0 * (ratio - 1.0);
+    if percent < 100.0 {
+        return format!("{percent:+.3}%");
     }
+    let whole = grouped(percent.round());
+    format!("+{}%", whole.trim_end_matches(".0"))
 }
 
 pub(crate) fn signed(value: f64) -> String {
@@ -500,6 +503,8 @@ mod tests {
         assert_eq!(grouped(1_871_064.0), "1 871 064.0");
         assert_eq!(signed(-524.04), "−524.0");
         assert_eq!(ratio(1.001_85), "+0.185%");
-        assert_eq!(ratio(26.7), "× 26.70");
+        assert_eq!(ratio(0.25), "-75.000%");
+        assert_eq!(ratio(2.25), "+125%");
+        assert_eq!(ratio(26.7), "+2 570%");
     }
 }

@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 use pgassay_model::detail::{RunDetail, TrialDetail, TrialKey, UnsteadyWarmUp};
 use pgassay_model::plan::Round;
 use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_model::wording::counted;
 use pgassay_record::run::{ServerFacts, Warning, WarningKind};
 
 use crate::event::{EventSink, LabEvent};
@@ -221,8 +222,9 @@ impl<'s> Replay<'s> {
                 kind: WarningKind::Resumed,
                 variant: None,
                 message: format!(
-                    "{left} trials from before the run was continued are left out: no block that it \
-                     ran has them"
+                    "left out of the result: {} from before the run was continued, of which no block that it \
+                     ran has any",
+                    counted(left, "trial")
                 ),
             });
         }

@@ -19,3 +19,4 @@ pub mod study;
 pub mod transactions;
 pub mod trial;
 pub mod waits;
+pub mod wording;

@@ -1,6 +1,7 @@
 //! Text for the latency of each statement, the same in the terminal and on the page.
 
 use pgassay_model::statement::{ScriptStatements, StatementLatency};
+use pgassay_model::wording::counted;
 use pgassay_record::run::Run;
 
 use crate::number;
@@ -52,8 +53,8 @@ pub(crate) fn sentence(it: &ScriptStatements) -> String {
             format!("; entire pipeline {}", figures(it))
         });
         return format!(
-            "{} statements in a pipeline; time from send to the first result {}{between}, to the last {}{whole}",
-            pipelined.len(),
+            "{} in a pipeline; time from send to the first result {}{between}, to the last {}{whole}",
+            counted(pipelined.len(), "statement"),
             figures(first),
             figures(last)
         );
@@ -65,8 +66,8 @@ pub(crate) fn sentence(it: &ScriptStatements) -> String {
         format!("; slowest: line {}, {}: {}", it.line, figures(it), it.text)
     });
     format!(
-        "{} statements in sequence, mean {}{slowest}",
-        timed.len(),
+        "{} in sequence, mean {}{slowest}",
+        counted(timed.len(), "statement"),
         millis(mean_us)
     )
 }

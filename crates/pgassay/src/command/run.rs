@@ -18,6 +18,7 @@ use pgassay_lab::{
     ServerOptions, assemble, check_external_writes, counting,
 };
 use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
+use pgassay_model::wording::counted;
 use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_store::{RunOrigin, RunStart, Store};
 pub use saving::SavingEvents;
@@ -304,7 +305,7 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
     let most_s = plan.estimated_us() as f64 / 1e6;
     let (until, time) = match plan.schedule.stopping {
         StoppingRule::AllBlocks => {
-            let pairs = format!("{} pairs each", plan.schedule.blocks);
+            let pairs = counted(plan.schedule.blocks as usize, "pair") + " each";
             (pairs, format!("about {most_s:.0} s"))
         }
         StoppingRule::Sequential => {
@@ -315,9 +316,9 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
         StoppingRule::Precision => (two_stages(plan), format!("the first about {most_s:.0} s")),
     };
     context.note(&format!(
-        "{}: {} points (variant × condition), {until}, {time} plus setup; seed {}",
+        "{}: {} (variant × condition), {until}, {time} plus setup; seed {}",
         planned.found.name,
-        plan.points.len(),
+        counted(plan.points.len(), "point"),
         plan.schedule.seed,
     ));
     let assumed = format!("SD: standard deviation between {}, assumed", units(plan).1);

@@ -9,6 +9,7 @@ use pgassay_lab::system_env::unix_us;
 use pgassay_lab::{ExternalUse, LoadedStudy, study_checks};
 use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
 use pgassay_model::study::{HumanDuration, StudySource};
+use pgassay_model::wording::counted;
 use pgassay_wire::conninfo::split_secrets;
 
 use crate::args::{ChoiceArgs, ExistingStudyCommand};
@@ -26,11 +27,10 @@ pub fn study(command: &ExistingStudyCommand, out: &mut impl Write) -> Result<()>
             }
             writeln!(
                 out,
-                "{}: ok, {} points on {} server{}",
+                "{}: ok, {} on {}",
                 found.source.file,
-                plan.points.len(),
-                plan.servers.len(),
-                plural(plan.servers.len())
+                counted(plan.points.len(), "point"),
+                counted(plan.servers.len(), "server"),
             )?;
         }
         ExistingStudyCommand::Plan {
@@ -158,8 +158,8 @@ fn print_servers(plan: &Plan, source: &StudySource, out: &mut impl Write) -> Res
             .collect();
         writeln!(
             out,
-            "server {index}: {what}, up to {} connections{}",
-            server.connections,
+            "server {index}: {what}, up to {}{}",
+            counted(server.connections as usize, "connection"),
             match &settings[..] {
                 [] => String::new(),
                 _ => format!("; {}", settings.join(", ")),
@@ -200,14 +200,11 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
     )?;
     writeln!(
         out,
-        "{} condition{} x {} variant{}, {}{} blocks of {} trials of {} ({} timed, {} profiled per point and block), seed {}",
-        plan.conditions.len(),
-        plural(plan.conditions.len()),
-        plan.variants.len(),
-        plural(plan.variants.len()),
-        most,
-        schedule.blocks,
-        plan.trials_per_block(),
+        "{} x {}, {most}{} of {} of {} ({} timed, {} profiled per point and block), seed {}",
+        counted(plan.conditions.len(), "condition"),
+        counted(plan.variants.len(), "variant"),
+        counted(schedule.blocks as usize, "block"),
+        counted(plan.trials_per_block() as usize, "trial"),
         span(schedule.trial_us),
         schedule.timed(),
         schedule.profiled,
@@ -282,8 +279,4 @@ fn span(us: u64) -> HumanDuration {
 
 fn seconds(us: u64) -> String {
     format!("{:.0} s", us as f64 / 1e6)
-}
-
-fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
 }

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use pgassay_model::plan::Overrides;
 use pgassay_model::study::StudySource;
+use pgassay_model::wording::counted;
 
 use crate::args::NewArgs;
 use crate::catalog;
@@ -52,9 +53,9 @@ pub fn study_new(args: &NewArgs, out: &mut impl Write) -> Result<()> {
     let (name, plan) = (target.name(), &planned.plan);
     writeln!(
         out,
-        "{name} written: variants {}; {} points (variant × condition)",
+        "{name} written: variants {}; {} (variant × condition)",
         plan.variants.join(", "),
-        plan.points.len(),
+        counted(plan.points.len(), "point"),
     )?;
     writeln!(out, "what a run does:      pgassay study plan {name}")?;
     writeln!(out, "run it:               pgassay run {name}")?;
