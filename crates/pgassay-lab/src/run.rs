@@ -234,7 +234,7 @@ fn serve(
     let total = if runner.has_hardware_counters() {
         plan.trials()
     } else {
-        u64::from(plan.schedule.blocks * plan.trials_per_block())
+        plan.trials_without_hardware_counters()
     };
     let total = total + further;
     events.event(&LabEvent::TrialsBegin { total });

@@ -6,6 +6,7 @@ use pgassay_model::plan::Point;
 use pgassay_model::plan::StoppingRule;
 use pgassay_model::study::DriverKind;
 use pgassay_model::trial::{Trial, TrialKind, failed_share};
+use pgassay_model::wording::counted;
 use pgassay_record::run::{Run, Warning, WarningKind};
 
 use crate::observe::MEMORY_BLOCKS_MAX;
@@ -31,7 +32,13 @@ const CONNECTIONS_NOTICEABLE: u32 = 32;
 
 /// How many trials ended before the run did.
 fn ended_after(run: &Run, error: &anyhow::Error) -> String {
-    let (ended, all) = (run.trials.len(), run.plan.trials());
+    let ended = run.trials.len();
+    let is_extra = |trial: &Trial| trial.kind == TrialKind::HardwareCounters;
+    let all = if run.trials.iter().any(is_extra) {
+        run.plan.trials()
+    } else {
+        run.plan.trials_without_hardware_counters()
+    };
     let of = match run.plan.schedule.stopping {
         // A curve measures only those conditions that determine it.
         _ if run.plan.variants.len() < 2 => String::new(),
@@ -39,7 +46,10 @@ fn ended_after(run: &Run, error: &anyhow::Error) -> String {
         StoppingRule::Sequential => format!(" of at most {all}"),
         StoppingRule::Precision => String::new(),
     };
-    format!("ended after {ended}{of} trials: {error:#}")
+    match &of[..] {
+        "" => format!("ended after {}: {error:#}", counted(ended, "trial")),
+        of => format!("ended after {ended}{of} trials: {error:#}"),
+    }
 }
 
 /// All warnings of a run.
@@ -163,7 +173,10 @@ fn warn_of_profiles(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
     if lost > 0 {
         warn(
             WarningKind::ProfileQuality,
-            format!("{lost} samples lost: the machine was too busy to read them in time"),
+            format!(
+                "{} lost: the machine was too busy to read samples in time",
+                counted(lost as usize, "sample")
+            ),
         );
     }
     if user > 0 && (unwound as f64) < UNWOUND_EXPECTED * user as f64 {

@@ -30,6 +30,8 @@ struct Shown {
     /// Trials that have ended, and their planned number.
     done: u64,
     total: u64,
+    /// Whether `total` is of several runs.
+    is_of_all: bool,
 }
 
 impl ProgressDisplay {
@@ -67,9 +69,17 @@ impl ProgressDisplay {
         }
     }
 
-    fn begin_trials(&self, total: u64) {
+    /// Shows the trials of several runs, one after the other, as those of one.
+    pub fn expect_in_all(&self, total: u64) {
+        let mut shown = self.shown.borrow_mut();
+        shown.total = total;
+        shown.is_of_all = true;
+    }
+
+    fn begin_trials(&self, of_run: u64) {
         let mut shown = self.shown.borrow_mut();
         shown.plain_at = None;
+        let total = if shown.is_of_all { shown.total } else { of_run };
         shown.total = total;
         if let Some(bar) = &self.bar {
             bar.set_length(total);
@@ -142,4 +152,21 @@ fn spinner() -> ProgressStyle {
 fn trials() -> ProgressStyle {
     ProgressStyle::with_template("{bar:24} {pos}/{len} trials, {eta} left  {wide_msg}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trials_of_a_calibrations_second_study_are_not_beyond_its_total() {
+        let progress = ProgressDisplay::on_stderr();
+        progress.expect_in_all(4);
+        for _ in 0..2 {
+            progress.begin_trials(2);
+            progress.event(&LabEvent::TrialsKept(2));
+        }
+        let shown = progress.shown.borrow();
+        assert_eq!((shown.done, shown.total), (4, 4));
+    }
 }

@@ -545,6 +545,11 @@ impl Plan {
         self.points.len() as u64 * self.schedule.trials_per_point()
     }
 
+    /// The same, without those for hardware counters, which this machine may not offer.
+    pub fn trials_without_hardware_counters(&self) -> u64 {
+        u64::from(self.schedule.blocks) * u64::from(self.trials_per_block())
+    }
+
     /// Whether servers are restarted between blocks. External servers never are.
     pub fn restarts_servers(&self) -> bool {
         self.schedule.blocks_per_server_start > 0 && self.servers.iter().any(|it| it.dsn.is_none())

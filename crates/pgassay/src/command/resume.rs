@@ -10,8 +10,9 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use pgassay_lab::requirements;
 use pgassay_lab::{EarlierResults, Laboratory, LoadedStudy, NoEvents, RunContext, ServerOptions};
-use pgassay_model::plan::{StoppingRule, plan};
+use pgassay_model::plan::plan;
 use pgassay_model::study::StudySource;
+use pgassay_model::wording::counted;
 use pgassay_record::run::{Warning, WarningKind};
 use pgassay_store::{ReopenedRun, RunOrigin, RunStart, Store, UnfinishedRun};
 
@@ -67,14 +68,10 @@ pub fn resume(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Resu
         try_fixes: origin.try_fixes,
     };
     check_requirements(&unfinished.start, &job).with_context(cannot)?;
-    let of = match unfinished.start.plan.schedule.stopping {
-        // The second stage may have begun, and its length is not part of the plan.
-        StoppingRule::Precision => String::new(),
-        _ => format!(" of {}", unfinished.start.plan.trials()),
-    };
+    // Of how many is known once it is known whether there are hardware counters; progress shows it.
     progress.note(&format!(
-        "continuing {id} after {}{of} trials, with the study as it was when the run began",
-        unfinished.trials.len(),
+        "continuing {id} after {}, with the study as it was when the run began",
+        counted(unfinished.trials.len(), "trial"),
     ));
     let saving = SavingEvents::resumed(&progress, writer);
     let plan = unfinished.start.plan;

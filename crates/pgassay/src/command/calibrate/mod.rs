@@ -94,11 +94,14 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
         .first()
         .map_or(0, |(_, plan)| plan.schedule.blocks / PAIRS);
     progress.note(&format!(
-        "{} A/A comparisons of {PAIRS} pairs, about {} s plus setup; seed {}",
+        "{} A/A comparisons of {PAIRS} pairs, at least {} s plus setup; seed {}",
         each * rounds as usize,
         seconds,
         calibration.seed,
     ));
+    // They are not profiled, so there are none for hardware counters.
+    let trials = planned.iter().map(|(_, plan)| plan.trials());
+    progress.expect_in_all(trials.sum());
     let ended_early = measure(args, &planned, &mut calibration, &interrupt, &progress)?;
     progress.finish();
     store.save_calibration(&calibration)?;
