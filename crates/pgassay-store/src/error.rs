@@ -16,6 +16,15 @@ pub enum StoreError {
         /// The cause.
         source: io::Error,
     },
+    /// A file is where results should be.
+    #[error(
+        "{} is a file, but results need a directory; name a directory with --results DIR, which may not exist yet",
+        path.display()
+    )]
+    NotDirectory {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file or directory could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Reading {

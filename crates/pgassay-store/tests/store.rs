@@ -415,3 +415,18 @@ fn a_run_of_schema_version_1_still_opens_and_is_listed() {
     assert_eq!(read.fix_trials.as_ref().unwrap().schema, "pgassay.run/2");
     assert_eq!(store.list().unwrap().len(), 1);
 }
+
+#[test]
+fn a_file_in_the_place_of_the_results_says_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("report.json");
+    std::fs::write(&file, "{}").unwrap();
+    for root in [file.clone(), file.join("runs")] {
+        let words = Store::open(&root).unwrap_err().to_string();
+        let start = format!("{} is a file, but results need a directory", file.display());
+        assert!(
+            words.starts_with(&start) && words.contains("--results DIR"),
+            "{words}"
+        );
+    }
+}
