@@ -28,8 +28,8 @@ pub use expectations::{Expectation, Reference, ReferenceRow};
 pub use network::Network;
 pub use percentage::Percentage;
 pub use scalar::Scalar;
-pub(crate) use source::most_similar;
 pub use source::{Location, StudyError, StudySource};
+pub(crate) use wording::most_similar;
 
 /// A study file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -161,28 +161,6 @@ fn child<'a, 'i>(value: &'a Spanned<DeValue<'i>>, step: &str) -> Option<&'a Span
     }
 }
 
-/// Serde's message lists the accepted keys; suggests the most similar one.
-pub(super) fn suggest_known_key(message: &str) -> Option<String> {
-    let rest = message
-        .strip_prefix("unknown field `")
-        .or_else(|| message.strip_prefix("unknown variant `"))?;
-    let (unknown, expected) = rest.split_once('`')?;
-    let known = expected.split('`').skip(1).step_by(2);
-    most_similar(unknown, known).map(|name| format!("did you mean \"{name}\"?"))
-}
-
-/// The candidate most similar to a mistyped word, if any is similar enough.
-pub(crate) fn most_similar<'a>(
-    word: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<&'a str> {
-    candidates
-        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
-        .filter(|(likeness, _)| *likeness > 0.75)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, candidate)| candidate)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,8 +4,6 @@ use std::fmt;
 
 use serde::de::{Error, Visitor};
 
-use super::source::suggest_known_key;
-
 /// Tables of which a study can have several.
 const REPEATED: [&str; 4] = ["variant", "script", "expect", "row"];
 
@@ -115,7 +113,29 @@ fn noun(found: &str) -> String {
     }
 }
 
-/// Reads a string of which the study's author is told what it should contain.
+/// Serde's message lists the accepted keys; suggests the most similar one.
+fn suggest_known_key(message: &str) -> Option<String> {
+    let rest = message
+        .strip_prefix("unknown field `")
+        .or_else(|| message.strip_prefix("unknown variant `"))?;
+    let (unknown, expected) = rest.split_once('`')?;
+    let known = expected.split('`').skip(1).step_by(2);
+    most_similar(unknown, known).map(|name| format!("did you mean \"{name}\"?"))
+}
+
+/// The candidate most similar to a mistyped word, if any is similar enough.
+pub(crate) fn most_similar<'a>(
+    word: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
+    candidates
+        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
+        .filter(|(likeness, _)| *likeness > 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
+/// Reads a string. An error about another type describes what the string should contain.
 pub(super) struct QuotedText(pub &'static str);
 
 impl Visitor<'_> for QuotedText {
