@@ -13,11 +13,11 @@ pub(super) fn reworded(message: &str, at: &str) -> (String, Option<String>) {
         return match header(at) {
             Some((name, 1)) => (
                 format!("[{name}] is one table, but `{name}` is a list of tables"),
-                header_hint(name, 1),
+                Some(header_hint(name, 1)),
             ),
             Some((name, brackets)) => (
                 format!("[[{name}]] is a list of tables, but `{name}` is one table"),
-                header_hint(name, brackets),
+                Some(header_hint(name, brackets)),
             ),
             None => (
                 format!(
@@ -33,7 +33,7 @@ pub(super) fn reworded(message: &str, at: &str) -> (String, Option<String>) {
         let name: String = at.chars().take_while(|c| is_of_key(*c)).collect();
         // The position is after the bracket.
         let hint = REPEATED.contains(&name.as_str());
-        let hint = hint.then(|| header_hint(&name, 1)).flatten();
+        let hint = hint.then(|| header_hint(&name, 1));
         let hint = hint.unwrap_or_else(|| "remove one of them, or join them".to_owned());
         return (format!("`{name}` is there twice"), Some(hint));
     }
@@ -64,10 +64,10 @@ fn is_of_key(c: char) -> bool {
     c.is_ascii_alphanumeric() || "_-.".contains(c)
 }
 
-fn header_hint(name: &str, brackets: usize) -> Option<String> {
+fn header_hint(name: &str, brackets: usize) -> String {
     match brackets {
-        1 => Some(format!("write [[{name}]] for each {name}")),
-        _ => Some(format!("write [{name}], and only once")),
+        1 => format!("write [[{name}]] for each {name}"),
+        _ => format!("write [{name}], and only once"),
     }
 }
 
