@@ -52,9 +52,8 @@ impl DataTemplate {
             hash.update(word.as_encoded_bytes());
             hash.update([0]);
         }
-        let hash = hash.finalize();
-        let hash: String = hash.iter().take(8).map(|it| format!("{it:02x}")).collect();
-        let name = format!("{}-{hash}.tar", entry.file_name()?.to_str()?);
+        let hash = u64::from_be_bytes(*hash.finalize().first_chunk()?);
+        let name = format!("{}-{hash:016x}.tar", entry.file_name()?.to_str()?);
         let file = entry.parent()?.parent()?.join("initdb").join(name);
         Some(Self { file })
     }
