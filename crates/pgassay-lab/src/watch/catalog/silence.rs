@@ -62,8 +62,8 @@ impl SilenceLog {
                 .map(|it| format!("from {:.0} s on", self.at_s(it))),
         );
         format!(
-            "the server did not answer {}, as if its processes were stopped or its machine paused: rates and times \
-             per second are averages that include this time",
+            "the server did not answer {}: its processes were stopped, its machine was paused, or it had far too \
+             much to do; rates and times per second are averages that include this time",
             when.join(", ")
         )
     }
@@ -104,17 +104,17 @@ mod tests {
         assert!(log.answer(after(start, 11), after(start, 15)));
         let words = log.describe();
         assert!(
-            words.contains("did not answer from 11 s to 15 s (4 s), as if"),
+            words.contains("did not answer from 11 s to 15 s (4 s): its"),
             "{words}"
         );
 
         // Longer than the connection lasts.
         let late = ExchangeError::Stream(io::ErrorKind::TimedOut.into());
         assert!(log.fail(after(start, 20), &late));
-        assert!(log.describe().contains("(4 s), from 20 s on, as if"));
+        assert!(log.describe().contains("(4 s), from 20 s on: its"));
         assert!(log.fail(after(start, 26), &late));
         assert!(log.answer(after(start, 30), after(start, 31)));
-        assert!(log.describe().contains("from 20 s to 31 s (11 s), as if"));
+        assert!(log.describe().contains("from 20 s to 31 s (11 s): its"));
     }
 
     #[test]

@@ -421,18 +421,14 @@ fn ended_processes(log: &CpuLog, ended_cpu: Option<Duration>) -> Option<Check> {
     if log.ended() == 0 && ended_cpu.is_none_or(|it| it.is_zero()) {
         return None;
     }
-    let ended = match log.ended() {
-        1 => "1 process".to_owned(),
-        many => format!("{many} processes"),
-    };
     let missing = match ended_cpu {
         Some(cpu) => format!(
-            "{ended} were seen and ended during profiling; in all, {:.1} s of the CPU time of ended processes were \
-             used after they were read for the last time, and belong to no statement and no function",
+            "processes ended during profiling: {:.1} s of CPU time, which they used after their last reading, belong \
+             to no statement and no function",
             cpu.as_secs_f64()
         ),
         None => format!(
-            "{ended} ended during profiling; up to {} ms of CPU time before each exit is missing",
+            "processes ended during profiling: up to {} ms of CPU time before each exit is missing",
             reading_every(log).as_millis()
         ),
     };
