@@ -416,7 +416,7 @@ fn a_server_under_valgrind_ends_when_dropped() {
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
 }
 
-/// A server with TCP asks for a password: it must be its own.
+/// A server with TCP asks for a password, which must not be that of another server.
 #[test]
 fn servers_share_a_data_directory_of_initdb_but_no_password_that_is_asked_for() {
     for version in ["9.6", "18"] {
