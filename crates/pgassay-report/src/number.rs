@@ -61,17 +61,29 @@ fn ratio_digits(value: f64) -> usize {
 }
 
 /// An interval of ratios: `[1.396, 1.428]`. Extreme bounds, as from two pairs that differ, are written
-/// as `[1e-12, 4e12]`.
+/// as `[1e-12, 4e12]`. A bound next to 1 has as many digits as show on which side it is: `[0.749,
+/// 0.9998]`, since an interval without 1 is a verdict.
 pub(crate) fn interval(low: f64, high: f64) -> String {
-    let bound = |value: f64| {
-        if value.is_finite() && (value >= 10_000.0 || (value > 0.0 && value < 0.001)) {
-            format!("{value:.0e}")
-        } else {
-            decimals(value, ratio_digits(value))
-        }
-    };
-    format!("[{}, {}]", bound(low), bound(high))
+    format!("[{}, {}]", ratio_bound(low), ratio_bound(high))
 }
+
+fn ratio_bound(value: f64) -> String {
+    if value.is_finite() && (value >= 10_000.0 || (value > 0.0 && value < 0.001)) {
+        return format!("{value:.0e}");
+    }
+    let digits = ratio_digits(value);
+    let is_on_its_side = |text: &String| {
+        let printed: f64 = text.parse().unwrap_or(f64::NAN);
+        (printed == 1.0) == (value == 1.0)
+    };
+    (digits..=RATIO_DIGITS_MAX)
+        .map(|digits| decimals(value, digits))
+        .find(is_on_its_side)
+        .unwrap_or_else(|| decimals(value, digits))
+}
+
+/// A bound that differs from 1 by less than 0.0000005 is printed as 1.000.
+const RATIO_DIGITS_MAX: usize = 6;
 
 /// A share as a percentage, with one more digit if it is small: `1.8%`, `0.04%`.
 pub(crate) fn percent(share: f64) -> String {
@@ -248,6 +260,14 @@ mod tests {
         assert_eq!(ratio(0.9876), "×0.988");
         assert_eq!(ratio(12.3456), "×12.35");
         assert_eq!(interval(83.381, 172.446), "[83.38, 172.4]");
+    }
+
+    #[test]
+    fn a_bound_next_to_one_is_not_rounded_to_the_other_side() {
+        assert_eq!(interval(0.749, 0.9998), "[0.749, 0.9998]");
+        assert_eq!(interval(1.000_04, 1.2), "[1.00004, 1.200]");
+        assert_eq!(interval(0.9995, 1.0005), "[0.9995, 1.0005]");
+        assert_eq!(interval(1.0, 1.000_000_01), "[1.000, 1.000]");
     }
 
     #[test]
