@@ -74,7 +74,7 @@ fn ratio_bound(value: f64) -> String {
     let digits = ratio_digits(value);
     let is_on_its_side = |text: &String| {
         let printed: f64 = text.parse().unwrap_or(f64::NAN);
-        (printed == 1.0) == (value == 1.0)
+        printed.partial_cmp(&1.0) == value.partial_cmp(&1.0)
     };
     (digits..=RATIO_DIGITS_MAX)
         .map(|digits| decimals(value, digits))

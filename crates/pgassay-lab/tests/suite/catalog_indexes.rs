@@ -193,25 +193,6 @@ fn scans_of_an_index_are_counted_in_the_window() {
     server.stop().expect("the server stops");
 }
 
-/// More indexes than are reported for their problems alone.
-#[test]
-fn an_index_of_a_table_in_use_is_listed_although_a_thousand_others_come_first() {
-    on_each(&["9.6", "18"], start, |version, server| {
-        let mut connection = server.connect().expect("a connection");
-        let setup = "do $$ begin for t in 1..11 loop \
-             execute format('create table many_%s as select 1 as n', t); \
-             for i in 1..100 loop execute format('create index on many_%s (n)', t); end loop; \
-           end loop; end $$; \
-           create table small as select 1 as n; create index small_n on small (n); \
-           analyze small";
-        execute(&mut connection, setup);
-        let catalog = open(server).finish().catalog.expect("a catalog");
-        let is_listed = by_name(&catalog).contains_key("small_n");
-        assert!(is_listed, "{version}: {} indexes", catalog.indexes.len());
-        assert!(!catalog.indexes_are_cut, "{version}");
-    });
-}
-
 /// Transactions for which such a command waits: to write to its new indexes, to see all rows in them, and
 /// to use no old one.
 const HELD: [&str; 3] = [
@@ -311,4 +292,29 @@ fn statistics_are_not_older_than_the_crash_that_discarded_them() {
         let limit_us = before.elapsed().as_secs_f64() * 1e6 + 1e6;
         assert!(age_us <= limit_us, "{version}: {age_us} > {limit_us}");
     });
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    /// More indexes than are reported for their problems alone.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn an_index_of_a_table_in_use_is_listed_although_a_thousand_others_come_first() {
+        on_each(&["9.6", "18"], start, |version, server| {
+            let mut connection = server.connect().expect("a connection");
+            let setup = "do $$ begin for t in 1..11 loop \
+             execute format('create table many_%s as select 1 as n', t); \
+             for i in 1..100 loop execute format('create index on many_%s (n)', t); end loop; \
+           end loop; end $$; \
+           create table small as select 1 as n; create index small_n on small (n); \
+           analyze small";
+            execute(&mut connection, setup);
+            let catalog = open(server).finish().catalog.expect("a catalog");
+            let is_listed = by_name(&catalog).contains_key("small_n");
+            assert!(is_listed, "{version}: {} indexes", catalog.indexes.len());
+            assert!(!catalog.indexes_are_cut, "{version}");
+        });
+    }
 }

@@ -75,42 +75,6 @@ fn recovery_that_blocks_a_standby_is_the_root_and_cannot_be_ended() {
     }
 }
 
-/// A snapshot of the standby is in the way of recovery, behind which readers queue.
-#[test]
-fn recovery_that_waits_on_a_standby_is_known_as_such() {
-    for version in ["9.6", "10", "12", "13", "15", "18"] {
-        let Some((primary, standby)) = BareServer::streaming_pair(version) else {
-            continue;
-        };
-        let mut writer = bare_exchange(&primary);
-        writer.run("create table t (n int)").expect("a table");
-        let exists = "select to_regclass('t')";
-        wait_until("the standby has the table", || {
-            standby.value(exists).is_some_and(|it| !it.is_empty())
-        });
-        let mut reader = bare_exchange(&standby);
-        reader.run("begin; select n from t").expect("a snapshot");
-        writer
-            .run("alter table t add column more int")
-            .expect("DDL");
-        let waits = "select pid from pg_locks where mode = 'AccessExclusiveLock' and not granted";
-        wait_until("recovery waits", || standby.value(waits).is_some());
-        let startup = standby.value(waits).expect("a PID");
-        let (pid, running) = waiter(&standby, "select n from t");
-        let mut watch = open_bare(&standby);
-        let episode = only(&mut watch, &[pid]);
-        assert_eq!(episode.root.state, "idle in transaction", "{version}");
-        let blocked = episode.blocked.iter();
-        let found: Vec<_> = blocked
-            .map(|it| (it.pid.to_string(), it.is_recovery))
-            .collect();
-        let expected = [(startup, true), (pid.to_string(), false)];
-        assert_eq!(found, expected, "{version}: {episode:#?}");
-        reader.run("commit").expect("a commit");
-        running.join().expect("no panic");
-    }
-}
-
 /// Autovacuum is on, soon, and slow.
 fn with_autovacuum(version: &str) -> Option<Server> {
     let mut config = config();
@@ -159,4 +123,47 @@ fn an_ordinary_autovacuum_is_no_session_to_cancel() {
             ddl.finish().expect("it goes on");
         },
     );
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    /// A snapshot of the standby is in the way of recovery, behind which readers queue.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn recovery_that_waits_on_a_standby_is_known_as_such() {
+        for version in ["9.6", "10", "12", "13", "15", "18"] {
+            let Some((primary, standby)) = BareServer::streaming_pair(version) else {
+                continue;
+            };
+            let mut writer = bare_exchange(&primary);
+            writer.run("create table t (n int)").expect("a table");
+            let exists = "select to_regclass('t')";
+            wait_until("the standby has the table", || {
+                standby.value(exists).is_some_and(|it| !it.is_empty())
+            });
+            let mut reader = bare_exchange(&standby);
+            reader.run("begin; select n from t").expect("a snapshot");
+            writer
+                .run("alter table t add column more int")
+                .expect("DDL");
+            let waits =
+                "select pid from pg_locks where mode = 'AccessExclusiveLock' and not granted";
+            wait_until("recovery waits", || standby.value(waits).is_some());
+            let startup = standby.value(waits).expect("a PID");
+            let (pid, running) = waiter(&standby, "select n from t");
+            let mut watch = open_bare(&standby);
+            let episode = only(&mut watch, &[pid]);
+            assert_eq!(episode.root.state, "idle in transaction", "{version}");
+            let blocked = episode.blocked.iter();
+            let found: Vec<_> = blocked
+                .map(|it| (it.pid.to_string(), it.is_recovery))
+                .collect();
+            let expected = [(startup, true), (pid.to_string(), false)];
+            assert_eq!(found, expected, "{version}: {episode:#?}");
+            reader.run("commit").expect("a commit");
+            running.join().expect("no panic");
+        }
+    }
 }

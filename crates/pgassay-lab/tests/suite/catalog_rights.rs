@@ -210,36 +210,6 @@ fn a_standby_without_slot_and_feedback_is_listed() {
     }
 }
 
-#[test]
-fn a_program_that_only_receives_wal_is_not_listed_as_a_standby() {
-    for version in ["9.6", "12", "15", "18"] {
-        let Some((primary, standby)) = BareServer::streaming_pair(version) else {
-            continue;
-        };
-        drop(standby);
-        let _archiver = archiver(&primary);
-        // 10: xlog locations became LSNs.
-        let write = if version == "9.6" {
-            "write_location"
-        } else {
-            "write_lsn"
-        };
-        let reported = format!(
-            "select 1 from pg_stat_replication \
-             where application_name = 'archiver' and {write} is not null"
-        );
-        wait_until("the archiver has reported", || {
-            primary.value(&reported).is_some()
-        });
-        let catalog = open_bare(&primary).finish().catalog.expect("a catalog");
-        assert!(
-            !catalog.standbys.contains(&"archiver".to_owned()),
-            "{version}: {:?}",
-            catalog.standbys
-        );
-    }
-}
-
 /// A program that only receives WAL, as `pg_receivewal` does, under a name of an administrator's choice.
 fn archiver(primary: &BareServer) -> UnixStream {
     let mut stream = primary.connect();
@@ -262,4 +232,40 @@ fn send(stream: &mut UnixStream, kind: &[u8], body: &[u8]) {
     let length = u32::try_from(body.len() + 4).expect("short").to_be_bytes();
     let message = [kind, &length, body].concat();
     stream.write_all(&message).expect("it is sent");
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_program_that_only_receives_wal_is_not_listed_as_a_standby() {
+        for version in ["9.6", "12", "15", "18"] {
+            let Some((primary, standby)) = BareServer::streaming_pair(version) else {
+                continue;
+            };
+            drop(standby);
+            let _archiver = archiver(&primary);
+            // 10: xlog locations became LSNs.
+            let write = if version == "9.6" {
+                "write_location"
+            } else {
+                "write_lsn"
+            };
+            let reported = format!(
+                "select 1 from pg_stat_replication \
+             where application_name = 'archiver' and {write} is not null"
+            );
+            wait_until("the archiver has reported", || {
+                primary.value(&reported).is_some()
+            });
+            let catalog = open_bare(&primary).finish().catalog.expect("a catalog");
+            assert!(
+                !catalog.standbys.contains(&"archiver".to_owned()),
+                "{version}: {:?}",
+                catalog.standbys
+            );
+        }
+    }
 }

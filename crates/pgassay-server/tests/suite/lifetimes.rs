@@ -294,68 +294,6 @@ fn no_shared_memory_is_left(segment: i32, files: &[PathBuf]) {
     assert!(!common::segment_exists(segment));
 }
 
-/// Regression test: a stopped server does not act on a signal, was killed, and its shared memory
-/// stayed for ever.
-#[test]
-fn a_stopped_server_of_a_killed_process_leaves_nothing() {
-    for version in ["9.6", "18"] {
-        let Some(installation) = servers::installation(version) else {
-            continue;
-        };
-        for uid in users() {
-            for with_keeper in [true, false] {
-                let directory = common::open_directory();
-                let mut helper = Helper::start(&installation, directory.path(), uid);
-                let (segment, files) = helper.shared_memory();
-                for pid in processes_in(&helper.data) {
-                    kill(pid, libc::SIGSTOP);
-                }
-                if !with_keeper {
-                    kill(helper.keeper(), libc::SIGKILL);
-                }
-                helper.die();
-                if with_keeper {
-                    // The keeper needs no help.
-                    nothing_is_left(directory.path());
-                }
-                start_and_stop(&installation, directory.path(), uid);
-                nothing_is_left(directory.path());
-                no_shared_memory_is_left(segment, &files);
-            }
-        }
-    }
-}
-
-/// Regression test: a killed postmaster left its dynamic shared memory. After the keeper, the next
-/// start removes it.
-#[test]
-fn a_killed_postmaster_leaves_no_shared_memory_after_the_next_start() {
-    for version in ["9.6", "13", "18"] {
-        let Some(installation) = servers::installation(version) else {
-            continue;
-        };
-        for uid in users() {
-            let directory = common::open_directory();
-            let mut helper = Helper::start(&installation, directory.path(), uid);
-            let (segment, files) = helper.shared_memory();
-            // The others are killed too, since they would release what they use.
-            for pid in processes_in(&helper.data) {
-                kill(pid, libc::SIGSTOP);
-            }
-            for pid in processes_in(&helper.data) {
-                kill(pid, libc::SIGKILL);
-            }
-            helper.die();
-            wait_until("the keeper is done", || {
-                processes_in(directory.path()).is_empty() && !has_base(directory.path())
-            });
-            start_and_stop(&installation, directory.path(), uid);
-            nothing_is_left(directory.path());
-            no_shared_memory_is_left(segment, &files);
-        }
-    }
-}
-
 /// Whether the data of a server are there: a keeper leaves at most the file with its PID.
 fn has_base(directory: &Path) -> bool {
     common::places(directory)
@@ -390,5 +328,74 @@ fn a_killed_postmaster_leaves_no_shared_memory() {
         assert!(server.stop().is_err());
         no_shared_memory_is_left(segment, &files);
         assert!(!data.exists());
+    }
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    /// Regression test: a stopped server does not act on a signal, was killed, and its shared memory
+    /// stayed for ever.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_stopped_server_of_a_killed_process_leaves_nothing() {
+        for version in ["9.6", "18"] {
+            let Some(installation) = servers::installation(version) else {
+                continue;
+            };
+            for uid in users() {
+                for with_keeper in [true, false] {
+                    let directory = common::open_directory();
+                    let mut helper = Helper::start(&installation, directory.path(), uid);
+                    let (segment, files) = helper.shared_memory();
+                    for pid in processes_in(&helper.data) {
+                        kill(pid, libc::SIGSTOP);
+                    }
+                    if !with_keeper {
+                        kill(helper.keeper(), libc::SIGKILL);
+                    }
+                    helper.die();
+                    if with_keeper {
+                        // The keeper needs no help.
+                        nothing_is_left(directory.path());
+                    }
+                    start_and_stop(&installation, directory.path(), uid);
+                    nothing_is_left(directory.path());
+                    no_shared_memory_is_left(segment, &files);
+                }
+            }
+        }
+    }
+
+    /// Regression test: a killed postmaster left its dynamic shared memory. After the keeper, the next
+    /// start removes it.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_killed_postmaster_leaves_no_shared_memory_after_the_next_start() {
+        for version in ["9.6", "13", "18"] {
+            let Some(installation) = servers::installation(version) else {
+                continue;
+            };
+            for uid in users() {
+                let directory = common::open_directory();
+                let mut helper = Helper::start(&installation, directory.path(), uid);
+                let (segment, files) = helper.shared_memory();
+                // The others are killed too, since they would release what they use.
+                for pid in processes_in(&helper.data) {
+                    kill(pid, libc::SIGSTOP);
+                }
+                for pid in processes_in(&helper.data) {
+                    kill(pid, libc::SIGKILL);
+                }
+                helper.die();
+                wait_until("the keeper is done", || {
+                    processes_in(directory.path()).is_empty() && !has_base(directory.path())
+                });
+                start_and_stop(&installation, directory.path(), uid);
+                nothing_is_left(directory.path());
+                no_shared_memory_is_left(segment, &files);
+            }
+        }
     }
 }

@@ -56,15 +56,6 @@ fn run_on_a_silent_server(directory: &Path, options: &[&str]) -> Child {
         .unwrap()
 }
 
-#[test]
-fn a_server_that_falls_silent_after_signing_in_does_not_hold_up_a_run() {
-    let directory = tempfile::tempdir().unwrap();
-    let options = ["--allow-writes", "--allow-superuser"];
-    let mut child = run_on_a_silent_server(directory.path(), &options);
-    assert_ends_within(Duration::from_mins(2), &mut child);
-    assert_eq!(child.wait().unwrap().code(), Some(1));
-}
-
 /// Regression: the first Ctrl-C did not end a run that waited for the answer of a server, for a minute or more.
 #[test]
 fn an_interrupt_ends_a_run_whose_server_falls_silent() {
@@ -80,4 +71,19 @@ fn an_interrupt_ends_a_run_whose_server_falls_silent() {
     // Without it, the answer is awaited for 70 s.
     assert_ends_within(Duration::from_secs(30), &mut child);
     assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_server_that_falls_silent_after_signing_in_does_not_hold_up_a_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = ["--allow-writes", "--allow-superuser"];
+        let mut child = run_on_a_silent_server(directory.path(), &options);
+        assert_ends_within(Duration::from_mins(2), &mut child);
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+    }
 }

@@ -137,21 +137,6 @@ fn what_was_counted_is_what_was_done_on_9_6() {
 }
 
 #[test]
-fn what_was_counted_is_what_was_done_on_10() {
-    server_statistics_match_the_load("10");
-}
-
-#[test]
-fn what_was_counted_is_what_was_done_on_14() {
-    server_statistics_match_the_load("14");
-}
-
-#[test]
-fn what_was_counted_is_what_was_done_on_15() {
-    server_statistics_match_the_load("15");
-}
-
-#[test]
 fn what_was_counted_is_what_was_done_on_18() {
     server_statistics_match_the_load("18");
 }
@@ -210,4 +195,27 @@ fn transactions_without_tables_are_counted_on_15() {
 #[test]
 fn transactions_without_tables_are_counted_on_18() {
     transactions_without_tables_are_counted("18");
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn what_was_counted_is_what_was_done_on_10() {
+        server_statistics_match_the_load("10");
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn what_was_counted_is_what_was_done_on_14() {
+        server_statistics_match_the_load("14");
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn what_was_counted_is_what_was_done_on_15() {
+        server_statistics_match_the_load("15");
+    }
 }

@@ -34,77 +34,6 @@ fn sum(rows: &Value, key: &str) -> i64 {
         .sum()
 }
 
-#[test]
-#[ignore = "slow: cargo test -p pgassay --test suite -- --ignored"]
-fn settings_with_and_without_cost_are_distinguished() {
-    if !can_count() {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let finished = count(
-        &scratch,
-        &[
-            "-S",
-            "-M",
-            "prepared",
-            "--json",
-            // On a busy machine rounds differ by tens of instructions. The noise threshold is 4.3
-            // times the spread with three rounds, but only about once with five.
-            "--repeats",
-            "5",
-            "--vs",
-            "work_mem=4MB",
-            "--vs",
-            "log_min_duration_statement=100ms",
-        ],
-    );
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    let result: Value = serde_json::from_str(&finished.stdout).unwrap();
-    assert_eq!(result["counts"]["schema"], "pgassay.count/1");
-    for variant in result["counts"]["conditions"][0]["variants"]
-        .as_array()
-        .unwrap()
-    {
-        // Chosen by the cost of a lookup. Regression: they were five times as long, because the first
-        // client of a server costs more than its second.
-        assert_eq!(variant["segments"], serde_json::json!([100, 200, 400]));
-        let total = variant["instructions"].as_i64().unwrap();
-        assert_eq!(sum(&variant["functions"], "instructions"), total);
-        assert_eq!(sum(&variant["subsystems"], "instructions"), total);
-        assert_eq!(
-            sum(&variant["system_calls_by_name"], "count"),
-            variant["system_calls"].as_i64().unwrap()
-        );
-        for function in variant["functions"].as_array().unwrap() {
-            assert!(!function["name"].as_str().unwrap().is_empty());
-            assert!(!function["object"].as_str().unwrap().is_empty());
-            // Reporting statistics once per second would be counted on a busy machine only.
-            let is_timed = function["name"] == "pgstat_report_stat";
-            assert!(!is_timed || function["instructions"] == 0, "{function}");
-        }
-    }
-    let difference = |index: usize| &result["differences"][index]["difference"];
-    assert_eq!(
-        difference(0)["verdict"],
-        "no-difference",
-        "{}",
-        difference(0)["per_transaction"]
-    );
-    let found = difference(1);
-    assert_eq!(found["verdict"], "differs");
-    let per_transaction = found["per_transaction"].as_f64().unwrap();
-    assert!(
-        (50.0..200.0).contains(&per_transaction),
-        "{per_transaction}"
-    );
-    assert_eq!(
-        sum(&found["functions"], "instructions"),
-        found["instructions"].as_i64().unwrap()
-    );
-    assert_eq!(found["functions"][0]["name"], "check_log_duration");
-    scratch.assert_nothing_left();
-}
-
 /// Changes one number in a file of counts and returns its path.
 fn altered(scratch: &Scratch, name: &str, change: impl Fn(&mut Value)) -> String {
     let text = fs::read_to_string(scratch.path().join("kept.json")).unwrap();
@@ -113,124 +42,6 @@ fn altered(scratch: &Scratch, name: &str, change: impl Fn(&mut Value)) -> String
     let path = scratch.path().join(name);
     fs::write(&path, counts.to_string()).unwrap();
     path.to_str().unwrap().to_owned()
-}
-
-#[test]
-#[ignore = "slow: cargo test -p pgassay --test suite -- --ignored"]
-fn against_passes_fails_or_reports_incomparable_counts() {
-    if !can_count() {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    fs::write(scratch.path().join("script.sql"), "select 1;\n").unwrap();
-    let script = ["-f", "script.sql", "-t", "50"];
-    let run = |more: &[&str]| count(&scratch, &[&script[..], more].concat());
-    let kept = run(&["--save", "kept.json"]);
-    assert_eq!(kept.code, Some(0), "{kept:?}");
-    let same = run(&["--against", "kept.json"]);
-    assert_eq!(same.code, Some(0), "{same:?}");
-    assert!(same.stdout.contains("within 0.1%"), "{same:?}");
-
-    let cheaper = altered(&scratch, "cheaper.json", |counts| {
-        let variant = &mut counts["conditions"][0]["variants"][0];
-        let taken = variant["transactions"].as_i64().unwrap() * 1000;
-        variant["instructions"] = (variant["instructions"].as_i64().unwrap() - taken).into();
-        let function = &mut variant["functions"][0];
-        function["instructions"] = (function["instructions"].as_i64().unwrap() - taken).into();
-    });
-    let over = run(&["--against", &cheaper]);
-    assert_eq!(over.code, Some(3), "{over:?}");
-    assert!(
-        over.stdout.contains("over 0.1%") && over.stdout.contains("by function"),
-        "{over:?}"
-    );
-    assert_eq!(
-        run(&["--against", &cheaper, "--tolerance", "50%"]).code,
-        Some(0)
-    );
-
-    let other_build = altered(&scratch, "build.json", |counts| {
-        counts["conditions"][0]["variants"][0]["build"]["cflags"] = "-O0".into();
-    });
-    let finished = run(&["--against", &other_build]);
-    assert_eq!(finished.code, Some(5), "{finished:?}");
-    assert!(finished.stdout.contains("another build"), "{finished:?}");
-    let too_few = run(&["--against", "kept.json", "--repeats", "2"]);
-    assert_eq!(too_few.code, Some(4), "{too_few:?}");
-    let reason = "in 3 rounds, now in 2";
-    assert!(too_few.stdout.contains(reason), "{too_few:?}");
-    scratch.assert_nothing_left();
-}
-
-#[test]
-#[ignore = "slow: cargo test -p pgassay --test suite -- --ignored"]
-fn a_gate_on_instructions_has_all_of_its_exit_codes() {
-    if !can_count() {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    fs::write(scratch.path().join("script.sql"), "select 1;\n").unwrap();
-    let gate = |more: &[&str]| {
-        let limit = ["gate", "--setup", "", "--fail-if", "instructions > 2%"];
-        scratch.finished(&[&limit[..], more].concat())
-    };
-    let script = ["-f", "script.sql"];
-    let saved = ["--against", "kept.json"];
-    let missing = gate(&[&script[..], &saved[..]].concat());
-    assert_eq!(missing.code, Some(5), "{missing:?}");
-    assert!(!missing.stderr.contains("starting"), "{missing:?}");
-    let first = gate(&[&script[..], &saved[..], &["--update"]].concat());
-    assert_eq!(first.code, Some(0), "{first:?}");
-    assert!(
-        first
-            .stdout
-            .starts_with("pass: there are no earlier counts"),
-        "{first:?}"
-    );
-    let power = first.stderr.find("the gate, on instructions in 3 rounds");
-    assert!(power < first.stderr.find("counting, round 1"), "{first:?}");
-    let same = gate(&[&script[..], &saved[..]].concat());
-    assert_eq!(same.code, Some(0), "{same:?}");
-    assert!(
-        same.stdout.starts_with(
-            "pass: baseline does not execute over 2% more instructions than in kept.json"
-        ),
-        "{same:?}"
-    );
-
-    let of_variant = |counts: &mut Value, change: &dyn Fn(&mut Value)| {
-        change(&mut counts["instructions"]["conditions"][0]["variants"][0]);
-    };
-    let cheaper = altered(&scratch, "cheaper.json", |counts| {
-        of_variant(counts, &|variant| {
-            let taken = variant["instructions"].as_i64().unwrap() / 10;
-            variant["instructions"] = (variant["instructions"].as_i64().unwrap() - taken).into();
-            let function = &mut variant["functions"][0];
-            function["instructions"] = (function["instructions"].as_i64().unwrap() - taken).into();
-        });
-    });
-    let worse = gate(&[&script[..], &["--against", &cheaper]].concat());
-    assert_eq!(worse.code, Some(3), "{worse:?}");
-    assert!(
-        worse
-            .stdout
-            .starts_with("regression: baseline executes over 2%"),
-        "{worse:?}"
-    );
-
-    let other_build = altered(&scratch, "build.json", |counts| {
-        of_variant(counts, &|variant| variant["build"]["cflags"] = "-O0".into());
-    });
-    let unlike = gate(&[&script[..], &["--against", &other_build, "--bisect"]].concat());
-    assert_eq!(unlike.code, Some(125), "{unlike:?}");
-    assert!(unlike.stdout.starts_with("not comparable: "), "{unlike:?}");
-    let other_script = gate(&["select 2", saved[0], saved[1]]);
-    assert_eq!(other_script.code, Some(5), "{other_script:?}");
-    assert!(
-        other_script.stdout.contains("another configuration"),
-        "{other_script:?}"
-    );
-    scratch.assert_nothing_left();
 }
 
 /// A load that writes, and its reset.
@@ -252,40 +63,6 @@ parameters = { table = "plain" }
 name = "keyed"
 parameters = { table = "keyed" }
 "#;
-
-/// Regression: the process under valgrind was not recognized as a PostgreSQL server.
-#[test]
-#[ignore = "slow: cargo test -p pgassay --test suite -- --ignored"]
-fn a_study_that_resets_its_data_is_counted_and_the_same_each_time() {
-    if !can_count() {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    fs::write(scratch.path().join("study.toml"), WRITING).unwrap();
-    let finished = count(&scratch, &["study.toml", "-t", "50", "--json"]);
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    let result: Value = serde_json::from_str(&finished.stdout).unwrap();
-    let counts: pgassay_account::instructions::Counts =
-        serde_json::from_value(result["counts"].clone()).unwrap();
-    let [plain, keyed] = &counts.conditions[0].variants[..] else {
-        panic!("{finished:?}");
-    };
-    for variant in [plain, keyed] {
-        // Without the reset, rows of earlier segments would make the index larger.
-        let spread = variant.spread() / variant.cost();
-        assert!(spread < 0.01, "{}: {:?}", variant.name, variant.slopes());
-        let mut positions: Vec<u32> = variant.repeats.iter().map(|it| it.position).collect();
-        positions.dedup();
-        assert!(
-            positions.iter().all(|it| [1, 2].contains(it)),
-            "{positions:?}"
-        );
-    }
-    assert_eq!(result["differences"][0]["difference"]["comparisons"], 1);
-    assert_eq!(result["differences"][0]["difference"]["verdict"], "differs");
-    assert!(keyed.cost() > plain.cost());
-    scratch.assert_nothing_left();
-}
 
 /// Regression: the backend's PID was unknown.
 #[test]
@@ -338,87 +115,6 @@ clients = [1, 2]
 # Trials of some hundred milliseconds: a busy machine must not leave one without a transaction.
 pairs = 2
 "#;
-
-#[test]
-#[ignore = "slow: cargo test -p pgassay --test suite -- --ignored"]
-fn a_run_reports_instructions_next_to_times() {
-    if !can_count() {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    fs::write(scratch.path().join("study.toml"), STUDY).unwrap();
-    let mut command = scratch.command();
-    command.args(["run", "study.toml", "--counted", "--length", "8s"]);
-    command.args(["--variant", "simple", "--variant", "prepared, over TCP"]);
-    let finished = Finished::of(&command.output().unwrap());
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    assert!(finished.stdout.contains("INSTRUCTIONS"), "{finished:?}");
-    for left_out in ["clients = [1, 2]", "network (tcp)"] {
-        assert!(
-            finished.stdout.contains(&format!("Left out: {left_out}")),
-            "{finished:?}"
-        );
-    }
-    let mut command = scratch.command();
-    let shown = Finished::of(&command.args(["show", "--json"]).output().unwrap());
-    let run: Value = serde_json::from_str(&shown.stdout).unwrap();
-    let counted = &run["instructions"];
-    let difference = &counted["differences"][0]["difference"];
-    assert_eq!(difference["verdict"], "differs");
-    assert!(difference["ratio"].as_f64().unwrap() < 0.8, "{difference}");
-    let condition = &counted["counts"]["conditions"][0];
-    for variant in condition["variants"].as_array().unwrap() {
-        let whole = variant["instructions"].as_i64().unwrap();
-        let paths = sum(&variant["tree"]["paths"], "instructions");
-        let apart = (whole - paths).abs() as f64 / whole as f64;
-        assert!(apart < 0.01, "paths {paths}, functions {whole}");
-    }
-    scratch.assert_nothing_left();
-}
-
-#[test]
-fn call_paths_lead_from_the_message_loop_to_the_table() {
-    if !can_count() {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    fs::write(scratch.path().join("study.toml"), STUDY).unwrap();
-    let arguments = [
-        "study.toml",
-        "--variant",
-        "simple,redis",
-        "--repeats",
-        "2",
-        "-t",
-        "20",
-    ];
-    let files = [
-        "--html",
-        "page.html",
-        "--export",
-        "perf=perf.txt",
-        "--export",
-        "folded=-",
-    ];
-    let finished = count(&scratch, &[&arguments[..], &files[..]].concat());
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    let scan = finished.stdout.lines().find(|line| {
-        line.starts_with("PostgresMain;exec_simple_query;PortalRun;")
-            && line.contains(";ExecutorRun;")
-    });
-    assert!(scan.is_some(), "{finished:?}");
-    let read = |name: &str| fs::read_to_string(scratch.path().join(name)).unwrap();
-    assert!(read("perf.txt").contains("---exec_simple_query"));
-    let page = read("page.html");
-    for part in [
-        "not PostgreSQL",
-        "clients = [1, 2]",
-        "\"unit\":\"instructions/tx\"",
-    ] {
-        assert!(page.contains(part), "no {part}");
-    }
-    scratch.assert_nothing_left();
-}
 
 #[test]
 fn without_valgrind_the_package_is_named() {
@@ -488,6 +184,318 @@ fn killed_in_the_middle_it_leaves_nothing() {
         std::thread::sleep(Duration::from_secs(2));
         kill(i32::try_from(child.id()).unwrap(), number);
         assert_eq!(wait_for_exit(&mut child, Duration::from_mins(1)), code);
+        scratch.assert_nothing_left();
+    }
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn settings_with_and_without_cost_are_distinguished() {
+        if !can_count() {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let finished = count(
+            &scratch,
+            &[
+                "-S",
+                "-M",
+                "prepared",
+                "--json",
+                // On a busy machine rounds differ by tens of instructions. The noise threshold is 4.3
+                // times the spread with three rounds, but only about once with five.
+                "--repeats",
+                "5",
+                "--vs",
+                "work_mem=4MB",
+                "--vs",
+                "log_min_duration_statement=100ms",
+            ],
+        );
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        let result: Value = serde_json::from_str(&finished.stdout).unwrap();
+        assert_eq!(result["counts"]["schema"], "pgassay.count/1");
+        for variant in result["counts"]["conditions"][0]["variants"]
+            .as_array()
+            .unwrap()
+        {
+            // Chosen by the cost of a lookup. Regression: they were five times as long, because the first
+            // client of a server costs more than its second.
+            assert_eq!(variant["segments"], serde_json::json!([100, 200, 400]));
+            let total = variant["instructions"].as_i64().unwrap();
+            assert_eq!(sum(&variant["functions"], "instructions"), total);
+            assert_eq!(sum(&variant["subsystems"], "instructions"), total);
+            assert_eq!(
+                sum(&variant["system_calls_by_name"], "count"),
+                variant["system_calls"].as_i64().unwrap()
+            );
+            for function in variant["functions"].as_array().unwrap() {
+                assert!(!function["name"].as_str().unwrap().is_empty());
+                assert!(!function["object"].as_str().unwrap().is_empty());
+                // Reporting statistics once per second would be counted on a busy machine only.
+                let is_timed = function["name"] == "pgstat_report_stat";
+                assert!(!is_timed || function["instructions"] == 0, "{function}");
+            }
+        }
+        let difference = |index: usize| &result["differences"][index]["difference"];
+        assert_eq!(
+            difference(0)["verdict"],
+            "no-difference",
+            "{}",
+            difference(0)["per_transaction"]
+        );
+        let found = difference(1);
+        assert_eq!(found["verdict"], "differs");
+        let per_transaction = found["per_transaction"].as_f64().unwrap();
+        assert!(
+            (50.0..200.0).contains(&per_transaction),
+            "{per_transaction}"
+        );
+        assert_eq!(
+            sum(&found["functions"], "instructions"),
+            found["instructions"].as_i64().unwrap()
+        );
+        assert_eq!(found["functions"][0]["name"], "check_log_duration");
+        scratch.assert_nothing_left();
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn against_passes_fails_or_reports_incomparable_counts() {
+        if !can_count() {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        fs::write(scratch.path().join("script.sql"), "select 1;\n").unwrap();
+        let script = ["-f", "script.sql", "-t", "50"];
+        let run = |more: &[&str]| count(&scratch, &[&script[..], more].concat());
+        let kept = run(&["--save", "kept.json"]);
+        assert_eq!(kept.code, Some(0), "{kept:?}");
+        let same = run(&["--against", "kept.json"]);
+        assert_eq!(same.code, Some(0), "{same:?}");
+        assert!(same.stdout.contains("within 0.1%"), "{same:?}");
+
+        let cheaper = altered(&scratch, "cheaper.json", |counts| {
+            let variant = &mut counts["conditions"][0]["variants"][0];
+            let taken = variant["transactions"].as_i64().unwrap() * 1000;
+            variant["instructions"] = (variant["instructions"].as_i64().unwrap() - taken).into();
+            let function = &mut variant["functions"][0];
+            function["instructions"] = (function["instructions"].as_i64().unwrap() - taken).into();
+        });
+        let over = run(&["--against", &cheaper]);
+        assert_eq!(over.code, Some(3), "{over:?}");
+        assert!(
+            over.stdout.contains("over 0.1%") && over.stdout.contains("by function"),
+            "{over:?}"
+        );
+        assert_eq!(
+            run(&["--against", &cheaper, "--tolerance", "50%"]).code,
+            Some(0)
+        );
+
+        let other_build = altered(&scratch, "build.json", |counts| {
+            counts["conditions"][0]["variants"][0]["build"]["cflags"] = "-O0".into();
+        });
+        let finished = run(&["--against", &other_build]);
+        assert_eq!(finished.code, Some(5), "{finished:?}");
+        assert!(finished.stdout.contains("another build"), "{finished:?}");
+        let too_few = run(&["--against", "kept.json", "--repeats", "2"]);
+        assert_eq!(too_few.code, Some(4), "{too_few:?}");
+        let reason = "in 3 rounds, now in 2";
+        assert!(too_few.stdout.contains(reason), "{too_few:?}");
+        scratch.assert_nothing_left();
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_gate_on_instructions_has_all_of_its_exit_codes() {
+        if !can_count() {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        fs::write(scratch.path().join("script.sql"), "select 1;\n").unwrap();
+        let gate = |more: &[&str]| {
+            let limit = ["gate", "--setup", "", "--fail-if", "instructions > 2%"];
+            scratch.finished(&[&limit[..], more].concat())
+        };
+        let script = ["-f", "script.sql"];
+        let saved = ["--against", "kept.json"];
+        let missing = gate(&[&script[..], &saved[..]].concat());
+        assert_eq!(missing.code, Some(5), "{missing:?}");
+        assert!(!missing.stderr.contains("starting"), "{missing:?}");
+        let first = gate(&[&script[..], &saved[..], &["--update"]].concat());
+        assert_eq!(first.code, Some(0), "{first:?}");
+        assert!(
+            first
+                .stdout
+                .starts_with("pass: there are no earlier counts"),
+            "{first:?}"
+        );
+        let power = first.stderr.find("the gate, on instructions in 3 rounds");
+        assert!(power < first.stderr.find("counting, round 1"), "{first:?}");
+        let same = gate(&[&script[..], &saved[..]].concat());
+        assert_eq!(same.code, Some(0), "{same:?}");
+        assert!(
+            same.stdout.starts_with(
+                "pass: baseline does not execute over 2% more instructions than in kept.json"
+            ),
+            "{same:?}"
+        );
+
+        let of_variant = |counts: &mut Value, change: &dyn Fn(&mut Value)| {
+            change(&mut counts["instructions"]["conditions"][0]["variants"][0]);
+        };
+        let cheaper = altered(&scratch, "cheaper.json", |counts| {
+            of_variant(counts, &|variant| {
+                let taken = variant["instructions"].as_i64().unwrap() / 10;
+                variant["instructions"] =
+                    (variant["instructions"].as_i64().unwrap() - taken).into();
+                let function = &mut variant["functions"][0];
+                function["instructions"] =
+                    (function["instructions"].as_i64().unwrap() - taken).into();
+            });
+        });
+        let worse = gate(&[&script[..], &["--against", &cheaper]].concat());
+        assert_eq!(worse.code, Some(3), "{worse:?}");
+        assert!(
+            worse
+                .stdout
+                .starts_with("regression: baseline executes over 2%"),
+            "{worse:?}"
+        );
+
+        let other_build = altered(&scratch, "build.json", |counts| {
+            of_variant(counts, &|variant| variant["build"]["cflags"] = "-O0".into());
+        });
+        let unlike = gate(&[&script[..], &["--against", &other_build, "--bisect"]].concat());
+        assert_eq!(unlike.code, Some(125), "{unlike:?}");
+        assert!(unlike.stdout.starts_with("not comparable: "), "{unlike:?}");
+        let other_script = gate(&["select 2", saved[0], saved[1]]);
+        assert_eq!(other_script.code, Some(5), "{other_script:?}");
+        assert!(
+            other_script.stdout.contains("another configuration"),
+            "{other_script:?}"
+        );
+        scratch.assert_nothing_left();
+    }
+
+    /// Regression: the process under valgrind was not recognized as a PostgreSQL server.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_study_that_resets_its_data_is_counted_and_the_same_each_time() {
+        if !can_count() {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        fs::write(scratch.path().join("study.toml"), WRITING).unwrap();
+        let finished = count(&scratch, &["study.toml", "-t", "50", "--json"]);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        let result: Value = serde_json::from_str(&finished.stdout).unwrap();
+        let counts: pgassay_account::instructions::Counts =
+            serde_json::from_value(result["counts"].clone()).unwrap();
+        let [plain, keyed] = &counts.conditions[0].variants[..] else {
+            panic!("{finished:?}");
+        };
+        for variant in [plain, keyed] {
+            // Without the reset, rows of earlier segments would make the index larger.
+            let spread = variant.spread() / variant.cost();
+            assert!(spread < 0.01, "{}: {:?}", variant.name, variant.slopes());
+            let mut positions: Vec<u32> = variant.repeats.iter().map(|it| it.position).collect();
+            positions.dedup();
+            assert!(
+                positions.iter().all(|it| [1, 2].contains(it)),
+                "{positions:?}"
+            );
+        }
+        assert_eq!(result["differences"][0]["difference"]["comparisons"], 1);
+        assert_eq!(result["differences"][0]["difference"]["verdict"], "differs");
+        assert!(keyed.cost() > plain.cost());
+        scratch.assert_nothing_left();
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_run_reports_instructions_next_to_times() {
+        if !can_count() {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        fs::write(scratch.path().join("study.toml"), STUDY).unwrap();
+        let mut command = scratch.command();
+        command.args(["run", "study.toml", "--counted", "--length", "8s"]);
+        command.args(["--variant", "simple", "--variant", "prepared, over TCP"]);
+        let finished = Finished::of(&command.output().unwrap());
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        assert!(finished.stdout.contains("INSTRUCTIONS"), "{finished:?}");
+        for left_out in ["clients = [1, 2]", "network (tcp)"] {
+            assert!(
+                finished.stdout.contains(&format!("Left out: {left_out}")),
+                "{finished:?}"
+            );
+        }
+        let mut command = scratch.command();
+        let shown = Finished::of(&command.args(["show", "--json"]).output().unwrap());
+        let run: Value = serde_json::from_str(&shown.stdout).unwrap();
+        let counted = &run["instructions"];
+        let difference = &counted["differences"][0]["difference"];
+        assert_eq!(difference["verdict"], "differs");
+        assert!(difference["ratio"].as_f64().unwrap() < 0.8, "{difference}");
+        let condition = &counted["counts"]["conditions"][0];
+        for variant in condition["variants"].as_array().unwrap() {
+            let whole = variant["instructions"].as_i64().unwrap();
+            let paths = sum(&variant["tree"]["paths"], "instructions");
+            let apart = (whole - paths).abs() as f64 / whole as f64;
+            assert!(apart < 0.01, "paths {paths}, functions {whole}");
+        }
+        scratch.assert_nothing_left();
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn call_paths_lead_from_the_message_loop_to_the_table() {
+        if !can_count() {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        fs::write(scratch.path().join("study.toml"), STUDY).unwrap();
+        let arguments = [
+            "study.toml",
+            "--variant",
+            "simple,redis",
+            "--repeats",
+            "2",
+            "-t",
+            "20",
+        ];
+        let files = [
+            "--html",
+            "page.html",
+            "--export",
+            "perf=perf.txt",
+            "--export",
+            "folded=-",
+        ];
+        let finished = count(&scratch, &[&arguments[..], &files[..]].concat());
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        let scan = finished.stdout.lines().find(|line| {
+            line.starts_with("PostgresMain;exec_simple_query;PortalRun;")
+                && line.contains(";ExecutorRun;")
+        });
+        assert!(scan.is_some(), "{finished:?}");
+        let read = |name: &str| fs::read_to_string(scratch.path().join(name)).unwrap();
+        assert!(read("perf.txt").contains("---exec_simple_query"));
+        let page = read("page.html");
+        for part in [
+            "not PostgreSQL",
+            "clients = [1, 2]",
+            "\"unit\":\"instructions/tx\"",
+        ] {
+            assert!(page.contains(part), "no {part}");
+        }
         scratch.assert_nothing_left();
     }
 }

@@ -265,6 +265,21 @@ fn libraries_neither_print_nor_exit() {
     }
 }
 
+/// `.ci/run` selects the slow tier by the name of this module.
+#[test]
+fn slow_tests_are_in_modules_named_slow() {
+    let mut slow = 0;
+    for name in all_crates() {
+        for (path, text) in rust_files(&crates().join(&name).join("tests")) {
+            let before = text.split("\nmod slow {").next().unwrap_or_default();
+            let mark = "#[ignore = \"slow";
+            assert!(!before.contains(mark), "{}", path.display());
+            slow += text.matches(mark).count();
+        }
+    }
+    assert!(slow > 30, "{slow}");
+}
+
 #[test]
 fn files_stay_readable() {
     const LINES_MAX: usize = 600;

@@ -47,30 +47,6 @@ fn a_curve_has_a_law_and_a_limit_and_is_stored_as_a_run() {
 }
 
 #[test]
-fn a_curve_by_rate_counts_latency_from_the_schedule() {
-    let scratch = Scratch::new(crate::PROGRAM);
-    // With 4 clients of 50 ms, about 80 transactions per second are possible: of 320, the backlog grows, and
-    // so does the latency from the schedule; the statement itself takes no longer. Every rate of a list is
-    // measured, whatever the machine sustains.
-    let statement = "select pg_sleep(0.05)";
-    let mut args = vec![
-        "curve", "--setup", "select 1", "--rate", "40,320", "-c", "4",
-    ];
-    args.extend(["--length", "12s", "--no-profile", "--json", statement]);
-    let curve: ScalabilityCurve = serde_json::from_str(&scratch.ok(&args)).expect("JSON");
-    assert_eq!(curve.law, None);
-    let [low, high] = &curve.points[..] else {
-        panic!("two rates: {:?}", curve.points);
-    };
-    assert_eq!((low.rate, high.rate), (Some(40.0), Some(320.0)));
-    assert!(high.tps() < 100.0 && !high.is_sustained(), "{high:?}");
-    assert_eq!(low.rounds, high.rounds);
-    assert!(low.latency_p50_us >= 50_000.0, "{low:?}");
-    assert!(high.latency_mean_us > 2.0 * 50_000.0, "{high:?}");
-    assert!(curve.sustained_rate.is_none_or(|it| it < 100.0));
-}
-
-#[test]
 fn impossible_curves_say_what_is_missing() {
     let scratch = Scratch::new(crate::PROGRAM);
     for (args, expected) in [
@@ -89,5 +65,35 @@ fn impossible_curves_say_what_is_missing() {
         let error = output.stderr;
         assert_eq!(output.code, Some(1), "{args:?}: {error}");
         assert!(error.contains(expected), "{args:?}: {error}");
+    }
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_curve_by_rate_counts_latency_from_the_schedule() {
+        let scratch = Scratch::new(crate::PROGRAM);
+        // With 4 clients of 50 ms, about 80 transactions per second are possible: of 320, the backlog grows, and
+        // so does the latency from the schedule; the statement itself takes no longer. Every rate of a list is
+        // measured, whatever the machine sustains.
+        let statement = "select pg_sleep(0.05)";
+        let mut args = vec![
+            "curve", "--setup", "select 1", "--rate", "40,320", "-c", "4",
+        ];
+        args.extend(["--length", "12s", "--no-profile", "--json", statement]);
+        let curve: ScalabilityCurve = serde_json::from_str(&scratch.ok(&args)).expect("JSON");
+        assert_eq!(curve.law, None);
+        let [low, high] = &curve.points[..] else {
+            panic!("two rates: {:?}", curve.points);
+        };
+        assert_eq!((low.rate, high.rate), (Some(40.0), Some(320.0)));
+        assert!(high.tps() < 100.0 && !high.is_sustained(), "{high:?}");
+        assert_eq!(low.rounds, high.rounds);
+        assert!(low.latency_p50_us >= 50_000.0, "{low:?}");
+        assert!(high.latency_mean_us > 2.0 * 50_000.0, "{high:?}");
+        assert!(curve.sustained_rate.is_none_or(|it| it < 100.0));
     }
 }

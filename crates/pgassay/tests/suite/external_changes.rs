@@ -442,42 +442,6 @@ fn ctrl_c_ends_the_setup_of_a_stopped_temporary_server() {
 }
 
 #[test]
-fn ctrl_c_ends_a_run_on_a_stopped_server() {
-    let Some(theirs) = Theirs::start() else {
-        return;
-    };
-    let scratch = Scratch::new(PROGRAM);
-    let setup = "select pg_sleep(600);\n";
-    let dsn = theirs.server.conninfo();
-    let mut child = start(&scratch, &study(&dsn, setup), &[]);
-    wait_until("the setup sleeps", || sleepers(&theirs) == "1");
-    // First the postmaster: it then starts no process, and reaps none that ends on its own.
-    let postmaster = theirs.server.postmaster_pid();
-    kill(postmaster, libc::SIGSTOP);
-    let processes = theirs.server.processes().into_iter().map(|it| it.pid);
-    let mut processes: Vec<i32> = processes.filter(|pid| *pid != postmaster).collect();
-    for pid in &processes {
-        kill(*pid, libc::SIGSTOP);
-    }
-    // Continued last, for the same reason.
-    processes.push(postmaster);
-    kill(child.id().cast_signed(), libc::SIGINT);
-    let code = wait_for_exit(&mut child, Duration::from_mins(2));
-    for pid in &processes {
-        kill(*pid, libc::SIGCONT);
-    }
-    assert_eq!(code, Some(130), "{}", scratch.stderr());
-    assert_eq!(journals(&scratch).len(), 1);
-    let finished = scratch.run(
-        &study(&dsn, ""),
-        &[&ALLOWED[..], &["--no-profile"]].concat(),
-    );
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    assert!(journals(&scratch).is_empty());
-    theirs.assert_untouched();
-}
-
-#[test]
 fn a_study_that_only_reads_needs_no_permission_and_cannot_write() {
     let Some(theirs) = Theirs::start() else {
         return;
@@ -534,4 +498,46 @@ fn statements_outside_of_the_load_have_time_limits_on_an_external_server() {
         "{finished:?}"
     );
     theirs.assert_untouched();
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn ctrl_c_ends_a_run_on_a_stopped_server() {
+        let Some(theirs) = Theirs::start() else {
+            return;
+        };
+        let scratch = Scratch::new(PROGRAM);
+        let setup = "select pg_sleep(600);\n";
+        let dsn = theirs.server.conninfo();
+        let mut child = start(&scratch, &study(&dsn, setup), &[]);
+        wait_until("the setup sleeps", || sleepers(&theirs) == "1");
+        // First the postmaster: it then starts no process, and reaps none that ends on its own.
+        let postmaster = theirs.server.postmaster_pid();
+        kill(postmaster, libc::SIGSTOP);
+        let processes = theirs.server.processes().into_iter().map(|it| it.pid);
+        let mut processes: Vec<i32> = processes.filter(|pid| *pid != postmaster).collect();
+        for pid in &processes {
+            kill(*pid, libc::SIGSTOP);
+        }
+        // Continued last, for the same reason.
+        processes.push(postmaster);
+        kill(child.id().cast_signed(), libc::SIGINT);
+        let code = wait_for_exit(&mut child, Duration::from_mins(2));
+        for pid in &processes {
+            kill(*pid, libc::SIGCONT);
+        }
+        assert_eq!(code, Some(130), "{}", scratch.stderr());
+        assert_eq!(journals(&scratch).len(), 1);
+        let finished = scratch.run(
+            &study(&dsn, ""),
+            &[&ALLOWED[..], &["--no-profile"]].concat(),
+        );
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        assert!(journals(&scratch).is_empty());
+        theirs.assert_untouched();
+    }
 }

@@ -92,39 +92,6 @@ fn a_slower_variant_fails_with_3_and_says_so_first() {
 }
 
 #[test]
-fn a_faster_variant_passes_and_bisect_has_its_own_codes() {
-    let scratch = Scratch::new(crate::PROGRAM);
-    let passed = gate(&scratch, &[SLOW, FAST, "--bisect"]);
-    assert_eq!(passed.code, Some(0), "{passed:?}");
-    assert!(passed.stdout.starts_with("pass: "), "{}", passed.stdout);
-    let wrong = gate(&scratch, &["select nope", FAST, "--bisect"]);
-    assert_eq!(wrong.code, Some(128), "{wrong:?}");
-    let mistyped = gate(
-        &scratch,
-        &[FAST, SLOW, "--bisect", "--fail-of", "slower > 5%"],
-    );
-    assert_eq!(
-        mistyped.code,
-        Some(128),
-        "a typing error is no bad commit: {mistyped:?}"
-    );
-    let alone = gate(&scratch, &[FAST]);
-    assert_eq!(alone.code, Some(1), "{alone:?}");
-    assert!(
-        alone.stderr.contains("nothing to compare with"),
-        "{}",
-        alone.stderr
-    );
-    let limit = gate(&scratch, &[FAST, SLOW, "--fail-if", "faster > 5%"]);
-    assert_eq!(limit.code, Some(1), "{limit:?}");
-    assert!(
-        limit.stderr.contains("expected 'slower > N%' or"),
-        "{}",
-        limit.stderr
-    );
-}
-
-#[test]
 fn a_study_that_fixes_its_pairs_has_a_gate_too_and_no_choice_is_ignored() {
     let scratch = Scratch::new(crate::PROGRAM);
     let slow = SMALL_STUDY.replace(
@@ -195,43 +162,83 @@ fn a_time_limit_ends_a_run_with_what_it_has() {
     assert!(starts.is_some_and(|it| it < 4), "{starts:?}");
 }
 
-/// Regression: a variant passed half of whose transactions failed, and no word was said.
-#[test]
-fn a_variant_whose_transactions_fail_does_not_pass() {
-    if !servers::is_available("18") {
-        return;
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_faster_variant_passes_and_bisect_has_its_own_codes() {
+        let scratch = Scratch::new(crate::PROGRAM);
+        let passed = gate(&scratch, &[SLOW, FAST, "--bisect"]);
+        assert_eq!(passed.code, Some(0), "{passed:?}");
+        assert!(passed.stdout.starts_with("pass: "), "{}", passed.stdout);
+        let wrong = gate(&scratch, &["select nope", FAST, "--bisect"]);
+        assert_eq!(wrong.code, Some(128), "{wrong:?}");
+        let mistyped = gate(
+            &scratch,
+            &[FAST, SLOW, "--bisect", "--fail-of", "slower > 5%"],
+        );
+        assert_eq!(
+            mistyped.code,
+            Some(128),
+            "a typing error is no bad commit: {mistyped:?}"
+        );
+        let alone = gate(&scratch, &[FAST]);
+        assert_eq!(alone.code, Some(1), "{alone:?}");
+        assert!(
+            alone.stderr.contains("nothing to compare with"),
+            "{}",
+            alone.stderr
+        );
+        let limit = gate(&scratch, &[FAST, SLOW, "--fail-if", "faster > 5%"]);
+        assert_eq!(limit.code, Some(1), "{limit:?}");
+        assert!(
+            limit.stderr.contains("expected 'slower > N%' or"),
+            "{}",
+            limit.stderr
+        );
     }
-    let scratch = Scratch::new(crate::PROGRAM);
-    let half = "\\set r random(1, 2)\n\\if :r = 1\ndo $$ begin raise exception using errcode = '40001'; end $$;\n\
+
+    /// Regression: a variant passed half of whose transactions failed, and no word was said.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_variant_whose_transactions_fail_does_not_pass() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let scratch = Scratch::new(crate::PROGRAM);
+        let half = "\\set r random(1, 2)\n\\if :r = 1\ndo $$ begin raise exception using errcode = '40001'; end $$;\n\
                 \\endif\nselect 1;\n";
-    let files = [
-        ("whole.sql", "select pg_sleep(0.002);\n"),
-        ("half.sql", half),
-    ];
-    let paths = files.map(|(name, text)| {
-        let path = scratch.path().join(name);
-        std::fs::write(&path, text).expect("the script is written");
-        path.display().to_string()
-    });
-    let args = ["--setup", "", "-f", &paths[0], "-f", &paths[1]];
-    let failing = gate(&scratch, &args);
-    assert_eq!(failing.code, Some(5), "{failing:?}");
-    assert!(
-        failing.stdout.starts_with("not comparable: half ")
-            && failing.stdout.contains("% of its transactions failed"),
-        "{failing:?}"
-    );
-    let note = "transactions failed with serialization failures or deadlocks";
-    assert!(failing.stdout.contains(note), "{failing:?}");
-    // Nor does anything else that cannot be measured.
-    let none = "do $$ begin raise exception using errcode = '40001'; end $$";
-    let all = gate(&scratch, &["--setup", "", "select 1", none]);
-    // Whether the other variant was measured before is up to the order of the trials.
-    assert!(matches!(all.code, Some(1 | 2)), "{all:?}");
-    assert!(
-        all.stderr
-            .contains("transactions failed with a serialization failure"),
-        "{all:?}"
-    );
-    scratch.assert_nothing_left();
+        let files = [
+            ("whole.sql", "select pg_sleep(0.002);\n"),
+            ("half.sql", half),
+        ];
+        let paths = files.map(|(name, text)| {
+            let path = scratch.path().join(name);
+            std::fs::write(&path, text).expect("the script is written");
+            path.display().to_string()
+        });
+        let args = ["--setup", "", "-f", &paths[0], "-f", &paths[1]];
+        let failing = gate(&scratch, &args);
+        assert_eq!(failing.code, Some(5), "{failing:?}");
+        assert!(
+            failing.stdout.starts_with("not comparable: half ")
+                && failing.stdout.contains("% of its transactions failed"),
+            "{failing:?}"
+        );
+        let note = "transactions failed with serialization failures or deadlocks";
+        assert!(failing.stdout.contains(note), "{failing:?}");
+        // Nor does anything else that cannot be measured.
+        let none = "do $$ begin raise exception using errcode = '40001'; end $$";
+        let all = gate(&scratch, &["--setup", "", "select 1", none]);
+        // Whether the other variant was measured before is up to the order of the trials.
+        assert!(matches!(all.code, Some(1 | 2)), "{all:?}");
+        assert!(
+            all.stderr
+                .contains("transactions failed with a serialization failure"),
+            "{all:?}"
+        );
+        scratch.assert_nothing_left();
+    }
 }

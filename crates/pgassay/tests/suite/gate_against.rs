@@ -28,79 +28,6 @@ fn altered(scratch: &Scratch, name: &str, change: impl Fn(&mut Value)) -> String
 }
 
 #[test]
-fn equal_variants_pass_a_large_limit_and_too_little_time_is_inconclusive() {
-    let scratch = Scratch::new(crate::PROGRAM);
-    let equal = gate(&scratch, &[FAST, FAST, "--fail-if", LARGE]);
-    assert_eq!(equal.code, Some(0), "{equal:?}");
-    assert!(equal.stdout.starts_with("pass: "), "{}", equal.stdout);
-
-    let junit = scratch.path().join("junit.xml");
-    let short = [
-        FAST,
-        SLOW,
-        "--max-time",
-        "1s",
-        "--strict",
-        "--junit",
-        junit.to_str().expect("a plain path"),
-    ];
-    let open = gate(&scratch, &short);
-    assert_eq!(open.code, Some(4), "{open:?}");
-    assert!(open.stdout.starts_with("inconclusive: "), "{}", open.stdout);
-    assert!(
-        open.stderr.contains("the time limit allows about "),
-        "{}",
-        open.stderr
-    );
-    let xml = fs::read_to_string(&junit).expect("the file is written");
-    assert!(xml.contains("<error type=\"inconclusive\""), "{xml}");
-    let skipped = gate(&scratch, &[FAST, SLOW, "--max-time", "1s", "--bisect"]);
-    assert_eq!(skipped.code, Some(125), "{skipped:?}");
-    scratch.assert_nothing_left();
-}
-
-#[test]
-fn a_baseline_file_is_compared_by_ratios_and_never_written_by_a_failing_gate() {
-    let scratch = Scratch::new(crate::PROGRAM);
-    let both = [FAST, SLOW, "--fail-if", LARGE, "--against"];
-    let with = |more: &[&str]| gate(&scratch, &[&both[..], more].concat());
-    let first = with(&["base.json", "--update"]);
-    assert_eq!(first.code, Some(0), "{first:?}");
-    assert!(first.stderr.contains("base.json is written"), "{first:?}");
-
-    let same = with(&["last"]);
-    assert_eq!(same.code, Some(0), "{same:?}");
-    assert!(
-        same.stdout
-            .contains("is not slower than in the earlier run, relative to select 1, by more than"),
-        "{}",
-        same.stdout
-    );
-    assert!(
-        same.stderr.contains("and an earlier interval of ±"),
-        "{same:?}"
-    );
-
-    let faster_then = altered(&scratch, "faster.json", |baseline| {
-        for figure in ["ratio", "low", "high"] {
-            let ratio = &mut baseline["ratios"][0][figure];
-            *ratio = (ratio.as_f64().expect("a number") * 1e8).into();
-        }
-    });
-    let before = fs::read(&faster_then).expect("the copy is there");
-    let worse = with(&[&faster_then, "--update"]);
-    assert_eq!(worse.code, Some(3), "{worse:?}");
-    assert!(
-        worse.stdout.starts_with("regression: ")
-            && worse.stdout.contains("than in the earlier run"),
-        "{}",
-        worse.stdout
-    );
-    assert_eq!(fs::read(&faster_then).expect("it is there"), before);
-    scratch.assert_nothing_left();
-}
-
-#[test]
 fn another_machine_configuration_or_build_is_not_comparable_and_starts_no_server() {
     let scratch = Scratch::new(crate::PROGRAM);
     let written = gate(
@@ -263,4 +190,85 @@ fn a_gate_on_instructions_refuses_steps_that_it_does_not_compare() {
         refused.stderr.contains("leave out --stepwise"),
         "{refused:?}"
     );
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn equal_variants_pass_a_large_limit_and_too_little_time_is_inconclusive() {
+        let scratch = Scratch::new(crate::PROGRAM);
+        let equal = gate(&scratch, &[FAST, FAST, "--fail-if", LARGE]);
+        assert_eq!(equal.code, Some(0), "{equal:?}");
+        assert!(equal.stdout.starts_with("pass: "), "{}", equal.stdout);
+
+        let junit = scratch.path().join("junit.xml");
+        let short = [
+            FAST,
+            SLOW,
+            "--max-time",
+            "1s",
+            "--strict",
+            "--junit",
+            junit.to_str().expect("a plain path"),
+        ];
+        let open = gate(&scratch, &short);
+        assert_eq!(open.code, Some(4), "{open:?}");
+        assert!(open.stdout.starts_with("inconclusive: "), "{}", open.stdout);
+        assert!(
+            open.stderr.contains("the time limit allows about "),
+            "{}",
+            open.stderr
+        );
+        let xml = fs::read_to_string(&junit).expect("the file is written");
+        assert!(xml.contains("<error type=\"inconclusive\""), "{xml}");
+        let skipped = gate(&scratch, &[FAST, SLOW, "--max-time", "1s", "--bisect"]);
+        assert_eq!(skipped.code, Some(125), "{skipped:?}");
+        scratch.assert_nothing_left();
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_baseline_file_is_compared_by_ratios_and_never_written_by_a_failing_gate() {
+        let scratch = Scratch::new(crate::PROGRAM);
+        let both = [FAST, SLOW, "--fail-if", LARGE, "--against"];
+        let with = |more: &[&str]| gate(&scratch, &[&both[..], more].concat());
+        let first = with(&["base.json", "--update"]);
+        assert_eq!(first.code, Some(0), "{first:?}");
+        assert!(first.stderr.contains("base.json is written"), "{first:?}");
+
+        let same = with(&["last"]);
+        assert_eq!(same.code, Some(0), "{same:?}");
+        assert!(
+            same.stdout.contains(
+                "is not slower than in the earlier run, relative to select 1, by more than"
+            ),
+            "{}",
+            same.stdout
+        );
+        assert!(
+            same.stderr.contains("and an earlier interval of ±"),
+            "{same:?}"
+        );
+
+        let faster_then = altered(&scratch, "faster.json", |baseline| {
+            for figure in ["ratio", "low", "high"] {
+                let ratio = &mut baseline["ratios"][0][figure];
+                *ratio = (ratio.as_f64().expect("a number") * 1e8).into();
+            }
+        });
+        let before = fs::read(&faster_then).expect("the copy is there");
+        let worse = with(&[&faster_then, "--update"]);
+        assert_eq!(worse.code, Some(3), "{worse:?}");
+        assert!(
+            worse.stdout.starts_with("regression: ")
+                && worse.stdout.contains("than in the earlier run"),
+            "{}",
+            worse.stdout
+        );
+        assert_eq!(fs::read(&faster_then).expect("it is there"), before);
+        scratch.assert_nothing_left();
+    }
 }

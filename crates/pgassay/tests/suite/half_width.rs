@@ -34,93 +34,6 @@ fn log_ratios(run: &Run) -> Vec<f64> {
 }
 
 #[test]
-fn two_stages_that_are_killed_and_continued_have_the_interval_of_the_formula() {
-    if !servers::is_available("18") {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let arguments = [
-        "compare",
-        FAST,
-        SLOW,
-        "--setup",
-        "select 1",
-        "--length",
-        "2s",
-        "--no-profile",
-        "--no-plans",
-        "--half-width",
-        "50%",
-        // For a busy machine.
-        "--max-time",
-        "60s",
-    ];
-    let child = start(&scratch, &arguments);
-    kill_after(&scratch, child, 10);
-    let mut child = start(&scratch, &["resume"]);
-    let code = wait_for_exit(&mut child, Duration::from_mins(5));
-    let said = scratch.stderr();
-    assert_eq!(code, Some(0), "{said}");
-    scratch.assert_nothing_left();
-
-    let run = stored(&scratch);
-    assert!(run.complete);
-    let schedule = run.plan.schedule;
-    assert_eq!(schedule.stopping, StoppingRule::Precision);
-    assert_eq!(
-        (schedule.half_width_percent, schedule.blocks),
-        (Some(50.0), 12)
-    );
-    let places = run.trials.iter().map(|it| (it.block, it.position));
-    let distinct: BTreeSet<_> = places.collect();
-    assert_eq!(distinct.len(), run.trials.len(), "none twice");
-
-    let logs = log_ratios(&run);
-    let begins = || run.trials.iter().map(|it| it.started_us);
-    let elapsed_us = begins().max().unwrap_or(0) - begins().min().unwrap_or(0);
-    let is_out_of_time = elapsed_us >= 60_000_000;
-    let Some(first) = logs.get(..12) else {
-        assert!(is_out_of_time, "{} server starts", logs.len());
-        return;
-    };
-    assert!(said.contains("after 12 server starts: SD "), "{said}");
-    let mean = first.iter().sum::<f64>() / 12.0;
-    let squares: f64 = first.iter().map(|it| (it - mean).powi(2)).sum();
-    let sd = (squares / 11.0).sqrt();
-    let needed = (T_11 * sd / 1.5_f64.ln()).powi(2).ceil().max(12.0) as usize;
-    assert!(
-        logs.len() == needed || (logs.len() < needed && is_out_of_time),
-        "SD {sd}"
-    );
-    let [found] = &run.comparisons[..] else {
-        panic!("one comparison");
-    };
-    assert_eq!(found.verdict, Verdict::Slower);
-    let basis = found.basis.expect("there are units");
-    assert_eq!(basis.unit, UnitOfAnalysis::ServerStart);
-    assert_eq!(basis.first_stage_units, Some(12));
-    assert_eq!(
-        (basis.units, basis.units_needed),
-        (logs.len() as u32, Some(needed as u32))
-    );
-    let half_width = T_11 * sd / (logs.len() as f64).sqrt();
-    let middle = logs.iter().sum::<f64>() / logs.len() as f64;
-    assert!((found.tps.ratio.ln() - middle).abs() < 1e-6, "{found:?}");
-    assert!(
-        (found.tps.high.ln() - middle - half_width).abs() < 1e-5,
-        "{found:?}"
-    );
-
-    let shown = collapse_whitespace(&scratch.ok(&["show", "last"]));
-    let rule =
-        "Measured in two stages for intervals within ±50%: the standard deviation of the first 12";
-    assert!(shown.contains(rule), "{shown}");
-    assert_eq!(shown.contains("Not within"), logs.len() < needed, "{shown}");
-    let page = scratch.ok(&["report", "last", "--output", "-"]);
-    assert!(page.contains("Measured in two stages"));
-}
-
-#[test]
 fn a_time_limit_ends_two_stages_with_the_half_width_that_was_reached() {
     let scratch = Scratch::new(PROGRAM);
     let finished = scratch.finished(&[
@@ -194,4 +107,96 @@ fn a_half_width_is_a_percentage_and_excludes_a_number_of_pairs() {
         plan.contains("until the intervals of throughput are within ±1.5%"),
         "{plan}"
     );
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn two_stages_that_are_killed_and_continued_have_the_interval_of_the_formula() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let arguments = [
+            "compare",
+            FAST,
+            SLOW,
+            "--setup",
+            "select 1",
+            "--length",
+            "2s",
+            "--no-profile",
+            "--no-plans",
+            "--half-width",
+            "50%",
+            // For a busy machine.
+            "--max-time",
+            "60s",
+        ];
+        let child = start(&scratch, &arguments);
+        kill_after(&scratch, child, 10);
+        let mut child = start(&scratch, &["resume"]);
+        let code = wait_for_exit(&mut child, Duration::from_mins(5));
+        let said = scratch.stderr();
+        assert_eq!(code, Some(0), "{said}");
+        scratch.assert_nothing_left();
+
+        let run = stored(&scratch);
+        assert!(run.complete);
+        let schedule = run.plan.schedule;
+        assert_eq!(schedule.stopping, StoppingRule::Precision);
+        assert_eq!(
+            (schedule.half_width_percent, schedule.blocks),
+            (Some(50.0), 12)
+        );
+        let places = run.trials.iter().map(|it| (it.block, it.position));
+        let distinct: BTreeSet<_> = places.collect();
+        assert_eq!(distinct.len(), run.trials.len(), "none twice");
+
+        let logs = log_ratios(&run);
+        let begins = || run.trials.iter().map(|it| it.started_us);
+        let elapsed_us = begins().max().unwrap_or(0) - begins().min().unwrap_or(0);
+        let is_out_of_time = elapsed_us >= 60_000_000;
+        let Some(first) = logs.get(..12) else {
+            assert!(is_out_of_time, "{} server starts", logs.len());
+            return;
+        };
+        assert!(said.contains("after 12 server starts: SD "), "{said}");
+        let mean = first.iter().sum::<f64>() / 12.0;
+        let squares: f64 = first.iter().map(|it| (it - mean).powi(2)).sum();
+        let sd = (squares / 11.0).sqrt();
+        let needed = (T_11 * sd / 1.5_f64.ln()).powi(2).ceil().max(12.0) as usize;
+        assert!(
+            logs.len() == needed || (logs.len() < needed && is_out_of_time),
+            "SD {sd}"
+        );
+        let [found] = &run.comparisons[..] else {
+            panic!("one comparison");
+        };
+        assert_eq!(found.verdict, Verdict::Slower);
+        let basis = found.basis.expect("there are units");
+        assert_eq!(basis.unit, UnitOfAnalysis::ServerStart);
+        assert_eq!(basis.first_stage_units, Some(12));
+        assert_eq!(
+            (basis.units, basis.units_needed),
+            (logs.len() as u32, Some(needed as u32))
+        );
+        let half_width = T_11 * sd / (logs.len() as f64).sqrt();
+        let middle = logs.iter().sum::<f64>() / logs.len() as f64;
+        assert!((found.tps.ratio.ln() - middle).abs() < 1e-6, "{found:?}");
+        assert!(
+            (found.tps.high.ln() - middle - half_width).abs() < 1e-5,
+            "{found:?}"
+        );
+
+        let shown = collapse_whitespace(&scratch.ok(&["show", "last"]));
+        let rule = "Measured in two stages for intervals within ±50%: the standard deviation of the first 12";
+        assert!(shown.contains(rule), "{shown}");
+        assert_eq!(shown.contains("Not within"), logs.len() < needed, "{shown}");
+        let page = scratch.ok(&["report", "last", "--output", "-"]);
+        assert!(page.contains("Measured in two stages"));
+    }
 }

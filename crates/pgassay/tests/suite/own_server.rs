@@ -94,77 +94,6 @@ fn is_used_and_left_as_it_was(theirs: &Theirs, version: &str) {
     scratch.assert_nothing_left();
 }
 
-#[test]
-fn it_is_reached_over_tcp_and_its_password_is_nowhere_in_the_result() {
-    let Some(theirs) = Theirs::start() else {
-        return;
-    };
-    let scratch = Scratch::new(PROGRAM);
-    let with_password = theirs.uri("maker").replace("maker@", "maker:s3cret@");
-    let study = of_dsn("host=/nowhere");
-    let finished = run(&scratch, &study, &["--no-profile", "--dsn", &with_password]);
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    assert!(finished.stdout.contains("(external)"), "{finished:?}");
-    // Also in the stored study text.
-    let finished = run(
-        &scratch,
-        &of_dsn(&with_password),
-        &["--no-profile", "--json"],
-    );
-    let run = run_of(&finished);
-    let dsn = run.plan.servers[0].dsn.as_deref().unwrap();
-    assert_eq!(
-        dsn,
-        format!(
-            "user=maker host=127.0.0.1 port={} dbname=postgres",
-            theirs.port()
-        )
-    );
-    assert_eq!(run.study.server.dsn.as_deref(), Some(dsn));
-    // Also if the password comes from another source.
-    let by_keywords = format!(
-        "host=127.0.0.1 port={} user=maker dbname=postgres",
-        theirs.port()
-    );
-    let path = scratch.study(&of_dsn(&by_keywords));
-    let output = scratch
-        .command()
-        .arg("run")
-        .arg(&path)
-        .arg("--no-profile")
-        .arg("--allow-writes")
-        .env("PGPASSWORD", "s3cret")
-        .output();
-    assert_eq!(Finished::of(&output.unwrap()).code, Some(0));
-    let passfile = scratch.path().join("pgpass");
-    fs::write(&passfile, "127.0.0.1:*:postgres:maker:s3cret\n").unwrap();
-    fs::set_permissions(
-        &passfile,
-        std::os::unix::fs::PermissionsExt::from_mode(0o600),
-    )
-    .unwrap();
-    let output = scratch
-        .command()
-        .arg("run")
-        .arg(&path)
-        .arg("--no-profile")
-        .arg("--allow-writes")
-        .env("PGPASSFILE", &passfile)
-        .output();
-    assert_eq!(Finished::of(&output.unwrap()).code, Some(0));
-    theirs.assert_untouched();
-    assert_eq!(scratch.kept().len(), 4);
-    assert_no_secret_in(&scratch.results());
-    for arguments in [&["plan"][..], &["plan", "--json"], &["show"], &["check"]] {
-        scratch.study(&of_dsn(&with_password));
-        let mut command = scratch.command();
-        let output = command.arg("study").args(arguments).arg(&path).output();
-        let finished = Finished::of(&output.unwrap());
-        assert_eq!(finished.code, Some(0), "{finished:?}");
-        assert!(!format!("{finished:?}").contains("s3cret"), "{finished:?}");
-    }
-}
-
 fn assert_no_secret_in(directory: &Path) {
     for entry in fs::read_dir(directory)
         .expect("the directory exists")
@@ -494,4 +423,81 @@ fn unreadable_data_of_a_remote_server_are_absent_with_one_warning() {
         "{shown:?}"
     );
     theirs.assert_untouched();
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn it_is_reached_over_tcp_and_its_password_is_nowhere_in_the_result() {
+        let Some(theirs) = Theirs::start() else {
+            return;
+        };
+        let scratch = Scratch::new(PROGRAM);
+        let with_password = theirs.uri("maker").replace("maker@", "maker:s3cret@");
+        let study = of_dsn("host=/nowhere");
+        let finished = run(&scratch, &study, &["--no-profile", "--dsn", &with_password]);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        assert!(finished.stdout.contains("(external)"), "{finished:?}");
+        // Also in the stored study text.
+        let finished = run(
+            &scratch,
+            &of_dsn(&with_password),
+            &["--no-profile", "--json"],
+        );
+        let run = run_of(&finished);
+        let dsn = run.plan.servers[0].dsn.as_deref().unwrap();
+        assert_eq!(
+            dsn,
+            format!(
+                "user=maker host=127.0.0.1 port={} dbname=postgres",
+                theirs.port()
+            )
+        );
+        assert_eq!(run.study.server.dsn.as_deref(), Some(dsn));
+        // Also if the password comes from another source.
+        let by_keywords = format!(
+            "host=127.0.0.1 port={} user=maker dbname=postgres",
+            theirs.port()
+        );
+        let path = scratch.study(&of_dsn(&by_keywords));
+        let output = scratch
+            .command()
+            .arg("run")
+            .arg(&path)
+            .arg("--no-profile")
+            .arg("--allow-writes")
+            .env("PGPASSWORD", "s3cret")
+            .output();
+        assert_eq!(Finished::of(&output.unwrap()).code, Some(0));
+        let passfile = scratch.path().join("pgpass");
+        fs::write(&passfile, "127.0.0.1:*:postgres:maker:s3cret\n").unwrap();
+        fs::set_permissions(
+            &passfile,
+            std::os::unix::fs::PermissionsExt::from_mode(0o600),
+        )
+        .unwrap();
+        let output = scratch
+            .command()
+            .arg("run")
+            .arg(&path)
+            .arg("--no-profile")
+            .arg("--allow-writes")
+            .env("PGPASSFILE", &passfile)
+            .output();
+        assert_eq!(Finished::of(&output.unwrap()).code, Some(0));
+        theirs.assert_untouched();
+        assert_eq!(scratch.kept().len(), 4);
+        assert_no_secret_in(&scratch.results());
+        for arguments in [&["plan"][..], &["plan", "--json"], &["show"], &["check"]] {
+            scratch.study(&of_dsn(&with_password));
+            let mut command = scratch.command();
+            let output = command.arg("study").args(arguments).arg(&path).output();
+            let finished = Finished::of(&output.unwrap());
+            assert_eq!(finished.code, Some(0), "{finished:?}");
+            assert!(!format!("{finished:?}").contains("s3cret"), "{finished:?}");
+        }
+    }
 }

@@ -90,11 +90,6 @@ fn statement<'a>(plans: &'a RunPlans, variant: usize, text: &str) -> &'a Stateme
 }
 
 #[test]
-fn plans_and_prices_of_12() {
-    memory_and_index("12");
-}
-
-#[test]
 fn plans_and_prices_of_18() {
     memory_and_index("18");
 }
@@ -307,4 +302,15 @@ pairs = 2
     assert_eq!(run.plans, None);
     assert!(!run.plan.schedule.plans);
     assert!(!run.warnings.iter().any(|it| it.kind == WarningKind::NoPlan));
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn plans_and_prices_of_12() {
+        memory_and_index("12");
+    }
 }

@@ -296,36 +296,6 @@ fn statements_have_their_load_and_their_stacks() {
     server.stop().expect("the server stops");
 }
 
-/// Regression: "0.0 transactions/s" of a server that executed thousands, of which its statistics had none yet.
-#[test]
-fn transactions_that_use_no_table_are_not_counted_as_none() {
-    for version in ["15", "18"] {
-        let Some(server) = servers::start(version) else {
-            return;
-        };
-        let scratch = Scratch::new(PROGRAM);
-        let sql = "select count(*) from generate_series(1, 50000)";
-        let clients = Load::of(&server, 2, sql);
-        // It began earlier: after its start, a session reports what it read of the catalog.
-        thread::sleep(Duration::from_millis(1500));
-        let conninfo = server.conninfo();
-        let profile = ["profile", &conninfo, "--duration", "2s"];
-        let seen = observed(&run(scratch.command().args(profile).arg("--json")));
-        let text = run(scratch.command().args(profile)).stdout;
-        clients.stop();
-        assert_eq!(seen.transactions, None, "{:?}", seen.limitations);
-        let has_reason = |it: &Check| it.name == Activity::TRANSACTIONS;
-        assert!(seen.limitations.iter().any(has_reason), "{seen:?}");
-        let activity = seen.activity.expect("the sessions were watched");
-        assert!(activity.transactions_seen > 10, "{activity:?}");
-        let rates = activity.timeline.iter().map(|it| it.transactions_per_s);
-        assert!(rates.flatten().next().is_none(), "{:?}", activity.timeline);
-        assert!(text.contains("transactions unknown"), "{text}");
-        assert!(text.contains("whose transactions use no table"), "{text}");
-        server.stop().expect("the server stops");
-    }
-}
-
 /// Whether an unprivileged user can see less than root here. Only root can switch users.
 fn is_restricted_for_others() -> bool {
     let what = "an unprivileged profile";
@@ -531,4 +501,40 @@ fn what_backends_are_blocked_by_is_exported_as_stacks_that_end_in_waits() {
         "the page has both sides"
     );
     drop(server);
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    /// Regression: "0.0 transactions/s" of a server that executed thousands, of which its statistics had none yet.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn transactions_that_use_no_table_are_not_counted_as_none() {
+        for version in ["15", "18"] {
+            let Some(server) = servers::start(version) else {
+                return;
+            };
+            let scratch = Scratch::new(PROGRAM);
+            let sql = "select count(*) from generate_series(1, 50000)";
+            let clients = Load::of(&server, 2, sql);
+            // It began earlier: after its start, a session reports what it read of the catalog.
+            thread::sleep(Duration::from_millis(1500));
+            let conninfo = server.conninfo();
+            let profile = ["profile", &conninfo, "--duration", "2s"];
+            let seen = observed(&run(scratch.command().args(profile).arg("--json")));
+            let text = run(scratch.command().args(profile)).stdout;
+            clients.stop();
+            assert_eq!(seen.transactions, None, "{:?}", seen.limitations);
+            let has_reason = |it: &Check| it.name == Activity::TRANSACTIONS;
+            assert!(seen.limitations.iter().any(has_reason), "{seen:?}");
+            let activity = seen.activity.expect("the sessions were watched");
+            assert!(activity.transactions_seen > 10, "{activity:?}");
+            let rates = activity.timeline.iter().map(|it| it.transactions_per_s);
+            assert!(rates.flatten().next().is_none(), "{:?}", activity.timeline);
+            assert!(text.contains("transactions unknown"), "{text}");
+            assert!(text.contains("whose transactions use no table"), "{text}");
+            server.stop().expect("the server stops");
+        }
+    }
 }

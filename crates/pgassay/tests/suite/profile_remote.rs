@@ -151,41 +151,6 @@ fn check_profile_by_activity(server: &pgassay_server::Server, version: &str) {
     assert!(page.contains("T0: all time by samples"), "{page}");
 }
 
-/// Regression: the transaction of all samples lasted longer than the server permits, and everything that had been
-/// sampled was lost.
-#[test]
-fn limits_on_transactions_do_not_end_the_profile_of_a_remote_server() {
-    if !is_root() {
-        skip("a remote server", "a PID namespace requires root");
-        return;
-    }
-    for version in ["9.6", "17", "18"] {
-        let mut config = servers::config();
-        let idle = "idle_in_transaction_session_timeout";
-        config.settings.insert(idle.to_owned(), "20ms".to_owned());
-        if version != "9.6" {
-            let limit = ("transaction_timeout".to_owned(), "1s".to_owned());
-            config.settings.extend([limit]);
-        }
-        let Some(server) = servers::start_with(version, &config) else {
-            continue;
-        };
-        let scratch = Scratch::new(PROGRAM);
-        let arguments = ["--duration", "3s", "--json"];
-        let seen = observed(&run_in_pid_namespace(
-            &scratch,
-            &server.conninfo(),
-            &arguments,
-        ));
-        assert!(seen.window_us >= 3e6, "{version}: {}", seen.window_us);
-        assert!(seen.transactions.is_some(), "{version}");
-        let cut_off = seen.limitations.iter();
-        let cut_off: Vec<_> = cut_off.filter(|it| it.value == "incomplete").collect();
-        assert!(cut_off.is_empty(), "{version}: {cut_off:?}");
-        server.stop().expect("the server stops");
-    }
-}
-
 /// Regression: all samples were discarded, and the exit status was 1.
 #[test]
 fn samples_of_a_remote_server_remain_if_their_connection_is_terminated() {
@@ -229,5 +194,46 @@ fn samples_of_a_remote_server_remain_if_their_connection_is_terminated() {
         let activity = seen.activity.as_ref().expect("the watch went on");
         assert!(activity.window_us > seen.window_us, "{version}");
         server.stop().expect("the server stops");
+    }
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    /// Regression: the transaction of all samples lasted longer than the server permits, and everything that had been
+    /// sampled was lost.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn limits_on_transactions_do_not_end_the_profile_of_a_remote_server() {
+        if !is_root() {
+            skip("a remote server", "a PID namespace requires root");
+            return;
+        }
+        for version in ["9.6", "17", "18"] {
+            let mut config = servers::config();
+            let idle = "idle_in_transaction_session_timeout";
+            config.settings.insert(idle.to_owned(), "20ms".to_owned());
+            if version != "9.6" {
+                let limit = ("transaction_timeout".to_owned(), "1s".to_owned());
+                config.settings.extend([limit]);
+            }
+            let Some(server) = servers::start_with(version, &config) else {
+                continue;
+            };
+            let scratch = Scratch::new(PROGRAM);
+            let arguments = ["--duration", "3s", "--json"];
+            let seen = observed(&run_in_pid_namespace(
+                &scratch,
+                &server.conninfo(),
+                &arguments,
+            ));
+            assert!(seen.window_us >= 3e6, "{version}: {}", seen.window_us);
+            assert!(seen.transactions.is_some(), "{version}");
+            let cut_off = seen.limitations.iter();
+            let cut_off: Vec<_> = cut_off.filter(|it| it.value == "incomplete").collect();
+            assert!(cut_off.is_empty(), "{version}: {cut_off:?}");
+            server.stop().expect("the server stops");
+        }
     }
 }

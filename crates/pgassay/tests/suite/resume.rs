@@ -143,112 +143,6 @@ fn of_whole_rounds(saved: &UnfinishedRun) -> Vec<Trial> {
 }
 
 #[test]
-fn a_run_that_is_killed_again_and_again_ends_with_every_trial_once() {
-    if !servers::is_available("18") {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let path = scratch.study(&study());
-    let arguments = ["run", path.to_str().expect("a plain path"), "--seed", "7"];
-    let mut child = start(&scratch, &arguments);
-    let mut kept: Vec<Trial> = Vec::new();
-    let mut details = Vec::new();
-    let mut last_starts = Vec::new();
-    // Before the first trial, in the first round, in a later one, and after a restart of the server.
-    for trials in [0, 3, 14, 27] {
-        let saved = kill_after(&scratch, child, trials);
-        let whole = of_whole_rounds(&saved);
-        assert!(kept.iter().all(|it| whole.contains(it)), "a trial was lost");
-        last_starts.extend(whole.iter().map(|it| it.server_start).max());
-        kept = whole;
-        details = store(&scratch)
-            .reopen(&id(&scratch))
-            .expect("a killed run")
-            .details;
-        let list = scratch.finished(&["list"]).stdout;
-        let hint = format!("pgassay resume {}", id(&scratch));
-        assert!(
-            list.contains("(unfinished) ") && list.contains(&hint),
-            "{list}"
-        );
-        // The study of a run does not depend on the file any more.
-        _ = fs::remove_file(&path);
-        child = start(&scratch, &["resume"]);
-    }
-    let code = wait_for_exit(&mut child, Duration::from_mins(2));
-    assert_eq!(code, Some(0), "{}", scratch.stderr());
-    scratch.assert_nothing_left();
-
-    let run = stored(&scratch);
-    assert_whole(&run);
-    assert!(kept.len() >= 24 && kept.iter().all(|it| run.trials.contains(it)));
-    assert_eq!(run.plan.schedule.seed, 7);
-    assert_eq!(run.trials[0].started_us, kept[0].started_us);
-    assert!(run.started_us <= kept[0].started_us);
-    // Every process has its own server starts.
-    assert!(last_starts.is_sorted_by(|a, b| a < b), "{last_starts:?}");
-    let starts: Vec<u32> = run.trials.iter().map(|it| it.server_start).collect();
-    assert!(
-        starts.is_sorted() && starts.last() > last_starts.last(),
-        "{starts:?}"
-    );
-    let said: Vec<&str> = run.warnings.iter().map(|it| it.message.as_str()).collect();
-    assert!(
-        said.iter().any(|it| it.contains("continued 4 times")),
-        "{said:?}"
-    );
-    assert!(
-        !said.iter().any(|it| it.contains("could not be saved")),
-        "{said:?}"
-    );
-    // What profiled trials gathered before a kill is in the profiles.
-    let profiled = kept.iter().filter(|it| it.kind == TrialKind::Profiled);
-    let mut samples = Vec::new();
-    for trial in profiled {
-        let key = TrialKey::of(trial);
-        let of_trial = details.iter().find_map(|it| match it {
-            RunDetail::Trial(detail) if detail.trial == key => Some(detail),
-            _ => None,
-        });
-        let profile = &of_trial.expect("it was saved").profile;
-        samples.extend(profile.as_ref().map(|profile| (key, profile.total())));
-    }
-    assert!(!samples.is_empty() || !sampling_is_permitted());
-    for (key, expected) in samples {
-        let point = PointId::new(key.condition, key.variant);
-        let nodes = &run.profiles[run.plan.index_of(point)].nodes;
-        let of_block = nodes.iter().map(|node| node.samples[key.block as usize]);
-        assert_eq!(of_block.map(u64::from).sum::<u64>(), expected, "{key:?}");
-    }
-
-    let show = scratch.finished(&["show", "last"]);
-    assert_eq!(show.code, Some(0), "{show:?}");
-    assert!(show.stdout.starts_with("Is prepared faster?\n"), "{show:?}");
-    assert!(
-        collapse_whitespace(&show.stdout).contains("continued 4 times"),
-        "{show:?}"
-    );
-    assert_eq!(scratch.finished(&["report"]).code, Some(0));
-    let list = scratch.finished(&["list"]).stdout;
-    assert!(
-        list.lines().count() == 1 && !list.contains("resume"),
-        "{list}"
-    );
-    for (arguments, words) in [
-        (
-            vec!["resume", "last"],
-            "is finished: there is nothing to continue",
-        ),
-        (vec!["resume"], "there is no unfinished run"),
-        (vec!["resume", "nosuch"], "no run \"nosuch\""),
-    ] {
-        let refused = scratch.finished(&arguments);
-        assert_eq!(refused.code, Some(1), "{refused:?}");
-        assert!(refused.error_message().contains(words), "{refused:?}");
-    }
-}
-
-#[test]
 fn a_run_that_was_stopped_with_ctrl_c_is_continued() {
     if !servers::is_available("18") {
         return;
@@ -293,36 +187,6 @@ fn a_run_that_was_stopped_with_ctrl_c_is_continued() {
             .expect("a run")
             .join("trials.jsonl")
             .exists()
-    );
-    scratch.assert_nothing_left();
-}
-
-/// Regression: the continued run did not know which variants were skipped when it began, and passed.
-#[test]
-fn a_gate_that_is_continued_does_not_pass_without_a_skipped_variant() {
-    if !servers::is_available("18") {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let more = "[[variant]]\nname = \"c\"\nrequires = { extension = \"no_such_extension\" }\n";
-    fs::write(scratch.path().join("gate.toml"), study() + more).expect("a study");
-    let limit = ["--fail-if", "slower > 90%", "--no-profile"];
-    let mut child = start(
-        &scratch,
-        &[&["gate", "--study", "gate.toml"], &limit[..]].concat(),
-    );
-    wait_within("a trial is saved", Duration::from_mins(1), || {
-        saved(&scratch).is_some_and(|it| !it.trials.is_empty())
-    });
-    kill(child.id().cast_signed(), libc::SIGINT);
-    let code = wait_for_exit(&mut child, Duration::from_mins(2));
-    assert_eq!(code, Some(130), "{}", scratch.stderr());
-    let resumed = scratch.finished(&["resume", &id(&scratch)]);
-    assert_eq!(resumed.code, Some(5), "{resumed:?}");
-    assert!(
-        resumed.stdout.starts_with("not comparable: c ")
-            && resumed.stdout.contains("no extension no_such_extension"),
-        "{resumed:?}"
     );
     scratch.assert_nothing_left();
 }
@@ -439,72 +303,216 @@ fn a_run_is_not_continued_elsewhere_or_with_another_study() {
     assert_eq!(after, before);
 }
 
-#[test]
-fn a_run_on_an_external_server_is_continued_with_the_same_settings() {
-    let config = ServerConfig {
-        tcp: true,
-        ..servers::config()
-    };
-    let Some(server) = servers::start_with("18", &config) else {
-        return;
-    };
-    let execute = |sql: &str| {
-        let mut connection = server.connect().expect("connect");
-        connection.execute(sql).expect("the statement succeeds");
-    };
-    execute("create role maker login createdb password 's3cret'");
-    let address = server.tcp_address().expect("the server listens");
-    let dsn = format!("dsn = \"postgresql://maker:s3cret@{address}/postgres\"");
-    let scratch = Scratch::new(PROGRAM);
-    let study = study().replace("version = \"18\"", &dsn);
-    let child = scratch.start(&study, &["--allow-writes"]);
-    let before = kill_after(&scratch, child, 3);
-    let directory = directory(&scratch).expect("a run");
-    for file in ["trials.jsonl", "study.toml"] {
-        let text = fs::read_to_string(directory.join(file)).expect("a text file");
-        assert!(text.contains("maker") && !text.contains("s3cret"), "{file}");
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_run_that_is_killed_again_and_again_ends_with_every_trial_once() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let path = scratch.study(&study());
+        let arguments = ["run", path.to_str().expect("a plain path"), "--seed", "7"];
+        let mut child = start(&scratch, &arguments);
+        let mut kept: Vec<Trial> = Vec::new();
+        let mut details = Vec::new();
+        let mut last_starts = Vec::new();
+        // Before the first trial, in the first round, in a later one, and after a restart of the server.
+        for trials in [0, 3, 14, 27] {
+            let saved = kill_after(&scratch, child, trials);
+            let whole = of_whole_rounds(&saved);
+            assert!(kept.iter().all(|it| whole.contains(it)), "a trial was lost");
+            last_starts.extend(whole.iter().map(|it| it.server_start).max());
+            kept = whole;
+            details = store(&scratch)
+                .reopen(&id(&scratch))
+                .expect("a killed run")
+                .details;
+            let list = scratch.finished(&["list"]).stdout;
+            let hint = format!("pgassay resume {}", id(&scratch));
+            assert!(
+                list.contains("(unfinished) ") && list.contains(&hint),
+                "{list}"
+            );
+            // The study of a run does not depend on the file any more.
+            _ = fs::remove_file(&path);
+            child = start(&scratch, &["resume"]);
+        }
+        let code = wait_for_exit(&mut child, Duration::from_mins(2));
+        assert_eq!(code, Some(0), "{}", scratch.stderr());
+        scratch.assert_nothing_left();
+
+        let run = stored(&scratch);
+        assert_whole(&run);
+        assert!(kept.len() >= 24 && kept.iter().all(|it| run.trials.contains(it)));
+        assert_eq!(run.plan.schedule.seed, 7);
+        assert_eq!(run.trials[0].started_us, kept[0].started_us);
+        assert!(run.started_us <= kept[0].started_us);
+        // Every process has its own server starts.
+        assert!(last_starts.is_sorted_by(|a, b| a < b), "{last_starts:?}");
+        let starts: Vec<u32> = run.trials.iter().map(|it| it.server_start).collect();
+        assert!(
+            starts.is_sorted() && starts.last() > last_starts.last(),
+            "{starts:?}"
+        );
+        let said: Vec<&str> = run.warnings.iter().map(|it| it.message.as_str()).collect();
+        assert!(
+            said.iter().any(|it| it.contains("continued 4 times")),
+            "{said:?}"
+        );
+        assert!(
+            !said.iter().any(|it| it.contains("could not be saved")),
+            "{said:?}"
+        );
+        // What profiled trials gathered before a kill is in the profiles.
+        let profiled = kept.iter().filter(|it| it.kind == TrialKind::Profiled);
+        let mut samples = Vec::new();
+        for trial in profiled {
+            let key = TrialKey::of(trial);
+            let of_trial = details.iter().find_map(|it| match it {
+                RunDetail::Trial(detail) if detail.trial == key => Some(detail),
+                _ => None,
+            });
+            let profile = &of_trial.expect("it was saved").profile;
+            samples.extend(profile.as_ref().map(|profile| (key, profile.total())));
+        }
+        assert!(!samples.is_empty() || !sampling_is_permitted());
+        for (key, expected) in samples {
+            let point = PointId::new(key.condition, key.variant);
+            let nodes = &run.profiles[run.plan.index_of(point)].nodes;
+            let of_block = nodes.iter().map(|node| node.samples[key.block as usize]);
+            assert_eq!(of_block.map(u64::from).sum::<u64>(), expected, "{key:?}");
+        }
+
+        let show = scratch.finished(&["show", "last"]);
+        assert_eq!(show.code, Some(0), "{show:?}");
+        assert!(show.stdout.starts_with("Is prepared faster?\n"), "{show:?}");
+        assert!(
+            collapse_whitespace(&show.stdout).contains("continued 4 times"),
+            "{show:?}"
+        );
+        assert_eq!(scratch.finished(&["report"]).code, Some(0));
+        let list = scratch.finished(&["list"]).stdout;
+        assert!(
+            list.lines().count() == 1 && !list.contains("resume"),
+            "{list}"
+        );
+        for (arguments, words) in [
+            (
+                vec!["resume", "last"],
+                "is finished: there is nothing to continue",
+            ),
+            (vec!["resume"], "there is no unfinished run"),
+            (vec!["resume", "nosuch"], "no run \"nosuch\""),
+        ] {
+            let refused = scratch.finished(&arguments);
+            assert_eq!(refused.code, Some(1), "{refused:?}");
+            assert!(refused.error_message().contains(words), "{refused:?}");
+        }
     }
-    let resume = |password: Option<&str>| {
-        let mut command = scratch.command();
-        command.env_remove("PGPASSWORD").args(["resume", "--json"]);
-        command.envs(password.map(|password| ("PGPASSWORD", password)));
-        Finished::of(&command.output().expect("the program runs"))
-    };
-    let refused = resume(None);
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.error_message().contains("password"), "{refused:?}");
 
-    let set_work_mem = |change: &str, expected: &str| {
-        execute(change);
-        execute("select pg_reload_conf()");
-        wait_within("the setting changes", Duration::from_mins(1), || {
-            let mut connection = server.connect().expect("connect");
-            let value = connection.value("show work_mem").expect("a setting");
-            value.as_deref() == Some(expected)
+    /// Regression: the continued run did not know which variants were skipped when it began, and passed.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_gate_that_is_continued_does_not_pass_without_a_skipped_variant() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let more = "[[variant]]\nname = \"c\"\nrequires = { extension = \"no_such_extension\" }\n";
+        fs::write(scratch.path().join("gate.toml"), study() + more).expect("a study");
+        let limit = ["--fail-if", "slower > 90%", "--no-profile"];
+        let mut child = start(
+            &scratch,
+            &[&["gate", "--study", "gate.toml"], &limit[..]].concat(),
+        );
+        wait_within("a trial is saved", Duration::from_mins(1), || {
+            saved(&scratch).is_some_and(|it| !it.trials.is_empty())
         });
-    };
-    set_work_mem("alter system set work_mem = '7MB'", "7MB");
-    let refused = resume(Some("s3cret"));
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-    let words = "work_mem is 7MB, was the default";
-    assert!(refused.error_message().contains(words), "{refused:?}");
-    assert_eq!(saved(&scratch), Some(before));
+        kill(child.id().cast_signed(), libc::SIGINT);
+        let code = wait_for_exit(&mut child, Duration::from_mins(2));
+        assert_eq!(code, Some(130), "{}", scratch.stderr());
+        let resumed = scratch.finished(&["resume", &id(&scratch)]);
+        assert_eq!(resumed.code, Some(5), "{resumed:?}");
+        assert!(
+            resumed.stdout.starts_with("not comparable: c ")
+                && resumed.stdout.contains("no extension no_such_extension"),
+            "{resumed:?}"
+        );
+        scratch.assert_nothing_left();
+    }
 
-    set_work_mem("alter system reset work_mem", "4MB");
-    let resumed = resume(Some("s3cret"));
-    assert_eq!(resumed.code, Some(0), "{resumed:?}");
-    let run: Run = serde_json::from_str(&resumed.stdout).expect("JSON on stdout alone");
-    assert_whole(&run);
-    // It was not restarted, so there is one server start.
-    assert!(run.trials.iter().all(|it| it.server_start == 0));
-    let kinds: Vec<WarningKind> = run.warnings.iter().map(|it| it.kind).collect();
-    assert!(kinds.contains(&WarningKind::Resumed), "{kinds:?}");
-    let mut connection = server.connect().expect("connect");
-    let ours = "select count(*) from pg_database where datname like 'pgassay%'";
-    let left = connection.value(ours).expect("a number");
-    assert_eq!(
-        left.as_deref(),
-        Some("0"),
-        "databases of the killed run are dropped"
-    );
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_run_on_an_external_server_is_continued_with_the_same_settings() {
+        let config = ServerConfig {
+            tcp: true,
+            ..servers::config()
+        };
+        let Some(server) = servers::start_with("18", &config) else {
+            return;
+        };
+        let execute = |sql: &str| {
+            let mut connection = server.connect().expect("connect");
+            connection.execute(sql).expect("the statement succeeds");
+        };
+        execute("create role maker login createdb password 's3cret'");
+        let address = server.tcp_address().expect("the server listens");
+        let dsn = format!("dsn = \"postgresql://maker:s3cret@{address}/postgres\"");
+        let scratch = Scratch::new(PROGRAM);
+        let study = study().replace("version = \"18\"", &dsn);
+        let child = scratch.start(&study, &["--allow-writes"]);
+        let before = kill_after(&scratch, child, 3);
+        let directory = directory(&scratch).expect("a run");
+        for file in ["trials.jsonl", "study.toml"] {
+            let text = fs::read_to_string(directory.join(file)).expect("a text file");
+            assert!(text.contains("maker") && !text.contains("s3cret"), "{file}");
+        }
+        let resume = |password: Option<&str>| {
+            let mut command = scratch.command();
+            command.env_remove("PGPASSWORD").args(["resume", "--json"]);
+            command.envs(password.map(|password| ("PGPASSWORD", password)));
+            Finished::of(&command.output().expect("the program runs"))
+        };
+        let refused = resume(None);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.error_message().contains("password"), "{refused:?}");
+
+        let set_work_mem = |change: &str, expected: &str| {
+            execute(change);
+            execute("select pg_reload_conf()");
+            wait_within("the setting changes", Duration::from_mins(1), || {
+                let mut connection = server.connect().expect("connect");
+                let value = connection.value("show work_mem").expect("a setting");
+                value.as_deref() == Some(expected)
+            });
+        };
+        set_work_mem("alter system set work_mem = '7MB'", "7MB");
+        let refused = resume(Some("s3cret"));
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let words = "work_mem is 7MB, was the default";
+        assert!(refused.error_message().contains(words), "{refused:?}");
+        assert_eq!(saved(&scratch), Some(before));
+
+        set_work_mem("alter system reset work_mem", "4MB");
+        let resumed = resume(Some("s3cret"));
+        assert_eq!(resumed.code, Some(0), "{resumed:?}");
+        let run: Run = serde_json::from_str(&resumed.stdout).expect("JSON on stdout alone");
+        assert_whole(&run);
+        // It was not restarted, so there is one server start.
+        assert!(run.trials.iter().all(|it| it.server_start == 0));
+        let kinds: Vec<WarningKind> = run.warnings.iter().map(|it| it.kind).collect();
+        assert!(kinds.contains(&WarningKind::Resumed), "{kinds:?}");
+        let mut connection = server.connect().expect("connect");
+        let ours = "select count(*) from pg_database where datname like 'pgassay%'";
+        let left = connection.value(ours).expect("a number");
+        assert_eq!(
+            left.as_deref(),
+            Some("0"),
+            "databases of the killed run are dropped"
+        );
+    }
 }

@@ -97,56 +97,6 @@ fn said<'a>(seen: &'a Observation, limit: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_stripped_server_has_the_names_that_it_exports_and_the_rest_is_counted() {
-    if !sampling_is_permitted() || !has_binutils() {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let Some(installation) = copy(&scratch) else {
-        return;
-    };
-    let program = installation.program("postgres");
-    let debug: PathBuf = scratch.path().join("pg/bin/.debug/postgres.debug");
-    fs::create_dir(debug.parent().expect("bin")).expect("a directory");
-    tool(
-        "objcopy",
-        &["--only-keep-debug", path(&program), path(&debug)],
-    );
-    tool("strip", &[path(&program)]);
-    let server = start(&installation);
-    let seen = profiling(&scratch, &server, LONG, || ());
-    server.stop().expect("the server stops");
-    assert!(share(&seen, EXPORTED) > 0.3, "{:?}", seen.functions());
-    assert_eq!(share(&seen, LOCAL).to_bits(), 0, "it has no symbol");
-    // It still appears, as an address: the caller of the exported function.
-    let profile = seen.profile.as_ref().expect("sampled");
-    let unnamed = profile.nodes.iter().filter(|node| {
-        let callee = &profile.frames[node.frame as usize];
-        let caller = node.parent.map(|at| &profile.nodes[at as usize]);
-        let caller = caller.map(|node| &profile.frames[node.frame as usize]);
-        callee.symbol.as_deref() == Some(EXPORTED)
-            && caller.is_some_and(|it| it.symbol.is_none() && it.object == "postgres")
-    });
-    assert!(unnamed.count() > 0, "the caller appears as an address");
-    let stripped = said(&seen, "stripped_object");
-    assert_eq!(stripped.len(), 1, "{:?}", seen.limitations);
-    // Of all samples, also of processes that are not in the profile: a checkpoint's, for example.
-    let words: Vec<&str> = stripped[0].split(' ').collect();
-    let count = |at: usize| words[at].parse::<u64>().expect("a count");
-    assert!(0 < count(0) && count(0) <= count(2), "{stripped:?}");
-    assert!(profile.quality.unknown_leaf > 0, "{:?}", profile.quality);
-
-    // With the debug file linked, all functions have names.
-    let link = format!("--add-gnu-debuglink={}", debug.display());
-    tool("objcopy", &[&link, path(&program)]);
-    let server = start(&installation);
-    let seen = profiling(&scratch, &server, LONG, || ());
-    assert!(share(&seen, LOCAL) > 0.3, "{:?}", seen.functions());
-    assert_eq!(said(&seen, "stripped_object"), Vec::<&str>::new());
-    server.stop().expect("the server stops");
-}
-
-#[test]
 fn a_server_whose_files_are_deleted_and_replaced_keeps_its_names_and_waits() {
     if !sampling_is_permitted() {
         return;
@@ -179,4 +129,60 @@ fn a_server_whose_files_are_deleted_and_replaced_keeps_its_names_and_waits() {
         );
     }
     server.stop().expect("the server stops");
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_stripped_server_has_the_names_that_it_exports_and_the_rest_is_counted() {
+        if !sampling_is_permitted() || !has_binutils() {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let Some(installation) = copy(&scratch) else {
+            return;
+        };
+        let program = installation.program("postgres");
+        let debug: PathBuf = scratch.path().join("pg/bin/.debug/postgres.debug");
+        fs::create_dir(debug.parent().expect("bin")).expect("a directory");
+        tool(
+            "objcopy",
+            &["--only-keep-debug", path(&program), path(&debug)],
+        );
+        tool("strip", &[path(&program)]);
+        let server = start(&installation);
+        let seen = profiling(&scratch, &server, LONG, || ());
+        server.stop().expect("the server stops");
+        assert!(share(&seen, EXPORTED) > 0.3, "{:?}", seen.functions());
+        assert_eq!(share(&seen, LOCAL).to_bits(), 0, "it has no symbol");
+        // It still appears, as an address: the caller of the exported function.
+        let profile = seen.profile.as_ref().expect("sampled");
+        let unnamed = profile.nodes.iter().filter(|node| {
+            let callee = &profile.frames[node.frame as usize];
+            let caller = node.parent.map(|at| &profile.nodes[at as usize]);
+            let caller = caller.map(|node| &profile.frames[node.frame as usize]);
+            callee.symbol.as_deref() == Some(EXPORTED)
+                && caller.is_some_and(|it| it.symbol.is_none() && it.object == "postgres")
+        });
+        assert!(unnamed.count() > 0, "the caller appears as an address");
+        let stripped = said(&seen, "stripped_object");
+        assert_eq!(stripped.len(), 1, "{:?}", seen.limitations);
+        // Of all samples, also of processes that are not in the profile: a checkpoint's, for example.
+        let words: Vec<&str> = stripped[0].split(' ').collect();
+        let count = |at: usize| words[at].parse::<u64>().expect("a count");
+        assert!(0 < count(0) && count(0) <= count(2), "{stripped:?}");
+        assert!(profile.quality.unknown_leaf > 0, "{:?}", profile.quality);
+
+        // With the debug file linked, all functions have names.
+        let link = format!("--add-gnu-debuglink={}", debug.display());
+        tool("objcopy", &[&link, path(&program)]);
+        let server = start(&installation);
+        let seen = profiling(&scratch, &server, LONG, || ());
+        assert!(share(&seen, LOCAL) > 0.3, "{:?}", seen.functions());
+        assert_eq!(said(&seen, "stripped_object"), Vec::<&str>::new());
+        server.stop().expect("the server stops");
+    }
 }

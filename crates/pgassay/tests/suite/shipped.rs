@@ -86,16 +86,6 @@ fn run_subset(name: &str) -> &'static [&'static str] {
     }
 }
 
-/// Runs all points of every study, with as little data and time as possible.
-#[test]
-#[ignore = "slow: cargo test -p pgassay --test suite -- --ignored"]
-fn every_study_runs_on_real_servers() {
-    if !servers::is_available("18") {
-        return;
-    }
-    each_of(names(&Scratch::new(PROGRAM)), runs);
-}
-
 /// Calls a function for every study, two at a time.
 fn each_of(names: Vec<String>, does: fn(&str)) {
     let names = Mutex::new(names.into_iter());
@@ -112,29 +102,6 @@ fn each_of(names: Vec<String>, does: fn(&str)) {
             });
         }
     });
-}
-
-/// A complete but minimal calibration: twelve comparisons. A correct program finds more than four
-/// differences once in 2,000 runs (binomial, 5%).
-#[test]
-#[ignore = "slow: cargo test -p pgassay --test suite -- --ignored"]
-fn a_quick_calibration_finds_few_differences_and_later_answers_show_it() {
-    if !servers::is_available("18") {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let finished = command(&scratch, &["calibrate", "--quick", "--json"]);
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    scratch.assert_nothing_left();
-    let found: Value = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
-    let comparisons = found["comparisons"].as_array().unwrap();
-    assert_eq!(comparisons.len(), 12);
-    let is_different = |it: &&Value| it["verdict"] == "faster" || it["verdict"] == "slower";
-    let different = comparisons.iter().filter(is_different).count();
-    assert!(different <= 4, "{comparisons:#?}");
-    let answer = scratch.run(SMALL_STUDY, &[]);
-    let expected = format!("A/A tests on this machine: {different} of 12 comparisons differed");
-    assert!(answer.stdout.contains(&expected), "{}", answer.stdout);
 }
 
 /// Values for those parameters of a study that make its data large.
@@ -226,16 +193,6 @@ fn can_count() -> bool {
     has_valgrind && servers::is_available("18")
 }
 
-/// Regression: five studies failed because the process under valgrind was not recognized as a
-/// PostgreSQL server, and tls-cost because its backend's PID was unknown.
-#[test]
-#[ignore = "slow: cargo test -p pgassay --test suite -- --ignored"]
-fn every_study_is_counted_or_says_why_it_cannot_be() {
-    if can_count() {
-        each_of(all_names(&Scratch::new(PROGRAM)), counts);
-    }
-}
-
 fn counts(name: &str) {
     let scratch = Scratch::new(PROGRAM);
     let arguments = instruction_count_subset(name);
@@ -296,58 +253,106 @@ fn partitions_over_plain(version: &str, transactions: &str) -> f64 {
         .unwrap()
 }
 
-/// On 10, each insert checks all partitions, so few transactions suffice. On 18, it opens only its own,
-/// and each connection loads a partition's metadata at its first row: short segments would count that.
-#[test]
-#[ignore = "slow: cargo test -p pgassay --test suite -- --ignored"]
-fn an_insert_through_128_partitions_costs_20_to_35_times_the_plain_one_on_10_and_twice_at_most_on_18()
- {
-    if !can_count() {
-        return;
-    }
-    let (on_10, on_18) = (
-        partitions_over_plain("10", "20"),
-        partitions_over_plain("18", "500"),
-    );
-    assert!((20.0..=35.0).contains(&on_10), "{on_10}");
-    assert!((1.0..=2.0).contains(&on_18), "{on_18}");
-}
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
 
-#[test]
-#[ignore = "slow: cargo test -p pgassay --test suite -- --ignored"]
-fn a_run_of_a_study_that_writes_has_counts_beside_the_time() {
-    if !can_count() {
-        return;
+    /// Runs all points of every study, with as little data and time as possible.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn every_study_runs_on_real_servers() {
+        if !servers::is_available("18") {
+            return;
+        }
+        each_of(names(&Scratch::new(PROGRAM)), runs);
     }
-    let scratch = Scratch::new(PROGRAM);
-    let study = [
-        "run",
-        "index-count",
-        "--counted",
-        "--param",
-        "rows=20000",
-        "--script",
-        "insert",
-    ];
-    let variants = [
-        "--variant",
-        "0 indexes,1 index",
-        "--clients",
-        "1",
-        "--no-profile",
-    ];
-    let length = ["--pairs", "2", "--length", "2s", "--json"];
-    let finished = command(&scratch, &[&study[..], &variants[..], &length[..]].concat());
-    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
-    let run: Run = serde_json::from_str(&finished.stdout).expect("JSON");
-    let counted = run.instructions.expect("counts beside the time");
-    let [counted_difference] = &counted.differences[..] else {
-        panic!("{:?}", counted.differences);
-    };
-    assert!(
-        counted_difference.difference.ratio > 1.0,
-        "{}",
-        counted_difference.difference.ratio
-    );
-    scratch.assert_nothing_left();
+
+    /// A complete but minimal calibration: twelve comparisons. A correct program finds more than four
+    /// differences once in 2,000 runs (binomial, 5%).
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_quick_calibration_finds_few_differences_and_later_answers_show_it() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let finished = command(&scratch, &["calibrate", "--quick", "--json"]);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        scratch.assert_nothing_left();
+        let found: Value = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
+        let comparisons = found["comparisons"].as_array().unwrap();
+        assert_eq!(comparisons.len(), 12);
+        let is_different = |it: &&Value| it["verdict"] == "faster" || it["verdict"] == "slower";
+        let different = comparisons.iter().filter(is_different).count();
+        assert!(different <= 4, "{comparisons:#?}");
+        let answer = scratch.run(SMALL_STUDY, &[]);
+        let expected = format!("A/A tests on this machine: {different} of 12 comparisons differed");
+        assert!(answer.stdout.contains(&expected), "{}", answer.stdout);
+    }
+
+    /// Regression: five studies failed because the process under valgrind was not recognized as a
+    /// PostgreSQL server, and tls-cost because its backend's PID was unknown.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn every_study_is_counted_or_says_why_it_cannot_be() {
+        if can_count() {
+            each_of(all_names(&Scratch::new(PROGRAM)), counts);
+        }
+    }
+
+    /// On 10, each insert checks all partitions, so few transactions suffice. On 18, it opens only its own,
+    /// and each connection loads a partition's metadata at its first row: short segments would count that.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn an_insert_through_128_partitions_costs_20_to_35_times_the_plain_one_on_10_and_twice_at_most_on_18()
+     {
+        if !can_count() {
+            return;
+        }
+        let (on_10, on_18) = (
+            partitions_over_plain("10", "20"),
+            partitions_over_plain("18", "500"),
+        );
+        assert!((20.0..=35.0).contains(&on_10), "{on_10}");
+        assert!((1.0..=2.0).contains(&on_18), "{on_18}");
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_run_of_a_study_that_writes_has_counts_beside_the_time() {
+        if !can_count() {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let study = [
+            "run",
+            "index-count",
+            "--counted",
+            "--param",
+            "rows=20000",
+            "--script",
+            "insert",
+        ];
+        let variants = [
+            "--variant",
+            "0 indexes,1 index",
+            "--clients",
+            "1",
+            "--no-profile",
+        ];
+        let length = ["--pairs", "2", "--length", "2s", "--json"];
+        let finished = command(&scratch, &[&study[..], &variants[..], &length[..]].concat());
+        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+        let run: Run = serde_json::from_str(&finished.stdout).expect("JSON");
+        let counted = run.instructions.expect("counts beside the time");
+        let [counted_difference] = &counted.differences[..] else {
+            panic!("{:?}", counted.differences);
+        };
+        assert!(
+            counted_difference.difference.ratio > 1.0,
+            "{}",
+            counted_difference.difference.ratio
+        );
+        scratch.assert_nothing_left();
+    }
 }

@@ -199,48 +199,54 @@ fn an_interrupt_ends_a_profile_whose_connections_fall_silent() {
     server.stop().unwrap();
 }
 
-/// Regression: SIGINT during the first connection of `top` to a silent server had the exit code of a failure.
-#[test]
-fn q_and_signals_end_top_of_a_server_that_is_stopped() {
-    let Some(server) = servers::start("18") else {
-        return;
-    };
-    let scratch = Scratch::new(PROGRAM);
-    let start = || {
-        let mut command = scratch.command();
-        command
-            .args(["top", &server.conninfo()])
-            .env("TERM", "xterm-256color");
-        PseudoTerminal::start(&mut command, 80, 24)
-    };
-    for end in [Some("q"), Some("\u{3}"), None] {
-        let mut terminal = start();
-        terminal.wait_for("a reading", LIMIT, |screen| {
-            screen.contains("over the last")
-        });
-        let stopped = StoppedServer::stop(&server);
-        terminal.wait_for("the silence", LIMIT, |screen| {
-            screen.contains("no answer from the server for")
-        });
-        match end {
-            Some(key) => terminal.send(key),
-            None => os::kill(terminal.pid(), libc::SIGTERM),
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    /// Regression: SIGINT during the first connection of `top` to a silent server had the exit code of a failure.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn q_and_signals_end_top_of_a_server_that_is_stopped() {
+        let Some(server) = servers::start("18") else {
+            return;
+        };
+        let scratch = Scratch::new(PROGRAM);
+        let start = || {
+            let mut command = scratch.command();
+            command
+                .args(["top", &server.conninfo()])
+                .env("TERM", "xterm-256color");
+            PseudoTerminal::start(&mut command, 80, 24)
+        };
+        for end in [Some("q"), Some("\u{3}"), None] {
+            let mut terminal = start();
+            terminal.wait_for("a reading", LIMIT, |screen| {
+                screen.contains("over the last")
+            });
+            let stopped = StoppedServer::stop(&server);
+            terminal.wait_for("the silence", LIMIT, |screen| {
+                screen.contains("no answer from the server for")
+            });
+            match end {
+                Some(key) => terminal.send(key),
+                None => os::kill(terminal.pid(), libc::SIGTERM),
+            }
+            let code = terminal.wait(LIMIT);
+            stopped.go_on();
+            assert_eq!(code, Some(0), "{end:?}");
         }
+        let stopped = StoppedServer::stop(&server);
+        let mut terminal = start();
+        wait_until("it handles SIGINT", || {
+            let status = fs::read_to_string(format!("/proc/{}/status", terminal.pid())).unwrap();
+            let caught = status.lines().find_map(|it| it.strip_prefix("SigCgt:"));
+            let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
+            caught & (1 << (libc::SIGINT - 1)) != 0
+        });
+        os::kill(terminal.pid(), libc::SIGINT);
         let code = terminal.wait(LIMIT);
         stopped.go_on();
-        assert_eq!(code, Some(0), "{end:?}");
+        assert_eq!(code, Some(130), "{}", terminal.screen());
+        server.stop().unwrap();
     }
-    let stopped = StoppedServer::stop(&server);
-    let mut terminal = start();
-    wait_until("it handles SIGINT", || {
-        let status = fs::read_to_string(format!("/proc/{}/status", terminal.pid())).unwrap();
-        let caught = status.lines().find_map(|it| it.strip_prefix("SigCgt:"));
-        let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
-        caught & (1 << (libc::SIGINT - 1)) != 0
-    });
-    os::kill(terminal.pid(), libc::SIGINT);
-    let code = terminal.wait(LIMIT);
-    stopped.go_on();
-    assert_eq!(code, Some(130), "{}", terminal.screen());
-    server.stop().unwrap();
 }

@@ -128,42 +128,6 @@ fn a_blocking_session_is_seen_and_q_leaves_a_clean_terminal() {
     }
 }
 
-#[test]
-fn signals_and_a_dead_server_leave_a_clean_terminal() {
-    let Some(server) = servers::start("18") else {
-        return;
-    };
-    let scratch = Scratch::new(PROGRAM);
-    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        let mut terminal = start(&scratch, &server, &[]);
-        terminal.wait_for("a reading", LIMIT, |screen| {
-            screen.contains("over the last")
-        });
-        os::kill(terminal.pid(), signal);
-        assert_eq!(terminal.wait(LIMIT), Some(0), "{signal}");
-        assert_restored(&terminal);
-    }
-    let mut terminal = start(&scratch, &server, &[]);
-    terminal.wait_for("a reading", LIMIT, |screen| {
-        screen.contains("over the last")
-    });
-    terminal.send("\u{3}");
-    assert_eq!(terminal.wait(LIMIT), Some(0), "Ctrl-C");
-    assert_restored(&terminal);
-    let mut terminal = start(&scratch, &server, &["--interval", "500ms"]);
-    terminal.wait_for("a reading", LIMIT, |screen| {
-        screen.contains("over the last")
-    });
-    server.stop().unwrap();
-    assert_eq!(terminal.wait(LIMIT), Some(1), "{}", terminal.screen());
-    assert_restored(&terminal);
-    assert!(
-        terminal.screen().contains("pgassay: "),
-        "{}",
-        terminal.screen()
-    );
-}
-
 /// Regression: without its terminal, `top` used a CPU until it was killed, and ignored SIGTERM.
 #[test]
 fn a_terminal_that_is_closed_ends_it() {
@@ -244,4 +208,46 @@ fn without_a_terminal_top_names_profile() {
         terminal.screen()
     );
     assert_restored(&terminal);
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn signals_and_a_dead_server_leave_a_clean_terminal() {
+        let Some(server) = servers::start("18") else {
+            return;
+        };
+        let scratch = Scratch::new(PROGRAM);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            let mut terminal = start(&scratch, &server, &[]);
+            terminal.wait_for("a reading", LIMIT, |screen| {
+                screen.contains("over the last")
+            });
+            os::kill(terminal.pid(), signal);
+            assert_eq!(terminal.wait(LIMIT), Some(0), "{signal}");
+            assert_restored(&terminal);
+        }
+        let mut terminal = start(&scratch, &server, &[]);
+        terminal.wait_for("a reading", LIMIT, |screen| {
+            screen.contains("over the last")
+        });
+        terminal.send("\u{3}");
+        assert_eq!(terminal.wait(LIMIT), Some(0), "Ctrl-C");
+        assert_restored(&terminal);
+        let mut terminal = start(&scratch, &server, &["--interval", "500ms"]);
+        terminal.wait_for("a reading", LIMIT, |screen| {
+            screen.contains("over the last")
+        });
+        server.stop().unwrap();
+        assert_eq!(terminal.wait(LIMIT), Some(1), "{}", terminal.screen());
+        assert_restored(&terminal);
+        assert!(
+            terminal.screen().contains("pgassay: "),
+            "{}",
+            terminal.screen()
+        );
+    }
 }

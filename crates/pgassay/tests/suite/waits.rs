@@ -376,13 +376,6 @@ fn the_lightweight_lock_is_the_one_that_the_server_names(major: &str) {
 }
 
 #[test]
-fn the_lightweight_lock_is_the_one_that_the_server_names_on_each_release() {
-    for major in ["9.6", "10", "11", "12", "13", "14", "16", "18"] {
-        the_lightweight_lock_is_the_one_that_the_server_names(major);
-    }
-}
-
-#[test]
 fn memory_says_what_the_server_says_on_9_6() {
     memory_says_what_the_server_says("9.6");
 }
@@ -447,37 +440,6 @@ fn end(text: &[u8]) -> &[u8] {
     &text[text.len().saturating_sub(3)..]
 }
 
-/// A misspelled name would hide its waits from the findings that ask for them.
-#[test]
-fn each_wait_event_is_a_text_in_the_server_program() {
-    for major in ["9.6", "10", "11", "12", "13", "14", "15", "16", "17", "18"] {
-        let Some(installation) = servers::installation(major) else {
-            return;
-        };
-        let program = std::fs::read(installation.program("postgres")).expect("the program");
-        let numbers = (0..=0x0b_u32).flat_map(|class| (0..0x80).map(move |it| class << 24 | it));
-        let known: BTreeSet<&str> = numbers
-            .filter_map(|number| wait_event(major, number))
-            .filter(|it| !it.name.eq_ignore_ascii_case("extension"))
-            .map(|it| it.name)
-            .collect();
-        assert!(known.len() > 60, "{major}: {known:?}");
-        // The linker merges texts with others that end in them.
-        let mut by_end: BTreeMap<&[u8], Vec<&str>> = BTreeMap::new();
-        for name in &known {
-            by_end.entry(end(name.as_bytes())).or_default().push(name);
-        }
-        let mut missing = known.clone();
-        for text in program.split(|byte| *byte == 0) {
-            let similar = by_end.get(end(text)).into_iter().flatten();
-            for name in similar.filter(|it| text.ends_with(it.as_bytes())) {
-                missing.remove(name);
-            }
-        }
-        assert_eq!(missing, BTreeSet::new(), "{major}");
-    }
-}
-
 /// A CPU-bound session has no wait event; one that has ended or is hidden cannot be read.
 #[test]
 fn running_and_hidden_sessions_are_not_blocked() {
@@ -512,4 +474,50 @@ fn running_and_hidden_sessions_are_not_blocked() {
     assert!(log.blocked.is_empty(), "{log:?}");
     compute.join().expect("the statement ends");
     server.stop().expect("the server stops");
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn the_lightweight_lock_is_the_one_that_the_server_names_on_each_release() {
+        for major in ["9.6", "10", "11", "12", "13", "14", "16", "18"] {
+            the_lightweight_lock_is_the_one_that_the_server_names(major);
+        }
+    }
+
+    /// A misspelled name would hide its waits from the findings that ask for them.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn each_wait_event_is_a_text_in_the_server_program() {
+        for major in ["9.6", "10", "11", "12", "13", "14", "15", "16", "17", "18"] {
+            let Some(installation) = servers::installation(major) else {
+                return;
+            };
+            let program = std::fs::read(installation.program("postgres")).expect("the program");
+            let numbers =
+                (0..=0x0b_u32).flat_map(|class| (0..0x80).map(move |it| class << 24 | it));
+            let known: BTreeSet<&str> = numbers
+                .filter_map(|number| wait_event(major, number))
+                .filter(|it| !it.name.eq_ignore_ascii_case("extension"))
+                .map(|it| it.name)
+                .collect();
+            assert!(known.len() > 60, "{major}: {known:?}");
+            // The linker merges texts with others that end in them.
+            let mut by_end: BTreeMap<&[u8], Vec<&str>> = BTreeMap::new();
+            for name in &known {
+                by_end.entry(end(name.as_bytes())).or_default().push(name);
+            }
+            let mut missing = known.clone();
+            for text in program.split(|byte| *byte == 0) {
+                let similar = by_end.get(end(text)).into_iter().flatten();
+                for name in similar.filter(|it| text.ends_with(it.as_bytes())) {
+                    missing.remove(name);
+                }
+            }
+            assert_eq!(missing, BTreeSet::new(), "{major}");
+        }
+    }
 }

@@ -48,61 +48,6 @@ fn run(scratch: &Scratch, script: &str, first: &Path, variables: &[(&str, &str)]
 }
 
 #[test]
-fn the_workflow_for_pull_requests_finds_a_missing_index_on_a_real_server() {
-    let gate = workflow("gate.yml");
-    let scratch = Scratch::new(PROGRAM);
-    let at = |path: &str| scratch.path().join(path);
-    for directory in ["base", "head"] {
-        fs::create_dir(at(directory)).expect("a directory");
-    }
-    let schema = "create table t (id int primary key, n int);\n\
-                  insert into t select g, g from generate_series(1, 50000) g;\nanalyze t;\n";
-    fs::write(at("base/schema.sql"), schema).expect("a file");
-    let change = "alter table t drop constraint t_pkey;\n";
-    fs::write(at("head/change.sql"), change).expect("a file");
-    let query = "\\set id random(1, 50000)\nselect n from t where id = :id;\n";
-    fs::write(at("base/query.sql"), query).expect("a file");
-    let summary = at("summary.md");
-    let finished = run(
-        &scratch,
-        &script(&gate, "gate", "Compare"),
-        Path::new(PROGRAM).parent().expect("a directory"),
-        &[
-            ("NUMBER", "12"),
-            ("GITHUB_ACTIONS", "true"),
-            ("GITHUB_STEP_SUMMARY", summary.to_str().expect("a path")),
-        ],
-    );
-    assert_eq!(finished.code, Some(3), "{finished:?}");
-    let read = |path: &str| fs::read_to_string(at(path)).expect("the file is written");
-    assert_eq!(read("gate/number"), "12\n");
-    assert_eq!(read("gate/gate.md"), read("summary.md"));
-    assert!(
-        read("gate/gate.md").starts_with("<!-- pgassay gate -->\n**regression: "),
-        "{}",
-        read("gate/gate.md")
-    );
-    assert!(read("gate/gate.xml").contains("failures=\"1\""));
-    assert!(
-        finished
-            .stderr
-            .contains("::error title=pgassay gate::regression: "),
-        "{}",
-        finished.stderr
-    );
-    let power = finished
-        .stderr
-        .find("the gate, at SD 2%: passes an equal variant in ");
-    let server = finished.stderr.find("starting");
-    assert!(
-        power.is_some_and(|power| server.is_none_or(|server| power < server)),
-        "{}",
-        finished.stderr
-    );
-    scratch.assert_nothing_left();
-}
-
-#[test]
 fn the_part_that_runs_a_pull_request_cannot_write() {
     let gate = workflow("gate.yml");
     let text = format!("{gate:?}");
@@ -203,4 +148,65 @@ fn a_comment_goes_only_to_the_pull_request_that_was_measured() {
     assert_eq!((none, finished.code), (None, Some(0)));
     let (none, finished) = posted("12/../13\n", "", "abc");
     assert_eq!((none, finished.code), (None, Some(1)), "{finished:?}");
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn the_workflow_for_pull_requests_finds_a_missing_index_on_a_real_server() {
+        let gate = workflow("gate.yml");
+        let scratch = Scratch::new(PROGRAM);
+        let at = |path: &str| scratch.path().join(path);
+        for directory in ["base", "head"] {
+            fs::create_dir(at(directory)).expect("a directory");
+        }
+        let schema = "create table t (id int primary key, n int);\n\
+                  insert into t select g, g from generate_series(1, 50000) g;\nanalyze t;\n";
+        fs::write(at("base/schema.sql"), schema).expect("a file");
+        let change = "alter table t drop constraint t_pkey;\n";
+        fs::write(at("head/change.sql"), change).expect("a file");
+        let query = "\\set id random(1, 50000)\nselect n from t where id = :id;\n";
+        fs::write(at("base/query.sql"), query).expect("a file");
+        let summary = at("summary.md");
+        let finished = run(
+            &scratch,
+            &script(&gate, "gate", "Compare"),
+            Path::new(PROGRAM).parent().expect("a directory"),
+            &[
+                ("NUMBER", "12"),
+                ("GITHUB_ACTIONS", "true"),
+                ("GITHUB_STEP_SUMMARY", summary.to_str().expect("a path")),
+            ],
+        );
+        assert_eq!(finished.code, Some(3), "{finished:?}");
+        let read = |path: &str| fs::read_to_string(at(path)).expect("the file is written");
+        assert_eq!(read("gate/number"), "12\n");
+        assert_eq!(read("gate/gate.md"), read("summary.md"));
+        assert!(
+            read("gate/gate.md").starts_with("<!-- pgassay gate -->\n**regression: "),
+            "{}",
+            read("gate/gate.md")
+        );
+        assert!(read("gate/gate.xml").contains("failures=\"1\""));
+        assert!(
+            finished
+                .stderr
+                .contains("::error title=pgassay gate::regression: "),
+            "{}",
+            finished.stderr
+        );
+        let power = finished
+            .stderr
+            .find("the gate, at SD 2%: passes an equal variant in ");
+        let server = finished.stderr.find("starting");
+        assert!(
+            power.is_some_and(|power| server.is_none_or(|server| power < server)),
+            "{}",
+            finished.stderr
+        );
+        scratch.assert_nothing_left();
+    }
 }
