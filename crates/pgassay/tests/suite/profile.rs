@@ -1,6 +1,7 @@
 //! `pgassay profile` on running servers that it did not start.
 
 use std::os::unix::process::CommandExt;
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use pgassay_record::activity::{Activity, ActivitySource, LoadBy};
 use pgassay_server::ServerConfig;
 use pgassay_test_support::{
     Finished, Scratch, collapse_whitespace, copy_program, not_applicable, os::is_root,
-    sampling_is_permitted, servers, skip,
+    sampling_is_permitted, servers, skip, wait_until,
 };
 
 #[test]
@@ -188,6 +189,37 @@ fn the_wait_that_must_lead_does_on_a_version_whose_memory_must_be_learnt() {
     assert!((0.1..0.35).contains(&part("Client")), "{waits:?}");
     drop(first);
     server.stop().expect("the server stops");
+}
+
+/// Regressions: the tier was read at the end, when the server no longer ran, and "HTML page: FILE" was
+/// printed about a page that could not be written.
+#[test]
+fn a_server_that_stops_meanwhile_and_a_full_disk_are_described_as_they_were() {
+    let Some(server) = servers::start("18") else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let dsn = server.conninfo();
+    let arguments = ["profile", "--dsn", &dsn, "--duration", "1min", "--html"];
+    let mut command = scratch.command();
+    command.args(arguments).arg("/dev/full");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the program starts");
+    wait_until("the server is observed", || {
+        !server.backend_pids().is_empty()
+    });
+    thread::sleep(Duration::from_secs(2));
+    server.stop().expect("the server stops");
+    let output = child.wait_with_output().expect("the program ends");
+    let finished = Finished::of(&output);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(finished.stderr.contains("/dev/full"), "{finished:?}");
+    let text = &finished.stdout;
+    assert!(text.contains("postmaster"), "{finished:?}");
+    assert!(
+        !text.contains("where the server runs") && !text.contains("HTML page"),
+        "{finished:?}"
+    );
 }
 
 /// Wait event numbers of an unknown version cannot be decoded, so pgassay asks the server for names.

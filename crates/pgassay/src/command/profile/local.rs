@@ -61,6 +61,8 @@ pub struct ProfilingSession {
 /// What was gathered in the window.
 struct Gathered {
     started_us: i64,
+    /// Read while the server ran: it may have been stopped since.
+    tier: Check,
     log: CpuLog,
     /// CPU time of ended processes that the log does not have.
     ended_cpu: Option<Duration>,
@@ -75,6 +77,7 @@ struct Gathered {
 impl ProfilingSession {
     /// Profiles until the time is over, the user interrupts it, or the process exits.
     pub fn observe(mut self, interrupt: &Interrupt) -> Result<Observation> {
+        let tier = self.tier();
         let (sampler, no_stacks) = self.sampler()?;
         let dsn = self.dsn.as_deref();
         let connect = dsn.map(|dsn| || connection::patient_exchange(dsn, &self.patience));
@@ -118,6 +121,7 @@ impl ProfilingSession {
         let refusals = [no_stacks, no_waits, no_sessions, incomplete, no_count];
         Ok(self.describe(Gathered {
             started_us,
+            tier,
             log,
             ended_cpu,
             samples,
@@ -172,7 +176,7 @@ impl ProfilingSession {
             waits: gathered
                 .waits
                 .map(|waits| waits.finish(subject.server.major.as_deref())),
-            tier: Some(self.tier()),
+            tier: Some(gathered.tier),
             limitations: {
                 let mut all = limits(subject, samples.as_ref(), gathered.refusals, &columns);
                 all.extend(ended_processes(&log, ended_cpu));

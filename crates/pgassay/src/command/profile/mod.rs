@@ -38,7 +38,7 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
     } else if !is_taken {
         let style = style::style(color);
         out.write_all(pgassay_report::observation_text(&observation, &style).as_bytes())?;
-        if let Some(file) = &args.html {
+        if let (Some(file), Ok(_)) = (&args.html, &written) {
             writeln!(out, "\nHTML page: {}", file.display())?;
         }
     }
