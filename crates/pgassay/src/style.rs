@@ -1,8 +1,9 @@
-//! Decides whether output is colored.
+//! Decides whether output is colored, and how wide it is.
 
 use std::io::IsTerminal;
 
 use pgassay_report::Style;
+use ratatui::crossterm::terminal::window_size;
 
 use crate::args::ColorWhen;
 
@@ -20,8 +21,13 @@ pub fn style(when: ColorWhen) -> Style {
                     .is_ok_and(|value| !value.is_empty() && value != "0")
         }
     };
+    // Zero is the width of a terminal that does not know its own.
+    let columns = terminal.then(window_size).and_then(Result::ok);
+    let columns = columns.map(|it| usize::from(it.columns));
     Style {
         color,
-        ..Style::default()
+        width: columns
+            .filter(|it| *it > 0)
+            .unwrap_or(Style::default().width),
     }
 }

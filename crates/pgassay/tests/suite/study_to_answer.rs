@@ -7,6 +7,7 @@ use pgassay_record::run::Run;
 use pgassay_test_support::{Finished, SMALL_STUDY, Scratch, sampling_is_permitted, servers};
 
 use crate::PROGRAM;
+use crate::terminal::on_a_terminal;
 
 fn command(scratch: &Scratch, arguments: &[&str]) -> Finished {
     Finished::of(
@@ -80,6 +81,7 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
     let show = command(&scratch, &["show", &run.id[..13]]);
     assert_eq!(show.code, Some(0), "{show:?}");
     assert!(finished.stdout.starts_with(&show.stdout), "the same result");
+    assert_result_fits_a_terminal(&scratch);
     let json = command(&scratch, &["show", "last", "--json"]);
     assert_eq!(
         serde_json::from_str::<Run>(&json.stdout).expect("JSON on stdout alone"),
@@ -89,6 +91,22 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
     let report = command(&scratch, &["report"]);
     assert_eq!(report.code, Some(0), "{report:?}");
     assert!(directory.join("report.html").is_file());
+}
+
+/// Lines are not longer than those of the terminal.
+fn assert_result_fits_a_terminal(scratch: &Scratch) {
+    for columns in [80, 100] {
+        let mut show = scratch.command();
+        let received = on_a_terminal(show.args(["show", "--color", "never"]), columns);
+        let shown = String::from_utf8(received).expect("text");
+        let longest = shown.lines().map(|line| line.trim_end().chars().count());
+        let longest = longest.max().expect("the result");
+        assert!(longest <= columns.into(), "{longest} of {columns}: {shown}");
+        assert!(
+            longest > usize::from(columns) - 20,
+            "{longest} of {columns}"
+        );
+    }
 }
 
 /// The profile of a real server must be complete: rows add up, stacks reach the process entry point.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::FromRawFd;
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -181,8 +182,15 @@ fn escape_sequences_of_a_study_do_not_reach_the_terminal() {
     }
 }
 
-/// Runs a command whose stdout is a terminal, and returns what the terminal received.
-fn on_a_terminal(command: &mut Command) -> Vec<u8> {
+/// Runs a command whose terminal has this number of columns, and returns what the terminal received from
+/// stdout.
+pub fn on_a_terminal(command: &mut Command, columns: u16) -> Vec<u8> {
+    let size = libc::winsize {
+        ws_row: 24,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
     let (mut ours, mut theirs) = (-1, -1);
     // SAFETY: the pointers are to our own integers; the others may be null.
     let opened = unsafe {
@@ -191,10 +199,20 @@ fn on_a_terminal(command: &mut Command) -> Vec<u8> {
             &raw mut theirs,
             std::ptr::null_mut(),
             std::ptr::null(),
-            std::ptr::null(),
+            &raw const size,
         )
     };
     assert_eq!(opened, 0);
+    // SAFETY: only system calls that are safe between fork and exec. The program becomes the leader of a
+    // session whose terminal is its standard output.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::setsid() < 0 || libc::ioctl(1, libc::TIOCSCTTY, 0) < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
     // SAFETY: both descriptors are open and not used elsewhere.
     let (mut ours, theirs) = unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) };
     let mut child = command
@@ -222,7 +240,7 @@ fn escape_sequences_do_not_reach_a_terminal_on_stdout() {
         .replace("NAME", &format!("v {attack}"))
         .replace("ATTACK", &attack);
     std::fs::write(&path, text).unwrap();
-    let received = on_a_terminal(&mut pgassay(&["study", "plan", path.to_str().unwrap()]));
+    let received = on_a_terminal(&mut pgassay(&["study", "plan", path.to_str().unwrap()]), 80);
     let shown = String::from_utf8_lossy(&received);
     assert!(shown.contains("\u{fffd}]0;pwned"), "{shown:?}");
     // The terminal itself ends lines with a carriage return.
