@@ -1,15 +1,22 @@
 //! The flags of the subcommands; those of `bench`, `calibrate`, `count` and `timing` are with their code.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::RangedI64ValueParser;
 use clap::{Args, Subcommand};
 use pgassay_lab::ServerOptions;
-use pgassay_model::study::{HumanDuration, Percentage};
+use pgassay_model::study::{HumanDuration, Percentage, limits};
 use pgassay_report::ExportFormat;
 use pgassay_wire::conninfo::ConninfoError;
 
 use crate::psql_options::PsqlOptions;
+
+/// Parses a whole number within limits, which the message about another number gives.
+pub fn within(limits: &RangeInclusive<u32>) -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(i64::from(*limits.start())..=i64::from(*limits.end()))
+}
 
 /// When output is colored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -226,9 +233,9 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive)]
     pub length: Option<HumanDuration>,
 
-    /// A fixed number of pairs of trials per comparison. Without it (and without `pairs` in the study), each
-    /// comparison ends as soon as it has a verdict.
-    #[arg(long, value_name = "N")]
+    /// A fixed number of pairs of trials per comparison, at least 2. Without it (and without `pairs` in the
+    /// study), each comparison ends as soon as it has a verdict.
+    #[arg(long, value_name = "N", value_parser = within(&limits::PAIRS))]
     pub pairs: Option<u32>,
 
     /// Measure until each ratio's 95% confidence interval is within ±N%, such as 1%, whatever the verdict,
@@ -237,12 +244,12 @@ pub struct ChoiceArgs {
     pub half_width: Option<Percentage>,
 
     /// End with the block of trials that ends closest to this long after the first trial begins (such as 2min), and
-    /// report the verdicts reached so far. Their intervals remain valid.
+    /// report the verdicts reached so far. Their intervals remain valid [default: no limit].
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
     /// Numbers of concurrent clients, instead of the study's list.
-    #[arg(short, long, value_name = "N,…", value_delimiter = ',')]
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = within(&limits::CLIENTS))]
     pub clients: Option<Vec<u32>>,
 
     /// Run only these variants; can be repeated. The first is the baseline.
@@ -278,7 +285,8 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "CONNINFO", conflicts_with_all = ["versions", "binaries"])]
     pub dsn: Option<String>,
 
-    /// Seed for the order of trials and the scripts' random numbers; printed with the result.
+    /// Seed for the order of trials and the scripts' random numbers; printed with the result [default: a new
+    /// one for each run].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
@@ -300,7 +308,7 @@ pub struct ChoiceArgs {
 pub struct IdleCpuArgs {
     /// Do not let idle CPUs sleep during the run (requires root): with few clients, the time that it takes
     /// to wake them up is most of the noise. Latencies then do not include it. `compare`, and `gate` without
-    /// --study, do so by default for servers that they start, if it is permitted.
+    /// --study, do so by default for servers that they start, if it is permitted; others do not.
     #[arg(long)]
     keep_cpus_awake: bool,
 
@@ -362,13 +370,13 @@ impl ServerArgs {
 /// What a study may do on external servers.
 #[derive(Debug, Clone, Copy, Args, Default)]
 pub struct ExternalArgs {
-    /// Allow the study to change external servers (`--dsn`, or `dsn` in the study): create databases,
+    /// Allow the run to change external servers (`--dsn`, or `dsn` in a study): create databases,
     /// which are dropped after the run, and execute statements that change anything outside them.
     /// Without it, the planned changes are printed, and nothing is changed.
     #[arg(long)]
     pub allow_writes: bool,
 
-    /// Allow the study to connect to external servers as a superuser.
+    /// Allow the run to connect to external servers as a superuser.
     #[arg(long)]
     pub allow_superuser: bool,
 }

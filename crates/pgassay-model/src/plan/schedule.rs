@@ -1,7 +1,7 @@
 //! The number and length of trials, and the number of connections that they need.
 
 use super::{Condition, Overrides, Point, Schedule, ServerPlan, StoppingRule};
-use crate::study::{DriverKind, Length, Percentage, Study, StudyError, StudySource};
+use crate::study::{DriverKind, Length, Percentage, Study, StudyError, StudySource, limits};
 
 /// In shorter windows, switching between variants costs more time than the variants themselves.
 const TRIAL_US_MIN: u64 = 50_000;
@@ -22,13 +22,8 @@ const PAIRS_SEQUENTIAL_MAX: u32 = 48;
 const TRIALS_PER_SERVER_START: [(u32, u32); 3] = [(4, 2), (2, 1), (1, 1)];
 const TRIAL_US_WORTH: u64 = 100_000;
 
-/// Limit on pairs: more would take weeks, however short their trials.
-const PAIRS_MAX: u32 = 100_000;
-/// Limit on threads of the load generator per point.
-const THREADS_MAX: u32 = 1024;
-/// Limit on the connections of a server: `MAX_BACKENDS` in `src/include/postmaster/postmaster.h`,
-/// PostgreSQL 9.6 to 17 (`storage/procnumber.h` in 18).
-pub(super) const CONNECTIONS_MAX: u32 = 0x3_ffff;
+/// Limit on the connections of a server.
+pub(super) const CONNECTIONS_MAX: u32 = *limits::CLIENTS.end();
 
 /// Sets the number of connections per server: all variants of a condition stay connected at once.
 pub(super) fn count_connections(
@@ -229,19 +224,27 @@ fn check_length(
             let message = "`pairs` must be at least 2: one pair gives no confidence interval";
             return at("pairs", message.to_owned());
         }
-        Ending::Pairs(pairs) if pairs > PAIRS_MAX => {
-            return at("pairs", format!("`pairs` must be at most {PAIRS_MAX}"));
+        Ending::Pairs(pairs) if pairs > *limits::PAIRS.end() => {
+            return at(
+                "pairs",
+                format!("`pairs` must be at most {}", limits::PAIRS.end()),
+            );
         }
-        Ending::HalfWidth(_) | Ending::Verdicts if study.length.restart_every > PAIRS_MAX => {
+        Ending::HalfWidth(_) | Ending::Verdicts
+            if !limits::RESTART_EVERY.contains(&study.length.restart_every) =>
+        {
             return at(
                 "restart_every",
-                format!("`restart_every` must be at most {PAIRS_MAX}"),
+                format!(
+                    "`restart_every` must be at most {}",
+                    limits::RESTART_EVERY.end()
+                ),
             );
         }
         _ => {}
     }
-    if !(1..=THREADS_MAX).contains(&study.length.threads) {
-        let message = format!("`threads` must be between 1 and {THREADS_MAX}");
+    if !limits::THREADS.contains(&study.length.threads) {
+        let message = format!("`threads` must be between 1 and {}", limits::THREADS.end());
         return at("threads", message);
     }
     Ok(())

@@ -11,6 +11,7 @@
 mod conditions;
 mod duration;
 mod expectations;
+pub mod limits;
 mod network;
 mod percentage;
 mod scalar;

@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::Study;
+use super::limits;
 use super::wording::reworded;
 
 /// The text of a study and the name of its file.
@@ -69,7 +70,9 @@ impl StudySource {
         toml::from_str::<Study>(&self.text).map_err(|error| {
             let at = error.span().and_then(|span| self.text.get(span.start..));
             let message = error.message().trim().replace('\n', "; ");
-            let (message, hint) = reworded(&message, at.unwrap_or_default());
+            let before = error.span().and_then(|span| self.text.get(..span.start));
+            let limits = limits::of_key(before.unwrap_or_default());
+            let (message, hint) = reworded(&message, at.unwrap_or_default(), &limits);
             StudyError {
                 file: self.file.clone(),
                 location: error.span().map(|span| self.location(span.start)),

@@ -1,14 +1,20 @@
 //! The words for what TOML's parser and serde found and expected: theirs are of programming languages.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use serde::de::{Error, Visitor};
 
 /// Tables of which a study can have several.
 const REPEATED: [&str; 4] = ["variant", "script", "expect", "row"];
 
-/// A message and a hint, for a parser's message about what begins at this text.
-pub(super) fn reworded(message: &str, at: &str) -> (String, Option<String>) {
+/// A message and a hint, for a parser's message about what begins at `at`, where whole numbers have
+/// these limits.
+pub(super) fn reworded(
+    message: &str,
+    at: &str,
+    limits: &RangeInclusive<u32>,
+) -> (String, Option<String>) {
     if let Some((found, expected)) = mismatch(message) {
         return match header(at) {
             Some((name, 1)) => (
@@ -22,7 +28,7 @@ pub(super) fn reworded(message: &str, at: &str) -> (String, Option<String>) {
             None => (
                 format!(
                     "expected {}, found {}",
-                    wanted(expected, found),
+                    wanted(expected, found, limits),
                     noun(found)
                 ),
                 None,
@@ -72,7 +78,7 @@ fn header_hint(name: &str, brackets: usize) -> String {
 }
 
 /// What was expected, with an example.
-fn wanted(expected: &str, found: &str) -> String {
+fn wanted(expected: &str, found: &str, limits: &RangeInclusive<u32>) -> String {
     let value = found
         .split_once('`')
         .map(|(_, rest)| rest.trim_end_matches('`'));
@@ -80,7 +86,8 @@ fn wanted(expected: &str, found: &str) -> String {
     let example = |otherwise: &str| text.or(value).unwrap_or(otherwise).to_owned();
     match expected {
         "u32" | "u64" | "usize" if value.is_some() => {
-            format!("a whole number from 0 to {}, such as 8", u32::MAX)
+            let (least, most) = (limits.start(), limits.end());
+            format!("a whole number from {least} to {most}, such as 8")
         }
         "u32" | "u64" | "usize" => "a whole number without quotes, such as 8".to_owned(),
         "f64" => "a number without quotes, such as 1.5".to_owned(),
@@ -194,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_value_of_the_wrong_type_says_what_is_expected_in_words() {
-        let whole = "a whole number from 0 to 4294967295, such as 8";
+        let whole = "a whole number from 1 to 262143, such as 8";
         for (line, expected, found) in [
             (
                 "clients = [\"8\"]",
@@ -242,5 +249,20 @@ mod tests {
             words.contains("expected a percentage in quotes, such as \"1%\""),
             "{words}"
         );
+    }
+
+    #[test]
+    fn a_number_out_of_range_gives_the_limits_of_its_key_and_not_those_of_its_type() {
+        for (line, limits) in [
+            ("[length]\npairs = -1", "from 2 to 100000"),
+            ("[length]\npairs = 4294967296", "from 2 to 100000"),
+            ("[length]\nthreads = -1", "from 1 to 1024"),
+            ("[length]\nrestart_every = -1", "from 0 to 100000"),
+            ("idle_connections = -1", "from 0 to 262143"),
+            ("[conditions]\nclients = [1, -1]", "from 1 to 262143"),
+        ] {
+            let words = refused(&format!("[[variant]]\nname = \"v\"\n{line}"));
+            assert!(words.contains(limits), "{line}: {words}");
+        }
     }
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
-use pgassay_model::study::{HumanDuration, Percentage, Protocol};
+use pgassay_model::study::{HumanDuration, Percentage, Protocol, limits};
 
-use crate::args::{IdleCpuArgs, RunFlags};
+use crate::args::{IdleCpuArgs, RunFlags, within};
 use crate::command::choice::protocol;
 
 /// Shown after the list of options.
@@ -80,8 +80,8 @@ pub struct CompareArgs {
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub scale: u32,
 
-    /// Protocol for submitting queries: simple, extended, prepared. If there are several, each is a
-    /// variant.
+    /// Protocol for submitting queries: simple, extended, prepared [default: simple]. If there are
+    /// several, each is a variant.
     #[arg(short = 'M', long, value_name = "MODE,…", value_delimiter = ',', value_parser = protocol)]
     pub protocol: Vec<Protocol>,
 
@@ -119,21 +119,22 @@ pub struct CompareArgs {
         long,
         value_name = "N,…",
         value_delimiter = ',',
-        default_value = "1"
+        default_value = "1",
+        value_parser = within(&limits::CLIENTS)
     )]
     pub clients: Vec<u32>,
 
     /// Threads of the load generator.
-    #[arg(short = 'j', long, value_name = "N", default_value_t = 1)]
+    #[arg(short = 'j', long, value_name = "N", default_value_t = 1, value_parser = within(&limits::THREADS))]
     pub jobs: u32,
 
     /// Maximum measuring time of all trials together, such as 10s or 2min, without warm-up and setup.
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, default_value = "30s")]
     pub length: HumanDuration,
 
-    /// A fixed number of pairs of trials per comparison. Without it, each comparison ends as soon as it has
-    /// a verdict.
-    #[arg(long, value_name = "N")]
+    /// A fixed number of pairs of trials per comparison, at least 2. Without it, each comparison ends as
+    /// soon as it has a verdict.
+    #[arg(long, value_name = "N", value_parser = within(&limits::PAIRS))]
     pub pairs: Option<u32>,
 
     /// Measure until each ratio's 95% confidence interval is within ±N%, such as 1%, whatever the verdict,
@@ -142,11 +143,12 @@ pub struct CompareArgs {
     pub half_width: Option<Percentage>,
 
     /// End with the block of trials that ends closest to this long after the first trial begins (such as 2min), and
-    /// report the verdicts reached so far. Their intervals remain valid.
+    /// report the verdicts reached so far. Their intervals remain valid [default: no limit].
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
-    /// Seed for the order of trials and the scripts' random numbers; printed with the result.
+    /// Seed for the order of trials and the scripts' random numbers; printed with the result [default: a new
+    /// one for each run].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 

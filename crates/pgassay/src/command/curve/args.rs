@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use pgassay_model::study::{HumanDuration, Protocol};
+use pgassay_model::study::{HumanDuration, Protocol, limits};
 
-use crate::args::{ExternalArgs, ResultsArgs, ServerArgs};
+use crate::args::{ExternalArgs, ResultsArgs, ServerArgs, within};
 use crate::command::choice::protocol;
 
 /// Values between a power of two and the next, for ranges.
@@ -100,15 +100,16 @@ pub struct CurveArgs {
     pub dsn: Option<String>,
 
     /// Threads of the load generator.
-    #[arg(short = 'j', long, value_name = "N", default_value_t = 1)]
+    #[arg(short = 'j', long, value_name = "N", default_value_t = 1, value_parser = within(&limits::THREADS))]
     pub jobs: u32,
 
-    /// Maximum measuring time (10s, 2min), not including warm-up. The search ends earlier if the
-    /// knee is known to ±3%.
+    /// Maximum measuring time of all trials together, such as 10s or 2min, without warm-up and setup.
+    /// The search ends earlier if the knee is known to ±3%.
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, default_value = "60s")]
     pub length: HumanDuration,
 
-    /// Seed for the order of trials and the scripts' random numbers; printed with the result.
+    /// Seed for the order of trials and the scripts' random numbers; printed with the result [default: a new
+    /// one for each run].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
