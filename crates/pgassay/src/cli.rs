@@ -7,6 +7,9 @@ use crate::args::{
     StudyCommand,
 };
 
+/// The place of the options of all commands in the help of one: after its own.
+const AFTER_ALL: usize = 900;
+
 /// A performance laboratory for PostgreSQL: which is faster, by how much, and why.
 #[derive(Debug, Parser)]
 #[command(
@@ -21,11 +24,23 @@ pub struct Cli {
     pub command: CliCommand,
 
     /// When to use color.
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        display_order = AFTER_ALL
+    )]
     pub color: ColorWhen,
 
     /// Log more to stderr (-v: informational messages, -vv: debug messages).
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(
+        short,
+        long,
+        global = true,
+        action = clap::ArgAction::Count,
+        display_order = AFTER_ALL
+    )]
     pub verbose: u8,
 }
 
@@ -90,7 +105,10 @@ pub enum CliCommand {
     /// List the built-in studies.
     Studies(JsonArgs),
     /// Write, check, plan or print a study without running it.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "pgassay studies lists the built-in studies. pgassay run runs a study."
+    )]
     Study(StudyCommand),
     /// List earlier runs, newest first.
     List(ListArgs),

@@ -25,7 +25,7 @@ pub struct CountArgs {
     #[arg(long, value_name = "FILE")]
     pub setup: Option<PathBuf>,
 
-    /// Protocol for submitting queries: simple, extended, prepared.
+    /// Protocol for submitting queries: simple, extended, prepared [default: simple].
     #[arg(short = 'M', long, value_name = "MODE", value_parser = protocol)]
     pub protocol: Option<Protocol>,
 
@@ -38,8 +38,8 @@ pub struct CountArgs {
     #[arg(long, value_name = "CHOICE")]
     pub vs: Vec<String>,
 
-    /// PostgreSQL version of the baseline, such as 18, 9.6 or 10.23. With a study, a
-    /// comma-separated list of versions.
+    /// PostgreSQL version of the baseline, such as 18, 9.6 or 10.23 [default: 18]. With a study, a
+    /// comma-separated list of versions [default: the study's].
     #[arg(long = "server", value_name = "VERSION")]
     pub version: Option<String>,
 

@@ -75,13 +75,13 @@ const QUESTION: [&str; 19] = [
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct GateArgs {
     /// Fail if a variant's mean transaction time (`slower > N%`), or its instructions per transaction
-    /// (`instructions > N%`), exceed the baseline's by more than N%; N may be
-    /// a fraction, or negative (`slower > -3%`: fail unless faster by 3%).
+    /// (`instructions > N%`), exceeds the baseline's by more than N%. N may have decimals, or be negative
+    /// (`slower > -3%`: fail unless faster by 3%).
     #[arg(long, value_name = "CONDITION", default_value = "slower > 5%", value_parser = limit)]
     pub fail_if: GateLimit,
 
-    /// Compare with this earlier run (its name, a prefix of it, `last`, or a path), with a baseline file, or with
-    /// counts saved by `pgassay count`.
+    /// Compare with this earlier run (its ID, a prefix of it, `last`, or its directory), with a baseline file, or
+    /// with counts saved by `pgassay count`.
     #[arg(long, value_name = "RUN|FILE")]
     pub against: Option<String>,
 
@@ -97,7 +97,8 @@ pub struct GateArgs {
     #[arg(long)]
     pub bisect: bool,
 
-    /// Report an inconclusive or not comparable variant as an error instead of a skipped test, in the JUnit file.
+    /// In the JUnit file, report a variant that is inconclusive or cannot be compared as an error instead of a
+    /// skipped test.
     #[arg(long)]
     pub strict: bool,
 

@@ -21,7 +21,8 @@ pub struct TimingArgs {
     #[arg(short, long, value_name = "TIME", default_value = "3s", value_parser = duration)]
     pub duration: Duration,
 
-    /// Also list the exact steps between readings, in ns, up to this running percentage.
+    /// Also list each step between two readings, in ns, up to this percentage of all readings ("running %" in
+    /// the histogram).
     #[arg(short, long, value_name = "PERCENT", value_parser = percent)]
     pub cutoff: Option<f64>,
 

@@ -22,8 +22,8 @@ pub struct TopArgs {
     #[arg(long, value_name = "TIME", default_value = "2s")]
     pub interval: HumanDuration,
 
-    /// How often all sessions are read, per second (these are no CPU samples); less often with many
-    /// sessions, and at most 10 times if they come from `pg_stat_activity`.
+    /// Readings of all sessions per second. Fewer with many sessions, and at most 10 if they come from
+    /// `pg_stat_activity`. (The CPU is not sampled.)
     #[arg(long, value_name = "HZ", default_value_t = 40)]
     pub frequency: u32,
 
