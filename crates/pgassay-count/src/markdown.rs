@@ -80,7 +80,7 @@ fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
         .partition(|(_, difference)| difference.verdict == CountVerdict::NoDifference);
     _ = writeln!(
         out,
-        "| variant | difference | ± | ratio |\n|---|---:|---:|---:|"
+        "| variant | difference | ± | change |\n|---|---:|---:|---:|"
     );
     for (variant, difference) in &some {
         _ = writeln!(
@@ -229,7 +229,7 @@ mod tests {
             variant("c=1", "18.6", 90_000),
         ]));
         let most = text.find("| `c=1` | +50 000.0 | 0.5 | +125% |").unwrap();
-        let least = text.find("| `a=1` | −1 000.0 | 0.5 | -2.500% |").unwrap();
+        let least = text.find("| `a=1` | −1 000.0 | 0.5 | −2.500% |").unwrap();
         assert!(most < least);
         assert!(text.ends_with("(largest: +0.0 ± 0.5): `b=1`.\n"), "{text}");
         assert!(text.contains("- PostgreSQL 18.6: gcc 12, `-O2`\n"));

@@ -47,7 +47,7 @@ fn one_condition(out: &mut String, condition: &ConditionCount, comparisons: usiz
     let _ = writeln!(
         out,
         "  {:width$}  {:>13}  {:>8}  {:>9}  {:>12}  {:>8}  {:>9}",
-        "variant", "instructions", "±", "syscalls", "difference", "±", "ratio"
+        "variant", "instructions", "±", "syscalls", "difference", "±", "change"
     );
     let Some((baseline, others)) = condition.variants.split_first() else {
         return;
@@ -64,7 +64,9 @@ fn one_condition(out: &mut String, condition: &ConditionCount, comparisons: usiz
         );
     }
     not_linear(out, condition, others.iter().map(|(_, it)| it.verdict));
-    let _ = writeln!(out, "  {}", how(baseline, comparisons));
+    for sentence in how(baseline, comparisons).split_inclusive(". ") {
+        let _ = writeln!(out, "  {}", sentence.trim_end());
+    }
     builds(out, &condition.variants);
     if others.is_empty() {
         one_variant(out, baseline, rows);
@@ -105,7 +107,7 @@ pub(crate) fn how(baseline: &VariantCount, comparisons: usize) -> String {
             margin::ROUNDS_MIN
         ),
         (Some(factor), _) => format!(
-            "{figures} ± of a difference is {factor:.2} times the larger of the two ranges, and what the number of transactions changes: noise exceeds it in at most {chance}% of counts, over {comparisons} comparison{} in total.",
+            "{figures} ± of a difference is {factor:.2} times the larger of the two ranges, plus the uncertainty of a cost that depends on the number of transactions. Noise exceeds it in at most {chance}% of counts ({comparisons} comparison{} in total).",
             if comparisons == 1 { "" } else { "s" }
         ),
     }
@@ -467,7 +469,7 @@ pub fn comparisons(all: &[VariantComparison], tolerance: f64, rows: usize) -> St
 pub(crate) fn ratio(ratio: f64) -> String {
     let percent = 100.0 * (ratio - 1.0);
     if percent < 100.0 {
-        return format!("{percent:+.3}%");
+        return format!("{percent:+.3}%").replace('-', "−");
     }
     let whole = grouped(percent.round());
     format!("+{}%", whole.trim_end_matches(".0"))
@@ -503,7 +505,7 @@ mod tests {
         assert_eq!(grouped(1_871_064.0), "1 871 064.0");
         assert_eq!(signed(-524.04), "−524.0");
         assert_eq!(ratio(1.001_85), "+0.185%");
-        assert_eq!(ratio(0.25), "-75.000%");
+        assert_eq!(ratio(0.25), "−75.000%");
         assert_eq!(ratio(2.25), "+125%");
         assert_eq!(ratio(26.7), "+2 570%");
     }

@@ -88,15 +88,17 @@ pub(crate) fn signed(value: f64) -> String {
     }
 }
 
-/// A ratio of counts, to a thousandth of a percent: `+0.367%`, `×2.216`.
+/// A ratio of counts as a change in percent, to a thousandth below 100%: `+0.367%`, `+122%`. Always, so
+/// that the rows of a table can be compared.
 pub(crate) fn change(ratio: f64) -> String {
-    if !(0.5..2.0).contains(&ratio) {
-        return number::ratio(ratio);
+    let percent = 100.0 * (ratio - 1.0);
+    if percent >= 100.0 {
+        return format!("+{}%", number::whole(percent));
     }
-    let text = format!("{:.3}%", 100.0 * (ratio - 1.0).abs());
-    match ratio {
+    let text = format!("{:.3}%", percent.abs());
+    match percent {
         _ if text.starts_with("0.000") => text,
-        cheaper if cheaper < 1.0 => format!("−{text}"),
+        cheaper if cheaper < 0.0 => format!("−{text}"),
         _ => format!("+{text}"),
     }
 }
@@ -135,6 +137,8 @@ mod tests {
         assert_eq!(change(1.003_67), "+0.367%");
         assert_eq!(change(0.999_999), "0.000%");
         assert_eq!(change(0.977), "−2.300%");
-        assert_eq!(change(2.2156), "×2.216");
+        assert_eq!(change(0.25), "−75.000%");
+        assert_eq!(change(2.2156), "+122%");
+        assert_eq!(change(23.5), "+2\u{a0}250%");
     }
 }

@@ -108,7 +108,7 @@ fn table(rows: &[InstructionRow<'_>]) -> Markup {
             thead { tr {
                 @if has_conditions { th scope="col" { "condition" } }
                 th scope="col" { "variant" }
-                @for title in ["instructions", "±", "difference", "±", "ratio"] {
+                @for title in ["instructions", "±", "difference", "±", "change"] {
                     th.n scope="col" { (title) }
                 }
                 th scope="col" { "" }

@@ -72,7 +72,7 @@ fn table(rows: &[InstructionRow<'_>]) -> Table {
         "count",
         "difference",
         "±",
-        "ratio",
+        "change",
         "",
         "server CPU",
         "ratio",
