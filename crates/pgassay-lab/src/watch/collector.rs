@@ -14,6 +14,7 @@ use super::names::ObjectNames;
 use super::reading_log::ReadingLog;
 use super::session_status::status;
 use super::statements::{JoinedCounters, StatementBook};
+use super::unseen_sessions::UnseenSessions;
 
 /// All that was read so far.
 pub(super) struct Collector {
@@ -37,15 +38,6 @@ pub(super) struct Collector {
     pub others: u32,
     /// Sessions that could not be read consistently, over all readings.
     pub unreadable: u64,
-}
-
-/// Sessions at a reading that the server does not show: their load is not known.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct UnseenSessions {
-    /// They belong to other users.
-    pub hidden: u32,
-    /// They have `track_activities` off.
-    pub disabled: u32,
 }
 
 /// Locks a collector and ignores poisoning: a panic leaves at worst a reading uncounted.

@@ -20,6 +20,7 @@ mod sampling;
 mod session_status;
 mod statements;
 mod text_join;
+mod unseen_sessions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -36,7 +37,7 @@ use crate::interrupt::Interrupt;
 use crate::system_env::monotonic_ns;
 use attribution::LoadSums;
 use catalog::{CatalogWatch, CountedStatements};
-use collector::{Collector, UnseenSessions, locked};
+use collector::{Collector, locked};
 use names::ObjectNames;
 pub use options::{Connect, WatchOptions, WatchedServer};
 pub use reading_log::StackColumns;
@@ -44,6 +45,7 @@ pub use sampling::pause_after_query;
 use sampling::{SamplingPlan, SessionSource, sample};
 use statements::JoinedCounters;
 use text_join::TextJoin;
+use unseen_sessions::UnseenSessions;
 
 /// How often the server's views are read.
 const TICK_EVERY: Duration = Duration::from_secs(1);
@@ -387,18 +389,12 @@ impl LiveWatch {
         drop(collector);
         let UnseenSessions { hidden, disabled } = unseen;
         self.note(Activity::HIDDEN_SESSIONS, hidden > 0, || {
-            let limitation = format!(
-                "{hidden} sessions belong to other users, and the server does not show what they do"
-            );
             let fix = || "grant pg_monitor to the user that pgassay connects as".to_owned();
-            (limitation, Some(grant.unwrap_or_else(fix)))
+            (unseen.why_hidden(), Some(grant.unwrap_or_else(fix)))
         });
         self.note(Activity::DISABLED_SESSIONS, disabled > 0, || {
-            let limitation = format!(
-                "{disabled} sessions have track_activities off, so they do not show what they do"
-            );
             (
-                limitation,
+                unseen.why_disabled(),
                 Some("alter system set track_activities = on".to_owned()),
             )
         });

@@ -104,8 +104,8 @@ impl Samples {
         let quality = self.select(|_| true).quality;
         if self.lost > 0 {
             let effect = format!(
-                "{} samples were lost because the ring buffer was full",
-                self.lost
+                "{} lost because the ring buffer was full",
+                agreeing(self.lost, ["sample was", "samples were"])
             );
             add(
                 "lost_samples",
@@ -114,23 +114,29 @@ impl Samples {
             );
         }
         if self.throttled > 0 {
-            let effect = format!("the kernel throttled sampling {} times", self.throttled);
+            let effect = format!(
+                "the kernel throttled sampling {}",
+                agreeing(self.throttled, ["time", "times"])
+            );
             add("throttled", effect, Some("reduce the sampling frequency"));
         }
         if self.malformed > 0 {
-            let effect = format!("{} records could not be parsed", self.malformed);
+            let effect = format!(
+                "{} could not be parsed",
+                agreeing(self.malformed, ["record", "records"])
+            );
             add("malformed_records", effect, None);
         }
         if self.unattributed > 0 {
             let effect = format!(
-                "{} samples belong to processes that ended before they could be identified",
-                self.unattributed
+                "{} to a process that ended before it could be identified",
+                agreeing(self.unattributed, ["sample belongs", "samples belong"])
             );
             add("unattributed_samples", effect, None);
         }
         if quality.truncated > 0 {
             let effect = format!(
-                "{} of {} stacks are truncated: they were deeper than the copied part",
+                "stacks deeper than the copied part are truncated: {} of {}",
                 quality.truncated, quality.with_user
             );
             add("truncated_stacks", effect, Some("copy more of each stack"));
@@ -139,7 +145,7 @@ impl Samples {
             let (failed, all) = (quality.unwind_failed, quality.with_user);
             add(
                 "broken_stacks",
-                format!("{failed} of {all} stacks could not be unwound to the end"),
+                format!("stacks that could not be unwound to the end: {failed} of {all}"),
                 None,
             );
         }
@@ -166,7 +172,7 @@ impl Samples {
         }
         for (object, unnamed) in self.unnamed_in_stripped() {
             let effect = format!(
-                "{unnamed} of {samples} samples are in unnamed functions of {object}, which is stripped"
+                "{object} is stripped: its functions without a name have {unnamed} of {samples} samples"
             );
             let fix = "install its debug symbols package, such as postgresql-NN-dbgsym";
             add("stripped_object", effect, Some(fix));
@@ -246,6 +252,11 @@ impl<'a> Selection<'a> {
         }
         text
     }
+}
+
+/// A number with the words for one and for several.
+fn agreeing(count: u64, [one, several]: [&str; 2]) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
 }
 
 #[cfg(test)]
@@ -339,5 +350,20 @@ mod tests {
             samples.backends(&[10, 11]).folded(),
             "main;work 6\nmain;work;read_[k] 2\n"
         );
+    }
+
+    #[test]
+    fn one_lost_sample_is_not_several() {
+        let mut samples = samples();
+        (samples.lost, samples.unattributed, samples.throttled) = (1, 1, 1);
+        let effects: Vec<_> = samples.limits().into_iter().map(|it| it.effect).collect();
+        let effects = effects.join("\n");
+        for expected in [
+            "1 sample was lost because",
+            "the kernel throttled sampling 1 time\n",
+            "1 sample belongs to a process that ended",
+        ] {
+            assert!(effects.contains(expected), "{effects}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use pgassay_model::wording::counted;
 use pgassay_wire::ExchangeError;
 
 /// The server ends a query after 2 s. If the answer takes longer than that, the server hardly ran.
@@ -55,7 +56,7 @@ impl SilenceLog {
         let mut when: Vec<String> = spans.collect();
         let others = self.spans.len().saturating_sub(LISTED_MAX);
         if others > 0 {
-            when.push(format!("{others} times later"));
+            when.push(format!("{} later", counted(others, "time")));
         }
         when.extend(
             self.since

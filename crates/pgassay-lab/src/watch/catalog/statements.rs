@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use pgassay_model::check::Check;
+use pgassay_model::wording::counted;
 use pgassay_record::activity::StatementCounters;
 
 use super::counted_texts::{CountedText, CountedTexts};
@@ -272,9 +273,12 @@ fn add(sum: &mut StatementCounters, more: &StatementCounters) {
 
 fn incomplete(evicted: u64, dropped: u64, is_cut: bool) -> Option<Check> {
     let what = if evicted > 0 {
-        format!("the server evicted statements {evicted} times")
+        format!(
+            "the server evicted statements {}",
+            counted(evicted as usize, "time")
+        )
     } else if dropped > 0 {
-        format!("{dropped} statements were evicted and counted again from zero, or reset")
+        format!("statements that were evicted and counted again from zero, or reset: {dropped}")
     } else if is_cut {
         format!("only the {ENTRIES_MAX} statements with the most calls were read")
     } else {
