@@ -23,6 +23,11 @@ use crate::{checks, interrupt, results};
 const PAIRS: u32 = 6;
 /// Short: calibration tests the procedure, not the precision of a single verdict.
 const TRIAL_US: u64 = 100_000;
+/// Estimated time to start a server and to fill it.
+const SETUP_US: u64 = 5_000_000;
+/// Estimated time that the warm-up of a condition takes in addition to that of a study's: connections of 64 clients,
+/// and a table that is read until the number of blocks read no longer falls. On two CPUs without other load.
+const WARM_UP_US: u64 = 600_000;
 /// The studies, as `(name, text)`: both sides on one server, and on two.
 const STUDIES: [(&str, &str); 2] = [
     ("one-server", include_str!("one-server.toml")),
@@ -50,7 +55,8 @@ pub struct CalibrateArgs {
     #[arg(long = "server", value_name = "VERSION", default_value = "18")]
     pub version: String,
 
-    /// Seed for the order of trials and the random numbers; printed with the result.
+    /// Seed for the order of trials and the random numbers; printed with the result [default: a new one for
+    /// each run].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
@@ -85,18 +91,14 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
         comparisons: Vec::new(),
     };
     let planned = planned(args, calibration.seed)?;
-    let seconds: u64 = planned
-        .iter()
-        .map(|(_, plan)| plan.estimated_us() / 1_000_000)
-        .sum();
     let each: usize = planned.iter().map(|(_, plan)| plan.conditions.len()).sum();
     let rounds = planned
         .first()
         .map_or(0, |(_, plan)| plan.schedule.blocks / PAIRS);
     progress.note(&format!(
-        "{} A/A comparisons of {PAIRS} pairs, at least {} s plus setup; seed {}",
+        "{} A/A comparisons of {PAIRS} pairs, about {} min, longer under other load; seed {}",
         each * rounds as usize,
-        seconds,
+        estimated_minutes(&planned),
         calibration.seed,
     ));
     // They are not profiled, so there are none for hardware counters.
@@ -122,6 +124,16 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
         }
         .into()),
     }
+}
+
+/// Estimated time of everything, in minutes.
+fn estimated_minutes(planned: &[(LoadedStudy, Plan)]) -> u64 {
+    let each = planned.iter().map(|(_, plan)| {
+        let rounds = u64::from(plan.schedule.blocks) * plan.conditions.len() as u64;
+        let setup_us = plan.servers.len() as u64 * SETUP_US;
+        plan.estimated_us() + rounds * WARM_UP_US + setup_us
+    });
+    (each.sum::<u64>() as f64 / 60e6).round() as u64
 }
 
 /// The studies, with enough blocks for the requested number of comparisons.
@@ -258,4 +270,26 @@ fn text(calibration: &Calibration, known: Option<&CalibrationSummary>) -> String
         calibration.seed,
     );
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: CalibrateArgs,
+    }
+
+    #[test]
+    fn a_quick_calibration_is_not_announced_as_half_of_the_two_minutes_that_it_takes() {
+        for (flags, minutes) in [(&["", "--quick"][..], 2..=2), (&[""], 30..=36)] {
+            let args = Program::parse_from(flags).args;
+            let estimated = estimated_minutes(&planned(&args, 1).unwrap());
+            assert!(minutes.contains(&estimated), "{flags:?}: {estimated} min");
+        }
+    }
 }
