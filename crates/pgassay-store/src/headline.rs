@@ -3,8 +3,32 @@
 use pgassay_account::comparison::{Comparison, Ratio, Verdict};
 use pgassay_record::run::Run;
 
+/// More variants than this are summarized together, so that a list has lines of a bearable length.
+const NAMED_MAX: usize = 3;
+
 /// `prepared: 6 faster ×1.245 to ×1.284; extended: 5 slower, 1 equivalent ×0.961 to ×0.990`.
 pub(crate) fn headline(run: &Run) -> String {
+    let text = compared(run).unwrap_or_else(|| {
+        let greatest = greatest(run);
+        greatest.unwrap_or_else(|| "no verdict".to_owned())
+    });
+    if run.complete {
+        text
+    } else {
+        format!("(incomplete) {text}")
+    }
+}
+
+/// The variants with their verdicts; `None` if nothing was compared.
+fn compared(run: &Run) -> Option<String> {
+    let of_all: Vec<&Comparison> = run.comparisons.iter().collect();
+    let mut variants: Vec<usize> = of_all.iter().map(|it| it.variant).collect();
+    variants.sort_unstable();
+    variants.dedup();
+    if variants.len() > NAMED_MAX {
+        let number = variants.len();
+        return Some(format!("{number} variants: {}", summarize(&of_all)));
+    }
     let mut parts = Vec::new();
     for (variant, name) in run.plan.variants.iter().enumerate().skip(1) {
         let of_variant: Vec<&Comparison> = run
@@ -22,16 +46,7 @@ pub(crate) fn headline(run: &Run) -> String {
             _ => parts.push(format!("{name}: {}", summarize(&of_variant))),
         }
     }
-    let text = if parts.is_empty() {
-        greatest(run).unwrap_or_else(|| "no verdict".to_owned())
-    } else {
-        parts.join("; ")
-    };
-    if run.complete {
-        text
-    } else {
-        format!("(incomplete) {text}")
-    }
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// The greatest throughput of a run with one variant, such as a curve.

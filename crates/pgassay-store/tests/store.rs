@@ -218,6 +218,22 @@ fn names_are_never_given_twice() {
 }
 
 #[test]
+fn a_run_of_many_variants_does_not_fill_lines_of_a_list() {
+    let (_root, store) = store();
+    let mut run = run(ID);
+    let first = run.comparisons.first().expect("a comparison").clone();
+    for variant in 2..=12 {
+        let mut other = first.clone();
+        other.variant = variant;
+        run.plan.variants.push(format!("variant {variant}"));
+        run.comparisons.push(other);
+    }
+    store.save(&run, STUDY, &[]).unwrap();
+    let headline = &store.list().unwrap()[0].headline;
+    assert_eq!(headline, "12 variants: 12 faster ×1.412 to ×1.412");
+}
+
+#[test]
 fn a_list_is_newest_first_and_may_be_narrowed() {
     let (_root, store) = store();
     for (at, study) in [(0, "s"), (1, "t"), (2, "s")] {
