@@ -216,6 +216,13 @@ fn a_comparison_without_a_study_file_is_continued() {
     fs::remove_file(scratch.path().join("one.sql")).expect("the script exists");
     let resumed = scratch.finished(&["resume", "--json"]);
     assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    // Which run, how much of it there is, and which study.
+    let note = format!(
+        "continuing {} after {} trials, with the study as it was when the run began\n",
+        id(&scratch),
+        saved.trials.len()
+    );
+    assert!(resumed.stderr.contains(&note), "{}", resumed.stderr);
     let run: Run = serde_json::from_str(&resumed.stdout).expect("JSON on stdout alone");
     assert_whole(&run);
     for trial in of_whole_rounds(&saved) {
