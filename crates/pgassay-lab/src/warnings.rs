@@ -100,7 +100,7 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
         warn(
             WarningKind::OtherLoad,
             format!(
-                "other programs used about {:.0}% of the machine's CPU time",
+                "other programs used about {:.0}% of the machine's CPU time: stop them, or expect wider intervals",
                 other_programs * 100.0
             ),
         );

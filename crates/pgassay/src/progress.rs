@@ -99,7 +99,8 @@ impl ProgressDisplay {
             let Shown {
                 done, total, round, ..
             } = &*shown;
-            print_line_stderr(&format!("trial {done} of {total}: {round}"));
+            let next = (done + 1).min(*total);
+            print_line_stderr(&format!("trial {next} of {total}: {round}"));
         }
     }
 

@@ -45,7 +45,7 @@ pub fn take(plan: &Plan, servers: &Servers, context: &RunContext<'_>) -> Result<
     if !plan.schedule.plans {
         return Ok(taken);
     }
-    context.stage("taking the plans of the statements");
+    context.stage("running EXPLAIN on the statements");
     for (point, conditions) in distinct_points(plan) {
         context.check()?;
         let mut of_point = PointPlans {

@@ -141,7 +141,7 @@ impl DecidableEffects {
 }
 
 impl std::fmt::Display for DecidableEffects {
-    /// `at SD 3%: 5% in about 8 pairs, 2% in 20, 1% hardly`. Effects whose sign is found in less than 80% of runs
+    /// `at SD 3%: 5% in about 8 pairs, 2% in 20, 1% unlikely`. Effects whose sign is found in less than 80% of runs
     /// are shown with the chance, and below 50% as hardly decidable.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let unit = match self.schedule {
@@ -154,14 +154,14 @@ impl std::fmt::Display for DecidableEffects {
             let separator = if index == 0 { ':' } else { ',' };
             write!(out, "{separator} {}", percent(prospect.effect_log))?;
             let Some(units) = prospect.units_median else {
-                write!(out, " hardly")?;
+                write!(out, " unlikely")?;
                 continue;
             };
             let (about, unit) = if is_first { ("about ", unit) } else { ("", "") };
             write!(out, " in {about}{units}{unit}")?;
             is_first = false;
             if prospect.sign_chance < 0.8 {
-                write!(out, " ({:.0}% of runs)", 100.0 * prospect.sign_chance)?;
+                write!(out, " (in {:.0}% of runs)", 100.0 * prospect.sign_chance)?;
             }
         }
         Ok(())
@@ -229,10 +229,10 @@ mod tests {
         let found = DecidableEffects::new(&plan, 0.03, &[5.0, 2.0, 1.0]).unwrap();
         assert_eq!(
             found.to_string(),
-            "at SD 3%: 5% in about 8 pairs, 2% in 20, 1% hardly"
+            "at SD 3%: 5% in about 8 pairs, 2% in 20, 1% unlikely"
         );
         let none = DecidableEffects::new(&plan, 0.25, &[5.0]).unwrap();
-        assert_eq!(none.to_string(), "at SD 25%: 5% hardly");
+        assert_eq!(none.to_string(), "at SD 25%: 5% unlikely");
         assert!(DecidableEffects::new(&plan, 0.0, &[5.0]).is_err());
         assert!(DecidableEffects::new(&plan, 0.03, &[-100.0]).is_err());
     }

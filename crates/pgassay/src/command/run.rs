@@ -325,7 +325,7 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
     if let Some(power) = gate_power(plan) {
         context.note(&format!("the gate, {power} ({assumed})"));
     } else if let Some(effects) = decidable_effects(plan) {
-        context.note(&format!("what it can decide, {effects} ({assumed})"));
+        context.note(&format!("detectable differences, {effects} ({assumed})"));
     }
     if let Some(note) = too_little_time(plan) {
         context.note(&note);

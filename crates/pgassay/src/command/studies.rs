@@ -3,14 +3,14 @@
 use std::io::Write;
 
 use anyhow::Result;
-use pgassay_model::plan::Plan;
+use pgassay_model::plan::{Plan, StoppingRule};
 use serde_json::json;
 
 use crate::args::{ChoiceArgs, JsonArgs};
 use crate::catalog;
 use crate::command::study::planned;
 
-/// `about 3 min on 5 servers`, excluding setup.
+/// `at most about 3 min on 5 servers`, excluding setup.
 fn length(plan: &Plan) -> String {
     let seconds = plan.estimated_us() as f64 / 1e6;
     let time = if seconds < 100.0 {
@@ -18,9 +18,13 @@ fn length(plan: &Plan) -> String {
     } else {
         format!("{:.0} min", seconds / 60.0)
     };
+    let most = match plan.schedule.stopping {
+        StoppingRule::Sequential => "at most ",
+        StoppingRule::AllBlocks | StoppingRule::Precision => "",
+    };
     match plan.servers.len() {
-        1 => format!("about {time} on one server"),
-        servers => format!("about {time} on {servers} servers"),
+        1 => format!("{most}about {time} on one server"),
+        servers => format!("{most}about {time} on {servers} servers"),
     }
 }
 

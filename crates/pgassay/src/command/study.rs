@@ -200,7 +200,7 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
     )?;
     writeln!(
         out,
-        "{} x {}, {most}{} of {} of {} ({} timed, {} profiled per point and block), seed {}",
+        "{} × {}, {most}{} of {} of {} ({} timed, {} profiled per point and block), seed {}",
         counted(plan.conditions.len(), "condition"),
         counted(plan.variants.len(), "variant"),
         counted(schedule.blocks as usize, "block"),
