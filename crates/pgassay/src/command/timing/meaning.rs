@@ -85,24 +85,29 @@ pub fn uses(monotonic_ns: f64, day_ns: f64) -> [Use; 4] {
     [
         Use {
             what: "EXPLAIN ANALYZE",
-            when: "twice for each row of each node",
+            when: "it reads the clock twice for each row of each node",
             // Two reads of n ns for each of a million rows take 2n ms.
             costs: format!("{:.0} ms for a node of 1 million rows", 2.0 * monotonic_ns),
         },
         Use {
             what: "track_io_timing",
-            when: "twice for each block read or written outside shared buffers",
-            costs: format!("{:.0} ns for each", 2.0 * monotonic_ns),
+            when: "it reads the clock twice",
+            costs: format!(
+                "{:.0} ns for each block read or written outside shared buffers",
+                2.0 * monotonic_ns
+            ),
         },
         Use {
             what: "pg_stat_statements",
-            when: "twice for each statement",
-            costs: format!("{:.0} ns for each", 2.0 * monotonic_ns),
+            when: "it reads the clock twice",
+            costs: format!("{:.0} ns for each statement", 2.0 * monotonic_ns),
         },
         Use {
             what: "log_duration, log_min_duration_statement",
-            when: "once more for each parse, bind and execute",
-            costs: format!("{day_ns:.0} ns for each, plus the cost of a logged line"),
+            when: "they read the clock once more",
+            costs: format!(
+                "{day_ns:.0} ns for each parse, bind and execute, plus the cost of a logged line"
+            ),
         },
     ]
 }
@@ -180,7 +185,10 @@ mod tests {
     fn costs_follow_from_the_number_of_reads() {
         let uses = uses(33.0, 40.0);
         assert_eq!(uses[0].costs, "66 ms for a node of 1 million rows");
-        assert_eq!(uses[1].costs, "66 ns for each");
+        assert_eq!(
+            uses[1].costs,
+            "66 ns for each block read or written outside shared buffers"
+        );
         assert!(uses[3].costs.starts_with("40 ns"), "{}", uses[3].costs);
     }
 }
