@@ -51,6 +51,23 @@ pub(crate) fn readings(run: &Run, it: &ExpectationOutcome) -> String {
     parts.join("; ")
 }
 
+/// A figure with separated thousands, as those of its interval are.
+fn grouped(value: &str) -> String {
+    match value.parse::<f64>() {
+        Ok(figure) if figure.abs() >= 1000.0 => number::whole(figure),
+        _ => value.to_owned(),
+    }
+}
+
+/// A bound of an interval. Those of very few pairs can have any size.
+fn bound(value: f64) -> String {
+    if value.abs() < 1e12 {
+        number::plain(value)
+    } else {
+        format!("{value:.0e}")
+    }
+}
+
 fn one(run: &Run, reading: &Reading) -> String {
     let is_open = reading.outcome() == CheckOutcome::Inconclusive;
     let condition = condition_title(run, reading.condition);
@@ -62,15 +79,12 @@ fn one(run: &Run, reading: &Reading) -> String {
             reading.left, reading.right
         );
     }
-    let side = |value: &str, interval: Option<[f64; 2]>| match interval {
-        Some([low, high]) => {
-            format!(
-                "{value}\u{a0}[{}, {}]",
-                number::plain(low),
-                number::plain(high)
-            )
+    let side = |value: &str, interval: Option<[f64; 2]>| {
+        let value = grouped(value);
+        match interval {
+            Some([low, high]) => format!("{value}\u{a0}[{}, {}]", bound(low), bound(high)),
+            None => value,
         }
-        None => value.to_owned(),
     };
     let without = reading.left_interval.is_none() && reading.right_interval.is_none();
     format!(
@@ -83,4 +97,22 @@ fn one(run: &Run, reading: &Reading) -> String {
             ""
         }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_has_separated_thousands_as_its_interval_has() {
+        assert_eq!(grouped("1284358"), "1\u{a0}284\u{a0}358");
+        assert_eq!(grouped("0.034"), "0.034");
+        assert_eq!(grouped("plan"), "plan");
+    }
+
+    #[test]
+    fn the_bound_of_an_interval_of_two_pairs_does_not_fill_a_line() {
+        assert_eq!(bound(2_241_273.0), "2\u{a0}241\u{a0}273");
+        assert_eq!(bound(7.9e44), "8e44");
+    }
 }

@@ -62,7 +62,8 @@ pub(crate) fn reason(comparison: &Comparison) -> Option<String> {
     }
 }
 
-/// The reasons of a variant's inconclusive comparisons, each with its number of conditions.
+/// The reasons of a variant's inconclusive comparisons, each with its number of conditions unless it is
+/// the reason of all.
 pub(crate) fn reasons(comparisons: &[&Comparison]) -> String {
     let count = |wanted: Inconclusive| {
         let all = comparisons.iter();
@@ -71,6 +72,7 @@ pub(crate) fn reasons(comparisons: &[&Comparison]) -> String {
     };
     let clause = |count: u64, text: &str| match count {
         0 => String::new(),
+        _ if count == comparisons.len() as u64 => format!(" Reason: {text}."),
         _ => format!(
             " Inconclusive in {} because {text}.",
             number::count(count, "condition")

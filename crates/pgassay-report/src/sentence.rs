@@ -249,13 +249,14 @@ pub(crate) fn relay(it: &RelayFacts) -> String {
     )
 }
 
-/// What limits accuracy: `kernel.kptr_restrict is 1: …`, without the value if the text contains it.
+/// What limits accuracy: `kernel.kptr_restrict is 1: …`, without the value if the text contains it or if
+/// there is none.
 pub(crate) fn limit(check: &Check) -> Option<String> {
     let limits = check.limitation.as_ref()?;
     let (name, value) = (&check.name, &check.value);
     Some(if limits.starts_with(name.as_str()) {
         limits.clone()
-    } else if limits.contains(value.as_str()) {
+    } else if value == "none" || limits.contains(value.as_str()) {
         format!("{name}: {limits}")
     } else {
         format!("{name} is {value}: {limits}")

@@ -113,7 +113,7 @@ fn all_of(statement: &StatementPlans) -> Markup {
             (tree(plan))
             @if plan.json.len() <= JSON_MAX_BYTES {
                 details {
-                    summary { "JSON for viewers of plans" }
+                    summary { "Plan as JSON, for plan viewers" }
                     pre { (plan.json) }
                 }
             }

@@ -76,7 +76,7 @@ pub(super) fn statements(activity: &Activity, style: Style) -> String {
     }
     let counted = counted_over(activity).map_or_else(String::new, |it| it + " ");
     let why = format!(
-        "by statement, in average active sessions; ≥ calls were seen in samples. {counted}{}",
+        "by statement, in average active sessions; ≥ and ≤ are bounds from samples. {counted}{}",
         legend(loads.iter())
     );
     heading("LOAD", &why, style) + &table.render(style.color)
