@@ -427,7 +427,8 @@ fn known_name<'a, I: Iterator<Item = &'a str>>(
     if known().any(|it| it == name) {
         return Ok(());
     }
-    let list: Vec<&str> = known().collect();
+    // Quoted: a name may contain a comma.
+    let list: Vec<String> = known().map(|it| format!("\"{it}\"")).collect();
     let hint = most_similar(name, known())
         .map(|it| format!("; did you mean \"{it}\"?"))
         .unwrap_or_default();

@@ -143,7 +143,8 @@ pub(super) fn unknown_name<'a>(
     name: &str,
     known: impl Iterator<Item = &'a str> + Clone,
 ) -> StudyError {
-    let list: Vec<&str> = known.clone().collect();
+    // Quoted: a name may contain a comma.
+    let list: Vec<String> = known.clone().map(|it| format!("\"{it}\"")).collect();
     let mut error = source.error_at(
         path,
         format!("there is no {what} \"{name}\"; known: {}", list.join(", ")),

@@ -17,7 +17,7 @@ fn invalid_studies_are_rejected_with_line_and_message() {
         ),
         (
             format!("{SMALL}script = \"b\"\n"),
-            "s.toml:11:10: there is no script \"b\"; known: a",
+            "s.toml:11:10: there is no script \"b\"; known: \"a\"",
         ),
         (
             format!("{SMALL}[conditions]\nclients = [0]\n"),
