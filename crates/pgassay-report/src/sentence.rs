@@ -517,3 +517,22 @@ pub(crate) fn cut_off_transactions(run: &Run) -> Option<String> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_not_said_to_be_none() {
+        let check = |value: &str| Check {
+            name: "stacks".to_owned(),
+            value: value.to_owned(),
+            limitation: Some("CPU stacks cannot be sampled".to_owned()),
+            fix: None,
+        };
+        let expected = "stacks: CPU stacks cannot be sampled";
+        assert_eq!(limit(&check("none")).as_deref(), Some(expected));
+        let expected = "stacks is half: CPU stacks cannot be sampled";
+        assert_eq!(limit(&check("half")).as_deref(), Some(expected));
+    }
+}

@@ -14,7 +14,7 @@ pub(super) fn reference(run: &Run, style: Style) -> String {
     let (Some(found), Some(reference)) = (&run.reference, &run.study.reference) else {
         return String::new();
     };
-    let has_ratios = reference.base.is_some();
+    let mut has_ratios = reference.base.is_some();
     let mut sides = vec![Alignment::Left];
     sides.extend([Alignment::Right; 5]);
     let mut table = Table::new(&sides);
@@ -33,13 +33,18 @@ pub(super) fn reference(run: &Run, style: Style) -> String {
             inked(ratio(between), TextStyle::Faint),
         ]);
     }
+    // The source's machine differs from this one, so the last column says least.
+    if table.width() > style.columns() {
+        table.remove_column(5);
+        has_ratios &= table.width() <= style.columns();
+    }
     if !has_ratios {
         table.remove_column(4);
         table.remove_column(2);
     }
     let mut out = heading("SOURCE", &reference.source, style);
     out.push_str(&table.render(style.color));
-    if let Some(base) = &reference.base {
+    if let Some(base) = reference.base.as_ref().filter(|_| has_ratios) {
         let text = format!("× is the ratio to \"{base}\" of the same column.");
         out.push_str(&wrap(&text, style.columns(), "  ", "  "));
     }

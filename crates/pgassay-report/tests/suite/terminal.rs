@@ -131,6 +131,37 @@ fn expectations_source_and_unit_are_shown() {
     );
 }
 
+#[test]
+fn the_sources_figures_fit_the_terminal_whatever_their_names() {
+    let mut run = crate::fixture::expectations::run_with_expectations();
+    let rows = &mut run.reference.as_mut().expect("a source").rows;
+    "12 many of 64, cache, 64 clients, prepared".clone_into(&mut rows[1].name);
+    rows[1].published = Some(3_931_633_987_200.0);
+    for (width, ratios) in [(100, true), (80, false)] {
+        let text = terminal(&run, &Style { width, ..PLAIN });
+        let (_, source) = text.split_once("\nSOURCE").expect("the section");
+        let (source, _) = source.split_once("\n\n").expect("its end");
+        assert!(widest(source) <= width, "{width}: {source}");
+        assert_eq!(source.contains("of the same column"), ratios, "{source}");
+    }
+}
+
+#[test]
+fn a_reason_that_all_conditions_share_is_not_counted() {
+    let mut run = crate::fixture::run();
+    for comparison in &mut run.comparisons {
+        comparison.verdict = Verdict::Inconclusive;
+        comparison.inconclusive_reason = Some(Inconclusive::TooFewPairs);
+    }
+    let text = terminal(&run, &PLAIN);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        text.contains(" Reason: the run ended before the first analysis."),
+        "{text}"
+    );
+    assert!(!text.contains("Inconclusive in"), "{text}");
+}
+
 /// It said "plan, plan vs plan (…, no interval)".
 #[test]
 fn a_largest_difference_within_noise_is_told_in_a_sentence() {
