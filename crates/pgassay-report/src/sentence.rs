@@ -249,14 +249,26 @@ pub(crate) fn relay(it: &RelayFacts) -> String {
     )
 }
 
-/// What limits accuracy: `kernel.kptr_restrict is 1: …`, without the value if the text contains it or if
-/// there is none.
+/// Values that say less than the limitation itself.
+const VAGUE: [&str; 8] = [
+    "none",
+    "limited",
+    "insufficient",
+    "incomplete",
+    "lost",
+    "remote",
+    "some hidden",
+    "not all counted",
+];
+
+/// What limits accuracy: `kernel.kptr_restrict is 1: …`, without the value if the text contains it or
+/// explains it.
 pub(crate) fn limit(check: &Check) -> Option<String> {
     let limits = check.limitation.as_ref()?;
     let (name, value) = (&check.name, &check.value);
     Some(if limits.starts_with(name.as_str()) {
         limits.clone()
-    } else if value == "none" || limits.contains(value.as_str()) {
+    } else if VAGUE.contains(&value.as_str()) || limits.contains(value.as_str()) {
         format!("{name}: {limits}")
     } else {
         format!("{name} is {value}: {limits}")
@@ -523,7 +535,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_not_said_to_be_none() {
+    fn what_is_missing_or_limited_is_not_said_to_be_none_or_limited() {
         let check = |value: &str| Check {
             name: "stacks".to_owned(),
             value: value.to_owned(),
@@ -531,8 +543,10 @@ mod tests {
             fix: None,
         };
         let expected = "stacks: CPU stacks cannot be sampled";
-        assert_eq!(limit(&check("none")).as_deref(), Some(expected));
-        let expected = "stacks is half: CPU stacks cannot be sampled";
-        assert_eq!(limit(&check("half")).as_deref(), Some(expected));
+        for value in ["none", "limited"] {
+            assert_eq!(limit(&check(value)).as_deref(), Some(expected));
+        }
+        let expected = "stacks is 1: CPU stacks cannot be sampled";
+        assert_eq!(limit(&check("1")).as_deref(), Some(expected));
     }
 }

@@ -66,7 +66,9 @@ pub(super) fn section(activity: &Activity, style: Style) -> String {
         "average active sessions by wait class: {}",
         legend(found.iter().map(|it| &it.loads))
     );
-    heading("LOAD OVER TIME", &why, style) + &table.render(style.color)
+    // Without any load there is no legend.
+    let why = why.trim_end_matches(": ");
+    heading("LOAD OVER TIME", why, style) + &table.render(style.color)
 }
 
 fn bar(loads: &ClassLoads, highest: f64) -> String {
