@@ -131,6 +131,11 @@ fn is_within_noise(finding: &Finding) -> bool {
     interval.is_some_and(|[low, high]| low <= 0.0 && high >= 0.0)
 }
 
+/// Whether a finding is shown as the difference between two points.
+pub(crate) fn is_difference(finding: &Finding) -> bool {
+    finding.difference_us.is_some() && !is_within_noise(finding)
+}
+
 /// The point or comparison of a finding: `simple, plain, 8 clients`, or `prepared vs simple, 1
 /// client`.
 pub(crate) fn point_name(run: &Run, finding: &Finding) -> String {
@@ -142,7 +147,7 @@ pub(crate) fn point_name(run: &Run, finding: &Finding) -> String {
         Some(difference_us) if is_within_noise(finding) && difference_us < 0.0 => {
             format!("{}, {title}", baseline_name(run, variant))
         }
-        Some(_) if !is_within_noise(finding) => {
+        Some(_) if is_difference(finding) => {
             format!("{name} vs {}, {title}", baseline_name(run, variant))
         }
         _ => format!("{name}, {title}"),

@@ -20,13 +20,44 @@ const INDENT: &str = "              ";
 pub(super) fn section(run: &Run, style: Style) -> String {
     let shown: Vec<&Finding> = run.findings.iter().collect();
     let why = "known causes of lost time, by confidence and cost";
-    list(&run.findings, &shown, why, style, |finding| {
-        let name = sentence::point_name(run, finding);
-        match finding.difference_us {
-            Some(_) => format!("{} µs/tx in {name}", sentence::weight(finding)),
-            None => name,
+    list(&run.findings, &shown, why, style, Some(run))
+}
+
+/// Where a finding of a run is, and its cost if it compares two points. Empty for a live server.
+fn place(run: Option<&Run>, finding: &Finding) -> String {
+    let Some(run) = run else {
+        return String::new();
+    };
+    let name = sentence::point_name(run, finding);
+    match finding.difference_us {
+        Some(_) => format!("{} µs/tx in {name}", sentence::weight(finding)),
+        None => name,
+    }
+}
+
+/// The other findings with the cause of this one, one for each place. A difference is no further point that has
+/// the cause: it may be that the variant does not have it.
+fn other_cases<'a>(
+    findings: &'a [Finding],
+    shown: &Finding,
+    run: Option<&Run>,
+) -> Vec<&'a Finding> {
+    let Some(run) = run else {
+        return Vec::new();
+    };
+    let mut places = vec![sentence::point_name(run, shown)];
+    let is_case = |it: &&Finding| {
+        it.id == shown.id && sentence::is_difference(it) == sentence::is_difference(shown)
+    };
+    let mut cases = Vec::new();
+    for it in findings.iter().filter(is_case) {
+        let place = sentence::point_name(run, it);
+        if !places.contains(&place) {
+            places.push(place);
+            cases.push(it);
         }
-    })
+    }
+    cases
 }
 
 /// The results of the suggested fixes that were run.
@@ -66,7 +97,7 @@ pub(super) fn observed(findings: &[Finding], style: Style) -> String {
     if !out.is_empty() && !others.is_empty() {
         out.push('\n');
     }
-    out + &list(findings, &others, why, style, |_| String::new())
+    out + &list(findings, &others, why, style, None)
 }
 
 /// A finding about an object: its name, the evidence, the fix with its SQL, and the risk. Fix and risk
@@ -99,13 +130,13 @@ fn of_object(findings: &[Finding], finding: &Finding, is_known: bool, style: Sty
     out
 }
 
-/// Some of the findings: the strongest of each cause.
+/// Some of the findings: the strongest of each cause. `run` is that of the findings, if there is one.
 fn list(
     findings: &[Finding],
     shown: &[&Finding],
     why: &str,
     style: Style,
-    place: impl Fn(&Finding) -> String,
+    run: Option<&Run>,
 ) -> String {
     let mut strongest: Vec<&Finding> = Vec::new();
     for &finding in shown {
@@ -118,11 +149,12 @@ fn list(
     }
     let mut out = heading("FINDINGS", why, style);
     for finding in strongest.iter().take(SHOWN_MAX) {
-        let elsewhere = findings.iter().filter(|it| it.id == finding.id).count() - 1;
+        let others = other_cases(findings, finding, run);
         let fix = sentence::cause_of(findings, finding);
         let fix =
-            fix.unwrap_or_else(|| suggested(finding) + &suggested_elsewhere(findings, finding));
-        out.push_str(&one(finding, &place(finding), elsewhere, &fix, style));
+            fix.unwrap_or_else(|| suggested(finding) + &suggested_elsewhere(&others, finding));
+        let place = place(run, finding);
+        out.push_str(&one(finding, &place, others.len(), &fix, style));
     }
     let rest = strongest.get(SHOWN_MAX..).unwrap_or_default();
     out + &not_shown(rest, style)
@@ -149,9 +181,9 @@ fn suggested(finding: &Finding) -> String {
 }
 
 /// What is suggested instead in most of the other cases with another fix; empty if there are none.
-fn suggested_elsewhere(findings: &[Finding], shown: &Finding) -> String {
+fn suggested_elsewhere(others: &[&Finding], shown: &Finding) -> String {
     let mut cases: BTreeMap<String, usize> = BTreeMap::new();
-    for it in findings.iter().filter(|it| it.id == shown.id) {
+    for it in others {
         let fix = sentence::first_sentences(&it.suggested_fix);
         *cases.entry(fix.to_string()).or_default() += 1;
     }

@@ -129,3 +129,24 @@ fn a_difference_within_noise_is_shown_as_the_cost_of_the_point() {
         "Each commit waits for the disk: −289.0 [−400.0, −100.0] µs/tx in prepared vs simple";
     assert!(text.contains(cost), "{text}");
 }
+
+/// Regression: a variant that did away with the cause was counted as "1 other case" that has it.
+#[test]
+fn a_variant_without_the_cause_is_not_counted_as_another_case() {
+    let mut run = with_outcome(Verdict::Faster, 1.264, [1.254, 1.273]);
+    run.findings.retain(|it| it.id == "parse-and-plan");
+    let differences = |run: &Run| {
+        let all = run.findings.iter();
+        all.filter(|it| it.difference_us.is_some()).count()
+    };
+    assert_eq!((run.findings.len(), differences(&run)), (2, 1));
+    let text = words(&run);
+    let place = "planned at every execution: simple, f1, 1 client tried protocol=prepared";
+    assert!(text.contains(place), "{text}");
+    assert!(!text.contains("other case"), "{text}");
+    let mut elsewhere = at_variant(&run, 0).clone();
+    elsewhere.variant = Some(1);
+    run.findings.push(elsewhere);
+    let text = words(&run);
+    assert!(text.contains("(and in 1 other case)"), "{text}");
+}
