@@ -101,4 +101,13 @@ mod tests {
             assert!(words.contains("Redis command"), "{words}");
         }
     }
+
+    /// Regression: it ran only the first script, and the result did not say so.
+    #[test]
+    fn a_redis_variant_that_names_none_of_several_scripts_is_an_error() {
+        let keys = "driver = \"redis\"\n[[script]]\nname = \"b\"\ntext = \"GET a\"\n";
+        let words = refused("INCR a\n", keys);
+        assert!(words.starts_with("s.toml:12:"), "{words}");
+        assert!(words.contains("a mix of \"a\" and \"b\""), "{words}");
+    }
 }

@@ -103,6 +103,15 @@ fn is_sql(line: &str) -> bool {
 
 /// Rejects scripts that a variant with the Redis driver cannot run.
 fn check_redis(point: &Point, source: &StudySource) -> Result<()> {
+    if let [first, second, ..] = &point.scripts[..] {
+        let path = ["script", &second.index.to_string(), "text"];
+        let message = format!(
+            "a variant with driver = \"redis\" runs one script, and this one would run a mix of \"{}\" and \"{}\"; \
+             set its `script` to one of them, or compare them one by one with `script` in [conditions]",
+            first.name, second.name
+        );
+        return Err(at_line(source, &path, 1, &message));
+    }
     for planned in &point.scripts {
         let path = ["script", &planned.index.to_string(), "text"];
         let mut lines = planned.text.lines().enumerate();
