@@ -20,6 +20,20 @@ pub trait Equipment {
         context: &RunContext<'_>,
     ) -> Result<(Box<dyn Host>, Vec<Warning>)>;
 
+    /// Checks what a server of the plan, which has no data yet, says to its clients' session settings. By default
+    /// nothing.
+    ///
+    /// # Errors
+    /// If it rejects one.
+    fn check_sessions(
+        &self,
+        _plan: &Plan,
+        _server: (usize, &dyn Host),
+        _context: &RunContext<'_>,
+    ) -> Result<()> {
+        Ok(())
+    }
+
     /// What drives the load of a plan.
     fn driver(&mut self, plan: &Plan) -> Result<Box<dyn LoadDriver>>;
 

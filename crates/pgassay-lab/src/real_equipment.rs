@@ -7,7 +7,7 @@ use pgassay_server::InstallationSource;
 
 use crate::equipment::Equipment;
 use crate::host::{self, ExternalServer, Host, Servers};
-use crate::load::{EngineDriver, LoadDriver};
+use crate::load::{EngineDriver, LoadDriver, session_settings};
 use crate::observe::{BackendMemoryPeaks, HardwareCounters, Probes, Statistics, TrialObserver};
 use crate::plans::{self, TakenPlans};
 use crate::run_context::RunContext;
@@ -51,6 +51,15 @@ impl Equipment for RealEquipment {
             context.note(&warning.message);
         }
         Ok((Box::new(external), warnings))
+    }
+
+    fn check_sessions(
+        &self,
+        plan: &Plan,
+        (server, host): (usize, &dyn Host),
+        context: &RunContext<'_>,
+    ) -> Result<()> {
+        session_settings::check(plan, server, host, context)
     }
 
     fn driver(&mut self, plan: &Plan) -> Result<Box<dyn LoadDriver>> {

@@ -98,6 +98,9 @@ impl Servers {
                 self.warnings.push(warning);
             }
         }
+        equipment
+            .check_sessions(plan, (index, host.as_ref()), context)
+            .map_err(|error| of_variants(plan, index, error))?;
         self.running.push(host);
         Ok(())
     }

@@ -4,6 +4,7 @@ mod engine;
 mod postgres;
 mod redis;
 pub mod scripts;
+pub mod session_settings;
 mod statements;
 mod warm_up;
 

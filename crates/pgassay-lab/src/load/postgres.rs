@@ -1,6 +1,5 @@
 //! Clients of PostgreSQL, driven by the load engine.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,14 +13,13 @@ use pgassay_model::study::StudySource;
 use pgassay_wire::conninfo::Target;
 
 use super::scripts::{self, Scripts};
-use super::{Clients, ClientsOrder};
+use super::{Clients, ClientsOrder, session_settings};
 use crate::cancel::{CancelWatch, Cancelable, Canceler};
 use crate::host::DataLocation;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::observe::TransactionRecorder;
 use crate::run_context::RunContext;
-use crate::study::LoadedStudy;
-use crate::study_errors::{SettingInUse, at_line, at_setting};
+use crate::study_errors::at_line;
 
 /// How long transactions may go on after the user requested a stop: less than the load engine waits
 /// before it abandons them ([`Limits::stop`]).
@@ -137,35 +135,16 @@ pub fn connect_pool(order: &ClientsOrder<'_>, context: &RunContext<'_>) -> Resul
         part: None,
     };
     let mut pool = ClientPool::connect(&config, context.interrupt.flag()).map_err(|error| {
-        at_session_setting(&error, context.study, &point.session)
-            .unwrap_or_else(|| describe_load_error(error, source, point))
+        let refused = match &error {
+            LoadError::Refused { error: refusal, .. } => {
+                session_settings::refused(refusal, context.study, &point.session)
+            }
+            _ => None,
+        };
+        refused.unwrap_or_else(|| describe_load_error(error, source, point))
     })?;
     pool.keep_account(true);
     Ok(pool)
-}
-
-/// The error with its line in the study, if a server refused a connection because of a session setting.
-fn at_session_setting(
-    error: &LoadError,
-    found: &LoadedStudy,
-    session: &BTreeMap<String, String>,
-) -> Option<anyhow::Error> {
-    let LoadError::Refused { error: refusal, .. } = error else {
-        return None;
-    };
-    let (name, value) = session
-        .iter()
-        .find(|(name, _)| refusal.message.contains(name.as_str()))?;
-    let setting = SettingInUse {
-        table: "session",
-        name,
-        value,
-    };
-    let message = format!(
-        "the server rejected the session setting {name} = \"{value}\": {}; correct it, or remove it",
-        refusal.message
-    );
-    Some(at_setting(found, setting, &message))
 }
 
 /// Converts a load error: Ctrl-C becomes [`Interrupted`], script errors get their line in the study.

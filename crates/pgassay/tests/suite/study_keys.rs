@@ -276,3 +276,36 @@ fn each_statement_of_a_transaction_is_timed_in_a_pipeline_too() {
         "{last:?}"
     );
 }
+
+/// A study whose variant has these session settings.
+fn with_session(setup: &str, session: &str) -> String {
+    format!(
+        "question = \"Do session settings matter?\"\n[data]\nsetup = \"{setup}\"\n[[script]]\nname = \"one\"\n\
+         text = \"select 1;\"\n[[variant]]\nname = \"plain\"\n[[variant]]\nname = \"set\"\nsession = {{ {session} }}\n\
+         [length]\nfull = \"400ms\"\npairs = 2\n"
+    )
+}
+
+/// Regression: the setup, which may take hours, came first.
+#[test]
+fn a_wrong_session_setting_is_found_before_the_setup() {
+    if !servers::is_available("18") {
+        return;
+    }
+    for (session, words) in [
+        ("work_men = \"64MB\"", "\"work_men\""),
+        ("work_mem = \"64XB\"", "64XB"),
+        ("shared_buffers = \"1GB\"", "restarting the server"),
+    ] {
+        let scratch = Scratch::new(PROGRAM);
+        let finished = scratch.run(&with_session("select 1/0;", session), &[]);
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        let is_named =
+            finished.stderr.contains("study.toml:11:") && finished.stderr.contains(words);
+        assert!(is_named, "{}", finished.stderr);
+        assert!(!finished.stderr.contains("division"), "{finished:?}");
+        scratch.assert_nothing_left();
+    }
+    let role = with_session("create role reader;", "role = \"reader\"");
+    assert_eq!(ran(&role, &["--no-profile"]).comparisons.len(), 1);
+}
