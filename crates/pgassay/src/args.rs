@@ -122,6 +122,34 @@ pub struct ResumeArgs {
 
     #[command(flatten)]
     pub output: OutputArgs,
+
+    /// Of a gate, which `resume` continues with its limit.
+    #[command(flatten)]
+    pub gate: GateAnswerArgs,
+}
+
+/// How a gate answers: its exit codes and files. `pgassay resume` has them, too.
+#[derive(Debug, Default, Args)]
+#[allow(
+    clippy::doc_markdown,
+    reason = "names in a help text have no backticks"
+)]
+pub struct GateAnswerArgs {
+    /// Use the exit codes of `git bisect run`.
+    #[arg(long)]
+    pub bisect: bool,
+
+    /// Report an inconclusive or not comparable variant as an error instead of a skipped test, in the JUnit file.
+    #[arg(long)]
+    pub strict: bool,
+
+    /// Write a JUnit file, with one test case for each comparison.
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+
+    /// Write the result as Markdown, for example for a comment on a pull request.
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
 }
 
 /// Flags of `pgassay profile`.

@@ -25,6 +25,10 @@ use crate::{checks, interrupt, results};
 
 /// Continues a run, stores its result, prints the answer.
 pub fn resume(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
+    args.gate.exit(finish(args, color, out))
+}
+
+fn finish(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
     let store = results::open(&args.results)?;
     let id = store.find_unfinished(args.run.as_deref())?;
     let ReopenedRun {
@@ -44,6 +48,7 @@ pub fn resume(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Resu
     check_same_machine(start, &origin).with_context(cannot)?;
     let study = study(start, &origin, study_text).with_context(cannot)?;
     check_plan(start, &origin, &study).with_context(cannot)?;
+    check_gate(start, args)?;
 
     let interrupt = interrupt::watch()?;
     let options = options(args, &origin, &store);
@@ -84,10 +89,22 @@ pub fn resume(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Resu
     let finished = job.finish(plan, outcome, saving, &store)?;
     let format = args.output.chosen();
     if let Some(decision) = GateDecision::of(&finished.run) {
+        let decision = decision.with_failure(finished.ended_early.as_ref());
+        args.gate.write(&decision, &finished.run)?;
         return decision.conclude(finished, format, color, out);
     }
     finished.print(format, color, out)?;
     exit_of(&finished.run, finished.ended_early)
+}
+
+/// Returns an error if a gate's files or exit codes are asked for and the run is none, or cannot be written.
+fn check_gate(start: &RunStart, args: &ResumeArgs) -> Result<()> {
+    if start.plan.schedule.gate_limit_percent.is_none() && args.gate.is_given() {
+        bail!(
+            "the run is not one of pgassay gate: leave out --junit, --markdown, --strict and --bisect"
+        );
+    }
+    args.gate.check()
 }
 
 /// Returns an error if pgassay or the machine is another one.

@@ -191,6 +191,23 @@ fn a_run_that_was_stopped_with_ctrl_c_is_continued() {
     scratch.assert_nothing_left();
 }
 
+/// Starts a gate with a variant that cannot run, and interrupts it after a trial.
+fn interrupted_gate(scratch: &Scratch) {
+    let more = "[[variant]]\nname = \"c\"\nrequires = { extension = \"no_such_extension\" }\n";
+    fs::write(scratch.path().join("gate.toml"), study() + more).expect("a study");
+    let limit = ["--fail-if", "slower > 90%", "--no-profile"];
+    let mut child = start(
+        scratch,
+        &[&["gate", "--study", "gate.toml"], &limit[..]].concat(),
+    );
+    wait_within("a trial is saved", Duration::from_mins(1), || {
+        saved(scratch).is_some_and(|it| !it.trials.is_empty())
+    });
+    kill(child.id().cast_signed(), libc::SIGINT);
+    let code = wait_for_exit(&mut child, Duration::from_mins(2));
+    assert_eq!(code, Some(130), "{}", scratch.stderr());
+}
+
 #[test]
 fn a_comparison_without_a_study_file_is_continued() {
     if !servers::is_available("18") {
@@ -214,6 +231,9 @@ fn a_comparison_without_a_study_file_is_continued() {
     let child = start(&scratch, &arguments);
     let saved = kill_after(&scratch, child, 5);
     fs::remove_file(scratch.path().join("one.sql")).expect("the script exists");
+    let no_gate = scratch.finished(&["resume", "--junit", "gate.xml"]);
+    assert_eq!(no_gate.code, Some(1), "{no_gate:?}");
+    assert!(no_gate.stderr.contains("not one of pgassay gate"));
     let resumed = scratch.finished(&["resume", "--json"]);
     assert_eq!(resumed.code, Some(0), "{resumed:?}");
     // Which run, how much of it there is, and which study.
@@ -429,19 +449,7 @@ mod slow {
             return;
         }
         let scratch = Scratch::new(PROGRAM);
-        let more = "[[variant]]\nname = \"c\"\nrequires = { extension = \"no_such_extension\" }\n";
-        fs::write(scratch.path().join("gate.toml"), study() + more).expect("a study");
-        let limit = ["--fail-if", "slower > 90%", "--no-profile"];
-        let mut child = start(
-            &scratch,
-            &[&["gate", "--study", "gate.toml"], &limit[..]].concat(),
-        );
-        wait_within("a trial is saved", Duration::from_mins(1), || {
-            saved(&scratch).is_some_and(|it| !it.trials.is_empty())
-        });
-        kill(child.id().cast_signed(), libc::SIGINT);
-        let code = wait_for_exit(&mut child, Duration::from_mins(2));
-        assert_eq!(code, Some(130), "{}", scratch.stderr());
+        interrupted_gate(&scratch);
         let resumed = scratch.finished(&["resume", &id(&scratch)]);
         assert_eq!(resumed.code, Some(5), "{resumed:?}");
         assert!(
@@ -449,6 +457,30 @@ mod slow {
                 && resumed.stdout.contains("no extension no_such_extension"),
             "{resumed:?}"
         );
+        scratch.assert_nothing_left();
+    }
+
+    /// Regression: the files and exit codes of a build that was interrupted could only be had by measuring all again.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_gate_that_is_continued_writes_its_files_and_has_the_exit_codes_of_bisect() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        interrupted_gate(&scratch);
+        let id = id(&scratch);
+        let missing = scratch.finished(&["resume", &id, "--junit", "no/such/directory.xml"]);
+        assert_eq!(missing.code, Some(1), "{missing:?}");
+        let files = ["--junit", "gate.xml", "--strict", "--markdown", "gate.md"];
+        let resumed = scratch.finished(&[&["resume", &id, "--bisect"], &files[..]].concat());
+        assert_eq!(resumed.code, Some(125), "{resumed:?}");
+        let file =
+            |name: &str| fs::read_to_string(scratch.path().join(name)).expect("it is written");
+        let junit = file("gate.xml");
+        assert!(junit.contains("<error type=\"not-comparable\""), "{junit}");
+        assert!(junit.contains(&format!("value=\"{id}\"")), "{junit}");
+        assert!(file("gate.md").contains("not comparable: c "));
         scratch.assert_nothing_left();
     }
 

@@ -3,11 +3,10 @@
 // Names in a help text have no backticks.
 #![allow(clippy::doc_markdown)]
 
-use std::path::PathBuf;
-
 use clap::Args;
 use pgassay_report::gate::GateLimit;
 
+use crate::args::GateAnswerArgs;
 use crate::command::compare::CompareArgs;
 
 /// The name under which its questions are listed.
@@ -93,22 +92,8 @@ pub struct GateArgs {
     #[arg(long, value_name = "STUDY", conflicts_with_all = QUESTION)]
     pub study: Option<String>,
 
-    /// Use the exit codes of `git bisect run`.
-    #[arg(long)]
-    pub bisect: bool,
-
-    /// In the JUnit file, report a variant that is inconclusive or cannot be compared as an error instead of a
-    /// skipped test.
-    #[arg(long)]
-    pub strict: bool,
-
-    /// Write a JUnit file, with one test case for each comparison.
-    #[arg(long, value_name = "FILE")]
-    pub junit: Option<PathBuf>,
-
-    /// Write the result as Markdown, for example for a comment on a pull request.
-    #[arg(long, value_name = "FILE")]
-    pub markdown: Option<PathBuf>,
+    #[command(flatten)]
+    pub answer: GateAnswerArgs,
 
     #[command(flatten)]
     pub question: CompareArgs,

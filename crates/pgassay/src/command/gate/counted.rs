@@ -63,7 +63,7 @@ pub fn gate(
         Ok(earlier) => earlier,
         Err(reason) => {
             let decision = GateDecision::new(refused(&countable.plan, &reason), args.fail_if);
-            files::write(args, &decision, || {
+            files::write(&args.answer, &decision, || {
                 files::suite_of_counts(&found.name, args.fail_if, None, started_us)
             })?;
             return decision.conclude_unmeasured(format, out);
@@ -81,7 +81,7 @@ pub fn gate(
         .map(|it| it.name.clone())
         .collect();
     let decision = decide(args, &asked, &counts, earlier.as_ref(), limit_percent);
-    files::write(args, &decision, || {
+    files::write(&args.answer, &decision, || {
         files::suite_of_counts(&found.name, args.fail_if, Some(&counts), started_us)
     })?;
     baseline::update(args, decision.verdict(), || {

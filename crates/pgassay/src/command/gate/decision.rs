@@ -26,7 +26,7 @@ const FAILED_DIFFERENCE_MAX: f64 = 0.01;
 /// Why the rates of a comparison do not decide: more transactions of one side failed than of the other.
 fn unlike_failures(run: &Run, compared: &GatedComparison) -> Option<String> {
     let share = |variant| failed_share(&run.trials, compared.condition, variant);
-    let baseline = 0;
+    let baseline = run.plan.baseline_of(compared.variant);
     let (before, now) = (share(baseline), share(compared.variant));
     ((before - now).abs() > FAILED_DIFFERENCE_MAX).then(|| {
         format!(

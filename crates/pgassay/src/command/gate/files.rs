@@ -12,6 +12,7 @@ use pgassay_report::gate::{self, GateLimit, GateVerdict, JunitSuite};
 
 use super::args::GateArgs;
 use super::decision::GateDecision;
+use crate::args::GateAnswerArgs;
 use crate::checks;
 use crate::command::study::PlannedStudy;
 use crate::output::print_line_stderr;
@@ -20,17 +21,19 @@ use crate::output_file::{check_writable, write_file};
 /// Fails if a file that was asked for cannot be written, before anything is measured.
 pub fn check(args: &GateArgs) -> Result<()> {
     let baseline = args.against.as_ref().filter(|_| args.update);
-    let paths = [
-        args.junit.as_deref(),
-        args.markdown.as_deref(),
-        baseline.map(Path::new),
-    ];
+    check_answer(&args.answer)?;
+    baseline.map(Path::new).map_or(Ok(()), check_writable)
+}
+
+/// The same, of the files for the answer.
+pub fn check_answer(args: &GateAnswerArgs) -> Result<()> {
+    let paths = [args.junit.as_deref(), args.markdown.as_deref()];
     paths.into_iter().flatten().try_for_each(check_writable)
 }
 
 /// Writes the files that were asked for. In a workflow of `GitHub`, also its summary and one annotation.
 pub fn write(
-    args: &GateArgs,
+    args: &GateAnswerArgs,
     decision: &GateDecision,
     suite: impl FnOnce() -> JunitSuite,
 ) -> Result<()> {

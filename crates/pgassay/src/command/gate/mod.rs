@@ -11,20 +11,42 @@ mod timed;
 use std::io::Write;
 
 use anyhow::{Result, bail};
+use pgassay_record::run::Run;
 use pgassay_report::gate::GateLimit;
 
 pub use args::GateArgs;
 pub use decision::GateDecision;
 
-use crate::args::ColorWhen;
+use crate::args::{ColorWhen, GateAnswerArgs};
 use crate::exit::{self, Gate, text_of};
 
 /// Compares, prints the deciding sentence first, and fails unless all variants pass.
 pub fn gate(args: &GateArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
-    let ended = compare(args, color, out);
-    match ended {
-        Err(error) if args.bisect => Err(for_bisect(&error)),
-        other => other,
+    args.answer.exit(compare(args, color, out))
+}
+
+impl GateAnswerArgs {
+    /// The error with the exit code that was asked for.
+    pub fn exit(&self, ended: Result<()>) -> Result<()> {
+        match ended {
+            Err(error) if self.bisect => Err(for_bisect(&error)),
+            other => other,
+        }
+    }
+
+    /// Whether anything was asked for that only a gate has.
+    pub fn is_given(&self) -> bool {
+        self.bisect || self.strict || self.junit.is_some() || self.markdown.is_some()
+    }
+
+    /// Fails if a file that was asked for cannot be written, before anything is measured.
+    pub fn check(&self) -> Result<()> {
+        files::check_answer(self)
+    }
+
+    /// Writes the files for the decision on a run.
+    pub fn write(&self, decision: &GateDecision, run: &Run) -> Result<()> {
+        files::write(self, decision, || files::suite_of(run, decision.limit))
     }
 }
 

@@ -33,7 +33,9 @@ pub fn gate(
     let planned = plan(args)?;
     if let Some(reason) = why_not(args, against, &planned)? {
         let decision = GateDecision::not_comparable(&planned.plan, args.fail_if, &reason);
-        files::write(args, &decision, || files::suite_without_run(&planned))?;
+        files::write(&args.answer, &decision, || {
+            files::suite_without_run(&planned)
+        })?;
         return decision.conclude_unmeasured(format, out);
     }
     files::check(args)?;
@@ -46,16 +48,16 @@ pub fn gate(
         Err(error) => {
             // No file of an earlier run must remain as if it were this one's.
             let decision = GateDecision::new(Vec::new(), args.fail_if).with_failure(Some(&error));
-            files::write(args, &decision, || files::suite_without_run(&planned))?;
+            files::write(&args.answer, &decision, || {
+                files::suite_without_run(&planned)
+            })?;
             return Err(error);
         }
     };
     let decision = GateDecision::of(&finished.run)
         .context("the plan has a gate")?
         .with_failure(finished.ended_early.as_ref());
-    files::write(args, &decision, || {
-        files::suite_of(&finished.run, args.fail_if)
-    })?;
+    args.answer.write(&decision, &finished.run)?;
     if finished.ended_early.is_none() {
         baseline::update(args, decision.verdict(), || {
             GateBaseline::of_run(&finished.run)
