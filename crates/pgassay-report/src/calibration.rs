@@ -1,10 +1,30 @@
 //! Text for the results of A/A comparisons.
 
 use pgassay_account::calibration::CalibrationSummary;
+use pgassay_model::plan::Plan;
 use pgassay_record::run::Run;
 
+/// A sentence for each variant that is measured exactly as what it is compared with.
+pub fn identical_variants(plan: &Plan) -> Vec<String> {
+    let sentence = |[baseline, variant]: [usize; 2]| {
+        format!(
+            "Variants \"{}\" and \"{}\" are identical: this is an A/A comparison, and any difference is noise.",
+            plan.variants[baseline], plan.variants[variant]
+        )
+    };
+    plan.repeated_variants().into_iter().map(sentence).collect()
+}
+
+/// What is to be known of A/A comparisons beside the answer: whether this run has one, and the results of those on this
+/// machine, if there were any.
+pub(crate) fn notes(run: &Run) -> Vec<String> {
+    let mut notes = identical_variants(&run.plan);
+    notes.extend(calibration(run));
+    notes
+}
+
 /// The result of the A/A comparisons on this machine, if there were any.
-pub(crate) fn calibration(run: &Run) -> Option<String> {
+fn calibration(run: &Run) -> Option<String> {
     let found = run.calibration.as_ref()?;
     Some(format!(
         "A/A tests on this machine: {}.",

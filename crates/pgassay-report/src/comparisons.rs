@@ -6,7 +6,7 @@ use pgassay_record::run::Run;
 
 use crate::gate::in_markdown;
 use crate::outline::{baseline_name, condition_title, variant_name};
-use crate::sentence;
+use crate::{calibration, sentence};
 
 /// One line per comparison, with a header. Ratios are those of the variant to the baseline; an empty field is
 /// unknown, such as the interval of a single pair. Quoted as in RFC 4180.
@@ -86,5 +86,8 @@ pub fn comparisons_markdown(run: &Run) -> String {
         );
     }
     _ = writeln!(text, "\n{}", in_markdown(&sentence::what_was_run(run)));
+    for note in calibration::notes(run) {
+        _ = writeln!(text, "\n{}", in_markdown(&note));
+    }
     text
 }

@@ -31,7 +31,7 @@ mod statement;
 mod tail;
 mod terminal;
 
-pub use calibration::false_positives;
+pub use calibration::{false_positives, identical_variants};
 pub use comparisons::{comparisons_csv, comparisons_markdown};
 pub use export::{ExportFormat, ExportedStacks, export, export_instruction_counts};
 pub use html::{html, instruction_counts_html, observation_html, scalability_html};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use pgassay_account::comparison::{Comparison, PointSummary};
-use pgassay_account::counters::{self, CounterUnit};
+use pgassay_account::counters::{self, CounterDifference, CounterUnit};
 use pgassay_model::trial::MemoryContext;
 use pgassay_record::run::Run;
 
@@ -19,13 +19,25 @@ const MEMORY_BYTES_MIN: f64 = 1_048_576.0;
 /// Memory contexts that are shown for a comparison.
 const CONTEXTS_MAX: usize = 3;
 
+const WAL: &str = "wal.insert_bytes";
+
 /// The volumes, by counter, with the words of a sentence.
 const VOLUMES: [(&str, &str); 4] = [
-    ("wal.insert_bytes", "WAL"),
+    (WAL, "WAL"),
     ("pg_stat_database.temp_bytes", "temporary files"),
     ("pg_stat_database.blks_read", "blocks read"),
     ("backends.read_bytes", "read from disk by backends"),
 ];
+
+/// Full-page images: a page's first change after a checkpoint writes the whole page, so their number per transaction
+/// depends on how many transactions follow a checkpoint.
+const IMAGES: &str = "pg_stat_wal.wal_fpi";
+const IMAGES_TITLE: &str = "full-page images (much of that difference: the more transactions after a checkpoint, the fewer)";
+
+/// A page's size, and the share of a difference in WAL from which on images are much of it. Free space is left out of an
+/// image, so their size is at most that.
+const PAGE_BYTES: f64 = 8192.0;
+const IMAGES_SHARE_MIN: f64 = 0.75;
 
 /// A figure of the baseline and of a variant.
 pub(crate) struct PriceRow {
@@ -46,18 +58,10 @@ pub(crate) fn rows(run: &Run, it: &Comparison) -> Vec<PriceRow> {
         rows.extend(contexts(run, it));
     }
     for (name, title) in VOLUMES {
-        let differing = it
-            .counters
-            .iter()
-            .find(|row| row.name == name && row.differs);
-        if let Some(row) = differing {
-            let unit = counters::unit(name);
-            let figure = |value: f64| number::counter_value(value, unit);
-            rows.push(PriceRow {
-                title: title.into(),
-                before: figure(row.baseline),
-                after: figure(row.variant),
-            });
+        let differing = differing(it, name);
+        rows.extend(differing.map(|row| volume(row, title)));
+        if name == WAL {
+            rows.extend(images(it));
         }
     }
     if !rows.is_empty() {
@@ -69,6 +73,30 @@ pub(crate) fn rows(run: &Run, it: &Comparison) -> Vec<PriceRow> {
         rows.insert(0, time);
     }
     rows
+}
+
+/// A counter, if the variants differ in it.
+fn differing<'a>(it: &'a Comparison, name: &str) -> Option<&'a CounterDifference> {
+    it.counters
+        .iter()
+        .find(|row| row.name == name && row.differs)
+}
+
+fn volume(row: &CounterDifference, title: &'static str) -> PriceRow {
+    let unit = counters::unit(&row.name);
+    let figure = |value: f64| number::counter_value(value, unit);
+    PriceRow {
+        title: title.into(),
+        before: figure(row.baseline),
+        after: figure(row.variant),
+    }
+}
+
+/// Full-page images, if they are much of a difference in WAL: it is then no property of the variant's statements.
+fn images(it: &Comparison) -> Option<PriceRow> {
+    let (wal, images) = (differing(it, WAL)?, differing(it, IMAGES)?);
+    let share = PAGE_BYTES * images.difference / wal.difference;
+    (share >= IMAGES_SHARE_MIN).then(|| volume(images, IMAGES_TITLE))
 }
 
 /// `mean latency ×0.601; peak memory per backend 12.1 MB → 71.3 MB`.

@@ -142,9 +142,7 @@ fn opening(run: &Run) -> Markup {
                 }
             }
             p.faint { (sentence::what_was_run(run)) }
-            @if let Some(found) = calibration::calibration(run) {
-                p.faint { (found) }
-            }
+            @for note in calibration::notes(run) { p.faint { (note) } }
         }
     }
 }

@@ -80,11 +80,9 @@ fn opening(run: &Run, style: Style) -> String {
         };
         out.push_str(&wrap(text, width, "→ ", "  "));
     }
-    let context = [
-        Some(sentence::what_was_run(run)),
-        calibration::calibration(run),
-    ];
-    for text in context.into_iter().flatten() {
+    let mut context = vec![sentence::what_was_run(run)];
+    context.extend(calibration::notes(run));
+    for text in context {
         for line in wrap(&text, width, "  ", "  ").lines() {
             out.push_str(&paint(line, TextStyle::Faint, style.color));
             out.push('\n');

@@ -1,5 +1,7 @@
 //! The comparisons as CSV and as Markdown.
 
+use pgassay_account::calibration::CalibrationSummary;
+use pgassay_record::run::Run;
 use pgassay_report::{comparisons_csv, comparisons_markdown};
 
 use crate::fixture;
@@ -35,4 +37,36 @@ fn markdown_has_the_answers_and_a_row_per_comparison() {
         .filter(|it| it.starts_with("| ") && it.contains('×'));
     assert_eq!(rows.count(), run.comparisons.len(), "{text}");
     assert!(text.contains("| a\\|b |"), "{text}");
+}
+
+/// Regression: only the progress on stderr said so, so a stored or shared result did not.
+#[test]
+fn an_a_a_comparison_is_one_in_every_report() {
+    let mut run = fixture::small_run();
+    let reports = |run: &Run| {
+        [
+            fixture::words(run),
+            pgassay_report::html(run),
+            comparisons_markdown(run),
+        ]
+    };
+    let sentence = "are identical: this is an A/A comparison, and any difference is noise.";
+    for text in reports(&run) {
+        assert!(!text.contains(sentence), "{text}");
+    }
+    let mut same = run.plan.points[0].clone();
+    same.variant = 1;
+    run.plan.points[1] = same;
+    run.calibration = Some(CalibrationSummary {
+        comparisons: 200,
+        false_positives: 9,
+        low: 0.0207,
+        high: 0.0837,
+        ended_us: 0,
+    });
+    for text in reports(&run) {
+        assert!(text.contains(sentence), "{text}");
+        let on_machine = "A/A tests on this machine: 9 of 200 comparisons differed";
+        assert!(text.contains(on_machine), "{text}");
+    }
 }

@@ -3,6 +3,7 @@
 use insta::assert_snapshot;
 use pgassay_account::comparison::{Inconclusive, Verdict};
 use pgassay_account::cost_row::Change;
+use pgassay_account::counters::CounterDifference;
 use pgassay_account::ledger::Divider;
 use pgassay_record::expectation::{CheckOutcome, Reading};
 use pgassay_record::run::{Run, Warning, WarningKind};
@@ -82,6 +83,33 @@ fn a_stepwise_price_is_relative_to_the_variant_before() {
         "{text}"
     );
     assert!(!text.contains("11.0 MB → 44.0 MB"), "{text}");
+}
+
+/// Regression: PRICE said that `synchronous_commit=off` writes a quarter of the WAL: a faster variant runs more
+/// transactions after a checkpoint, so fewer of them write a full-page image.
+#[test]
+fn less_wal_because_of_full_page_images_is_said_to_be_so() {
+    let mut run = crate::fixture::small_run();
+    let counter = |name: &str, baseline: f64, variant: f64| CounterDifference {
+        name: name.to_owned(),
+        baseline,
+        variant,
+        difference: variant - baseline,
+        differs: true,
+        ..run.comparisons[0].counters[0].clone()
+    };
+    let counters = vec![
+        counter("wal.insert_bytes", 3509.0, 794.0),
+        counter("pg_stat_wal.wal_fpi", 0.4, 0.065),
+    ];
+    run.comparisons[0].counters = counters;
+    let images = "WAL 3 509 B → 794 B; full-page images (much of that difference: the more transactions after a \
+                  checkpoint, the fewer) 0.400 → 0.065";
+    let text = crate::fixture::words(&run).replace('\u{a0}', " ");
+    assert!(text.contains(images), "{text}");
+    run.comparisons[0].counters[1].difference = -0.135;
+    let text = crate::fixture::words(&run);
+    assert!(!text.contains("much of that difference"), "{text}");
 }
 
 /// Regression: with `force_generic_plan`, "the generic plan from the sixth execution on" was false.

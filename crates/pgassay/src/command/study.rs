@@ -80,12 +80,7 @@ impl PlannedStudy {
     pub fn of(found: LoadedStudy, overrides: Overrides) -> Result<Self> {
         let plan = plan(&found.study, &found.source, &overrides)?;
         let mut notes = study_checks::check(&plan, &found)?;
-        for [baseline, variant] in plan.repeated_variants() {
-            notes.insert(format!(
-                "variants \"{}\" and \"{}\" are identical: this is an A/A comparison, and any difference is noise",
-                plan.variants[baseline], plan.variants[variant]
-            ));
-        }
+        notes.extend(pgassay_report::identical_variants(&plan));
         Ok(Self {
             found,
             plan,
