@@ -87,6 +87,32 @@ fn every_further_choice_is_a_variant_of_the_first() {
     );
 }
 
+/// Regression: the study was not run for as long, and with the profile, that the command line excluded.
+#[test]
+fn a_saved_comparison_names_the_flags_that_are_no_part_of_a_study() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let saved = scratch.path().join("study.toml");
+    let saved = saved.to_str().expect("a plain path");
+    let asked = ["compare", "-S", "--vs", "jit=off", "--save", saved];
+    let plain = scratch.ok(&asked);
+    assert!(
+        plain.ends_with(&format!("pgassay run {saved}\n")),
+        "{plain}"
+    );
+    let flags = [
+        "--max-time",
+        "2min",
+        "--seed",
+        "7",
+        "--no-profile",
+        "--no-plans",
+    ];
+    let output = scratch.ok(&[&asked[..], &flags].concat());
+    let run = format!("pgassay run {saved} {}\n", flags.join(" "));
+    assert!(output.ends_with(&run), "{output}");
+    scratch.ok(&[&["study", "plan", saved], &flags[..]].concat());
+}
+
 #[test]
 fn statements_that_begin_alike_have_different_names() {
     let scratch = Scratch::new(crate::PROGRAM);

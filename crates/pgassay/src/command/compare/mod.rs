@@ -54,10 +54,27 @@ pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Re
     if let Some(path) = &args.save {
         std::fs::write(path, &found.source.text)
             .with_context(|| format!("cannot write {}", path.display()))?;
-        let path = path.display();
-        writeln!(out, "{path} saved; run it with: pgassay run {path}")?;
+        let (path, flags) = (path.display(), not_in_study(args));
+        writeln!(out, "{path} saved; run it with: pgassay run {path}{flags}")?;
         return Ok(());
     }
     let planned = PlannedStudy::of(found, overrides_of(args))?;
     run_planned(&planned, args.seed, &args.run, color, out)
+}
+
+/// The flags that are no part of a study, as `pgassay run` takes them: without them it would not measure the same.
+fn not_in_study(args: &CompareArgs) -> String {
+    let of_value = [
+        args.max_time.map(|time| format!(" --max-time {time}")),
+        args.seed.map(|seed| format!(" --seed {seed}")),
+    ];
+    let alone = [
+        (args.no_profile, " --no-profile"),
+        (args.no_plans, " --no-plans"),
+        (args.run.counted, " --counted"),
+        (args.run.try_fixes, " --try-fixes"),
+    ];
+    let alone = alone.into_iter().filter(|(is_given, _)| *is_given);
+    let alone = alone.map(|(_, flag)| flag.to_owned());
+    of_value.into_iter().flatten().chain(alone).collect()
 }
