@@ -2,11 +2,11 @@
 
 use pgassay_account::comparison::{Comparison, Ratio, Verdict};
 use pgassay_account::cost_row::Change;
-use pgassay_account::ledger::LedgerChecks;
+use pgassay_account::ledger::{Ledger, LedgerChecks};
 use pgassay_model::check::Check;
 use pgassay_model::plan::StoppingRule;
 use pgassay_model::profile::{Profile, Quality};
-use pgassay_model::trial::TrialKind;
+use pgassay_model::trial::{TrialKind, failed_share};
 use pgassay_model::waits::{WaitSource, Waits};
 use pgassay_record::observation::{Observation, WaitRow};
 use pgassay_record::run::{RelayFacts, Run, Warning, WarningKind};
@@ -509,10 +509,16 @@ pub(crate) fn profiling_overhead(run: &Run) -> Option<String> {
 /// Above this share of the clients' time in transactions that trials cut off, the report says so.
 const CUT_SHARE_WORTH_SAYING: f64 = 0.1;
 
+/// If more of a point's transactions failed, these are why its latencies do not imply its throughput.
+const FAILED_SHARE_MAX: f64 = 0.01;
+
 /// A warning about transactions so long that trials cut many of them off: these do not count in
 /// throughput.
 pub(crate) fn cut_off_transactions(run: &Run) -> Option<String> {
-    let checks = run.ledgers.iter().map(|it| &it.checks);
+    let failed = |it: &Ledger| failed_share(&run.trials, it.condition, it.variant);
+    let ledgers = run.ledgers.iter();
+    let ledgers = ledgers.filter(|it| failed(it) <= FAILED_SHARE_MAX);
+    let checks = ledgers.map(|it| &it.checks);
     let is_cut = |it: &&LedgerChecks| {
         it.little_error > CUT_SHARE_WORTH_SAYING && it.edge > CUT_SHARE_WORTH_SAYING / 2.0
     };

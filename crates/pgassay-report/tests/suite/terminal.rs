@@ -112,6 +112,25 @@ fn less_wal_because_of_full_page_images_is_said_to_be_so() {
     assert!(!text.contains("much of that difference"), "{text}");
 }
 
+/// Regression: with 86% of serializable transactions failed, "long transactions were cut off at the ends of trials".
+#[test]
+fn failed_transactions_are_not_said_to_be_cut_off() {
+    let mut run = crate::fixture::small_run();
+    for ledger in &mut run.ledgers {
+        (ledger.checks.little_error, ledger.checks.edge) = (0.8, 0.1);
+    }
+    let cut_off =
+        "At 2 of 2 points (a variant under a condition), many long transactions were cut off";
+    let text = crate::fixture::words(&run);
+    assert!(text.contains(cut_off), "{text}");
+    for trial in &mut run.trials {
+        trial.failed = 6 * trial.transactions;
+    }
+    for text in [crate::fixture::words(&run), pgassay_report::html(&run)] {
+        assert!(!text.contains("cut off"), "{text}");
+    }
+}
+
 /// Regression: with `force_generic_plan`, "the generic plan from the sixth execution on" was false.
 #[test]
 fn a_generic_plan_that_is_forced_is_used_from_the_first_execution() {
