@@ -9,11 +9,18 @@ use crate::number;
 pub(crate) fn basis(run: &Run, all: &[Basis]) -> Option<String> {
     let wanted = run.plan.schedule.half_width_percent?;
     let first = all.first()?;
-    let first_stage = number::count(u64::from(first.first_stage_units?), first.unit.name());
+    let units = first.first_stage_units?;
+    let first_stage = number::count(u64::from(units), first.unit.name());
+    let stages = if all.iter().all(|it| it.units < units) {
+        format!("the run ended in the first stage, which takes {first_stage}.")
+    } else {
+        format!(
+            "the standard deviation of the first {first_stage} alone decided how many there are."
+        )
+    };
     let mut text = format!(
-        "Measured in two stages for intervals within \u{b1}{wanted}%: the standard deviation of the first \
-         {first_stage} alone decided how many there are. Nothing ended at a verdict, so the ratios are not \
-         biased by an early end."
+        "Measured in two stages for intervals within \u{b1}{wanted}%: {stages} Nothing ended at a verdict, so the \
+         ratios are not biased by an early end."
     );
     if first.comparisons > 1 {
         let together = format!(

@@ -65,3 +65,13 @@ fn a_half_width_that_was_not_reached_is_said_first_with_what_it_takes() {
         "{text}"
     );
 }
+
+/// Regression: after 10 of 12 server starts, when --max-time ended the run, "the standard deviation of the first 12
+/// server starts alone decided how many there are".
+#[test]
+fn a_run_that_ended_in_the_first_stage_does_not_say_what_that_stage_decided() {
+    let text = words(&run(10, Some(14), 1.2951));
+    let ended = "the run ended in the first stage, which takes 12 server starts.";
+    assert!(text.contains(ended), "{text}");
+    assert!(!text.contains("alone decided"), "{text}");
+}
