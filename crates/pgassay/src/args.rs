@@ -139,7 +139,8 @@ pub struct GateAnswerArgs {
     #[arg(long)]
     pub bisect: bool,
 
-    /// Report an inconclusive or not comparable variant as an error instead of a skipped test, in the JUnit file.
+    /// In the JUnit file, report a variant that is inconclusive or cannot be compared as an error instead of a
+    /// skipped test.
     #[arg(long)]
     pub strict: bool,
 
