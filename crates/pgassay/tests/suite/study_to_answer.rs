@@ -169,7 +169,7 @@ fn what_needs_no_server_works_without_one() {
         &["study", "plan", "prepared-vs-simple", "--seed", "1"],
     );
     assert!(
-        plan.stdout.contains("block 12:") && plan.stdout.contains("measuring time at most 239 s"),
+        plan.stdout.contains("block 12:") && plan.stdout.contains("measuring time at most 300 s"),
         "{plan:?}"
     );
     let shown = command(&scratch, &["study", "show", "prepared-vs-simple"]);
