@@ -394,12 +394,18 @@ pub struct Schedule {
     pub keep_cpus_awake: bool,
 }
 
-/// Estimated time to stop all servers and to start them again. Loads that write take up to 2 s longer.
-const RESTART_US: u64 = 500_000;
-/// Estimated time between trials in addition to settling: reading statistics.
+// Estimates, measured with `prepared-vs-simple` on two CPUs without other load.
+
+/// Time to stop all servers, to start them, and to fill their caches. Loads that write take up to 2 s longer.
+const RESTART_US: u64 = 1_000_000;
+/// Time between trials in addition to settling: reading statistics,
 const PAUSE_US: u64 = 8_000;
-/// Typical windows of warm-up per point and block.
+/// and for each client.
+const PAUSE_OF_CLIENT_US: u64 = 450;
+/// Windows of warm-up per point and block,
 const WARM_UP_WINDOWS: u64 = 4;
+/// and the time to connect each client.
+const CONNECT_US: u64 = 1_500;
 /// Above the numbers of conditions, which have their own streams of random numbers.
 const REPEAT_SHIFT: u32 = 56;
 
@@ -573,9 +579,13 @@ impl Plan {
     /// and server restarts.
     pub fn estimated_us(&self) -> u64 {
         let schedule = &self.schedule;
-        let windows = u64::from(schedule.blocks) * self.points.len() as u64 * WARM_UP_WINDOWS;
-        let warm_up = windows * schedule.warm_up_window_us;
-        let pauses = self.trials() * (schedule.settle_us + PAUSE_US);
+        let conditions = self.points.iter().map(|it| &self.conditions[it.condition]);
+        let clients = conditions.map(|it| u64::from(it.clients)).sum::<u64>();
+        let windows = self.points.len() as u64 * WARM_UP_WINDOWS;
+        let of_block = windows * schedule.warm_up_window_us + clients * CONNECT_US;
+        let warm_up = u64::from(schedule.blocks) * of_block;
+        let pauses = self.trials() * (schedule.settle_us + PAUSE_US)
+            + schedule.trials_per_point() * clients * PAUSE_OF_CLIENT_US;
         let restarts = if self.restarts_servers() {
             (schedule.server_starts().len() as u64).saturating_sub(1)
         } else {

@@ -27,7 +27,7 @@ const TRIAL_US: u64 = 100_000;
 const SETUP_US: u64 = 5_000_000;
 /// Estimated time that the warm-up of a condition takes in addition to that of a study's: connections of 64 clients,
 /// and a table that is read until the number of blocks read no longer falls. On two CPUs without other load.
-const WARM_UP_US: u64 = 600_000;
+const WARM_UP_US: u64 = 300_000;
 /// The studies, as `(name, text)`: both sides on one server, and on two.
 const STUDIES: [(&str, &str); 2] = [
     ("one-server", include_str!("one-server.toml")),
