@@ -310,6 +310,23 @@ fn cpu_saturation_uses_the_share_of_the_ledger() {
     assert!((share - 0.445).abs() < 1e-9, "{share}");
 }
 
+/// Regression: a single client was advised to set `commit_delay`, which waits for other clients' commits.
+#[test]
+fn a_few_clients_are_not_advised_to_wait_for_commits_of_others() {
+    let advice = |clients: f64| {
+        let evidence = Evidence {
+            clients,
+            ..side(300.0, 0.0, LOW_NOISE).whole
+        };
+        let found = findings_of_point(&evidence, (None, None));
+        let sync = found.into_iter().find(|it| it.id == "commit-sync");
+        sync.expect("it is found").suggested_fix
+    };
+    assert!(advice(1.0).starts_with("Group more changes into one transaction. If you"));
+    assert!(advice(5.0).starts_with("Group more changes into one transaction. If you"));
+    assert!(advice(6.0).contains("transaction, or set commit_delay so that"));
+}
+
 /// Regression: a single client on a machine that other programs used to 80% was advised to use a connection pooler.
 #[test]
 fn a_machine_that_other_programs_fill_needs_no_connection_pooler() {

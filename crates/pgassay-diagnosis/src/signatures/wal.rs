@@ -44,6 +44,9 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
 ];
 
+/// The default of `commit_siblings`: with fewer other open transactions, `commit_delay` has no effect.
+const COMMIT_SIBLINGS: f64 = 5.0;
+
 fn commit_sync(e: &Evidence) -> Evaluation {
     let synced = e.blocked(&["WAL sync", "IO WALSync", "IO WalSync"]);
     let waited = e.blocked(&["LWLock WALWrite", "WAL write", "IO WALWrite", "IO WalWrite"]);
@@ -66,12 +69,16 @@ fn commit_sync(e: &Evidence) -> Evaluation {
         .waits("waiting for another backend's WAL write", waited)
         .stacks("CPU time of WAL sync", us)
         .counter("WAL syncs", syncs)
-        .remedy(
-            "Group more changes into one transaction, or set commit_delay so that concurrent \
-             commits share one WAL flush. If you can lose the most recent commits in a crash \
-             (consistency is never at risk), set synchronous_commit=off. A disk with a \
+        .remedy(format!(
+            "Group more changes into one transaction{}. If you can lose the most recent commits in \
+             a crash (consistency is never at risk), set synchronous_commit=off. A disk with a \
              power-loss-protected write cache flushes in tens of microseconds.",
-        )
+            if e.clients > COMMIT_SIBLINGS {
+                ", or set commit_delay so that concurrent commits share one WAL flush"
+            } else {
+                ""
+            }
+        ))
         .variant(Some(RemedyVariant::session(&[(
             "synchronous_commit",
             "off",
