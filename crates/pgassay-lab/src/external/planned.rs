@@ -112,9 +112,15 @@ impl ExternalUse {
         if allows_writes || lines.is_empty() {
             return None;
         }
+        let in_place = if self.databases > 0 && self.changes.is_empty() {
+            "\nStatements that only read need no database of their own: without a setup (compare --setup ''), they \
+             run in the one that --dsn names."
+        } else {
+            ""
+        };
         Some(format!(
             "the study changes this external server, which requires --allow-writes; nothing was \
-             changed. Planned changes:\n  {}",
+             changed. Planned changes:\n  {}{in_place}",
             lines.join("\n  ")
         ))
     }
@@ -265,6 +271,20 @@ end $$;
             ]
         );
         assert_eq!(found.settings().count(), 1);
+    }
+
+    /// Regression: two statements that only read asked for permission to write, because compare fills pgbench's
+    /// tables by default.
+    #[test]
+    fn who_needs_a_database_only_for_the_setup_learns_how_to_do_without() {
+        let load = "[[script]]\nname = \"a\"\ntext = \"select 1\"\n";
+        let filled = of(&format!("[data]\nsetup = \"create table t ()\"\n{load}"));
+        let refusal = filled.refusal(false).expect("it creates a database");
+        assert!(refusal.contains("compare --setup ''"), "{refusal}");
+        assert_eq!(of(load).refusal(false), None);
+        let altered = of(&format!("[data]\nsetup = \"create role bob\"\n{load}"));
+        let refusal = altered.refusal(false).expect("it creates a role");
+        assert!(!refusal.contains("--setup"), "{refusal}");
     }
 
     /// Regression: each of these wrote into the database that it was said to read.
