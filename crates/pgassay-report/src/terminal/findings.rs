@@ -154,7 +154,8 @@ fn list(
         let fix =
             fix.unwrap_or_else(|| suggested(finding) + &suggested_elsewhere(&others, finding));
         let place = place(run, finding);
-        out.push_str(&one(finding, &place, others.len(), &fix, style));
+        let more = more_places(finding, &others);
+        out.push_str(&one(finding, &place, &more, &fix, style));
     }
     let rest = strongest.get(SHOWN_MAX..).unwrap_or_default();
     out + &not_shown(rest, style)
@@ -180,7 +181,23 @@ fn suggested(finding: &Finding) -> String {
     sentence::advice(finding, sentence::first_sentences(&finding.suggested_fix))
 }
 
-/// What is suggested instead in most of the other cases with another fix; empty if there are none.
+/// How many other variants and conditions have the finding: ` (and in 2 other variants)`.
+fn more_places(shown: &Finding, others: &[&Finding]) -> String {
+    let count = others.len() as u64;
+    if others.iter().all(|it| it.condition == shown.condition) {
+        match count {
+            0 => String::new(),
+            _ => format!(" (and in {})", number::count(count, "other variant")),
+        }
+    } else if others.iter().all(|it| it.variant == shown.variant) {
+        format!(" (and in {})", number::count(count, "other condition"))
+    } else {
+        let combinations = number::count(count, "other combination");
+        format!(" (and in {combinations} of variant and condition)")
+    }
+}
+
+/// What is suggested instead in most of the others with another fix; empty if there are none.
 fn suggested_elsewhere(others: &[&Finding], shown: &Finding) -> String {
     let mut cases: BTreeMap<String, usize> = BTreeMap::new();
     for it in others {
@@ -190,10 +207,7 @@ fn suggested_elsewhere(others: &[&Finding], shown: &Finding) -> String {
     cases.remove(sentence::first_sentences(&shown.suggested_fix));
     let most = cases.into_iter().max_by_key(|(_, count)| *count);
     most.map_or_else(String::new, |(fix, count)| {
-        format!(
-            " In {} of the other cases: {fix}",
-            number::whole(count as f64)
-        )
+        format!(" In {} of the others: {fix}", number::whole(count as f64))
     })
 }
 
@@ -210,12 +224,7 @@ fn entry(finding: &Finding, title: &str, style: Style) -> String {
     text.replacen(word, &paint(word, ink, style.color), 1)
 }
 
-fn one(finding: &Finding, place: &str, elsewhere: usize, fix: &str, style: Style) -> String {
-    let more = match elsewhere {
-        0 => String::new(),
-        1 => " (and in 1 other case)".to_owned(),
-        many => format!(" (and in {} other cases)", number::whole(many as f64)),
-    };
+fn one(finding: &Finding, place: &str, more: &str, fix: &str, style: Style) -> String {
     let title = if place.is_empty() {
         finding.title.clone()
     } else {
