@@ -123,7 +123,7 @@ pub(crate) fn explanation(verdict: Verdict, difference: &LedgerDifference) -> St
             let failures = consistency::failures(&difference.checks);
             let share = consistency::share(share, &whole);
             return format!(
-                "Not explained: {failures}. Rows with a known cause account for {share}."
+                "Not explained: {failures}. Rows with a known cause add up to {share}."
             );
         }
         _ => {}
