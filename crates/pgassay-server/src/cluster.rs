@@ -11,7 +11,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use crate::account::{OsAccount, SHORT_TIMEOUT};
-use crate::data_template::DataTemplate;
+use crate::data_template::{DataTemplate, has_usual_settings};
 use crate::error::ServerError;
 use crate::installation::Installation;
 use crate::server::{SUPERUSER, ServerConfig};
@@ -41,11 +41,14 @@ impl Cluster<'_> {
     pub(crate) fn create(&self) -> Result<(), ServerError> {
         let arguments = self.initdb_arguments();
         let is_usual = !self.config.tcp && self.config.initdb_options.is_empty();
-        let template = is_usual.then(|| DataTemplate::of(self.installation, &arguments));
+        let template =
+            is_usual.then(|| DataTemplate::of(self.installation, &arguments, self.account));
         if let Some(template) = template.flatten() {
             if !template.unpack(self.account, self.base) {
-                self.run_initdb(&arguments)?;
-                template.pack(self.account, self.base);
+                let printed = self.run_initdb(&arguments)?;
+                if has_usual_settings(&printed) {
+                    template.pack(self.account, self.base);
+                }
             }
         } else {
             self.run_initdb(&arguments)?;
@@ -53,7 +56,8 @@ impl Cluster<'_> {
         self.configure()
     }
 
-    fn run_initdb(&self, arguments: &[OsString]) -> Result<(), ServerError> {
+    /// Returns what it printed.
+    fn run_initdb(&self, arguments: &[OsString]) -> Result<Vec<u8>, ServerError> {
         let program = self.installation.program("initdb");
         let data = self.base.join("data");
         let mut command = vec![program.as_os_str(), OsStr::new("-D"), data.as_os_str()];
@@ -90,7 +94,7 @@ impl Cluster<'_> {
             };
             return Err(error.or_disk_full(self.base, &words));
         }
-        Ok(())
+        Ok(output.stdout)
     }
 
     /// Except where the data directory is.

@@ -3,8 +3,9 @@
 //!
 //! `CACHE/initdb/18.6-x86_64-0123456789abcdef.tar`, next to the `CACHE/postgresql` of the installation. Invariants: a file
 //! appears with all its contents on disk, and never changes. The server's user packs and unpacks it, so that root
-//! neither reads nor writes through that user's links; root owns the file. It is only for servers without TCP: they
-//! accept no password for the superuser, and so not the random one of the server that it was made for.
+//! neither reads nor writes through that user's links; root owns the file. Each user has files of their own: what one
+//! could put into a data directory does not reach another's servers. It is only for servers without TCP: they accept
+//! no password for the superuser, and so not the random one of the server that it was made for.
 //!
 //! Only for installations in the cache: others can change under the same name. The system identifier is that of the
 //! template, as with PostgreSQL's own tests, which copy a directory too (`INITDB_TEMPLATE` in `src/test`, since 17).
@@ -15,6 +16,7 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
@@ -28,6 +30,8 @@ use crate::installation::{Installation, InstallationSource};
 const TIMEOUT: Duration = Duration::from_mins(2);
 /// A data directory has 40 MB. What is larger is not kept.
 const BYTES_MAX: u64 = 128 << 20;
+/// Succeeds if `data` has what `initdb` writes first and last. `tar` accepts a file that ends between two members.
+const IS_COMPLETE: &str = "test -s data/PG_VERSION && test -s data/global/pg_control";
 
 /// What `initdb` creates with certain options.
 #[derive(Debug)]
@@ -36,8 +40,12 @@ pub(crate) struct DataTemplate {
 }
 
 impl DataTemplate {
-    /// The template for these arguments of `initdb`; `None` if the installation is not one of the cache.
-    pub(crate) fn of(installation: &Installation, arguments: &[OsString]) -> Option<Self> {
+    /// The user's template for these arguments of `initdb`; `None` if the installation is not one of the cache.
+    pub(crate) fn of(
+        installation: &Installation,
+        arguments: &[OsString],
+        account: &OsAccount,
+    ) -> Option<Self> {
         let kept = [InstallationSource::Cache, InstallationSource::Fetched];
         if !kept.contains(&installation.source) {
             return None;
@@ -47,8 +55,9 @@ impl DataTemplate {
         // `initdb` writes the time zone of its environment to postgresql.conf.
         let zone = std::env::var_os("TZ").unwrap_or_default();
         let local = fs::canonicalize("/etc/localtime").unwrap_or_default();
+        let user = OsString::from(account.user.uid.to_string());
         let given = arguments.iter().map(OsString::as_os_str);
-        for word in given.chain([zone.as_os_str(), local.as_os_str()]) {
+        for word in given.chain([zone.as_os_str(), local.as_os_str(), user.as_os_str()]) {
             hash.update(word.as_encoded_bytes());
             hash.update([0]);
         }
@@ -65,12 +74,15 @@ impl DataTemplate {
         }
         let mut tar = account.command(Path::new("tar"));
         tar.arg("-xf").arg(&self.file).arg("-C").arg(base);
-        let reason = match run_program(tar, TIMEOUT) {
-            Ok(output) if output.status.success() => return true,
-            Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
-            Err(error) => error.to_string(),
+        let unpacked = run_program(tar, TIMEOUT).and_then(|output| succeeded(&output));
+        let checked = unpacked.and_then(|()| {
+            let output = account.run_script(IS_COMPLETE, &[], base, b"", SHORT_TIMEOUT)?;
+            succeeded(&output)
+        });
+        let Err(reason) = checked else {
+            return true;
         };
-        tracing::debug!(file = %self.file.display(), reason, "cannot unpack a data directory");
+        tracing::debug!(file = %self.file.display(), %reason, "cannot unpack a data directory");
         let removed = account.run_script("rm -rf data", &[], base, b"", SHORT_TIMEOUT);
         if let Err(error) = removed {
             tracing::debug!(%error, "cannot remove an incomplete data directory");
@@ -78,7 +90,8 @@ impl DataTemplate {
         false
     }
 
-    /// Keeps `base/data`, unless another process did. A failure costs only the time of a later `initdb`.
+    /// Keeps `base/data`, which could not be unpacked: a file that is there is damaged, or another process was
+    /// faster. A failure costs only the time of a later `initdb`.
     pub(crate) fn pack(&self, account: &OsAccount, base: &Path) {
         if let Err(error) = self.try_to_pack(account, base) {
             tracing::debug!(file = %self.file.display(), %error, "cannot keep a data directory");
@@ -93,10 +106,9 @@ impl DataTemplate {
         let mut tar = account.command(Path::new("tar"));
         tar.args(["-cf", "-", "-C"]).arg(base).arg("data");
         let output = run_large_program(tar, BYTES_MAX, TIMEOUT)?;
-        if !output.status.success() || output.stdout.len() as u64 == BYTES_MAX {
-            return Err(io::Error::other(
-                String::from_utf8_lossy(&output.stderr).into_owned(),
-            ));
+        succeeded(&output)?;
+        if output.stdout.len() as u64 == BYTES_MAX {
+            return Err(io::Error::other("it is too large"));
         }
         // Without a name until it is complete: a process that is killed leaves nothing.
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -106,11 +118,34 @@ impl DataTemplate {
         file.set_permissions(fs::Permissions::from_mode(0o644))?;
         file.sync_all()?;
         let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
-        match linkat(CWD, unnamed, CWD, &self.file, AtFlags::SYMLINK_FOLLOW) {
-            Err(rustix::io::Errno::EXIST) => Ok(()),
-            linked => Ok(linked?),
+        let name_it = || linkat(CWD, &unnamed, CWD, &self.file, AtFlags::SYMLINK_FOLLOW);
+        match name_it() {
+            Err(rustix::io::Errno::EXIST) => {
+                fs::remove_file(&self.file)?;
+                Ok(name_it()?)
+            }
+            named => Ok(named?),
         }
     }
+}
+
+/// Whether `initdb`, by what it printed, chose the settings of a machine that has enough memory. Those of one that has
+/// not are never kept: later servers, with more memory, would be measured with a small `shared_buffers`.
+pub(crate) fn has_usual_settings(printed: &[u8]) -> bool {
+    let printed = String::from_utf8_lossy(printed);
+    let is_chosen = |name: &str, value: &str| {
+        let mut lines = printed.lines().filter(|line| line.contains(name));
+        lines.any(|line| line.trim_end().ends_with(&format!(" {value}")))
+    };
+    is_chosen("max_connections", "100") && is_chosen("shared_buffers", "128MB")
+}
+
+fn succeeded(output: &Output) -> io::Result<()> {
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(io::Error::other(words))
 }
 
 #[cfg(test)]
@@ -129,11 +164,16 @@ mod tests {
     }
 
     fn template(cache: &Path, arguments: &[&str]) -> DataTemplate {
+        template_of(cache, arguments, &OsAccount::choose(None).unwrap())
+    }
+
+    fn template_of(cache: &Path, arguments: &[&str], account: &OsAccount) -> DataTemplate {
         let bin_dir = cache.join("postgresql/18.6-x86_64/bin");
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         DataTemplate::of(
             &installation(&bin_dir, InstallationSource::Cache),
             &arguments,
+            account,
         )
         .unwrap()
     }
@@ -165,7 +205,8 @@ mod tests {
         in_base(
             &account,
             &base,
-            "umask 077; mkdir -p data/base; echo 18 >data/base/a",
+            "umask 077; mkdir -p data/base data/global; echo 18 >data/base/a; \
+             echo 18 >data/PG_VERSION; echo 18 >data/global/pg_control",
         );
         template.pack(&account, &base);
         template.pack(&account, &base);
@@ -200,6 +241,59 @@ mod tests {
         assert!(!base.join("data").exists());
     }
 
+    /// `tar` does not notice that the rest is missing.
+    #[test]
+    fn a_file_that_ends_between_two_members_is_not_used_and_replaced() {
+        let (root, base, account) = directories();
+        let template = template(root.path(), &[]);
+        let first = "mkdir -p data/global; echo 18 >data/PG_VERSION";
+        in_base(&account, &base, first);
+        template.pack(&account, &base);
+        in_base(&account, &base, "rm -rf data");
+        assert!(!template.unpack(&account, &base));
+        assert!(!base.join("data").exists());
+        let all = format!("{first}; echo 18 >data/global/pg_control");
+        in_base(&account, &base, &all);
+        template.pack(&account, &base);
+        in_base(&account, &base, "rm -rf data");
+        assert!(template.unpack(&account, &base), "it was replaced");
+    }
+
+    /// A process of the user `nobody` can write to the data directory that is packed.
+    #[test]
+    fn a_servers_user_gets_no_data_directory_of_another_user() {
+        let account = OsAccount::choose(None).unwrap();
+        let mut other = account.clone();
+        other.user.uid += 1;
+        let cache = Path::new("/c");
+        let file = |account| template_of(cache, &[], account).file;
+        assert_eq!(file(&account), file(&account));
+        assert_ne!(file(&account), file(&other));
+    }
+
+    #[test]
+    fn settings_of_a_machine_with_little_memory_are_not_kept() {
+        let printed = |version: &str, connections: &str, buffers: &str| {
+            let quote = if version == "18" { "\"" } else { "" };
+            format!(
+                "selecting dynamic shared memory implementation ... posix\n\
+                 selecting default {quote}max_connections{quote} ... {connections}\n\
+                 selecting default {quote}shared_buffers{quote} ... {buffers}\n\
+                 selecting default time zone ... Etc/UTC\n"
+            )
+        };
+        for version in ["9.6", "18"] {
+            let is_kept = |connections, buffers| {
+                has_usual_settings(printed(version, connections, buffers).as_bytes())
+            };
+            assert!(is_kept("100", "128MB"));
+            assert!(!is_kept("100", "64MB"));
+            assert!(!is_kept("20", "400kB"));
+            assert!(!is_kept("20", "128MB"));
+        }
+        assert!(!has_usual_settings(b""));
+    }
+
     #[test]
     fn other_options_and_other_versions_have_other_files() {
         let cache = Path::new("/c");
@@ -216,6 +310,7 @@ mod tests {
     fn a_users_installation_has_no_template() {
         let bin_dir = Path::new("/c/postgresql/18.6-x86_64/bin");
         let named = installation(bin_dir, InstallationSource::Named);
-        assert!(DataTemplate::of(&named, &[]).is_none());
+        let account = OsAccount::choose(None).unwrap();
+        assert!(DataTemplate::of(&named, &[], &account).is_none());
     }
 }
