@@ -169,7 +169,12 @@ impl ServerHome {
         });
         let removed = self.remove_directories();
         let released = keeper.release();
-        ended.and(removed).and(released)
+        ended.and(removed)?;
+        // Nothing is left for it to do. Killed, as by the kernel when memory is short, it must not end the run.
+        if let Err(error) = released {
+            tracing::warn!(%error, "a server was removed without its keeper");
+        }
+        Ok(())
     }
 
     fn remove_directories(&self) -> io::Result<()> {
@@ -234,6 +239,17 @@ pub(crate) fn parents(chosen: Option<&PathBuf>) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: a run whose server's keeper was killed ended at the server's end, in the middle.
+    #[test]
+    fn a_server_without_its_keeper_is_removed_without_an_error() {
+        let parent = tempfile::tempdir().unwrap();
+        let account = OsAccount::choose(None).unwrap();
+        let (mut home, _log) = ServerHome::create(parent.path(), &account).unwrap();
+        home.keeper.as_mut().unwrap().kill().unwrap();
+        home.clear().unwrap();
+        assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 0);
+    }
 
     /// Regression: on Debian 13 and Fedora, servers were in memory, and a commit waited for no disk.
     #[test]

@@ -58,6 +58,12 @@ impl Keeper {
         })
     }
 
+    /// As the kernel does when memory is short.
+    #[cfg(test)]
+    pub(crate) fn kill(&mut self) -> io::Result<()> {
+        self.child.kill()
+    }
+
     /// Lets the keeper finish: it removes what is left, and ends.
     pub(crate) fn release(&mut self) -> io::Result<()> {
         self.pipe = None;
