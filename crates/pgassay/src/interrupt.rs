@@ -8,12 +8,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use pgassay_lab::Interrupt;
 use signal_hook::SigId;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::exit::INTERRUPTED;
 
 /// [`watch`] has installed its handlers.
 static IS_WATCHING: AtomicBool = AtomicBool::new(false);
+
+/// Makes a file that exceeds the limit of `ulimit -f` an error, as a full disk is: the signal would end this process
+/// without a message, in the middle of a run. The handler is not inherited by the programs that this process starts.
+pub fn report_large_files_as_errors() {
+    if !is_ignored(SIGXFSZ) {
+        // If it fails, the signal ends this process, as it does by default.
+        let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+    }
+}
 
 /// Installs handlers for SIGINT, SIGTERM and SIGHUP. With `nohup`, which ignores SIGHUP, the run goes on after the
 /// terminal has closed.

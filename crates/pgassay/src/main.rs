@@ -26,6 +26,7 @@ use args::StudyCommand;
 use cli::{Cli, CliCommand};
 
 fn main() -> ExitCode {
+    interrupt::report_large_files_as_errors();
     // pgbench's option rules differ from clap's, so `bench` parses its own arguments.
     let mut words = std::env::args_os();
     let program = words.next().unwrap_or_default();

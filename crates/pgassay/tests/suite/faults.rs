@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use pgassay_record::run::{Run, WarningKind};
@@ -371,6 +372,28 @@ fn a_thread_that_the_system_refuses_is_an_error_and_not_a_panic() {
     assert!(finished.code.is_some_and(|code| code <= 1), "{finished:?}");
     assert!(!finished.stderr.contains("panicked"), "{finished:?}");
     scratch.assert_nothing_left();
+}
+
+/// Regression: SIGXFSZ ended the program without a message; also where a failure is harmless, as when it keeps a data
+/// directory for later.
+#[test]
+fn a_file_beyond_the_limit_of_ulimit_is_an_error_with_a_message() {
+    let scratch = Scratch::new(PROGRAM);
+    let program = scratch.command().get_program().to_owned();
+    let mut command = scratch.command_of(Path::new("/bin/sh"));
+    // Half a kilobyte.
+    command
+        .arg("-c")
+        .arg("ulimit -f 1; exec \"$0\" study show uuid-keys >study.toml")
+        .arg(program)
+        .current_dir(scratch.path());
+    let finished = Finished::of(&command.output().unwrap());
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(
+        finished.stderr.contains("File too large"),
+        "{}",
+        finished.stderr
+    );
 }
 
 /// Regression: the first Ctrl-C did not end waiting for the reader of a pipe.
