@@ -82,6 +82,17 @@ fn value(bytes: &[u8], start: usize) -> Result<(String, usize), ConninfoError> {
     Ok((value, at))
 }
 
+/// Returns an error unless a URI's port, with its position, is a number, maybe encoded. Without the port's text: behind
+/// a user name whose password contains a "/", it is the beginning of the password.
+fn check_port((at_byte, port): (usize, &str)) -> Result<(), ConninfoError> {
+    let decoded = decode(at_byte, port)?;
+    if decoded.trim().bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(());
+    }
+    let what = "expected a port number; in a password, write \"/\" as %2F";
+    Err(syntax(at_byte, what))
+}
+
 /// Parses a URI.
 pub(super) fn uri(text: &str) -> Result<OptionPairs, ConninfoError> {
     let start = scheme(text).unwrap_or(0);
@@ -101,7 +112,9 @@ pub(super) fn uri(text: &str) -> Result<OptionPairs, ConninfoError> {
     loop {
         hosts.push(cursor.host()?);
         let port = if cursor.eat(':') {
-            cursor.take_until(&['/', '?', ','])
+            let port = cursor.take_until(&['/', '?', ',']);
+            check_port(port)?;
+            port
         } else {
             (cursor.at, "")
         };

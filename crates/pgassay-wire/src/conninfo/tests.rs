@@ -318,6 +318,9 @@ fn passwords_are_never_displayed() {
         "password=sesame port='x",
         "password=sesame port=x",
         "postgres://u:sesame@[x",
+        // The "/" ends the host and the port.
+        "postgres://u:sesame/x@host:5432/db",
+        "postgres://u:sesame",
     ] {
         let error = resolve(broken, &Fake::default()).unwrap_err();
         assert!(!format!("{error} {error:?}").contains("sesame"));
