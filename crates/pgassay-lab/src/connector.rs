@@ -6,13 +6,17 @@ use std::io;
 use std::net::TcpStream;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixStream};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::Result as Anyhow;
 use pgassay_load::endpoints;
 pub use pgassay_server::TimedStream;
 use pgassay_wire::conninfo::{Address, Endpoint, Target};
 use pgassay_wire::{Exchange, ExchangeError};
 
+use crate::interrupt::Interrupt;
 use crate::major_version::major_of;
 use crate::system_env::monotonic_ns;
 
@@ -21,6 +25,12 @@ const LOOK_UP: &str = "failed to lookup address information: ";
 
 /// The first version with `idle_session_timeout`.
 const IDLE_LIMIT_SINCE: u32 = 14;
+
+/// How often a connection in progress asks whether the user requested a stop.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+
+/// A connection, and the endpoint that it reached.
+type Connected = Result<(Exchange<TimedStream>, Endpoint), ConnectError>;
 
 /// No host accepted a connection.
 #[derive(Debug)]
@@ -71,10 +81,7 @@ impl fmt::Display for ConnectError {
 impl std::error::Error for ConnectError {}
 
 /// Connects and authenticates; `limit` bounds each attempt. Also returns the endpoint it reached.
-pub fn connect(
-    target: &Target,
-    limit: Option<Duration>,
-) -> Result<(Exchange<TimedStream>, Endpoint), ConnectError> {
+pub fn connect(target: &Target, limit: Option<Duration>) -> Connected {
     let mut found =
         endpoints(target).map_err(|(address, error)| ConnectError::NoAddress(address, error))?;
     // The low digits of the clock pick a random first host.
@@ -92,6 +99,34 @@ pub fn connect(
         .set_limit(None)
         .map_err(|error| tried(error.into()))?;
     Ok((exchange, found.swap_remove(place)))
+}
+
+/// As [`connect`], but ends as soon as the user requests a stop: a resolver, a firewall or a server that does not
+/// answer holds it up for the whole limit, which a connection string chooses.
+///
+/// # Errors
+/// If a stop was requested.
+pub fn connect_unless_stopped(
+    target: &Target,
+    limit: Option<Duration>,
+    interrupt: &Interrupt,
+) -> Anyhow<Connected> {
+    let (sender, receiver) = channel();
+    let of_thread = target.clone();
+    // After a stop, nobody waits for the thread; it ends with its limit or with the process.
+    let thread = thread::Builder::new().spawn(move || {
+        _ = sender.send(connect(&of_thread, limit));
+    });
+    if thread.is_err() {
+        return Ok(connect(target, limit));
+    }
+    loop {
+        match receiver.recv_timeout(ASK_EVERY) {
+            Ok(connected) => return Ok(connected),
+            Err(RecvTimeoutError::Timeout) => interrupt.check()?,
+            Err(RecvTimeoutError::Disconnected) => anyhow::bail!("connecting ended early"),
+        }
+    }
 }
 
 /// Limits the time of a connection's short statements on the server, too: a client that gives up

@@ -15,7 +15,7 @@ use super::databases::drop_database;
 use super::journal::{FORMAT, FORMAT_MIN, JournalLine, JournaledServer, UndoJournal};
 use super::limits;
 use super::state::{AddedObject, ServerState};
-use crate::connector::connect;
+use crate::connector::connect_unless_stopped;
 use crate::run_context::RunContext;
 use crate::system_env::RealSystem;
 
@@ -192,8 +192,8 @@ fn undo_on(
         .request(&server.dsn)?
         .fallback_application_name("pgassay");
     let target = request.resolve(&JournaledEnvironment(&server.environment))?;
-    let (exchange, _) =
-        connect(&target, Some(CONNECT_LIMIT)).map_err(|error| anyhow!("{error}"))?;
+    let (exchange, _) = connect_unless_stopped(&target, Some(CONNECT_LIMIT), context.interrupt)?
+        .map_err(|error| anyhow!("{error}"))?;
     let mut connection = Connection::from(exchange);
     connection.set_timeout(Some(limits::PATIENCE))?;
     limits::limit_inspection(&mut connection)?;

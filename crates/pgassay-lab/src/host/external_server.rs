@@ -25,7 +25,7 @@ use super::external_facts::{self, Facts};
 use super::own_server;
 use super::{Host, SqlConnection};
 use crate::cancel::{CancelWatch, Canceler};
-use crate::connector::{connect, is_pooled};
+use crate::connector::{connect_unless_stopped, is_pooled};
 use crate::external::{
     self, ExternalUse, JournalLine, JournaledServer, ServerState, SettingBackup, UndoJournal,
 };
@@ -97,7 +97,8 @@ impl ExternalServer {
         for warning in &target.warnings {
             context.note(warning);
         }
-        let (mut exchange, endpoint) = connect(&target, Some(limit(&target)))?;
+        let (mut exchange, endpoint) =
+            connect_unless_stopped(&target, Some(limit(&target)), context.interrupt)??;
         // A server that falls silent is found here, or with the facts.
         exchange.stream().set_limit(Some(CONNECT_LIMIT))?;
         // If there are several hosts, all clients must use the same.
@@ -310,7 +311,8 @@ impl ExternalServer {
         }
         let checked = self.holder.value("select 1");
         if checked.is_err_and(|error| error.sql().is_none_or(SqlError::is_fatal)) {
-            self.holder = self.open_connection(&self.target.database)?;
+            // Nothing interrupts the cleanup.
+            self.holder = self.open_connection(&self.target.database, &Interrupt::default())?;
             external::limit_inspection(&mut self.holder)?;
             let is_stopping = self.interrupt.is_requested();
             let limit = if is_stopping {
@@ -424,7 +426,7 @@ impl Host for ExternalServer {
     }
 
     fn connect(&self, database: &str) -> Result<Box<dyn SqlConnection>> {
-        let mut connection = self.open_connection(database)?;
+        let mut connection = self.open_connection(database, &self.interrupt)?;
         external::limit_study(&mut connection)?;
         // The server limits the study's statements, and a stop cancels them.
         connection.set_timeout(None)?;
@@ -482,7 +484,7 @@ impl Host for ExternalServer {
     }
 
     fn counters(&self, databases: &[String]) -> Result<CounterReader> {
-        let mut connection = self.open_connection(&self.target.database)?;
+        let mut connection = self.open_connection(&self.target.database, &self.interrupt)?;
         external::limit_inspection(&mut connection)?;
         // Statistics of an existing database are those of its other clients, too.
         let ours = databases.iter().filter(|name| self.made.contains(name));
@@ -550,12 +552,12 @@ impl ExternalServer {
     }
 
     /// Opens a connection that waits up to [`ANSWER_LIMIT`] for each answer.
-    fn open_connection(&self, database: &str) -> Result<Connection> {
+    fn open_connection(&self, database: &str, interrupt: &Interrupt) -> Result<Connection> {
         let target = Target {
             database: database.to_owned(),
             ..self.target.clone()
         };
-        let (exchange, _) = connect(&target, Some(limit(&target)))
+        let (exchange, _) = connect_unless_stopped(&target, Some(limit(&target)), interrupt)?
             .map_err(|error| anyhow!("{error}"))
             .with_context(|| format!("cannot connect to the run's database {database}"))?;
         let connection = Connection::from(exchange);

@@ -8,7 +8,7 @@ use pgassay_model::plan::{Plan, Point};
 use pgassay_model::study::{DriverKind, Network};
 use pgassay_wire::{ExchangeError, ServerMessage};
 
-use crate::connector::connect;
+use crate::connector::connect_unless_stopped;
 use crate::host::Host;
 use crate::run_context::RunContext;
 use crate::study::LoadedStudy;
@@ -42,15 +42,18 @@ pub fn check(plan: &Plan, server: usize, host: &dyn Host, context: &RunContext<'
         if settings.is_empty() || tried.contains(&settings) {
             continue;
         }
-        context.check()?;
         // The network has no part in it.
         let mut target = host.target(host.database(), Network::Unix, None)?;
         target.settings.extend(settings.clone());
-        if let Err(error) = connect(&target, Some(CONNECT_LIMIT))
-            && let Some(ExchangeError::Server(refusal)) = error.last()
-            && let Some(error) = refused(refusal, context.study, &settings)
-        {
-            return Err(error);
+        let tried_now = connect_unless_stopped(&target, Some(CONNECT_LIMIT), context.interrupt)?;
+        if let Err(error) = tried_now {
+            let Some(ExchangeError::Server(refusal)) = error.last() else {
+                // A server that does not answer is not asked again: each time can take the whole limit.
+                return Ok(());
+            };
+            if let Some(error) = refused(refusal, context.study, &settings) {
+                return Err(error);
+            }
         }
         // Other errors are left to the clients, which connect to the point's own database.
         tried.push(settings);

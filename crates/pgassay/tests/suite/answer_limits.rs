@@ -3,6 +3,7 @@
 //! These tests wait for most of a minute, so they are among the first.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -42,7 +43,12 @@ fn a_notice_now_and_then_does_not_extend_the_time_limit_of_profile() {
 /// A run on an external server that falls silent after signing in.
 fn run_on_a_silent_server(directory: &Path, options: &[&str]) -> Child {
     serve(directory, Mode::Silent);
-    let dsn = format!("host={} user=me dbname=me", directory.display());
+    start_run(directory, "", options)
+}
+
+fn start_run(directory: &Path, parameters: &str, options: &[&str]) -> Child {
+    let place = directory.display();
+    let dsn = format!("host={place} user=me dbname=me {parameters}");
     let study = directory.join("study.toml");
     std::fs::write(&study, STUDY.replace("NAME", "v")).unwrap();
     let mut command = pgassay(&["run", study.to_str().unwrap(), "--dsn", &dsn]);
@@ -60,7 +66,20 @@ fn run_on_a_silent_server(directory: &Path, options: &[&str]) -> Child {
 #[test]
 fn an_interrupt_ends_a_run_whose_server_falls_silent() {
     let directory = tempfile::tempdir().unwrap();
-    let mut child = run_on_a_silent_server(directory.path(), &[]);
+    interrupt_while_connecting(run_on_a_silent_server(directory.path(), &[]));
+}
+
+/// Regression: the first Ctrl-C did not end a connection in progress, for 10 s or the `connect_timeout`.
+#[test]
+fn an_interrupt_ends_a_run_whose_server_does_not_answer_a_new_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join(".s.PGSQL.5432");
+    let _silent = UnixListener::bind(socket).unwrap();
+    let child = start_run(directory.path(), "connect_timeout=120", &[]);
+    interrupt_while_connecting(child);
+}
+
+fn interrupt_while_connecting(mut child: Child) {
     let mut line = String::new();
     let mut lines = BufReader::new(child.stderr.take().unwrap());
     while !line.contains("external server") {
