@@ -7,7 +7,7 @@
 //! (PostgreSQL's `src/backend/storage/ipc/procarray.c`: `ComputeXidHorizons`, before 14 `GetOldestXmin`).
 
 use pgassay_record::activity::{
-    EndingSignal, HorizonHolder, HorizonKind, RootBlocker, TableActivity,
+    BlockingEpisode, EndingSignal, HorizonHolder, HorizonKind, RootBlocker, TableActivity,
 };
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
@@ -109,6 +109,30 @@ fn is_oldest(view: &LiveView<'_>, holder: &HorizonHolder) -> bool {
     holder.age.saturating_mul(10) >= oldest.unwrap_or(0).saturating_mul(9)
 }
 
+/// Whether a session's snapshot is as old as a transaction that has lasted longer, or that does not wait for a lock
+/// while the session does. A snapshot is as old as the oldest transaction that had written when it was taken, so all
+/// that begin after that one have its age, and ending them frees nothing.
+fn follows_another(view: &LiveView<'_>, holder: &HorizonHolder) -> bool {
+    let database = &view.catalog.database;
+    let waits = |it: &HorizonHolder| it.wait.as_ref().is_some_and(|it| it.kind == "Lock");
+    let leads = |other: &HorizonHolder| match (waits(other), waits(holder)) {
+        (false, true) => true,
+        (true, false) => false,
+        _ => other
+            .lasting_us
+            .zip(holder.lasting_us)
+            .is_some_and(|(other, own)| other > own),
+    };
+    let mut others = view.catalog.horizon.iter().filter(|it| {
+        let is_transaction = matches!(
+            it.kind,
+            HorizonKind::Session | HorizonKind::PreparedTransaction
+        );
+        is_transaction && it.name != holder.name && it.age == holder.age && affects(it, database)
+    });
+    holder.kind == HorizonKind::Session && others.any(leads)
+}
+
 /// A holder of these kinds that does harm, or soon will.
 fn holders(view: &LiveView<'_>, kinds: &[HorizonKind]) -> Vec<Detection> {
     let all = view.catalog.horizon.iter();
@@ -121,7 +145,9 @@ fn holders(view: &LiveView<'_>, kinds: &[HorizonKind]) -> Vec<Detection> {
         // A slot's catalog_xmin holds back system catalogs only.
         let holds_rows = holder.kind != HorizonKind::SlotCatalog;
         let harms = holds_rows && !tables.is_empty() && is_oldest(view, holder);
-        (harms || prevents_freezing).then(|| detection(view, holder, &tables, prevents_freezing))
+        let is_cause = !follows_another(view, holder);
+        ((harms || prevents_freezing) && is_cause)
+            .then(|| detection(view, holder, &tables, prevents_freezing))
     })
     .collect()
 }
@@ -234,24 +260,15 @@ fn prepared(view: &LiveView<'_>) -> Vec<Detection> {
         let Some(gid) = &episode.root.gid else {
             continue;
         };
-        if is_known(&found, gid) || episode.waited_us <= 0.0 || !episode.is_lasting {
+        if episode.waited_us <= 0.0 || !episode.is_lasting {
             continue;
         }
-        let waiting = episode.waited_us / view.activity.window_us.max(1.0);
-        let blocked = Detection::of(ObjectKind::PreparedTransaction, gid)
-            .saved(waiting)
-            .load("sessions waiting for it, on average", waiting)
-            .figure(
-                "most sessions waiting at once",
-                episode.blocked.len() as f64,
-                FactUnit::Count,
-            )
-            .figure("prepared for", episode.root.state_age_us, FactUnit::Micros)
-            .with(episode.root.holds.as_ref(), |it, hold| {
-                let relation = names::relation(&hold.relation);
-                it.state(format!("holds {} on {relation}", hold.mode))
-            });
-        found.push(blocked);
+        let known = found.iter().position(|it| it.name() == gid);
+        let holder = match known {
+            Some(at) => found.remove(at),
+            None => Detection::of(ObjectKind::PreparedTransaction, gid),
+        };
+        found.push(with_blocked(view, episode, holder));
     }
     let all = view.catalog.horizon.iter();
     for holder in all.filter(|it| it.kind == HorizonKind::PreparedTransaction) {
@@ -293,6 +310,24 @@ fn prepared(view: &LiveView<'_>) -> Vec<Detection> {
         }
     };
     found.into_iter().map(with_fix).collect()
+}
+
+/// With the sessions that wait for it.
+fn with_blocked(view: &LiveView<'_>, episode: &BlockingEpisode, detection: Detection) -> Detection {
+    let waiting = episode.waited_us / view.activity.window_us.max(1.0);
+    detection
+        .saved(waiting)
+        .load("sessions waiting for it, on average", waiting)
+        .figure(
+            "most sessions waiting at once",
+            episode.blocked.len() as f64,
+            FactUnit::Count,
+        )
+        .figure("prepared for", episode.root.state_age_us, FactUnit::Micros)
+        .with(episode.root.holds.as_ref(), |it, hold| {
+            let relation = names::relation(&hold.relation);
+            it.state(format!("holds {} on {relation}", hold.mode))
+        })
 }
 
 fn slot(view: &LiveView<'_>) -> Vec<Detection> {

@@ -1,9 +1,9 @@
 //! Holders of the xmin horizon in this database and in others.
 
-use pgassay_record::activity::{HorizonHolder, HorizonKind};
+use pgassay_record::activity::{ActivityWait, HorizonHolder, HorizonKind, RootBlocker};
 use pgassay_record::finding::Finding;
 
-use super::build::ExampleServer;
+use super::build::{ExampleServer, blocked, episode, root};
 use super::catalog::{aged, dead};
 use super::of_id;
 use super::sessions::{horizon, kept_back};
@@ -116,4 +116,54 @@ fn an_autovacuum_that_holds_the_horizon_is_not_to_be_ended() {
     let found = of_id("horizon-session", &server.activity);
     assert_eq!(names(&found), ["4711"]);
     assert_eq!(found[0].fix_sql, None, "{found:?}");
+}
+
+#[test]
+fn sessions_that_wait_for_the_holder_are_not_to_be_canceled_for_its_horizon() {
+    let lasting = |name: &str, us: f64| HorizonHolder {
+        lasting_us: Some(us),
+        ..horizon(HorizonKind::Session, name, "")
+    };
+    let waiting = |name: &str, us: f64| HorizonHolder {
+        wait: Some(ActivityWait {
+            kind: "Lock".to_owned(),
+            name: "tuple".to_owned(),
+        }),
+        ..lasting(name, us)
+    };
+    let server = kept_back(lasting("4711", 120e6), 20e6);
+    let server = also(server, lasting("4712", 110e6));
+    let server = also(also(server, waiting("4713", 119e6)), waiting("4714", 130e6));
+    let found = of_id("horizon-session", &server.activity);
+    assert_eq!(names(&found), ["4711"]);
+    // The same behind a prepared transaction.
+    let prepared = horizon(HorizonKind::PreparedTransaction, "tx-1", "");
+    let server = also(kept_back(waiting("4713", 130e6), 20e6), prepared);
+    assert_eq!(of_id("horizon-session", &server.activity), []);
+    // A snapshot of another age does not depend on it.
+    let own = HorizonHolder {
+        age: 11_999,
+        ..waiting("4713", 110e6)
+    };
+    let server = also(kept_back(lasting("4711", 120e6), 20e6), own);
+    let found = of_id("horizon-session", &server.activity);
+    assert_eq!(names(&found), ["4711", "4713"]);
+}
+
+#[test]
+fn a_prepared_transaction_that_holds_the_horizon_is_ranked_by_the_sessions_that_it_blocks() {
+    let prepared = RootBlocker {
+        pid: None,
+        gid: Some("tx-1".to_owned()),
+        ..root("prepared transaction", 30e6)
+    };
+    let holder = horizon(HorizonKind::PreparedTransaction, "tx-1", "");
+    let server = kept_back(holder, 20e6).blocking(episode(prepared, vec![blocked(1, 9e6)]));
+    let found = of_id("prepared-transaction", &server.activity);
+    assert_eq!(names(&found), ["tx-1"]);
+    assert_eq!(found[0].saved_sessions, Some(0.9));
+    let facts = &found[0].evidence;
+    let has = |what: &str| facts.iter().any(|it| it.what == what);
+    assert!(has("dead rows that VACUUM could not remove"), "{facts:?}");
+    assert!(has("sessions waiting for it, on average"), "{facts:?}");
 }
