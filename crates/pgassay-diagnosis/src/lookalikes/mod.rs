@@ -10,6 +10,7 @@ mod system;
 use std::collections::BTreeMap;
 
 use pgassay_model::study::Protocol;
+use pgassay_record::finding::Finding;
 
 use super::diagnosis::findings_of_point;
 use super::evidence::Evidence;
@@ -406,6 +407,33 @@ fn every_signature_is_absent_from_its_healthy_look_alike() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Regression: more fast-path slots were suggested, and tried, for clients that queue for a row.
+#[test]
+fn the_lock_table_in_a_queue_for_a_row_is_not_for_want_of_fast_path_slots() {
+    for (major, of_setting) in [
+        (18, "max_locks_per_transaction"),
+        (14, "Up to PostgreSQL 17"),
+    ] {
+        let found = |row_us| {
+            let load = waits(&[
+                ("LWLock LockManager", 100.0),
+                ("Lock transactionid", row_us),
+            ]);
+            let load = Evidence { major, ..load };
+            let mut found = findings_of_point(&load, (None, None));
+            found.retain(|it| it.id == "lock-manager");
+            found.remove(0)
+        };
+        let (queue, alone) = (found(900.0), found(50.0));
+        let says = |it: &Finding| {
+            format!("{} {:?}", it.suggested_fix, it.fix_variants).contains(of_setting)
+        };
+        assert!(!says(&queue), "{queue:?}");
+        assert!(queue.fix_variants.is_empty(), "{queue:?}");
+        assert!(says(&alone), "{alone:?}");
+    }
 }
 
 #[test]

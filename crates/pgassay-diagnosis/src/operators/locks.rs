@@ -531,11 +531,20 @@ fn lock_contention(view: &LiveView<'_>) -> Vec<Detection> {
     groups
         .filter_map(|meaning| {
             let waiting = view.waiting(|kind, name| meaning.is_of(kind, name));
-            let enough = waiting.load >= CONTENTION_MIN * view.active && !waiting.is_chance();
+            let enough = waiting.load >= CONTENTION_MIN * view.active
+                && !waiting.is_chance()
+                && !follows_from_queue(view, meaning, waiting.load);
             let statement = waiting.statement;
             enough.then(|| contention(view, meaning, waiting.load, statement))
         })
         .collect()
+}
+
+/// Whether it is about the shared lock table, where sessions that queue for one row or object meet whenever the lock
+/// passes to the next: more fast-path slots do not help them.
+fn follows_from_queue(view: &LiveView<'_>, meaning: &WaitMeaning, load: f64) -> bool {
+    let is_lock_table = meaning.is_of("LWLock", "LockManager");
+    is_lock_table && view.waiting(|kind, _| kind == "Lock").load >= load
 }
 
 fn contention(

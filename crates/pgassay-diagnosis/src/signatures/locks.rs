@@ -205,8 +205,20 @@ fn lock_manager(e: &Evidence) -> Evaluation {
     let waited = e.blocked(&["LWLock LockManager", "LWLock lock_manager"]);
     let us = e.in_functions(&["LockAcquireExtended", "LockReleaseAll", "LockRelease"]);
     let unseen = e.blocked.is_empty() && e.of_cpu(us) >= 0.25;
-    let by_setting = e.since(18);
-    let remedy = if by_setting {
+    // Sessions that queue for one row or object meet here whenever the lock passes to the next.
+    let queued: f64 = e
+        .blocked
+        .iter()
+        .filter(|(reason, _)| reason.starts_with("Lock "))
+        .map(|(_, us)| us)
+        .sum();
+    let is_queue = waited > 0.0 && queued >= waited;
+    let by_setting = e.since(18) && !is_queue;
+    let remedy = if is_queue {
+        "Shorten the queue for the row, table or advisory lock that sessions wait for, or let fewer sessions wait \
+         for it: whenever it passes to the next, they meet in one part of the shared lock table. More fast-path \
+         slots do not help."
+    } else if by_setting {
         "Raise max_locks_per_transaction (64 by default), which in PostgreSQL 18 also sets the \
          number of fast-path slots: transactions lock more relations than there are slots. Lock fewer \
          relations: prune partitions with literals, and keep fewer partitions and indexes."
@@ -222,14 +234,14 @@ fn lock_manager(e: &Evidence) -> Evaluation {
         .waits("LWLock LockManager", waited)
         .stacks("taking and releasing relation locks", us)
         .condition(
-            e.until(17),
+            e.until(17) && !is_queue,
             "up to PostgreSQL 17, a backend has 16 fast-path slots",
         )
         .remedy(remedy)
         .variant(if by_setting {
             raised(e, "max_locks_per_transaction", "1024", 1.0)
         } else {
-            e.until(17).then(|| RemedyVariant::version("18"))
+            (e.until(17) && !is_queue).then(|| RemedyVariant::version("18"))
         })
 }
 

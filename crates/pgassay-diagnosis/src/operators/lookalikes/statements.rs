@@ -418,6 +418,17 @@ fn max_wal_size_is_enough_for_checkpoints_by_time() {
     assert_eq!(sql(2, 10e6, "64GB"), None);
 }
 
+/// Regression: more fast-path slots were suggested to sessions that queue for a row.
+#[test]
+fn waits_for_the_lock_table_in_a_queue_for_a_row_are_no_contention() {
+    let found = |rows| {
+        let server = ExampleServer::new().load(PLAIN, "LWLock:LockManager", 2.0);
+        let server = server.load(PLAIN, "Lock:transactionid", rows);
+        super::of_id("lock-contention", &server.activity).len()
+    };
+    assert_eq!([found(8.0), found(1.0)], [0, 1]);
+}
+
 /// Regression: locks of the application were called internal ones.
 #[test]
 fn advisory_locks_are_those_of_the_application() {
