@@ -20,6 +20,8 @@ const ROWS_PER_SCAN_MIN: f64 = 1000.0;
 const KEPT_MAX: f64 = 0.1;
 /// The same for statements whose filter cannot be read: a join keeps few rows for many reasons.
 const KEPT_BY_JOIN_MAX: f64 = 0.01;
+/// A scan that reads less of a table ended early: it had found its rows.
+const WHOLE_MIN: f64 = 0.5;
 /// A report that runs once or twice needs no index.
 const EXECUTIONS_MIN: u64 = 3;
 /// Fewer scans than this per execution belong to other statements.
@@ -148,6 +150,18 @@ fn kept(statement: &ActivityStatement, load: &StatementLoad) -> Option<f64> {
     (!is_summary).then(|| counters.rows as f64 / counters.calls as f64)
 }
 
+/// Whether it reads most of the only table that it names for the first few rows, as a job queue does whose filter is
+/// in a subquery. An index on the columns of the order or of the filter ends the scan early.
+fn takes_few(table: &TableActivity, statement: &ActivityStatement, load: &StatementLoad) -> bool {
+    let rows = statement.counters.filter(|it| it.calls > 0);
+    let rows = rows.map(|it| it.rows as f64 / it.calls as f64);
+    let is_whole = rows_per_scan(table) >= WHOLE_MIN * table.live_rows as f64;
+    let is_few = rows.is_some_and(|rows| rows <= KEPT_BY_JOIN_MAX * rows_per_scan(table));
+    let first = load.relations.first();
+    let is_alone = load.relations.iter().all(|it| Some(it) == first);
+    is_whole && is_few && is_alone && sql_text::takes_first_rows(&load.tokens)
+}
+
 fn of_statement(
     view: &LiveView<'_>,
     table: &TableActivity,
@@ -182,7 +196,7 @@ fn of_statement(
         (Some(filter), _, None) => !filter.equal.is_empty(),
         (None, Some(unserved), None) => unserved.is_equality,
         (None, None, Some(share)) => share <= KEPT_BY_JOIN_MAX,
-        (None, None, None) => false,
+        (None, None, None) => takes_few(table, statement, load),
     };
     let is_served = match (&filter, &unserved) {
         (Some(filter), _) => is_served(view, table, &filter.index_columns()),

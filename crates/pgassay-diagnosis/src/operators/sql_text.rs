@@ -96,6 +96,13 @@ pub(super) fn summarizes(tokens: &[StatementToken]) -> bool {
     tokens.iter().any(|it| it.is_any(&SUMMARIES))
 }
 
+/// Whether it is a LIMIT alone that hides how many rows its filter keeps: it returns or changes the first few of them.
+pub(super) fn takes_first_rows(tokens: &[StatementToken]) -> bool {
+    let is_limit = |it: &StatementToken| it.is_any(&["limit", "fetch"]);
+    let is_summary = |it: &StatementToken| it.is_any(&SUMMARIES) && !is_limit(it);
+    tokens.iter().any(is_limit) && !tokens.iter().any(is_summary)
+}
+
 /// Whether it has a condition that rows can fail.
 pub(super) fn has_condition(tokens: &[StatementToken]) -> bool {
     tokens.iter().any(|it| it.is_any(&["where", "join"]))

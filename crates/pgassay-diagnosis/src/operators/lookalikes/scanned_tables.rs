@@ -168,3 +168,42 @@ fn a_scan_through_a_view_is_one_of_the_statement_with_the_load() {
     let of_many = often_scanned(view).load("select a from other_view", "", 2.0);
     assert_eq!(sql(of_many), None);
 }
+
+/// Regression: a job queue that read its whole table for each job had only "The CPUs are saturated".
+#[test]
+fn a_queue_that_reads_its_whole_table_for_the_first_row_lacks_an_index() {
+    const TAKE: &str = "update orders set state = $1 where id in (select id from orders where state = $2 \
+                        order by at limit $3 for update skip locked)";
+    let whole = StatementCounters {
+        shared_hit: 1_000_000_000,
+        ..calls(20, 1.0)
+    };
+    let found = |text: &str, counters, rows_per_scan: u64| {
+        let mut server = scanned(text, 20, Some(counters));
+        let table = &mut server.activity.catalog.as_mut().expect("a catalog").tables[0];
+        table.sequential_rows = table.sequential_scans * rows_per_scan;
+        table.live_rows = 1_000_000;
+        of_id("missing-index", &server.activity)
+    };
+    let of_queue = found(TAKE, whole, 1_000_000);
+    assert_eq!(of_queue.len(), 1);
+    assert_eq!(of_queue[0].confidence, Confidence::Hint);
+    assert!(
+        of_queue[0].suggested_fix.contains("EXPLAIN"),
+        "{of_queue:?}"
+    );
+    // The scan ends early, or the statement needs all rows.
+    assert_eq!(found(TAKE, whole, 100_000), []);
+    let many = StatementCounters {
+        rows: 20 * 500_000,
+        ..whole
+    };
+    assert_eq!(found(TAKE, many, 1_000_000), []);
+    let summary = TAKE.replace("select id", "select max(id)");
+    assert_eq!(found(&summary, whole, 1_000_000), []);
+    let join = TAKE.replace(
+        "select id from orders",
+        "select o.id from orders o join customers on true",
+    );
+    assert_eq!(found(&join, whole, 1_000_000), []);
+}
