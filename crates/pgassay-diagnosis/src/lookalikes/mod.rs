@@ -64,6 +64,19 @@ pub(super) fn counted(counters: &[(&str, f64)]) -> Evidence {
     load(&[], &[], counters)
 }
 
+/// A load with parallel workers that use this much CPU time.
+fn workers(useful: f64) -> Evidence {
+    let wait = useful / 2.0;
+    load(
+        &[("ExecGather;LaunchParallelWorkers", 30)],
+        &[("IPC BgworkerShutdown", 200.0), ("IPC ExecuteGather", wait)],
+        &[
+            ("pg_stat_database.parallel_workers_launched", 2.0),
+            ("background(ended processes).cpu_us", useful),
+        ],
+    )
+}
+
 fn with_settings(evidence: Evidence, settings: &[(&str, &str)]) -> Evidence {
     let settings = settings.iter();
     Evidence {
@@ -108,17 +121,6 @@ fn of_statements() -> Vec<Case> {
             2e6,
         ),
         ..evidence
-    };
-    let workers = |useful: f64| {
-        let wait = useful / 2.0;
-        load(
-            &[("ExecGather;LaunchParallelWorkers", 30)],
-            &[("IPC BgworkerShutdown", 200.0), ("IPC ExecuteGather", wait)],
-            &[
-                ("pg_stat_database.parallel_workers_launched", 2.0),
-                ("background(ended processes).cpu_us", useful),
-            ],
-        )
     };
     vec![
         case(
@@ -407,6 +409,25 @@ fn every_signature_is_absent_from_its_healthy_look_alike() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Regression: queries of 300 ms were short ones on a live server that counts the transactions of their workers.
+#[test]
+fn workers_do_not_make_long_queries_short() {
+    let short = |major, is_live, response_us| {
+        let load = workers(3000.0);
+        let live = Evidence {
+            major,
+            is_live,
+            response_us,
+            blocked: [("IPC BgworkerShutdown".to_owned(), response_us / 2.0)].into(),
+            ..load
+        };
+        is_found("parallel-start", &live)
+    };
+    assert!(short(17, true, 15_000.0));
+    assert!(!short(17, true, 60_000.0));
+    assert!(short(18, true, 60_000.0) && short(17, false, 60_000.0));
 }
 
 /// Regression: more fast-path slots were suggested, and tried, for clients that queue for a row.

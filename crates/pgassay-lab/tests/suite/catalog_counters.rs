@@ -1,6 +1,6 @@
 //! Counters of tables, statements and databases equal known work.
 
-use pgassay_lab::watch::catalog::CatalogResult;
+use pgassay_lab::watch::catalog::{CatalogResult, ENDED_TRANSACTIONS};
 use pgassay_record::activity::{StatementCounters, TableActivity};
 use pgassay_server::{Connection, Server};
 use pgassay_test_support::{servers, wait_until};
@@ -252,5 +252,29 @@ fn writes_of_a_bulk_command_are_not_those_of_sessions_that_need_buffers() {
                        end loop; end $$";
         let done = written(lookups);
         assert!(done.buffers_by_backends > 3000, "{done:?}");
+    });
+}
+
+/// Regression: four parallel queries were 20 transactions.
+#[test]
+fn transactions_of_parallel_workers_are_not_those_of_clients() {
+    on_each(&["18"], start, |_, server| {
+        let mut asker = server.connect().expect("a connection");
+        let mut ended = || {
+            execute(&mut asker, "select pg_stat_force_next_flush()");
+            let value = asker.value(ENDED_TRANSACTIONS).expect("the query succeeds");
+            value.and_then(|it| it.parse().ok()).unwrap_or(0)
+        };
+        let before: i64 = ended();
+        let statements = [
+            "create table large as select generate_series(1, 100000) id",
+            "set parallel_setup_cost = 0; set parallel_tuple_cost = 0; set min_parallel_table_scan_size = 0",
+        ];
+        let queries = ["select count(*) from large"; 20];
+        let launched = "select sum(parallel_workers_launched) >= 20 from pg_stat_database";
+        work(server, &[&statements[..], &queries].concat(), launched);
+        // With those of this test's connections; the workers have ended 40 or more.
+        let transactions = ended() - before;
+        assert!((22..40).contains(&transactions), "{transactions}");
     });
 }

@@ -50,7 +50,7 @@ pub use counted_texts::{CountedText, CountedTexts};
 use marks::MarkWatch;
 use reader::CatalogReader;
 use reading::CatalogReading;
-pub use transactions::{TransactionRates, stalls};
+pub use transactions::{ENDED_TRANSACTIONS, TransactionRates, stalls};
 
 /// At most one reading in this time, minus the jitter of a caller that ticks every second.
 const READING_US_MIN: f64 = 0.9e6;

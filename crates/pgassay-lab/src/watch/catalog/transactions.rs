@@ -18,6 +18,11 @@ const STALLED_CPU_SHARE_MAX: f64 = 0.5;
 /// In a stall, throughput is below this share of its maximum.
 const STALLED_RATE_SHARE_MAX: f64 = 0.02;
 
+/// Transactions ended so far in all databases. Each parallel worker ends two of its own, which count as well: one that
+/// takes over the leader's settings, one that connects. The workers are counted from 18 on.
+pub const ENDED_TRANSACTIONS: &str = "select sum(xact_commit + xact_rollback \
+     - 2 * coalesce((to_jsonb(d) ->> 'parallel_workers_launched')::bigint, 0)) from pg_stat_database d";
+
 /// The server's count of transactions at some moments.
 #[derive(Debug, Default)]
 pub struct TransactionRates {
@@ -43,8 +48,8 @@ impl TransactionRates {
         if reader.version < 150_000 && last.is_some_and(|last| at_us - last < EVERY_WITH_FILES_US) {
             return;
         }
-        let sql = "select sum(xact_commit + xact_rollback)::float8 from pg_stat_database";
-        let rows = reader.rows("transactions", sql).unwrap_or_default();
+        let rows = reader.rows("transactions", ENDED_TRANSACTIONS);
+        let rows = rows.unwrap_or_default();
         if let Some(ended) = rows.first().and_then(|row| row.real(0)) {
             self.add(at_us, ended, reader.transactions + self.sent_elsewhere);
         }

@@ -7,6 +7,7 @@ use pgassay_lab::Patience;
 use pgassay_lab::connector::{TimedStream, connect, limit_statements};
 use pgassay_lab::local_server::{self, number};
 use pgassay_lab::system_env::RealSystem;
+use pgassay_lab::watch::catalog::ENDED_TRANSACTIONS;
 use pgassay_model::check::Check;
 use pgassay_profile::LiveServer;
 use pgassay_record::activity::Activity;
@@ -89,12 +90,11 @@ pub const OWN_TRANSACTIONS: u64 = 3;
 /// Transactions ended so far in all databases. Backends report theirs about once per second; this one
 /// at once, if the server can (from 15).
 pub fn transactions(exchange: &mut Exchange<TimedStream>) -> Result<u64> {
-    let sql = "select sum(xact_commit + xact_rollback) from pg_stat_database";
     let reports = "select 1 from pg_proc where proname = 'pg_stat_force_next_flush'";
     if exchange.value(reports)?.is_some() {
         exchange.run("select pg_stat_force_next_flush()")?;
     }
-    Ok(number(exchange, sql)? as u64)
+    Ok(number(exchange, ENDED_TRANSACTIONS)? as u64)
 }
 
 /// The value of a limitation if something that worked at first failed later.
