@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use pgassay_record::activity::{BlockedSession, BlockingEpisode, RootBlocker};
+use pgassay_record::activity::{
+    BlockedSession, BlockingEpisode, LoadCell, RootBlocker, SessionStatus,
+};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
@@ -449,7 +451,7 @@ fn row_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
     for (statement, load) in view.heavy_statements() {
         let waiting = row_waits(load);
         let queued = load.waiting(|kind, name| kind == "Lock" && name == "tuple");
-        let queue = queue_seen(view, &statement.fingerprint);
+        let queue = queue_seen(view, &statement.fingerprint).max(waiting / possible_roots(view));
         let queues = queue >= QUEUE_MIN || queued >= TUPLE_SHARE_MIN * waiting;
         let enough = waiting >= ROW_WAITS_MIN * view.active && queues;
         if !enough || known >= 0.5 * waiting {
@@ -509,6 +511,19 @@ fn queue_seen(view: &LiveView<'_>, fingerprint: &str) -> f64 {
         (sum + it, squares + it * it)
     });
     if sum > 0.0 { squares / sum } else { 0.0 }
+}
+
+/// How many sessions can be the first of a queue, on average: they do not wait for a lock themselves. More sessions
+/// that wait than these are in queues, even if none was seen because reading who blocks whom came too late.
+fn possible_roots(view: &LiveView<'_>) -> f64 {
+    let waits = |cell: &LoadCell| view.wait(cell).0 == "Lock";
+    let cells = view.activity.cells.iter().filter(|cell| match cell.state {
+        SessionStatus::Active => !waits(cell),
+        SessionStatus::IdleInTransaction | SessionStatus::IdleInAbortedTransaction => true,
+    });
+    let time_us: f64 = cells.map(|cell| cell.time_us).sum();
+    // A holder that is seldom seen is there nonetheless.
+    (time_us / view.activity.window_us.max(f64::MIN_POSITIVE)).max(1.0)
 }
 
 fn is_actionable(root: &RootBlocker) -> bool {

@@ -78,7 +78,12 @@ fn of_blocking() -> Vec<LiveCase> {
 const UPDATE: &str = "update branch set balance = balance + $1 where id = $2";
 
 /// Average sessions of one statement that wait for rows: first in the queue, and behind.
+/// Sessions that wait for rows, each of which may have a holder of its own.
 fn row_waits(first: f64, behind: f64) -> ExampleServer {
+    waiting_for_rows(first, behind).idle_after(UPDATE, first + behind)
+}
+
+fn waiting_for_rows(first: f64, behind: f64) -> ExampleServer {
     let server = ExampleServer::new().load(UPDATE, "Lock:transactionid", first);
     server.load(UPDATE, "Lock:tuple", behind)
 }
@@ -547,4 +552,15 @@ fn an_idle_session_that_holds_an_advisory_lock_is_ended_not_canceled() {
     let sql: Vec<_> = found.iter().flat_map(|it| &it.fix_sql).collect();
     assert_eq!(sql.len(), 1, "{found:?}");
     assert!(sql[0].contains("pg_terminate_backend(4711)"), "{sql:?}");
+}
+
+/// Regression: on a saturated machine, who blocks whom was read too late, and no queue for a row was found.
+#[test]
+fn more_waiting_sessions_than_can_hold_locks_are_in_queues() {
+    let found = |idle| {
+        let server = waiting_for_rows(11.0, 1.0).load("commit", "IO:WalSync", 2.0);
+        let server = server.idle_after(UPDATE, idle);
+        super::of_id("row-lock-queue", &server.activity).len()
+    };
+    assert_eq!([found(2.0), found(10.0)], [1, 0]);
 }
