@@ -112,7 +112,7 @@ fn with_few_rights_it_says_what_is_hidden() {
         if version == "9.6" {
             assert!(fix.starts_with("connect as a superuser"), "{fix}");
         } else {
-            assert_eq!(fix, "grant pg_monitor to \"unprivileged\";");
+            assert_eq!(fix, "grant pg_monitor to \"unprivileged\"");
             let rich = watch_as(server, "monitor", waiter.pid);
             assert!(
                 rich.unavailable.is_empty(),

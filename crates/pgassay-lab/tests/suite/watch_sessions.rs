@@ -295,9 +295,11 @@ fn sessions_that_cannot_be_seen_are_said_while_watching() {
             "connect as a superuser"
         } else {
             execute(&mut admin, "grant pg_monitor to watcher");
-            "grant pg_monitor to \"watcher\";"
+            "grant pg_monitor to \"watcher\""
         };
         assert!(fix.starts_with(grant), "{version}: {fix}");
+        // Regression: a sentence ended with a semicolon.
+        assert!(!fix.ends_with(';'), "{version}: {fix}");
         run(&mut watch, Duration::from_millis(400));
         let seen = watch.take();
         let said = names(&seen);

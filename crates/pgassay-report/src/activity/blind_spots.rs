@@ -14,6 +14,15 @@ pub fn blind_spots(activity: &Activity) -> Vec<&Check> {
     unseen.into_iter().chain(others).chain(rights).collect()
 }
 
+/// All that a watch lacked. That sessions are hidden says more than the rights that hide them.
+pub fn limitations(activity: &Activity) -> impl Iterator<Item = &Check> {
+    let is_hidden = named(activity, &[Activity::HIDDEN_SESSIONS])
+        .next()
+        .is_some();
+    let all = activity.unavailable.iter();
+    all.filter(move |it| !is_hidden || it.name != Activity::PRIVILEGES)
+}
+
 /// Sessions that may be active, but count as idle.
 pub fn unseen_sessions(activity: &Activity) -> Vec<&Check> {
     let names = [Activity::HIDDEN_SESSIONS, Activity::DISABLED_SESSIONS];

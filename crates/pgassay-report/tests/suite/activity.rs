@@ -161,6 +161,26 @@ fn the_headline_of_an_idle_server_says_so() {
     assert!(headline(&Activity::default()).starts_with("No session was active"));
 }
 
+/// Regression: without `pg_monitor`, two notes said the same.
+#[test]
+fn missing_rights_are_told_once() {
+    let missing = |name: &str, limitation: &str| Check {
+        name: name.to_owned(),
+        value: "limited".to_owned(),
+        limitation: Some(limitation.to_owned()),
+        fix: Some("grant pg_monitor to \"web\"".to_owned()),
+    };
+    let rights = missing(Activity::PRIVILEGES, "few rights");
+    let hidden = missing(Activity::HIDDEN_SESSIONS, "500 sessions are hidden");
+    for (unavailable, said) in [(vec![rights.clone()], true), (vec![rights, hidden], false)] {
+        let mut activity = idle();
+        activity.unavailable = unavailable;
+        let text = plain(&observation_text(&observation(activity), &at(80)));
+        assert_eq!(text.contains("few rights"), said, "{text}");
+        assert_eq!(text.matches("grant pg_monitor").count(), 1, "{text}");
+    }
+}
+
 /// Regression: with 500 active sessions of other users, nothing seemed to happen.
 #[test]
 fn the_headline_tells_sessions_that_cannot_be_seen_from_idle_ones() {

@@ -305,7 +305,7 @@ impl CatalogReader {
     pub fn grant(&self) -> String {
         // 10: the predefined roles. Before, only a superuser sees other users' sessions.
         if self.version >= 100_000 {
-            format!("grant pg_monitor to {};", quoted_identifier(&self.user))
+            format!("grant pg_monitor to {}", quoted_identifier(&self.user))
         } else {
             "connect as a superuser: before version 10 only they see other users' sessions"
                 .to_owned()

@@ -11,7 +11,7 @@ use maud::{Markup, html};
 use pgassay_record::activity::Activity;
 use pgassay_record::observation::Observation;
 
-use crate::activity::{cost, headline};
+use crate::activity::{cost, headline, limitations};
 use crate::sentence;
 
 /// The answer, in two or three sentences.
@@ -39,8 +39,7 @@ pub(super) fn sections(observation: &Observation, activity: &Activity) -> Markup
 
 /// What watching cost, and what is missing.
 fn watching(activity: &Activity) -> Markup {
-    let missing = activity.unavailable.iter();
-    let missing: Vec<_> = missing
+    let missing: Vec<_> = limitations(activity)
         .filter_map(|check| Some((sentence::limit(check)?, check.fix.as_ref())))
         .collect();
     html! {

@@ -12,7 +12,7 @@ use pgassay_record::observation::Observation;
 
 use super::style::{Style, heading};
 use super::table::{TextStyle, paint, wrap};
-use crate::activity::{cost, headline};
+use crate::activity::{cost, headline, limitations};
 use crate::sentence;
 
 /// The answer, in two or three sentences.
@@ -48,7 +48,7 @@ pub(super) fn sections(
 fn watching(activity: &Activity, style: Style) -> String {
     let mut out = heading("OVERHEAD", "of watching, on the server's machine", style);
     out.push_str(&wrap(&cost(activity), style.columns(), "  ", "  "));
-    for check in &activity.unavailable {
+    for check in limitations(activity) {
         let Some(limit) = sentence::limit(check) else {
             continue;
         };
