@@ -189,11 +189,11 @@ fn an_error_in_a_question_names_no_file_and_a_reserved_setting_starts_no_server(
         ),
         (
             &["-S", "--vs", "jit=off", "--pairs", "1"],
-            "`pairs` must be at least 2",
+            "1 is not in 2..=100000",
         ),
         (
             &["-S", "--vs", "jit=off", "-c", "0"],
-            "`clients` must list at least one number",
+            "0 is not in 1..=262143",
         ),
         (
             &["\\foo", "--vs", "jit=off"],

@@ -205,10 +205,14 @@ fn a_server_that_stops_meanwhile_and_a_full_disk_are_described_as_they_were() {
     command.args(arguments).arg("/dev/full");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().expect("the program starts");
+    let mut witness = server.connect().expect("a connection");
+    // Its connection is first inspected, then read every second.
+    let is_observed = "select count(*) from pg_stat_activity where application_name like 'pgassay%' \
+                       and pid <> pg_backend_pid() and query_start > backend_start + interval '3 s'";
     wait_until("the server is observed", || {
-        !server.backend_pids().is_empty()
+        let seen = witness.value(is_observed).expect("an answer");
+        seen.is_some_and(|it| it != "0")
     });
-    thread::sleep(Duration::from_secs(2));
     server.stop().expect("the server stops");
     let output = child.wait_with_output().expect("the program ends");
     let finished = Finished::of(&output);
