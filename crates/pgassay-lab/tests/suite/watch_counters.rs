@@ -152,7 +152,9 @@ fn statements_before_14_have_the_counters_of_their_texts_and_no_others() {
         for sent in &COUNTED {
             *expected.entry(sent.begins).or_default() += rounds;
         }
-        for statement in &activity.statements {
+        // On a busy machine, a reading may hit the settings between them, which last microseconds.
+        let is_of_load = |it: &&ActivityStatement| !text(it).starts_with("set search_path = ");
+        for statement in activity.statements.iter().filter(is_of_load) {
             let counters = statement.counters;
             let text = text(statement);
             assert_eq!(statement.query_id, None, "{version}: {text}");
