@@ -113,7 +113,7 @@ pub fn connect_unless_stopped(
 ) -> Anyhow<Connected> {
     let (sender, receiver) = channel();
     let of_thread = target.clone();
-    // After a stop, nobody waits for the thread; it ends with its limit or with the process.
+    // After a stop, the thread is left alone: it ends at its limit or with the process.
     let thread = thread::Builder::new().spawn(move || {
         _ = sender.send(connect(&of_thread, limit));
     });

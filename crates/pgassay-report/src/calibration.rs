@@ -15,8 +15,7 @@ pub fn identical_variants(plan: &Plan) -> Vec<String> {
     plan.repeated_variants().into_iter().map(sentence).collect()
 }
 
-/// What is to be known of A/A comparisons beside the answer: whether this run has one, and the results of those on this
-/// machine, if there were any.
+/// Notes about A/A comparisons: which of this run are some, and the results of those on this machine, if there were any.
 pub(crate) fn notes(run: &Run) -> Vec<String> {
     let mut notes = identical_variants(&run.plan);
     notes.extend(calibration(run));

@@ -77,12 +77,12 @@ fn of_blocking() -> Vec<LiveCase> {
 
 const UPDATE: &str = "update branch set balance = balance + $1 where id = $2";
 
-/// Average sessions of one statement that wait for rows: first in the queue, and behind.
-/// Sessions that wait for rows, each of which may have a holder of its own.
+/// As [`waiting_for_rows`], with as many sessions that may hold the rows.
 fn row_waits(first: f64, behind: f64) -> ExampleServer {
     waiting_for_rows(first, behind).idle_after(UPDATE, first + behind)
 }
 
+/// Average sessions of one statement that wait for rows: first in the queue, and behind.
 fn waiting_for_rows(first: f64, behind: f64) -> ExampleServer {
     let server = ExampleServer::new().load(UPDATE, "Lock:transactionid", first);
     server.load(UPDATE, "Lock:tuple", behind)
