@@ -4,6 +4,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use pgassay_account::instructions::CountVerdict;
+use pgassay_record::run::Run;
 use pgassay_test_support::{Finished, Scratch, os::kill, servers, skip, wait_for_exit, wait_until};
 use serde_json::Value;
 
@@ -386,33 +388,34 @@ mod slow {
     /// Regression: the process under valgrind was not recognized as a PostgreSQL server.
     #[test]
     #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
-    fn a_study_that_resets_its_data_is_counted_and_the_same_each_time() {
+    fn a_run_of_a_study_that_resets_its_data_has_counts_that_are_the_same_each_time() {
         if !can_count() {
             return;
         }
         let scratch = Scratch::new(PROGRAM);
         fs::write(scratch.path().join("study.toml"), WRITING).unwrap();
-        let finished = count(&scratch, &["study.toml", "-t", "50", "--json"]);
+        let words = ["run", "study.toml", "--counted", "--no-profile", "--json"];
+        let length = ["--pairs", "2", "--length", "2s"];
+        let finished = scratch.finished(&[&words[..], &length[..]].concat());
         assert_eq!(finished.code, Some(0), "{finished:?}");
-        let result: Value = serde_json::from_str(&finished.stdout).unwrap();
-        let counts: pgassay_account::instructions::Counts =
-            serde_json::from_value(result["counts"].clone()).unwrap();
-        let [plain, keyed] = &counts.conditions[0].variants[..] else {
+        let run: Run = serde_json::from_str(&finished.stdout).unwrap();
+        let counted = run.instructions.expect("counts next to the time");
+        let [plain, keyed] = &counted.counts.conditions[0].variants[..] else {
             panic!("{finished:?}");
         };
         for variant in [plain, keyed] {
             // Without the reset, rows of earlier segments would make the index larger.
             let spread = variant.spread() / variant.cost();
             assert!(spread < 0.01, "{}: {:?}", variant.name, variant.slopes());
-            let mut positions: Vec<u32> = variant.repeats.iter().map(|it| it.position).collect();
-            positions.dedup();
-            assert!(
-                positions.iter().all(|it| [1, 2].contains(it)),
-                "{positions:?}"
-            );
+            let positions = variant.repeats.iter().map(|it| it.position);
+            let known = positions.clone().all(|it| [1, 2].contains(&it));
+            assert!(known, "{:?}", positions.collect::<Vec<_>>());
         }
-        assert_eq!(result["differences"][0]["difference"]["comparisons"], 1);
-        assert_eq!(result["differences"][0]["difference"]["verdict"], "differs");
+        let [difference] = &counted.differences[..] else {
+            panic!("{:?}", counted.differences);
+        };
+        assert_eq!(difference.difference.comparisons, 1);
+        assert_eq!(difference.difference.verdict, CountVerdict::Differs);
         assert!(keyed.cost() > plain.cost());
         scratch.assert_nothing_left();
     }

@@ -316,43 +316,4 @@ mod slow {
         assert!((20.0..=35.0).contains(&on_10), "{on_10}");
         assert!((1.0..=2.0).contains(&on_18), "{on_18}");
     }
-
-    #[test]
-    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
-    fn a_run_of_a_study_that_writes_has_counts_beside_the_time() {
-        if !can_count() {
-            return;
-        }
-        let scratch = Scratch::new(PROGRAM);
-        let study = [
-            "run",
-            "index-count",
-            "--counted",
-            "--param",
-            "rows=20000",
-            "--script",
-            "insert",
-        ];
-        let variants = [
-            "--variant",
-            "0 indexes,1 index",
-            "--clients",
-            "1",
-            "--no-profile",
-        ];
-        let length = ["--pairs", "2", "--length", "2s", "--json"];
-        let finished = command(&scratch, &[&study[..], &variants[..], &length[..]].concat());
-        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
-        let run: Run = serde_json::from_str(&finished.stdout).expect("JSON");
-        let counted = run.instructions.expect("counts beside the time");
-        let [counted_difference] = &counted.differences[..] else {
-            panic!("{:?}", counted.differences);
-        };
-        assert!(
-            counted_difference.difference.ratio > 1.0,
-            "{}",
-            counted_difference.difference.ratio
-        );
-        scratch.assert_nothing_left();
-    }
 }
