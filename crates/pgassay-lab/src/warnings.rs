@@ -68,6 +68,9 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
     if let Some(message) = failures(run) {
         warn(WarningKind::FailedTransactions, message);
     }
+    if let Some(message) = without_statements(run) {
+        warn(WarningKind::NoStatement, message);
+    }
     let limited = client_limited(run);
     if !limited.is_empty() {
         warn(
@@ -135,13 +138,45 @@ fn client_limited(run: &Run) -> Vec<String> {
         .collect()
 }
 
+/// The points whose servers ended no transaction, because `\if` skipped every statement.
+fn without_statements(run: &Run) -> Option<String> {
+    let sent_nothing = |point: &&Point| {
+        let trials = run.trials.iter();
+        let mut counted = trials
+            .filter(|it| (it.condition, it.variant) == (point.condition, point.variant))
+            .filter(|it| it.transactions_total > 0 && !it.counters.is_empty())
+            .peekable();
+        let ended = |trial: &Trial| {
+            let ends = ["xact_commit", "xact_rollback"];
+            let counts = ends.map(|name| trial.counters.get(&format!("pg_stat_database.{name}")));
+            counts.into_iter().flatten().sum::<f64>()
+        };
+        point.driver == DriverKind::Postgres
+            && counted.peek().is_some()
+            && counted.all(|it| ended(it) == 0.0)
+    };
+    let found = run.plan.points.iter().filter(sent_nothing);
+    let found: Vec<String> = found.map(|it| named(run, it)).collect();
+    (!found.is_empty()).then(|| {
+        format!(
+            "no statement reached the server: {}; the throughput is that of the script's meta-commands, and its ratio \
+             says nothing about the server",
+            found.join(", ")
+        )
+    })
+}
+
+/// The variant and the condition of a point.
+fn named(run: &Run, point: &Point) -> String {
+    let title = run.plan.conditions[point.condition].title();
+    format!("{} ({title})", run.plan.variants[point.variant])
+}
+
 /// The points where transactions failed, the highest shares first.
 fn failures(run: &Run) -> Option<String> {
     let shares = run.plan.points.iter().map(|it| {
-        let title = run.plan.conditions[it.condition].title();
-        let point = format!("{} ({title})", run.plan.variants[it.variant]);
         let share = failed_share(&run.trials, it.condition, it.variant);
-        (share, point)
+        (share, named(run, it))
     });
     let mut shares: Vec<(f64, String)> = shares.collect();
     shares.sort_by(|a, b| b.0.total_cmp(&a.0));

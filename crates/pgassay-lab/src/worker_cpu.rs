@@ -17,7 +17,7 @@ pub(crate) fn sentence(run: &Run) -> Option<String> {
         .map(|it| (it, per_transaction(&run.trials, it.condition, it.variant)))
         .collect();
     let is_noticeable = found.iter().any(|(_, cpu)| {
-        cpu.is_some_and(|(backends_us, workers_us)| workers_us >= SHARE_NOTICEABLE * backends_us)
+        cpu.is_some_and(|(backends_us, workers_us)| workers_us > SHARE_NOTICEABLE * backends_us)
     });
     if !is_noticeable {
         return None;

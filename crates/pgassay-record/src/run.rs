@@ -176,6 +176,8 @@ pub enum WarningKind {
     BuildsDiffer,
     /// Transactions failed with serialization failures or deadlocks; they count in no figure.
     FailedTransactions,
+    /// A script sent no statement to the server.
+    NoStatement,
     /// The load generator was the bottleneck, not the server.
     ClientLimited,
     /// Parallel workers used considerable CPU time, which a point's server CPU time leaves out.

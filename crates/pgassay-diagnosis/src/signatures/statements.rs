@@ -83,7 +83,7 @@ fn parse_and_plan(e: &Evidence) -> Evaluation {
         _ => "each statement is parsed again (extended protocol, unnamed statement)",
     };
     Evaluation::of(us)
-        .when(us >= 0.3 * of_statement(e) && e.protocol != Some(Protocol::Prepared))
+        .when(us > 0.3 * of_statement(e) && e.protocol != Some(Protocol::Prepared))
         .stacks("parse", e.phases(&["parse"]))
         .stacks("analyze and rewrite", e.phases(&["analyze", "rewrite"]))
         .stacks("plan", e.phases(&["plan"]))
@@ -105,7 +105,7 @@ fn custom_plans(e: &Evidence) -> Evaluation {
         e.in_nested_functions(&[&["GetCachedPlan"], &["pg_plan_queries", "BuildCachedPlan"]]);
     let forced = e.setting("plan_cache_mode") == Some("force_generic_plan");
     Evaluation::of(us)
-        .when(us >= 0.25 * of_statement(e) && e.protocol == Some(Protocol::Prepared))
+        .when(us > 0.25 * of_statement(e) && e.protocol == Some(Protocol::Prepared))
         .stacks("planning of prepared statements", us)
         .stacks("of which inside GetCachedPlan", inside)
         .condition(true, "statements are prepared once")

@@ -37,6 +37,23 @@ fn an_index_answers_faster_without_a_study_file() {
     assert!(run.study.question.contains(index), "{}", run.study.question);
 }
 
+/// Regression: a script whose `\if` skipped its only statement was thousands of times faster, without a word; its
+/// statements were planned at every execution, and parallel workers used 0 µs, "which used much".
+#[test]
+fn a_script_that_sends_no_statement_is_not_faster_without_a_word() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let nothing = "\\if 1 > 2\nselect 1;\n\\endif";
+    let mut args = vec!["compare", "--setup", "", "select 1", nothing];
+    args.extend(SHORT);
+    let output = collapse_whitespace(&scratch.ok(&args));
+    assert!(
+        output.contains("! no statement reached the server: \\if 1 > 2"),
+        "{output}"
+    );
+    assert!(!output.contains("planned at every execution"), "{output}");
+    assert!(!output.contains("Parallel workers"), "{output}");
+}
+
 #[test]
 fn every_further_choice_is_a_variant_of_the_first() {
     let scratch = Scratch::new(crate::PROGRAM);
@@ -197,7 +214,7 @@ fn an_error_in_a_question_names_no_file_and_a_reserved_setting_starts_no_server(
         ),
         (
             &["\\foo", "--vs", "jit=off"],
-            "invalid command in command \"foo;\"",
+            "invalid command in command \"foo\"",
         ),
     ] {
         let output = scratch.finished(&[&["compare"], args].concat());
@@ -339,4 +356,19 @@ fn an_error_in_the_setup_names_the_option_and_the_statement() {
         }
     }
     scratch.assert_nothing_left();
+}
+
+/// Regression: a weight as in pgbench's `-f` was part of the name of a file that does not exist, without a hint.
+#[test]
+fn a_script_with_a_weight_is_refused_with_the_reason() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let path = scratch.path().join("a.sql");
+    std::fs::write(&path, "select 1;\n").expect("the script is written");
+    let weighted = format!("{}@3", path.display());
+    let output = scratch.finished(&["compare", "-f", &weighted, "--vs", "jit=off"]);
+    assert_eq!(output.code, Some(1), "{output:?}");
+    assert!(
+        output.stderr.contains("without a weight; a study can mix"),
+        "{output:?}"
+    );
 }

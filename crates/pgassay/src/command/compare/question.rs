@@ -162,13 +162,12 @@ pub fn named_scripts(
     for (sql, name) in sql.iter().zip(names_of(sql)) {
         scripts.push(NamedScript {
             name,
-            text: format!("{};\n", sql.trim().trim_end_matches(';')),
+            text: terminated(sql.trim().trim_end_matches(';')),
             is_builtin: false,
         });
     }
     for path in files {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the script {}", path.display()))?;
+        let text = std::fs::read_to_string(path).with_context(|| unreadable(path))?;
         let stem = path.file_stem().unwrap_or(path.as_os_str());
         scripts.push(NamedScript {
             name: stem.to_string_lossy().into_owned(),
@@ -192,6 +191,29 @@ pub fn named_scripts(
 }
 
 /// The baseline and the variants, with different names.
+/// The text of a script from a statement. A meta-command ends with its line, a statement with a semicolon.
+fn terminated(sql: &str) -> String {
+    let last_line = sql.lines().last().unwrap_or_default();
+    let end = match last_line.trim_start().starts_with('\\') {
+        true => "",
+        false => ";",
+    };
+    format!("{sql}{end}\n")
+}
+
+/// Why a script file cannot be read: a weight, which pgbench's `-f` takes, may be the reason.
+fn unreadable(path: &Path) -> String {
+    let path = path.display().to_string();
+    let weighted = path.rsplit_once('@');
+    let hint = match weighted.filter(|(file, _)| Path::new(file).is_file()) {
+        Some(_) => {
+            ": each script is a separate variant without a weight; a study can mix scripts by weight"
+        }
+        None => "",
+    };
+    format!("cannot read the script {path}{hint}")
+}
+
 fn variants(args: &CompareArgs, scripts: &[NamedScript]) -> Result<Vec<Variant>> {
     let protocol = args.protocol.first().copied().unwrap_or_default();
     // With several scripts, each variant names its own; a single one needs no name.
