@@ -48,6 +48,7 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
             };
             let at = (Some(condition), Some(variant));
             let mut of_point = findings_of_point(&evidence, at);
+            of_point.retain(|it| !may_be_chance(it, evidence.stacks.us_per_sample));
             let side = EvidenceByBlock::new(run, evidence, condition, variant);
             for finding in &mut of_point {
                 finding.confidence = side.most(finding.confidence);
@@ -166,12 +167,16 @@ pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
 /// that does next to nothing, anything is a large share of it.
 /// `per_s` transactions ended, and each sample stands for `sample_us` per transaction.
 fn is_noticeable(mechanism: &Finding, per_s: f64, sample_us: f64) -> bool {
+    mechanism.weight_us * per_s >= SESSIONS_MIN * 1e6 && !may_be_chance(mechanism, sample_us)
+}
+
+/// Whether all that shows a mechanism is a few samples, each of which stands for `sample_us` per transaction.
+fn may_be_chance(mechanism: &Finding, sample_us: f64) -> bool {
     let is_other =
         |it: &Fact| !it.context && !matches!(it.source, Source::Stacks | Source::Conditions);
-    let has_others = mechanism.evidence.iter().any(is_other);
-    let samples = mechanism.weight_us / sample_us.max(f64::MIN_POSITIVE);
-    mechanism.weight_us * per_s >= SESSIONS_MIN * 1e6
-        && (has_others || samples >= SAMPLES_MIN as f64)
+    // Half a sample: the weight is a sum of samples, with rounding errors.
+    mechanism.weight_us < (SAMPLES_MIN as f64 - 0.5) * sample_us
+        && !mechanism.evidence.iter().any(is_other)
 }
 
 /// Sorts by confidence, then by weight. Among findings that moved with a verdict, service time comes
@@ -424,6 +429,21 @@ mod tests {
         assert!(is_noticeable(planning, 1000.0, 10.0));
         assert!(!is_noticeable(planning, 800.0, 10.0), "0.048 sessions");
         assert!(!is_noticeable(planning, 1000.0, 15.0), "4 samples");
+    }
+
+    /// Regression: one of three samples of a short run was in the parser, and a finding advised to prepare statements.
+    #[test]
+    fn a_single_sample_of_planning_is_no_finding() {
+        let chance = |planned: u32, executed: u32| {
+            let stacks = [("standard_planner", planned), ("ExecutePlan", executed)];
+            let evidence = evidence(&stacks, Protocol::Simple);
+            let found = findings_of_point(&evidence, (None, None));
+            assert_eq!(found[0].id, "parse-and-plan");
+            may_be_chance(&found[0], evidence.stacks.us_per_sample)
+        };
+        assert!(chance(1, 2));
+        assert!(chance(4, 2));
+        assert!(!chance(5, 2));
     }
 
     /// Regression: the parse tree of a long IN list, whose memory is returned after each statement, was taken

@@ -9,6 +9,8 @@ use pgassay_model::profile::{Frame, Node, Profile};
 /// A point's CPU stacks, each sample worth an equal part of the exact CPU time per transaction.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stacks {
+    /// CPU time per transaction that a sample stands for.
+    pub us_per_sample: f64,
     /// Parent, frame and self time of each node, callers first.
     nodes: Vec<(Option<u32>, u32, f64)>,
     /// Time by phase.
@@ -96,6 +98,7 @@ impl Stacks {
             }
         }
         Self {
+            us_per_sample,
             nodes: profile
                 .nodes
                 .iter()
