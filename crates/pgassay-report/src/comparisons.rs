@@ -81,7 +81,7 @@ pub fn comparisons_markdown(run: &Run) -> String {
             in_markdown(&condition_title(run, it.condition)),
             in_markdown(variant_name(run, it.variant)),
             sentence::verdict_word(it.verdict),
-            sentence::ratio_in_words(&it.tps),
+            sentence::throughput_in_words(it),
             it.tps.by_pair.len(),
         );
     }

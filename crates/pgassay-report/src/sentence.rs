@@ -1,6 +1,6 @@
 //! A run's results in sentences, the same in the terminal and on the page.
 
-use pgassay_account::comparison::{Comparison, Ratio, Verdict};
+use pgassay_account::comparison::{Comparison, Inconclusive, Ratio, Verdict};
 use pgassay_account::cost_row::Change;
 use pgassay_account::ledger::{Ledger, LedgerChecks};
 use pgassay_model::check::Check;
@@ -123,7 +123,7 @@ fn answer_alone(run: &Run, comparison: &Comparison) -> String {
     let name = variant_name(run, comparison.variant);
     let baseline = baseline_name(run, comparison.variant);
     let tps = &comparison.tps;
-    let figures = ratio_in_words(tps);
+    let figures = throughput_in_words(comparison);
     match comparison.verdict {
         Verdict::Faster => format!(
             "{name} is faster than {baseline}{}: throughput {figures}.",
@@ -218,6 +218,17 @@ fn range(comparisons: &[&Comparison]) -> String {
         format!("throughput {low}")
     } else {
         format!("throughput {low} to {high}")
+    }
+}
+
+/// A comparison's ratio of throughput with its interval, if there is one yet.
+pub(crate) fn throughput_in_words(comparison: &Comparison) -> String {
+    let tps = &comparison.tps;
+    match comparison.inconclusive_reason {
+        Some(Inconclusive::TooFewPairs) if tps.by_pair.len() >= 2 => {
+            format!("{} (no interval yet)", number::ratio(tps.ratio))
+        }
+        _ => ratio_in_words(tps),
     }
 }
 

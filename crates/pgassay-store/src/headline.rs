@@ -1,6 +1,7 @@
 //! A run in one line, as lists print it.
 
-use pgassay_account::comparison::{Comparison, Ratio, Verdict};
+use pgassay_account::comparison::{Comparison, Inconclusive, Ratio, Verdict};
+use pgassay_model::wording::grouped;
 use pgassay_record::run::Run;
 
 /// More variants than this are summarized together, so that a list has lines of a bearable length.
@@ -38,11 +39,7 @@ fn compared(run: &Run) -> Option<String> {
             .collect();
         match of_variant[..] {
             [] => {}
-            [only] => parts.push(format!(
-                "{name}: {} {}",
-                word(only.verdict),
-                ratio(&only.tps)
-            )),
+            [only] => parts.push(format!("{name}: {} {}", word(only.verdict), ratio(only))),
             _ => parts.push(format!("{name}: {}", summarize(&of_variant))),
         }
     }
@@ -59,18 +56,21 @@ fn greatest(run: &Run) -> Option<String> {
     let clients = run.plan.conditions.get(most.condition)?.clients;
     let plural = if clients == 1 { "" } else { "s" };
     Some(format!(
-        "up to {:.0} tps, with {clients} client{plural}",
-        most.tps
+        "up to {} tps, with {clients} client{plural}",
+        grouped(most.tps)
     ))
 }
 
-/// A ratio with its interval, which a single pair does not have.
-fn ratio(tps: &Ratio) -> String {
+/// A ratio with its interval, which neither a single pair has nor a comparison before its first analysis.
+fn ratio(comparison: &Comparison) -> String {
+    let tps = &comparison.tps;
     let Ratio {
         ratio, low, high, ..
     } = tps;
     if tps.by_pair.len() < 2 {
         format!("×{ratio:.3} (one pair)")
+    } else if comparison.inconclusive_reason == Some(Inconclusive::TooFewPairs) {
+        format!("×{ratio:.3} (no interval yet)")
     } else {
         format!("×{ratio:.3} [{low:.3}, {high:.3}]")
     }

@@ -1,5 +1,6 @@
 //! The flags of the subcommands; those of `bench`, `calibrate`, `count` and `timing` are with their code.
 
+use std::num::ParseIntError;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -16,6 +17,18 @@ use crate::psql_options::PsqlOptions;
 /// Parses a whole number within limits, which the message about another number gives.
 pub fn within(limits: &RangeInclusive<u32>) -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(i64::from(*limits.start())..=i64::from(*limits.end()))
+}
+
+/// Parses a number of pairs of trials.
+pub fn pairs(text: &str) -> Result<u32, String> {
+    let pairs: u32 = text.parse().map_err(|it: ParseIntError| it.to_string())?;
+    if limits::PAIRS.contains(&pairs) {
+        return Ok(pairs);
+    }
+    let (low, high) = (limits::PAIRS.start(), limits::PAIRS.end());
+    Err(format!(
+        "an interval takes at least {low} pairs of trials; the most is {high}"
+    ))
 }
 
 /// When output is colored.
@@ -264,7 +277,7 @@ pub struct ChoiceArgs {
 
     /// A fixed number of pairs of trials per comparison, at least 2. Without it (and without `pairs` in the
     /// study), each comparison ends as soon as it has a verdict.
-    #[arg(long, value_name = "N", value_parser = within(&limits::PAIRS))]
+    #[arg(long, value_name = "N", value_parser = pairs)]
     pub pairs: Option<u32>,
 
     /// Measure until each ratio's 95% confidence interval is within ±N%, such as 1%, whatever the verdict,

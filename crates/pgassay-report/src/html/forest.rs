@@ -81,7 +81,7 @@ fn row(run: &Run, comparison: &Comparison, scale: Scale, first: bool) -> Markup 
             }
             span.variant role="cell" { (variant_name(run, comparison.variant)) }
             span.strip role="presentation" { (strip(comparison, scale)) }
-            span.figure role="cell" { (sentence::ratio_in_words(&comparison.tps)) }
+            span.figure role="cell" { (sentence::throughput_in_words(comparison)) }
             span role="cell" { span class={ "verdict " (word) } { (word) } (reliability::mark(comparison)) }
         }
     }

@@ -79,7 +79,11 @@ fn table(run: &Run, noise: PairDetail) -> Table {
                         sentence::verdict_word(comparison.verdict),
                         ink(comparison.verdict),
                     ),
-                    cell(format!("{} {}", unit.rate(), ratio(comparison))),
+                    cell(format!(
+                        "{} {}",
+                        unit.rate(),
+                        sentence::throughput_in_words(comparison)
+                    )),
                     inked(pairs(comparison, noise), TextStyle::Faint),
                 ]);
             }
@@ -96,19 +100,6 @@ pub(super) fn ink(verdict: Verdict) -> TextStyle {
         Verdict::Equivalent => TextStyle::Strong,
         Verdict::Inconclusive => TextStyle::Caution,
     }
-}
-
-/// The ratio with its interval, which a single pair does not have.
-fn ratio(comparison: &Comparison) -> String {
-    let tps = &comparison.tps;
-    if tps.by_pair.len() < 2 {
-        return format!("{} (one pair)", number::ratio(tps.ratio));
-    }
-    format!(
-        "{} {}",
-        number::ratio(tps.ratio),
-        number::interval(tps.low, tps.high)
-    )
 }
 
 /// The pairs' noise and the minimum detectable effect, as far as there is room.

@@ -200,7 +200,7 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
         counted(plan.variants.len(), "variant"),
         counted(schedule.blocks as usize, "block"),
         counted(plan.trials_per_block() as usize, "trial"),
-        span(schedule.trial_us),
+        spaced(schedule.trial_us),
         schedule.timed(),
         schedule.profiled,
         schedule.seed,
@@ -268,8 +268,12 @@ fn print_order(plan: &Plan, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn span(us: u64) -> HumanDuration {
-    HumanDuration::from(Duration::from_micros(us))
+/// A duration as in prose, `143 ms`; a study has `143ms`.
+fn spaced(us: u64) -> String {
+    let text = HumanDuration::from(Duration::from_micros(us)).to_string();
+    let unit = text.find(|it: char| !it.is_ascii_digit());
+    let (number, unit) = text.split_at(unit.unwrap_or(text.len()));
+    format!("{number} {unit}")
 }
 
 fn seconds(us: u64) -> String {

@@ -206,7 +206,7 @@ fn an_error_in_a_question_names_no_file_and_a_reserved_setting_starts_no_server(
         ),
         (
             &["-S", "--vs", "jit=off", "--pairs", "1"],
-            "1 is not in 2..=100000",
+            "an interval takes at least 2 pairs of trials",
         ),
         (
             &["-S", "--vs", "jit=off", "-c", "0"],

@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 use pgassay_model::study::{HumanDuration, Percentage, Protocol, limits};
 
-use crate::args::{IdleCpuArgs, RunFlags, within};
+use crate::args::{IdleCpuArgs, RunFlags, pairs, within};
 use crate::command::choice::protocol;
 
 /// Shown after the list of options.
@@ -134,7 +134,7 @@ pub struct CompareArgs {
 
     /// A fixed number of pairs of trials per comparison, at least 2. Without it, each comparison ends as
     /// soon as it has a verdict.
-    #[arg(long, value_name = "N", value_parser = within(&limits::PAIRS))]
+    #[arg(long, value_name = "N", value_parser = pairs)]
     pub pairs: Option<u32>,
 
     /// Measure until each ratio's 95% confidence interval is within ±N%, such as 1%, whatever the verdict,
