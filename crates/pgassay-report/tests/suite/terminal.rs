@@ -207,6 +207,8 @@ fn a_reason_that_all_conditions_share_is_not_counted() {
         "{text}"
     );
     assert!(!text.contains("Inconclusive in"), "{text}");
+    // Regression: three pairs in disorder had intervals such as [4e-12, 4e11].
+    assert!(text.contains(" (no interval yet) "), "{text}");
 }
 
 /// It said "plan, plan vs plan (…, no interval)".
