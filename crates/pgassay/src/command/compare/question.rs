@@ -194,10 +194,8 @@ pub fn named_scripts(
 /// The text of a script from a statement. A meta-command ends with its line, a statement with a semicolon.
 fn terminated(sql: &str) -> String {
     let last_line = sql.lines().last().unwrap_or_default();
-    let end = match last_line.trim_start().starts_with('\\') {
-        true => "",
-        false => ";",
-    };
+    let is_meta_command = last_line.trim_start().starts_with('\\');
+    let end = if is_meta_command { "" } else { ";" };
     format!("{sql}{end}\n")
 }
 
