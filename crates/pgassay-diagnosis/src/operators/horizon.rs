@@ -19,6 +19,8 @@ use super::signature::OperatorSignature;
 
 /// A transaction manager resolves its prepared transactions within seconds.
 const FORGOTTEN_US: f64 = 300e6;
+/// The default of `autovacuum_naptime`.
+const AUTOVACUUM_ROUND_US: f64 = 60e6;
 /// From this share of `autovacuum_freeze_max_age` on, a holder soon prevents freezing.
 const FREEZE_SHARE: f64 = 0.5;
 
@@ -133,6 +135,15 @@ fn follows_another(view: &LiveView<'_>, holder: &HorizonHolder) -> bool {
     holder.kind == HorizonKind::Session && others.any(leads)
 }
 
+/// Whether a session executes a statement that began after the last round of autovacuum: what it keeps, the next one
+/// may remove. A session that is idle in a transaction may stay so for hours.
+fn is_passing(view: &LiveView<'_>, holder: &HorizonHolder) -> bool {
+    let round_us = view.setting("autovacuum_naptime").and_then(names::micros);
+    holder.kind == HorizonKind::Session
+        && holder.state == "active"
+        && holder.lasting_us < round_us.or(Some(AUTOVACUUM_ROUND_US))
+}
+
 /// A holder of these kinds that does harm, or soon will.
 fn holders(view: &LiveView<'_>, kinds: &[HorizonKind]) -> Vec<Detection> {
     let all = view.catalog.horizon.iter();
@@ -144,7 +155,10 @@ fn holders(view: &LiveView<'_>, kinds: &[HorizonKind]) -> Vec<Detection> {
         let prevents_freezing = holder.age as f64 >= freeze;
         // A slot's catalog_xmin holds back system catalogs only.
         let holds_rows = holder.kind != HorizonKind::SlotCatalog;
-        let harms = holds_rows && !tables.is_empty() && is_oldest(view, holder);
+        let harms = holds_rows
+            && !tables.is_empty()
+            && is_oldest(view, holder)
+            && !is_passing(view, holder);
         let is_cause = !follows_another(view, holder);
         ((harms || prevents_freezing) && is_cause)
             .then(|| detection(view, holder, &tables, prevents_freezing))

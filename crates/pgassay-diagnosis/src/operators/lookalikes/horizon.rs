@@ -118,6 +118,26 @@ fn an_autovacuum_that_holds_the_horizon_is_not_to_be_ended() {
     assert_eq!(found[0].fix_sql, None, "{found:?}");
 }
 
+/// Regression: an ANALYZE of seconds, or an update that waited for a lock as long, ranked first.
+#[test]
+fn a_statement_of_seconds_does_not_hold_back_vacuum() {
+    let lasting = |state: &str, us: f64| HorizonHolder {
+        state: state.to_owned(),
+        lasting_us: Some(us),
+        ..horizon(HorizonKind::Session, "4711", "")
+    };
+    let found = |holder| of_id("horizon-session", &kept_back(holder, 2e6).activity).len();
+    assert_eq!(found(lasting("active", 30e6)), 0);
+    assert_eq!(found(lasting("active", 90e6)), 1);
+    assert_eq!(found(lasting("idle in transaction", 30e6)), 1);
+    let server = kept_back(lasting("active", 30e6), 2e6);
+    let server = server.catalog(|it| {
+        it.settings
+            .push(("autovacuum_naptime".to_owned(), "15 s".to_owned()));
+    });
+    assert_eq!(of_id("horizon-session", &server.activity).len(), 1);
+}
+
 #[test]
 fn sessions_that_wait_for_the_holder_are_not_to_be_canceled_for_its_horizon() {
     let lasting = |name: &str, us: f64| HorizonHolder {
