@@ -50,8 +50,6 @@ pub(super) use transaction_waits::share_without_rows;
 /// Findings of one signature; a schema with a thousand unused indexes would otherwise fill the report.
 const FINDINGS_MAX: usize = 10;
 
-/// Findings about queues on which a blocking session has the same effect as many sessions at one row.
-const LOCK_QUEUES: [&str; 2] = ["relation-lock", "hot-row"];
 /// Findings that name who blocks, or in which statements sessions wait for each other.
 const LOCK_CAUSES: [&str; 7] = [
     "deadlocks",
@@ -136,12 +134,20 @@ pub(super) fn explain_mechanisms(mechanisms: &mut [Finding], operators: &[Findin
     let blocker = operators
         .iter()
         .find(|it| LOCK_CAUSES.contains(&it.id.as_str()) && it.share >= EXPLAINS_MIN);
-    let Some(blocker) = blocker else { return };
-    let queues = mechanisms
-        .iter_mut()
-        .filter(|it| LOCK_QUEUES.contains(&it.id.as_str()));
-    for queue in queues {
-        queue.explained_by = Some(blocker.id.clone());
+    // Advisory locks and locks on objects are neither on rows nor on tables.
+    let contended = operators.iter().find(|it| {
+        let object = it.object.as_ref().map_or("", |it| it.name.as_str());
+        it.id == "lock-contention" && object.starts_with("Lock:") && it.share >= EXPLAINS_MIN
+    });
+    for queue in mechanisms.iter_mut() {
+        let cause = match queue.id.as_str() {
+            "relation-lock" => blocker.or(contended),
+            "hot-row" => blocker,
+            _ => None,
+        };
+        if let Some(cause) = cause {
+            queue.explained_by = Some(cause.id.clone());
+        }
     }
 }
 

@@ -253,3 +253,19 @@ fn a_blocker_explains_the_waits_that_it_causes() {
     let explained = mechanisms.map(|it| it.explained_by);
     assert_eq!(explained, [Some("idle-blocker".to_owned()), None]);
 }
+
+/// Regression: waits for advisory locks had a fix of their own, about TRUNCATE and ALTER TABLE.
+#[test]
+fn contention_for_advisory_locks_explains_the_waits_for_relations_and_objects_only() {
+    let server =
+        ExampleServer::new().load("select pg_advisory_xact_lock($1)", "Lock:advisory", 5.0);
+    let operators = of_id("lock-contention", &server.activity);
+    let mut mechanism = operators[0].clone();
+    mechanism.id = "relation-lock".to_owned();
+    let mut other = mechanism.clone();
+    other.id = "hot-row".to_owned();
+    let mut mechanisms = [mechanism, other];
+    super::explain_mechanisms(&mut mechanisms, &operators);
+    let explained = mechanisms.map(|it| it.explained_by);
+    assert_eq!(explained, [Some("lock-contention".to_owned()), None]);
+}
