@@ -33,6 +33,7 @@ pub(super) fn end_session(
             )
             .sql(terminate)
             .risk(TERMINATED),
+        EndingSignal::WritingWal => detection.fix(STALLED_WAL).risk("None; it only reads."),
         EndingSignal::Committed => detection
             .fix(
                 "Bring the synchronous standby back, see synchronous-standby: the transaction has committed on \
@@ -63,6 +64,11 @@ pub(super) fn risk_of_cancel(statement: Option<&str>) -> String {
 pub(super) fn waiting(detection: Detection, wait: &ActivityWait) -> Detection {
     detection.state(format!("waits for {}: {}", wait.kind, wait.name))
 }
+
+/// What to do about a session that waits for the disk of the WAL.
+pub(super) const STALLED_WAL: &str = "Find out why the disk of pg_wal stalls: the session waits for it, mostly in its commit, and neither a cancel \
+     nor pg_terminate_backend has an effect until the write is done. Look for other writers on that disk; \
+     pg_test_fsync measures it.";
 
 /// The risk of `pg_terminate_backend`.
 const TERMINATED: &str =

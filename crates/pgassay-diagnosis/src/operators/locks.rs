@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use pgassay_record::activity::{
-    BlockedSession, BlockingEpisode, LoadCell, RootBlocker, SessionStatus,
+    BlockedSession, BlockingEpisode, EndingSignal, LoadCell, RootBlocker, SessionStatus,
 };
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
-use super::ending::{end_session, risk_of_cancel, waiting};
+use super::ending::{STALLED_WAL, end_session, risk_of_cancel, waiting};
 use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::names;
 use super::recovery_locks;
@@ -269,6 +269,10 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
                 let pid = root.pid.unwrap_or(0).to_string();
                 let risk = risk_of_cancel(root.statement.as_deref());
                 end_session(detection, &pid, root.ending_signal(), &words, &risk)
+            } else if root.ending_signal() == EndingSignal::WritingWal {
+                detection
+                    .fix(format!("It has ended. {STALLED_WAL}"))
+                    .risk("None; it only reads.")
             } else {
                 detection
                     .fix(format!("It has ended. So that it does not come back, {shorter}"))

@@ -18,6 +18,9 @@ pub enum EndingSignal {
     /// None: it has committed and waits for a synchronous standby. A signal ends only the wait, without an
     /// error. PostgreSQL's `src/backend/replication/syncrep.c`, `SyncRepWaitForLSN`.
     Committed,
+    /// None: it waits for the disk of the WAL, mostly in its commit, and heeds no signal until the write is done.
+    /// PostgreSQL's `src/backend/access/transam/xact.c`, `CommitTransaction`, holds off interrupts.
+    WritingWal,
 }
 
 impl EndingSignal {
@@ -28,6 +31,8 @@ impl EndingSignal {
         match (state, wait) {
             _ if state.starts_with("idle") => Self::Terminate,
             (_, ("IPC", "SyncRep")) => Self::Committed,
+            (_, ("IO", "WALSync" | "WalSync" | "WALWrite" | "WalWrite"))
+            | (_, ("LWLock" | "LWLockNamed", "WALWrite" | "WALWriteLock")) => Self::WritingWal,
             (_, ("Client", "ClientRead" | "ClientWrite")) => Self::TerminateAtClient,
             ("" | "unknown" | "disabled", _) => Self::CancelIfBusy,
             _ => Self::Cancel,
@@ -52,6 +57,13 @@ mod tests {
         assert_eq!(EndingSignal::of("active", None), EndingSignal::Cancel);
         assert_eq!(of("active", "IO", "DataFileRead"), EndingSignal::Cancel);
         assert_eq!(of("active", "IPC", "SyncRep"), EndingSignal::Committed);
+        for (kind, name) in [
+            ("IO", "WalSync"),
+            ("IO", "WALWrite"),
+            ("LWLock", "WALWrite"),
+        ] {
+            assert_eq!(of("active", kind, name), EndingSignal::WritingWal, "{name}");
+        }
         for name in ["ClientRead", "ClientWrite"] {
             let signal = of("active", "Client", name);
             assert_eq!(signal, EndingSignal::TerminateAtClient, "{name}");

@@ -49,6 +49,17 @@ fn a_session_that_waits_for_a_synchronous_standby_is_not_canceled() {
     }
 }
 
+/// Regression: behind a disk that stalled, the session in its commit was to be canceled, which has no effect.
+#[test]
+fn a_session_that_waits_for_the_disk_of_the_wal_is_not_canceled() {
+    let found = findings("active", Some(wait("IO", "WalSync")));
+    for found in found {
+        assert_eq!(sql(&found), "", "{found:#?}");
+        let fix = &found.suggested_fix;
+        assert!(fix.contains("why the disk of pg_wal stalls"), "{fix}");
+    }
+}
+
 #[test]
 fn a_session_that_waits_for_its_client_is_terminated_since_a_cancel_has_no_effect() {
     for name in ["ClientWrite", "ClientRead"] {

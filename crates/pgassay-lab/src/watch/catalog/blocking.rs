@@ -346,6 +346,9 @@ fn ended_by_signal(pid: u32, signal: EndingSignal) -> String {
         EndingSignal::Terminate | EndingSignal::TerminateAtClient => {
             format!("select pg_terminate_backend({pid});")
         }
+        EndingSignal::WritingWal => {
+            "-- find out why the disk of pg_wal stalls: until the write is done, a signal has no effect".to_owned()
+        }
         EndingSignal::Committed => {
             "-- bring the synchronous standby back: it has committed, and a cancel would only end its wait, \
              committed without replication"
