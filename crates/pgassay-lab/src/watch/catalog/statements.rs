@@ -296,6 +296,16 @@ fn incomplete(evicted: u64, dropped: u64, is_cut: bool) -> Option<Check> {
 }
 
 fn note_missing(reader: &mut CatalogReader) {
+    // Only a library that is loaded shows its settings.
+    let loaded = "select 1 from pg_settings where name = 'pg_stat_statements.max'";
+    let is_loaded = reader
+        .rows(SUBJECT, loaded)
+        .is_some_and(|it| !it.is_empty());
+    let load = if is_loaded {
+        "run "
+    } else {
+        "add pg_stat_statements to shared_preload_libraries, restart the server, and run "
+    };
     let limitation = format!(
         "{SUBJECT} is not installed in database \"{}\", so there are no exact counters of statements",
         reader.database
@@ -304,11 +314,7 @@ fn note_missing(reader: &mut CatalogReader) {
         SUBJECT,
         "not installed",
         limitation,
-        Some(
-            "add pg_stat_statements to shared_preload_libraries, restart the server, and run \
-             create extension pg_stat_statements"
-                .to_owned(),
-        ),
+        Some(format!("{load}create extension pg_stat_statements there")),
     );
 }
 
