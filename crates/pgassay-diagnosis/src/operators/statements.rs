@@ -126,8 +126,10 @@ fn n_plus_one(view: &LiveView<'_>) -> Vec<Detection> {
             )
             .fix(fewer_executions(command))
             .risk("No change on the server, only in the application.");
-        found.push(if load.active >= view.noticeable() {
-            detection.saved(load.active)
+        // Whoever waits for a row would wait for it also in a single statement.
+        let saved = load.active - load.waiting(|kind, _| kind == "Lock");
+        found.push(if saved >= view.noticeable() {
+            detection.saved(saved)
         } else {
             // Most of the time is between the statements: the sessions are idle.
             detection.urgent(5)

@@ -270,6 +270,16 @@ fn few_executions_seen_are_a_hint_unless_counters_show_more() {
     assert_eq!(confidence(&many), Confidence::Likely);
 }
 
+/// Regression: repeated updates that wait for rows were to be saved by one statement, which would wait as well.
+#[test]
+fn a_repeated_statement_does_not_lose_its_waits_for_locks() {
+    let server = repeated(400, 20).load(ITEM, "Lock:transactionid", 2.0);
+    let found = super::of_id("n-plus-one", &server.activity);
+    let saved = found[0].weight_us * found[0].share.signum();
+    let alone = super::of_id("n-plus-one", &repeated(400, 20).activity);
+    assert!((saved - alone[0].weight_us).abs() < 1e-6, "{found:#?}");
+}
+
 /// Regression: transactions of a few milliseconds were too short for readings to see a statement in them twice.
 #[test]
 fn a_statement_that_is_repeated_in_short_transactions_is_found_by_its_count() {

@@ -134,6 +134,31 @@ pub fn discard_incomplete_count(observation: &mut Observation) {
     });
 }
 
+/// Says that the number of transactions contains those of parallel workers, if it does: before 18, the server does not
+/// count the workers.
+pub fn note_workers(observation: &mut Observation) {
+    let major = observation.subject.major.as_deref();
+    let major = major.and_then(|it| it.split('.').next()?.parse::<u32>().ok());
+    let is_counted = major.is_some_and(|it| it >= 18);
+    let mut sessions = observation.activity.iter().flat_map(|it| &it.sessions);
+    if observation.transactions.is_none()
+        || is_counted
+        || !sessions.any(|it| it.backend_type == "parallel worker")
+    {
+        return;
+    }
+    observation.limitations.push(Check {
+        name: Activity::TRANSACTIONS.to_owned(),
+        value: "with those of parallel workers".to_owned(),
+        limitation: Some(
+            "the number of transactions contains two for each parallel worker that ended, so figures per \
+             transaction are too low; from 18 on they are left out"
+                .to_owned(),
+        ),
+        fix: None,
+    });
+}
+
 /// As [`exchange`]; an interrupt ends connecting and the waits on the connection.
 pub fn patient_exchange(conninfo: &str, patience: &Patience) -> Result<Exchange<TimedStream>> {
     let conninfo = conninfo.to_owned();

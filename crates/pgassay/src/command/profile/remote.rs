@@ -24,7 +24,8 @@ use pgassay_record::observation::{Observation, SCHEMA, Subject};
 use pgassay_wire::Exchange;
 
 use super::connection::{
-    INCOMPLETE, OWN_TRANSACTIONS, RemoteServer, discard_incomplete_count, transactions,
+    INCOMPLETE, OWN_TRANSACTIONS, RemoteServer, discard_incomplete_count, note_workers,
+    transactions,
 };
 use super::sessions::{SessionsToWatch, result_of};
 use crate::checks;
@@ -94,6 +95,7 @@ pub fn observe(
     let missing = [not_sampled, no_sessions, incomplete].into_iter();
     observation.limitations.extend(missing.flatten());
     discard_incomplete_count(&mut observation);
+    note_workers(&mut observation);
     observation.findings = diagnose_observation(&observation);
     Ok(observation)
 }
