@@ -282,7 +282,7 @@ fn transactions_of_parallel_workers_are_not_those_of_clients() {
 /// Regression: a client that connected for each of its transactions had two of them.
 #[test]
 fn connecting_is_no_transaction_of_a_client() {
-    on_each(&["14", "18"], start, |version, server| {
+    on_each(&["16", "18"], start, |version, server| {
         let mut asker = server.connect().expect("a connection");
         let mut ended = || {
             let value = asker.value(ENDED_TRANSACTIONS).expect("the query succeeds");

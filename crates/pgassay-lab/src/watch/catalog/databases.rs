@@ -56,9 +56,11 @@ impl DatabaseReading {
                 conflicts,
                 sessions,
             ] = counters;
+            // The transaction in which a session connects is none of its client's.
+            let of_clients = committed.saturating_sub(sessions);
             found.push(DatabaseActivity {
                 name: name.clone(),
-                committed,
+                committed: of_clients,
                 rolled_back,
                 deadlocks,
                 temp_files,

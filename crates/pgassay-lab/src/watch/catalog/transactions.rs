@@ -20,10 +20,12 @@ const STALLED_RATE_SHARE_MAX: f64 = 0.02;
 
 /// Transactions ended so far in all databases. Each parallel worker ends two of its own, which count as well: one that
 /// takes over the leader's settings, one that connects. The workers are counted from 18 on. A session of a client ends
-/// one of its own too, in which it connects; they are counted from 14 on.
+/// one of its own too, in which it connects; they are counted from 14 on, but on 14 before
+/// that transaction is.
 pub const ENDED_TRANSACTIONS: &str = "select sum(xact_commit + xact_rollback \
      - 2 * coalesce((to_jsonb(d) ->> 'parallel_workers_launched')::bigint, 0) \
-     - coalesce((to_jsonb(d) ->> 'sessions')::bigint, 0)) from pg_stat_database d";
+     - case when current_setting('server_version_num')::int >= 150000 \
+         then (to_jsonb(d) ->> 'sessions')::bigint else 0 end) from pg_stat_database d";
 
 /// The server's count of transactions at some moments.
 #[derive(Debug, Default)]
