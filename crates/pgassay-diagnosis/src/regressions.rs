@@ -348,6 +348,23 @@ fn a_machine_that_other_programs_fill_needs_no_connection_pooler() {
     assert!(remedy(0.2, 1.0).contains("max_parallel_workers_per_gather"));
 }
 
+/// Regression: a server that used 1.5% of the CPUs had "The CPUs are saturated".
+#[test]
+fn a_few_wake_ups_of_a_live_server_are_no_saturated_cpus() {
+    let is_found = |tps: f64| {
+        let evidence = Evidence {
+            is_live: true,
+            response_us: 400.0,
+            run_queue_us: 178.0,
+            tps,
+            ..stacks(&[])
+        };
+        let found = findings_of_point(&evidence, (None, None));
+        found.iter().any(|it| it.id == "cpu-saturation")
+    };
+    assert_eq!([280.0, 9_000.0].map(is_found), [false, true]);
+}
+
 /// Regression: `profile` advised a connection pooler for one client that used 14% of one CPU.
 #[test]
 fn a_live_server_that_uses_little_of_a_full_machine_needs_no_connection_pooler() {
@@ -366,8 +383,8 @@ fn a_live_server_that_uses_little_of_a_full_machine_needs_no_connection_pooler()
     };
     // 100 µs on a CPU and 178 µs in the run queue, per transaction.
     for little in [
-        saturation(1400.0, Some(2.0)),
-        saturation(1400.0, None),
+        saturation(3000.0, Some(2.0)),
+        saturation(3000.0, None),
         saturation(9000.0, Some(2.0)),
     ] {
         assert!(
@@ -392,7 +409,7 @@ fn a_server_whose_connections_last_a_moment_is_not_advised_to_stop_other_program
             response_us: 400.0,
             run_queue_us: 178.0,
             ended_cpu_us,
-            tps: 200.0,
+            tps: 3000.0,
             processors: Some(2.0),
             ..stacks(&[])
         };

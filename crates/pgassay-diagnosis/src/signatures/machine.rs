@@ -50,6 +50,8 @@ pub(super) const SIGNATURES: &[Signature] = &[
 
 /// CPUs count as saturated from this utilization on.
 const SATURATED: f64 = 0.9;
+/// On a live server, fewer sessions that wait for a CPU are those that have just been woken.
+const WAITING_SESSIONS_MIN: f64 = 0.5;
 /// Other programs may be the cause from this share of the machine on.
 const OTHER_PROGRAMS_MIN: f64 = 0.1;
 
@@ -58,10 +60,13 @@ fn cpu_saturation(e: &Evidence) -> Evaluation {
     let is_full = busy.map_or(e.of_response(e.run_queue_us) >= 0.3, |share| {
         share >= SATURATED
     });
+    // How long backends that have ended waited is not known.
+    let is_unknown = !e.is_live || e.ended_cpu_us > e.cpu_us;
+    let is_queue = is_unknown || e.run_queue_us * e.tps >= WAITING_SESSIONS_MIN * 1e6;
     let own = share_of_live_backends(e);
     Evaluation::of(e.run_queue_us)
         .queueing(e.run_queue_us)
-        .when(is_full && e.of_response(e.run_queue_us) >= 0.15)
+        .when(is_full && is_queue && e.of_response(e.run_queue_us) >= 0.15)
         .clock("run-queue wait of backends", e.run_queue_us)
         .share(Source::Counters, "of CPU capacity in use", busy)
         .context(|it| {
