@@ -126,7 +126,7 @@ fn n_plus_one(view: &LiveView<'_>) -> Vec<Detection> {
             )
             .fix(fewer_executions(command))
             .risk("No change on the server, only in the application.");
-        // Whoever waits for a row would wait for it also in a single statement.
+        // A session that waits for a row would wait for it also in a single statement.
         let saved = load.active - load.waiting(|kind, _| kind == "Lock");
         found.push(if saved >= view.noticeable() {
             detection.saved(saved)
