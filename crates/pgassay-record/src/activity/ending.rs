@@ -31,8 +31,11 @@ impl EndingSignal {
         match (state, wait) {
             _ if state.starts_with("idle") => Self::Terminate,
             (_, ("IPC", "SyncRep")) => Self::Committed,
-            (_, ("IO", "WALSync" | "WalSync" | "WALWrite" | "WalWrite"))
-            | (_, ("LWLock" | "LWLockNamed", "WALWrite" | "WALWriteLock")) => Self::WritingWal,
+            (
+                _,
+                ("IO", "WALSync" | "WalSync" | "WALWrite" | "WalWrite")
+                | ("LWLock" | "LWLockNamed", "WALWrite" | "WALWriteLock"),
+            ) => Self::WritingWal,
             (_, ("Client", "ClientRead" | "ClientWrite")) => Self::TerminateAtClient,
             ("" | "unknown" | "disabled", _) => Self::CancelIfBusy,
             _ => Self::Cancel,
