@@ -66,9 +66,9 @@ pub(super) fn waiting(detection: Detection, wait: &ActivityWait) -> Detection {
 }
 
 /// What to do about a session that waits for the disk of the WAL.
-pub(super) const STALLED_WAL: &str = "Find out why the disk of pg_wal stalls: the session waits for it, mostly in its commit, and neither a cancel \
-     nor pg_terminate_backend has an effect until the write is done. Look for other writers on that disk; \
-     pg_test_fsync measures it.";
+pub(super) const STALLED_WAL: &str = "Find out why the disk of pg_wal stalls: the session waits for it, mostly in its \
+     commit, and neither a cancel nor pg_terminate_backend has an effect until the write is done. Look for other \
+     writers on that disk; pg_test_fsync measures it.";
 
 /// The risk of `pg_terminate_backend`.
 const TERMINATED: &str =

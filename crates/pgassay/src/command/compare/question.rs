@@ -190,7 +190,6 @@ pub fn named_scripts(
     Ok(scripts)
 }
 
-/// The baseline and the variants, with different names.
 /// The text of a script from a statement. A meta-command ends with its line, a statement with a semicolon.
 fn terminated(sql: &str) -> String {
     let last_line = sql.lines().last().unwrap_or_default();
@@ -212,6 +211,7 @@ fn unreadable(path: &Path) -> String {
     format!("cannot read the script {path}{hint}")
 }
 
+/// The baseline and the variants, with different names.
 fn variants(args: &CompareArgs, scripts: &[NamedScript]) -> Result<Vec<Variant>> {
     let protocol = args.protocol.first().copied().unwrap_or_default();
     // With several scripts, each variant names its own; a single one needs no name.
