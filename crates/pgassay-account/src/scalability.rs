@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::comparison::PointSummary;
 use crate::ledger::Ledger;
+use crate::scaling_limit::{CpuUse, ResponseSide, limit, of_processors};
 pub use crate::scaling_limit::{LimitKind, ScalingLimit};
-use crate::scaling_limit::{ResponseSide, limit, of_processors};
 use crate::sustained_rate::{is_sustained, sustained_rate};
 
 /// The value of [`ScalabilityCurve::schema`] that this version writes.
@@ -174,7 +174,7 @@ pub fn scalability_curve(
         CurvePoint {
             limit: both.map(|(first, side)| {
                 let found = limit(first, side, summary.client_limited);
-                of_processors(found, utilization(trials, summary.condition))
+                of_processors(found, cpu_use(trials, summary.condition))
             }),
             ..curve_point((plan, trials), summary, &rounds, law)
         }
@@ -193,11 +193,16 @@ pub fn scalability_curve(
     }
 }
 
-/// The mean share of the machine's CPU time that was used in a condition's timed trials.
-fn utilization(trials: &[Trial], condition: usize) -> f64 {
+/// What used the machine's CPU time in a condition's timed trials.
+fn cpu_use(trials: &[Trial], condition: usize) -> CpuUse {
     let of_condition = || timed(trials).filter(|it| it.condition == condition);
-    let sum: f64 = of_condition().map(|it| it.cpu_utilization).sum();
-    sum / of_condition().count().max(1) as f64
+    let mean = |share: fn(&Trial) -> f64| {
+        of_condition().map(share).sum::<f64>() / of_condition().count().max(1) as f64
+    };
+    CpuUse {
+        all: mean(|it| it.cpu_utilization),
+        other_programs: mean(|it| it.other_programs),
+    }
 }
 
 /// The timed trials of the first variant.

@@ -16,7 +16,8 @@ use crate::ledger::{Ledger, Nature, Part, Row, is_client_run_queue, is_remainder
 const GROWTH_MIN: f64 = 0.1;
 /// More clients than there are would not help much if transactions took longer by at least this share.
 const INSIDE_GROWTH_MIN: f64 = 0.25;
-/// More clients do not help either if at least this share of the machine's CPU time is used.
+/// More clients do not help either if at least this share of the machine's CPU time is used, most of it by the
+/// server and the load generator.
 const BUSY_MIN: f64 = 0.9;
 /// The row of that limit.
 const ALL_BUSY: &str = "all CPUs are busy";
@@ -163,10 +164,20 @@ fn growth_by_row<'a>(
     rows
 }
 
-/// A limit, or the processors if it is the number of clients and all processors are busy: at low rates, transactions
-/// include the time that it takes to wake them up, so that their own growth is hidden.
-pub(crate) fn of_processors(found: ScalingLimit, utilization: f64) -> ScalingLimit {
-    if found.kind == LimitKind::Clients && utilization >= BUSY_MIN {
+/// Shares of the machine's CPU time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CpuUse {
+    /// Used by anything.
+    pub all: f64,
+    /// Used by other programs than the server and the load generator.
+    pub other_programs: f64,
+}
+
+/// A limit, or the processors if it is the number of clients and all processors are busy with the load: at low rates,
+/// transactions include the time that it takes to wake them up, so that their own growth is hidden.
+pub(crate) fn of_processors(found: ScalingLimit, used: CpuUse) -> ScalingLimit {
+    let is_busy = used.all >= BUSY_MIN && used.other_programs < used.all / 2.0;
+    if found.kind == LimitKind::Clients && is_busy {
         return ScalingLimit {
             kind: LimitKind::Processors,
             row: ALL_BUSY.to_owned(),
@@ -244,8 +255,17 @@ mod tests {
         };
         let of_clients = limit(side(&first), waiting, 0.0);
         assert_eq!(of_clients.kind, LimitKind::Clients);
-        assert_eq!(of_processors(of_clients.clone(), 0.5), of_clients);
-        assert_eq!(of_processors(of_clients, 0.95).kind, LimitKind::Processors);
+        let kind = |all: f64, other_programs: f64| {
+            let used = CpuUse {
+                all,
+                other_programs,
+            };
+            of_processors(of_clients.clone(), used).kind
+        };
+        assert_eq!(kind(0.5, 0.0), LimitKind::Clients);
+        assert_eq!(kind(0.95, 0.1), LimitKind::Processors);
+        // Regression: clients that sleep in the server were not the limit if other programs kept the CPUs busy.
+        assert_eq!(kind(0.99, 0.97), LimitKind::Clients);
     }
 
     #[test]
