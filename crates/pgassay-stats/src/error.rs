@@ -65,8 +65,8 @@ pub enum StatsError {
     },
     /// Too few numbers of clients for the Universal Scalability Law, or none was measured repeatedly.
     #[error(
-        "{loads} numbers of clients in {rounds} rounds; the law needs at least 3 of them, and repeated \
-         rounds of one"
+        "numbers of clients: {loads}, rounds: {rounds}; the law needs at least 3 numbers of clients, and \
+         more than one round of one of them"
     )]
     TooFewLoads {
         /// Different numbers of clients.

@@ -457,6 +457,20 @@ fn the_lock_table_in_a_queue_for_a_row_is_not_for_want_of_fast_path_slots() {
     }
 }
 
+/// Regression: `waiting for row locks 16 µs` followed the wait for these locks, which was 10,000 times as long.
+#[test]
+fn waits_for_locks_had_two_durations() {
+    let update = conflict("heap_update", "pg_stat_database.tup_updated");
+    let found = findings_of_point(&update, (None, None));
+    let rows = found.iter().find(|it| it.id == "hot-row").unwrap();
+    let facts: Vec<&str> = rows.evidence.iter().map(|it| it.what.as_str()).collect();
+    let both = [
+        "Lock transactionid and Lock tuple",
+        "CPU time of waiting for row locks",
+    ];
+    assert_eq!(facts[..2], both);
+}
+
 #[test]
 fn findings_md_lists_every_signature_and_its_look_alike() {
     let page = include_str!("../../../../docs/findings.md");

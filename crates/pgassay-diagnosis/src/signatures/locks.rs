@@ -141,7 +141,7 @@ fn hot_row(e: &Evidence) -> Evaluation {
         .queueing(waited)
         .when(e.of_response(waited) >= 0.1 || unseen)
         .waits("Lock transactionid and Lock tuple", waited)
-        .stacks("waiting for row locks", us)
+        .stacks("CPU time of waiting for row locks", us)
         .context(|it| {
             it.clock("99th percentile latency", e.latency_p99_us)
                 .counter("deadlocks", e.counter("pg_stat_database.deadlocks"))

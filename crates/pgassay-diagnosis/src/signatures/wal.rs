@@ -146,7 +146,7 @@ fn wal_insertion(e: &Evidence) -> Evaluation {
         .queueing(waited)
         .when(e.of_response(waited) >= 0.05 || e.of_cpu(us) >= 0.05)
         .waits("LWLock WALInsert", waited)
-        .stacks("WAL insertion locks", us)
+        .stacks("CPU time of WAL insertion locks", us)
         .context(|it| it.bytes("WAL written", e.counter("wal.insert_bytes")))
         .remedy(
             "Write less WAL: drop unused indexes, make updates HOT, use larger transactions or \

@@ -286,6 +286,12 @@ fn too_little_is_an_error_that_says_what_is_missing() {
             rounds: 3
         })
     ));
+    // Regression: it began with "1 numbers of clients in 1 rounds".
+    let one = fit_scalability(&two[..1]).unwrap_err().to_string();
+    assert!(
+        one.starts_with("numbers of clients: 1, rounds: 1; "),
+        "{one}"
+    );
     let once = [at(1, 10.0), at(2, 19.0), at(4, 30.0)];
     assert!(matches!(
         fit_scalability(&once),
