@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::comparison::PointSummary;
 use crate::ledger::Ledger;
-use crate::scaling_limit::{CpuUse, ResponseSide, limit, of_processors};
+use crate::scaling_limit::{BusyShares, ResponseSide, limit, of_processors};
 pub use crate::scaling_limit::{LimitKind, ScalingLimit};
 use crate::sustained_rate::{is_sustained, sustained_rate};
 
@@ -194,12 +194,12 @@ pub fn scalability_curve(
 }
 
 /// What used the machine's CPU time in a condition's timed trials.
-fn cpu_use(trials: &[Trial], condition: usize) -> CpuUse {
+fn cpu_use(trials: &[Trial], condition: usize) -> BusyShares {
     let of_condition = || timed(trials).filter(|it| it.condition == condition);
     let mean = |share: fn(&Trial) -> f64| {
         of_condition().map(share).sum::<f64>() / of_condition().count().max(1) as f64
     };
-    CpuUse {
+    BusyShares {
         all: mean(|it| it.cpu_utilization),
         other_programs: mean(|it| it.other_programs),
     }

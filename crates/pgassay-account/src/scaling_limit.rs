@@ -166,7 +166,7 @@ fn growth_by_row<'a>(
 
 /// Shares of the machine's CPU time.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct CpuUse {
+pub(crate) struct BusyShares {
     /// Used by anything.
     pub all: f64,
     /// Used by other programs than the server and the load generator.
@@ -175,7 +175,7 @@ pub(crate) struct CpuUse {
 
 /// A limit, or the processors if it is the number of clients and all processors are busy with the load: at low rates,
 /// transactions include the time that it takes to wake them up, so that their own growth is hidden.
-pub(crate) fn of_processors(found: ScalingLimit, used: CpuUse) -> ScalingLimit {
+pub(crate) fn of_processors(found: ScalingLimit, used: BusyShares) -> ScalingLimit {
     let is_busy = used.all >= BUSY_MIN && used.other_programs < used.all / 2.0;
     if found.kind == LimitKind::Clients && is_busy {
         return ScalingLimit {
@@ -256,7 +256,7 @@ mod tests {
         let of_clients = limit(side(&first), waiting, 0.0);
         assert_eq!(of_clients.kind, LimitKind::Clients);
         let kind = |all: f64, other_programs: f64| {
-            let used = CpuUse {
+            let used = BusyShares {
                 all,
                 other_programs,
             };
