@@ -86,7 +86,10 @@ impl Cluster<'_> {
             return Err(failed(std::io::Error::other(words(&output))));
         }
         if !output.status.success() {
-            let words = words(&output);
+            let mut words = words(&output);
+            if words.is_empty() {
+                words = output.status.to_string();
+            }
             let version = self.installation.version.clone();
             let error = ServerError::Initdb {
                 version,

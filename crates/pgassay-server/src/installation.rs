@@ -123,12 +123,11 @@ fn version_of(program: &Path, account: &OsAccount) -> io::Result<Version> {
     let printed = String::from_utf8_lossy(&output.stdout);
     Version::from_program_output(&printed).ok_or_else(|| {
         let words = String::from_utf8_lossy(&output.stderr);
-        let words = if words.trim().is_empty() {
-            printed
-        } else {
-            words
-        };
-        io::Error::other(format!("{} --version: {}", program.display(), words.trim()))
+        let words = [words.trim(), printed.trim()]
+            .into_iter()
+            .find(|it| !it.is_empty());
+        let words = words.map_or_else(|| output.status.to_string(), str::to_owned);
+        io::Error::other(format!("{} --version: {words}", program.display()))
     })
 }
 
@@ -184,6 +183,12 @@ mod tests {
         );
         assert!(inspect().contains("does not exist") && inspect().contains("initdb"));
         program(directory.path(), "initdb", "exit 0");
+        program(directory.path(), "silent", "kill -SEGV $$");
+        let silent = version_of(&directory.path().join("silent"), &account()).unwrap_err();
+        assert!(
+            silent.to_string().contains("--version: signal: 11"),
+            "{silent}"
+        );
         assert!(
             inspect().contains("libicu.so.53: cannot open"),
             "{}",
