@@ -232,6 +232,7 @@ impl Host for FakeHost {
             configure: String::new(),
             cflags: String::new(),
             compiler: String::new(),
+            executable: None,
             settings: BTreeMap::default(),
         }
     }

@@ -133,10 +133,37 @@ pub struct ServerFacts {
     pub cflags: String,
     /// The compiler, as reported by `version()`.
     pub compiler: String,
+    /// SHA-256 of the executable; not known of an external server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executable: Option<String>,
     /// Settings of an external server that differ from PostgreSQL's defaults, with values as reported by
     /// `SHOW`. String values are omitted because they may contain secrets, except names of libraries.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
+}
+
+/// Digits of an executable's SHA-256 that a message shows.
+const DIGITS_SHOWN: usize = 12;
+
+impl ServerFacts {
+    /// How the build of a later server differs: what, its value before, and its value now. What one of them does
+    /// not record is not compared.
+    pub fn build_differences<'a>(&'a self, now: &'a Self) -> Vec<(&'static str, &'a str, &'a str)> {
+        let digits = |facts: &'a Self| {
+            let executable = facts.executable.as_deref()?;
+            executable.get(..DIGITS_SHOWN)
+        };
+        let (before_digits, now_digits) = digits(self).zip(digits(now)).unwrap_or_default();
+        let parts = [
+            ("version", &*self.version, &*now.version),
+            ("compiler", &*self.compiler, &*now.compiler),
+            ("compiler flags", &*self.cflags, &*now.cflags),
+            ("configure options", &*self.configure, &*now.configure),
+            ("SHA-256 of its executable", before_digits, now_digits),
+        ];
+        let parts = parts.into_iter();
+        parts.filter(|(_, before, now)| before != now).collect()
+    }
 }
 
 /// The requested delay of a relay, and its measured behavior.

@@ -79,6 +79,16 @@ pub enum ServerError {
         /// A parent directory that the user has no access to.
         barrier: Option<PathBuf>,
     },
+    /// The server program is not the one that the server was first started with.
+    #[error(
+        "{} was replaced since this server first started, so its measurements are not of one build: build into \
+         another directory",
+        program.display()
+    )]
+    Rebuilt {
+        /// The program.
+        program: PathBuf,
+    },
     /// `initdb` failed.
     #[error("initdb of PostgreSQL {version} failed: {words}")]
     Initdb {

@@ -11,6 +11,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use sha2::{Digest, Sha256};
+
 /// The part of an executable that is read. With debug information, servers have some 100 MB.
 const IMAGE_BYTES_MAX: u64 = 1 << 30;
 
@@ -25,6 +27,8 @@ pub struct BuildFacts {
     pub cflags: Option<String>,
     /// The compiler, from the banner.
     pub compiler: Option<String>,
+    /// The SHA-256 of the executable. After a rebuild from another source, all else can be the same.
+    pub executable: Option<String>,
 }
 
 impl BuildFacts {
@@ -41,7 +45,10 @@ impl BuildFacts {
         }
         let mut image = Vec::new();
         file.take(IMAGE_BYTES_MAX).read_to_end(&mut image)?;
-        Ok(Self::of_image(&image))
+        Ok(Self {
+            executable: Some(sha256(&image)),
+            ..Self::of_image(&image)
+        })
     }
 
     /// Reads an executable's bytes, in one pass, since there are ten million.
@@ -75,6 +82,7 @@ impl BuildFacts {
             banner: Some(banner),
             configure,
             cflags,
+            executable: None,
         }
     }
 
@@ -157,6 +165,12 @@ fn flags_beyond<'a>(facts: &'a BuildFacts, other: &BuildFacts) -> Vec<&'a str> {
     let theirs = other.cflags.as_deref().unwrap_or_default();
     let has = |flag: &str| theirs.split_whitespace().any(|their| their == flag);
     flags(facts).into_iter().filter(|flag| !has(flag)).collect()
+}
+
+/// The SHA-256 in hexadecimal digits.
+fn sha256(image: &[u8]) -> String {
+    let digits = Sha256::digest(image);
+    digits.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn shown(text: Option<&String>) -> &str {

@@ -1,6 +1,7 @@
 //! The programs of one PostgreSQL version on this machine.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -28,6 +29,14 @@ pub struct Installation {
     pub source: InstallationSource,
     /// How it was built.
     pub build: BuildFacts,
+}
+
+/// What identifies a server program's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServerFile {
+    inode: (u64, u64),
+    bytes: u64,
+    modified: (i64, i64),
 }
 
 /// Where an installation comes from.
@@ -69,6 +78,16 @@ impl Installation {
             version,
             source,
             build,
+        })
+    }
+
+    /// Which file the server program is now, if there is one. It changes if the installation is rebuilt.
+    pub(crate) fn server_file(&self) -> Option<ServerFile> {
+        let facts = std::fs::metadata(self.program("postgres")).ok()?;
+        Some(ServerFile {
+            inode: (facts.dev(), facts.ino()),
+            bytes: facts.len(),
+            modified: (facts.mtime(), facts.mtime_nsec()),
         })
     }
 

@@ -23,7 +23,7 @@ use crate::cluster::Cluster;
 use crate::connection::{Connection, ConnectionError};
 use crate::error::ServerError;
 use crate::home::{self, ServerHome};
-use crate::installation::Installation;
+use crate::installation::{Installation, ServerFile};
 use crate::log::{self, ServerLog};
 use crate::os::{self, Pid, Signal};
 use crate::processes::{self, ProcessRole, ServerProcess};
@@ -98,6 +98,8 @@ pub struct Server {
     home: ServerHome,
     log: ServerLog,
     installation: Installation,
+    /// Its server program, as it was at the first start.
+    program: Option<ServerFile>,
     config: ServerConfig,
     account: OsAccount,
     port: u16,
@@ -120,7 +122,9 @@ impl Server {
             path: parent,
             source,
         })?;
+        let program = installation.server_file();
         let mut server = Self {
+            program,
             home,
             log,
             installation: installation.clone(),
@@ -351,6 +355,7 @@ impl Server {
     /// Stops the server (fast) and starts it again on the same data.
     pub fn restart(&mut self) -> Result<(), ServerError> {
         self.is_alive()?;
+        self.check_program()?;
         self.shut_down()?;
         self.launch()
     }
@@ -362,6 +367,7 @@ impl Server {
         change: impl FnOnce(&mut ServerConfig),
     ) -> Result<(), ServerError> {
         self.is_alive()?;
+        self.check_program()?;
         self.shut_down()?;
         change(&mut self.config);
         self.cluster().configure()?;
@@ -379,6 +385,15 @@ impl Server {
             .clear()
             .map_err(|source| ServerError::Leftover { path, source });
         alive.and(stopped).and(cleared)
+    }
+
+    /// Returns an error if the server would be started again with another build.
+    fn check_program(&self) -> Result<(), ServerError> {
+        if self.installation.server_file() == self.program {
+            return Ok(());
+        }
+        let program = self.installation.program("postgres");
+        Err(ServerError::Rebuilt { program })
     }
 
     fn shut_down(&self) -> Result<(), ServerError> {

@@ -92,6 +92,7 @@ fn servers() -> Vec<ServerFacts> {
         configure: String::new(),
         cflags: String::new(),
         compiler: String::new(),
+        executable: None,
         settings: [("jit".to_owned(), "off".to_owned())].into(),
     }]
 }

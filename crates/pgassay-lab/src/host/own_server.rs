@@ -275,6 +275,7 @@ pub fn facts(version: String, origin: String, build: &BuildFacts) -> ServerFacts
         configure: known(&build.configure),
         cflags: known(&build.cflags),
         compiler: known(&build.compiler),
+        executable: build.executable.clone(),
         settings: BTreeMap::new(),
     }
 }

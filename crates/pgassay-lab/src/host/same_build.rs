@@ -15,15 +15,9 @@ pub fn pin_version(wanted: &mut ServerPlan, before: &ServerFacts) {
 /// Returns an error if a server of the run differs from the one that the earlier trials ran on. Where its
 /// binaries came from does not matter.
 pub fn check_same_build(index: usize, before: &ServerFacts, now: &ServerFacts) -> Result<()> {
-    let parts = [
-        ("version", &before.version, &now.version),
-        ("compiler", &before.compiler, &now.compiler),
-        ("compiler flags", &before.cflags, &now.cflags),
-        ("configure options", &before.configure, &now.configure),
-    ];
+    let parts = before.build_differences(now);
     let mut differences: Vec<String> = parts
         .iter()
-        .filter(|(_, before, now)| before != now)
         .map(|(what, before, now)| format!("{what} {now}, was {before}"))
         .collect();
     let names = before.settings.keys().chain(now.settings.keys());
@@ -62,6 +56,7 @@ mod tests {
             configure: "--with-llvm".to_owned(),
             cflags: "-O2".to_owned(),
             compiler: "gcc 12".to_owned(),
+            executable: Some("0123456789abcdef".to_owned()),
             settings: [("jit".to_owned(), "off".to_owned())].into(),
         }
     }
@@ -73,6 +68,26 @@ mod tests {
             ..facts()
         };
         check_same_build(0, &facts(), &downloaded).unwrap();
+    }
+
+    #[test]
+    fn a_build_that_was_rebuilt_with_the_same_flags_is_another_one() {
+        let rebuilt = ServerFacts {
+            executable: Some("fedcba9876543210".to_owned()),
+            ..facts()
+        };
+        let message = check_same_build(0, &facts(), &rebuilt).unwrap_err();
+        assert!(
+            message
+                .to_string()
+                .contains("SHA-256 of its executable fedcba987654, was 0123456789ab"),
+            "{message}"
+        );
+        let of_an_older_version = ServerFacts {
+            executable: None,
+            ..facts()
+        };
+        check_same_build(0, &of_an_older_version, &rebuilt).unwrap();
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Servers of old and new versions: start, queries, restart, stop.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use pgassay_server::{
     BuildFacts, Finder, Installation, InstallationSource, ProcessRole, Server, ServerConfig,
@@ -92,6 +95,7 @@ fn the_build_facts_in_the_executable_match_the_running_server() {
             configure: fact("select setting from pg_config where name = 'CONFIGURE'"),
             cflags: fact("select setting from pg_config where name = 'CFLAGS'"),
             compiler: fact("select substring(version() from 'compiled by (.*), \\d+-bit')"),
+            executable: installation.build.executable.clone(),
         };
         assert!(known.compiler.is_some());
         assert_eq!(
@@ -100,6 +104,31 @@ fn the_build_facts_in_the_executable_match_the_running_server() {
             installation.version
         );
     }
+}
+
+#[test]
+fn a_server_that_was_rebuilt_is_not_started_again() {
+    let Some(found) = servers::installation("18") else {
+        return;
+    };
+    let scratch = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
+    let copy = scratch.path().join("build");
+    let root = found.bin_dir.parent().unwrap();
+    let copied = Command::new("cp").arg("-a").arg(root).arg(&copy).status();
+    assert!(copied.unwrap().success());
+    let mut finder = Finder::new("/nonexistent");
+    finder.named_dir = Some(copy.clone());
+    let build = finder.find(&VersionRequest::Latest, &mut |_| ()).unwrap();
+    let mut server = Server::start(&build, &servers::config()).unwrap();
+    server.restart().unwrap();
+    let program = copy.join("bin/postgres");
+    let rebuilt = copy.join("bin/rebuilt");
+    std::fs::copy(&program, &rebuilt).unwrap();
+    std::fs::rename(&rebuilt, &program).unwrap();
+    let error = server.restart().unwrap_err();
+    assert!(matches!(error, ServerError::Rebuilt { .. }), "{error}");
+    server.is_alive().unwrap();
 }
 
 #[test]

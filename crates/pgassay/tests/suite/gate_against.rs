@@ -51,6 +51,11 @@ fn another_machine_configuration_or_build_is_not_comparable_and_starts_no_server
             server["cflags"] = "-O0".into();
         }
     });
+    let rebuilt = altered(&scratch, "rebuilt.json", |it| {
+        for server in it["servers"].as_array_mut().expect("servers") {
+            server["executable"] = "0".repeat(64).into();
+        }
+    });
     let kernel = altered(&scratch, "kernel.json", |it| {
         let mut checks = it["checks"].as_array_mut().expect("checks").iter_mut();
         let kernel = checks.find(|check| check["name"] == "kernel");
@@ -62,6 +67,7 @@ fn another_machine_configuration_or_build_is_not_comparable_and_starts_no_server
     for (file, more, reason) in [
         (machine.as_str(), &[][..], "it is of another machine"),
         (&build, &[], "compiler flags was -O0"),
+        (&rebuilt, &[], "SHA-256 of its executable was 000000000000"),
         (&kernel, &[], "kernel of the machine was 1.0"),
         (&unanalyzed, &[], "it had fewer than four server starts"),
         ("base.json", &["-c", "2"], "another configuration: plan."),

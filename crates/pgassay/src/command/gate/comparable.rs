@@ -179,13 +179,7 @@ fn another_build(
     servers.find_map(|(variant, server)| {
         let then = before.servers.get(server)?;
         let now = builds.get(server)?.as_ref()?;
-        let parts = [
-            ("version", &then.version, &now.version),
-            ("compiler", &then.compiler, &now.compiler),
-            ("compiler flags", &then.cflags, &now.cflags),
-            ("configure options", &then.configure, &now.configure),
-        ];
-        let (what, then, now) = parts.into_iter().find(|(_, then, now)| then != now)?;
+        let (what, then, now) = then.build_differences(now).into_iter().next()?;
         let name = &plan.variants[variant];
         Some(format!(
             "the build of \"{name}\", which both are compared with, is another one: {what} was {then}, is {now}"
