@@ -6,6 +6,7 @@
 //! strings are found in the executable by their form. `tests/` compares them with those of the
 //! running server.
 
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -99,7 +100,7 @@ impl BuildFacts {
     }
 }
 
-/// Describes the differences between two builds that may affect performance, if there are any.
+/// The differences between two builds, the first and the second, that may affect performance, if there are any.
 /// Facts that are unknown for one of them are not compared.
 pub fn differ(a: &BuildFacts, b: &BuildFacts) -> Option<String> {
     let mut parts = Vec::new();
@@ -116,34 +117,36 @@ pub fn differ(a: &BuildFacts, b: &BuildFacts) -> Option<String> {
         parts.push(format!("flags {} vs {}", listed(&only_a), listed(&only_b)));
     }
     let are_configured = a.configure.is_some() && b.configure.is_some();
-    for switch in SWITCHES.iter().filter(|_| are_configured) {
-        let has = |facts: &BuildFacts| {
-            facts
-                .configure
-                .as_deref()
-                .is_some_and(|text| text.contains(switch))
+    if are_configured {
+        let (of_a, of_b) = (switches(a), switches(b));
+        let only = |given: &BTreeSet<&str>, other: &BTreeSet<&str>, which: &str| -> Vec<String> {
+            let given = given.difference(other);
+            given
+                .map(|it| format!("{it} only in the {which}"))
+                .collect()
         };
-        if has(a) != has(b) {
-            parts.push(format!(
-                "{switch} only in {}",
-                if has(a) { "the first" } else { "the second" }
-            ));
-        }
+        parts.extend(only(&of_a, &of_b, "first"));
+        parts.extend(only(&of_b, &of_a, "second"));
     }
-    if parts.is_empty() {
-        return None;
-    }
-    Some(format!(
-        "The builds differ: {}. This may explain part of a difference between the servers.",
-        parts.join("; ")
-    ))
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// The arguments of `configure` that are or set one of the [`SWITCHES`].
+fn switches(facts: &BuildFacts) -> BTreeSet<&str> {
+    let given = facts.configure.as_deref().unwrap_or_default().split('\'');
+    given
+        .filter(|it| SWITCHES.contains(&it.split('=').next().unwrap_or_default()))
+        .collect()
 }
 
 /// The flags begin with those that PostgreSQL's build adds.
 const CFLAGS: &[u8] = b"-Wall -Wmissing-prototypes ";
 
 /// Options of `configure` that affect the server's performance besides compiler flags.
-const SWITCHES: [&str; 4] = [
+const SWITCHES: [&str; 7] = [
+    "--with-blocksize",
+    "--with-segsize",
+    "--with-wal-blocksize",
     "--enable-cassert",
     "--enable-profiling",
     "--enable-coverage",
@@ -285,6 +288,28 @@ mod tests {
             differ(&plain, &checked)
                 .unwrap()
                 .contains("--enable-cassert only in the second")
+        );
+    }
+
+    #[test]
+    fn block_sizes_are_a_difference() {
+        let with = |configure: &str| BuildFacts {
+            configure: Some(configure.to_owned()),
+            ..BuildFacts::of_image(OLD)
+        };
+        let (plain, large) = (
+            with("'--prefix=/a'"),
+            with("'--with-blocksize=32' '--prefix=/b'"),
+        );
+        assert_eq!(
+            differ(&plain, &large).as_deref(),
+            Some("--with-blocksize=32 only in the second")
+        );
+        let medium = with("'--with-blocksize=16'");
+        let sentence = differ(&large, &medium).unwrap();
+        assert!(
+            sentence.ends_with("--with-blocksize=16 only in the second"),
+            "{sentence}"
         );
     }
 }

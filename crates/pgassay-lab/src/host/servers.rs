@@ -69,7 +69,7 @@ impl Servers {
         for point in &plan.points {
             all.start_relay(point)?;
         }
-        all.warn_of_builds();
+        all.warn_of_builds(plan);
         Ok(all)
     }
 
@@ -257,20 +257,30 @@ impl Servers {
         Ok(warnings?.concat())
     }
 
-    fn warn_of_builds(&mut self) {
-        let mut builds = self.iter().map(Host::build);
-        let Some(first) = builds.next() else {
-            return;
-        };
-        let differs = builds.find_map(|other| pgassay_server::differ(first, other));
-        drop(builds);
-        if let Some(message) = differs {
-            self.warnings.push(Warning {
-                kind: WarningKind::BuildsDiffer,
-                variant: None,
-                message,
-            });
+    /// Warns once of each way in which a build differs from the first server's.
+    fn warn_of_builds(&mut self, plan: &Plan) {
+        let mut known = BTreeSet::new();
+        let mut warnings = Vec::new();
+        for (index, host) in self.iter().enumerate().skip(1) {
+            let Some(differences) = pgassay_server::differ(self.host(0).build(), host.build())
+            else {
+                continue;
+            };
+            let message = format!(
+                "The builds of {} and {} differ: {differences}. This may explain part of a difference between \
+                 the servers.",
+                variants_of(plan, 0),
+                variants_of(plan, index)
+            );
+            if known.insert(differences) {
+                warnings.push(Warning {
+                    kind: WarningKind::BuildsDiffer,
+                    variant: None,
+                    message,
+                });
+            }
         }
+        self.warnings.extend(warnings);
     }
 }
 
@@ -288,10 +298,15 @@ fn of_variants(plan: &Plan, server: usize, error: anyhow::Error) -> anyhow::Erro
     if is_located || error.is::<Interrupted>() || plan.servers.len() == 1 {
         return error;
     }
+    error.context(format!("the server of {}", variants_of(plan, server)))
+}
+
+/// The names of the variants that use a server, quoted.
+fn variants_of(plan: &Plan, server: usize) -> String {
     let points = plan.points.iter().filter(|it| it.server == server);
     let names: BTreeSet<&str> = points
         .map(|point| plan.variants[point.variant].as_str())
         .collect();
     let names: Vec<&str> = names.into_iter().collect();
-    error.context(format!("the server of \"{}\"", names.join("\", \"")))
+    format!("\"{}\"", names.join("\", \""))
 }
