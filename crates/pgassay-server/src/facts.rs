@@ -7,6 +7,7 @@
 //! running server.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -172,8 +173,12 @@ fn flags_beyond<'a>(facts: &'a BuildFacts, other: &BuildFacts) -> Vec<&'a str> {
 
 /// The SHA-256 in hexadecimal digits.
 fn sha256(image: &[u8]) -> String {
-    let digits = Sha256::digest(image);
-    digits.iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut digits = String::new();
+    for byte in Sha256::digest(image) {
+        // Writing to a string does not fail.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits
 }
 
 fn shown(text: Option<&String>) -> &str {
