@@ -13,6 +13,7 @@ use pgassay_wire::{Event, Execution, Session, TransactionStatus, WireError};
 
 use crate::client_options::FailureKind;
 use crate::error::{AbortCause, LoadError, ScriptLocation};
+use crate::prefetch::prefetch_at;
 use crate::program::Program;
 pub(crate) use run::{ClientRun, RunProgress};
 
@@ -20,6 +21,10 @@ pub(crate) use run::{ClientRun, RunProgress};
 const TOKEN_ROLLBACK: u32 = u32::MAX;
 /// Flags the token of a Parse that is sent by itself just before its statement is executed.
 const TOKEN_PREPARE: u32 = 1 << 31;
+
+/// How much of a request, and of a client's variables, is prefetched: more than most have.
+const REQUEST_BYTES: usize = 128;
+const VARIABLES_BYTES: usize = 256;
 
 /// The state of a client, as `ConnectionStateEnum` in pgbench.c.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +78,16 @@ pub(crate) struct Client {
 pub(crate) type Abort = Box<(ScriptLocation, AbortCause)>;
 
 impl Client {
+    /// Prefetches what the client points to that its next reply and request use.
+    #[inline]
+    pub fn prefetch_buffers(&self) {
+        let (output, pending) = self.session.buffers();
+        prefetch_at(output, REQUEST_BYTES);
+        prefetch_at(pending, 1);
+        prefetch_at(self.run.variables.address(), VARIABLES_BYTES);
+        prefetch_at(self.run.prepared.as_ptr().cast(), 1);
+    }
+
     /// Prepares every statement. Each Parse has its own Sync, so that a statement that cannot be
     /// prepared yet (because an earlier command creates its table) does not affect the others; that
     /// statement is prepared before its first execution. The tokens are statement indices.

@@ -103,6 +103,14 @@ impl Driver for Io {
         }
     }
 
+    #[inline]
+    fn upcoming(&self, after: usize) -> Option<usize> {
+        match self {
+            Self::Epoll(driver) => driver.upcoming(after),
+            Self::Uring(driver) => driver.upcoming(after),
+        }
+    }
+
     fn batch_traits(&self) -> BatchTraits {
         match self {
             Self::Epoll(driver) => driver.batch_traits(),

@@ -49,6 +49,7 @@ mod error;
 mod measurement;
 mod merging;
 mod opening;
+mod prefetch;
 mod program;
 mod reconnecting;
 mod recorder;

@@ -24,6 +24,7 @@ use crate::config::Limits;
 use crate::driver::{Arrival, Driver};
 use crate::error::LoadError;
 use crate::measurement::record;
+use crate::prefetch::prefetch;
 use crate::program::Program;
 use crate::reconnecting::Connector;
 use crate::recorder::{Doing, Recorder};
@@ -238,6 +239,7 @@ impl<D: Driver> Worker<D> {
 
     fn arrivals(&mut self, shared: &WorkerShared<'_>) -> Result<(), LoadError> {
         loop {
+            self.prefetch();
             let arrival = self.driver.next().map_err(|source| LoadError::System {
                 what: "read replies",
                 source,
@@ -257,6 +259,20 @@ impl<D: Driver> Worker<D> {
                     self.handle_result(client, Err(lost), shared)?;
                 }
             }
+        }
+    }
+
+    /// Prefetches the memory of the next client, and the beginning of it for the one after that, whose own memory
+    /// has to arrive before what it points to is known.
+    #[inline]
+    fn prefetch(&self) {
+        let upcoming = |after| self.clients.get(self.driver.upcoming(after)?);
+        if let Some(later) = upcoming(1) {
+            prefetch(later);
+        }
+        if let Some(next) = upcoming(0) {
+            prefetch(next);
+            next.prefetch_buffers();
         }
     }
 

@@ -54,6 +54,12 @@ impl Variables {
         &self.names
     }
 
+    /// Returns the variables' address, for prefetching.
+    #[inline]
+    pub fn address(&self) -> *const u8 {
+        self.slots.as_ptr().cast()
+    }
+
     /// Sets a typed value.
     #[inline]
     pub fn set(&mut self, slot: SlotId, value: ScriptValue) {

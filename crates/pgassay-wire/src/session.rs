@@ -344,6 +344,14 @@ impl Session {
         self.protection.is_some()
     }
 
+    /// Returns the addresses of the next request and of the queue of pending replies, for prefetching.
+    #[inline]
+    pub fn buffers(&self) -> (*const u8, *const u8) {
+        let core = &self.replies.core;
+        let pending = core.pending.as_slices().0.as_ptr();
+        (core.out.as_ptr(), pending.cast())
+    }
+
     /// Returns the number of requests waiting for a reply, including Syncs.
     #[inline]
     pub fn pending(&self) -> usize {

@@ -322,6 +322,12 @@ impl Driver for EpollDriver {
         Ok(None)
     }
 
+    #[inline]
+    fn upcoming(&self, after: usize) -> Option<usize> {
+        let events = &self.events[..self.found];
+        events.get(self.done + after).map(|it| it.u64 as usize)
+    }
+
     fn batch_traits(&self) -> BatchTraits {
         BatchTraits {
             max: EVENTS_MAX as usize,

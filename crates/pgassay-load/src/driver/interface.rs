@@ -45,6 +45,11 @@ pub(crate) trait Driver {
     }
     /// Returns the next arrival of the last wait.
     fn next(&mut self) -> io::Result<Option<Arrival>>;
+    /// Returns the client of the arrival that [`Self::next`] will return, or of one of those `after` it. Only a
+    /// guess, for prefetching: the arrival may be of a connection that is closed meanwhile.
+    fn upcoming(&self, _after: usize) -> Option<usize> {
+        None
+    }
     /// Returns the properties of the driver's waits.
     fn batch_traits(&self) -> BatchTraits {
         BatchTraits {

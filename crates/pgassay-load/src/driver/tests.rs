@@ -292,3 +292,29 @@ fn switching_drivers_loses_nothing() {
     }
     assert_eq!(read, expected);
 }
+
+#[test]
+fn upcoming_arrivals_are_known_before_they_are_read() {
+    for is_uring in [false, true] {
+        let (Some(mut driver), mut theirs) = with_clients(is_uring, 2) else {
+            continue;
+        };
+        for their in &mut theirs {
+            their.write_all(b"x").unwrap();
+        }
+        let mut left = 2;
+        while left > 0 {
+            driver.wait(one_second_from_now()).unwrap();
+            loop {
+                let upcoming = [driver.upcoming(0), driver.upcoming(1)];
+                let Some(Arrival::Bytes { client, .. }) = driver.next().unwrap() else {
+                    break;
+                };
+                assert_eq!(upcoming[0], Some(client));
+                assert!(upcoming[1].is_none_or(|later| later != client));
+                left -= 1;
+            }
+        }
+        assert_eq!(driver.upcoming(0), None);
+    }
+}

@@ -519,6 +519,12 @@ impl Driver for UringDriver {
         Ok(None)
     }
 
+    #[inline]
+    fn upcoming(&self, after: usize) -> Option<usize> {
+        let done = self.completions.get(self.taken + after)?;
+        Some(self.slots[done.slot].client)
+    }
+
     fn batch_traits(&self) -> BatchTraits {
         BatchTraits {
             max: BATCH_MAX,
