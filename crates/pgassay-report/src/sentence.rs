@@ -261,7 +261,7 @@ pub(crate) fn relay(it: &RelayFacts) -> String {
 }
 
 /// Values that say less than the limitation itself.
-const VAGUE: [&str; 8] = [
+const VAGUE: [&str; 9] = [
     "none",
     "limited",
     "insufficient",
@@ -270,6 +270,7 @@ const VAGUE: [&str; 8] = [
     "remote",
     "some hidden",
     "not all counted",
+    "with those of parallel workers",
 ];
 
 /// What limits accuracy: `kernel.kptr_restrict is 1: …`, without the value if the text contains it or
