@@ -45,8 +45,8 @@ pub(crate) trait Driver {
     }
     /// Returns the next arrival of the last wait.
     fn next(&mut self) -> io::Result<Option<Arrival>>;
-    /// Returns the client of the arrival that [`Self::next`] will return, or of one of those `after` it. Only a
-    /// guess, for prefetching: the arrival may be of a connection that is closed meanwhile.
+    /// Returns the client of the arrival that [`Self::next`] will return (0), or of the one after it (1). Only a guess,
+    /// for prefetching: that connection may be closed meanwhile.
     fn upcoming(&self, _after: usize) -> Option<usize> {
         None
     }

@@ -254,7 +254,7 @@ fn a_blocker_explains_the_waits_that_it_causes() {
     assert_eq!(explained, [Some("idle-blocker".to_owned()), None]);
 }
 
-/// Regression: waits for advisory locks had a fix of their own, about TRUNCATE and ALTER TABLE.
+/// Regression: a second finding about waits for advisory locks had a fix for TRUNCATE and ALTER TABLE.
 #[test]
 fn contention_for_advisory_locks_explains_the_waits_for_relations_and_objects_only() {
     let server =

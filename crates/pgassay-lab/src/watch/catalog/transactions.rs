@@ -18,10 +18,9 @@ const STALLED_CPU_SHARE_MAX: f64 = 0.5;
 /// In a stall, throughput is below this share of its maximum.
 const STALLED_RATE_SHARE_MAX: f64 = 0.02;
 
-/// Transactions ended so far in all databases. Each parallel worker ends two of its own, which count as well: one that
-/// takes over the leader's settings, one that connects. The workers are counted from 18 on. A session of a client ends
-/// one of its own too, in which it connects; they are counted from 14 on, but on 14 before
-/// that transaction is.
+/// Transactions of clients that ended so far in all databases. The server also counts two of each parallel worker: one
+/// that takes over the leader's settings, one that connects. It counts the workers from 18 on. It also counts the
+/// transaction in which a client connects. It counts the sessions from 14 on, but on 14 before that transaction ends.
 pub const ENDED_TRANSACTIONS: &str = "select sum(xact_commit + xact_rollback \
      - 2 * coalesce((to_jsonb(d) ->> 'parallel_workers_launched')::bigint, 0) \
      - case when current_setting('server_version_num')::int >= 150000 \
