@@ -6,24 +6,18 @@
 
 use jiff::Timestamp;
 use pgassay_account::counters::CounterUnit;
+use pgassay_model::wording::grouped;
 
 /// A whole number with separated thousands: `12 583`.
 pub(crate) fn whole(value: f64) -> String {
     if !value.is_finite() {
         return "?".to_owned();
     }
-    let digits = format!("{:.0}", value.abs());
-    let mut out = String::new();
+    let digits = grouped(value.abs()).replace(' ', "\u{a0}");
     if value < 0.0 && digits != "0" {
-        out.push('−');
+        return format!("−{digits}");
     }
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push('\u{a0}');
-        }
-        out.push(digit);
-    }
-    out
+    digits
 }
 
 /// Throughput: whole numbers, or two decimals below 100.
