@@ -64,6 +64,8 @@ pub use proc::live::{LiveError, LiveProcess, LiveServer};
 pub use proc::machine_processes::MachineProcesses;
 pub use proc::peak_memory::{own_peak_bytes, peak_pss_bytes};
 pub use proc::priority::raise_thread_priority;
+pub use proc::process_list::ProcessList;
+pub use proc::process_states::ProcessStates;
 pub use proc::process_tree_cpu::{ProcessTreeCpu, ProcessTreesCpu};
 pub use proc::role::Role;
 pub use sampling::sampler::{Sampler, SamplerConfig};

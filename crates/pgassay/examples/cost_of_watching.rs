@@ -19,7 +19,8 @@
 use anyhow::{Context, Result, bail};
 use pgassay_load::{ClientPool, ClientPoolConfig, RunLength};
 use pgassay_profile::{
-    LiveServer, OffCpuConfig, ProcessTotals, Sampler, SamplerConfig, Samples, WaitLog, WaitReader,
+    LiveServer, OffCpuConfig, ProcessStates, ProcessTotals, Sampler, SamplerConfig, Samples,
+    WaitLog, WaitReader,
 };
 use pgassay_script::{ParseOptions, ParsedScript, QueryProtocol, VariableNames};
 use pgassay_test_support::servers;
@@ -327,9 +328,9 @@ impl Stretch<'_> {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                let mut log = WaitLog::default();
+                let (mut log, mut states) = (WaitLog::default(), ProcessStates::new());
                 while !stop.load(Ordering::Relaxed) {
-                    log.sweep(reader, backends.iter().copied());
+                    log.sweep(reader, &mut states, backends.iter().copied());
                     if log.sweeps.is_multiple_of(u64::from(WAITS_HZ)) {
                         std::hint::black_box(ProcessTotals::read(&backends));
                     }

@@ -12,7 +12,8 @@ use pgassay_knowledge::{wait_event, wait_number};
 use pgassay_model::check::Check;
 use pgassay_model::waits::{WaitCount, WaitSource, Waits};
 use pgassay_profile::{
-    ActivitySampler, KnownWaits, LiveServer, NamedWait, WaitError, WaitLog, WaitReader,
+    ActivitySampler, KnownWaits, LiveServer, NamedWait, ProcessStates, WaitError, WaitLog,
+    WaitReader,
 };
 use pgassay_wire::Exchange;
 
@@ -114,7 +115,7 @@ pub struct WaitSampler {
 }
 
 enum WaitLogSource {
-    Memory(WaitReader, WaitLog<u32>),
+    Memory(WaitReader, ProcessStates, WaitLog<u32>),
     Server(Arc<Mutex<ActivitySampler<TimedStream>>>, WaitLog<NamedWait>),
 }
 
@@ -123,7 +124,7 @@ impl WaitSampler {
     pub fn new(probe: WaitProbe, frequency_hz: u32) -> Self {
         let (log, hz) = match probe {
             WaitProbe::Memory(reader) => (
-                WaitLogSource::Memory(reader, WaitLog::default()),
+                WaitLogSource::Memory(reader, ProcessStates::new(), WaitLog::default()),
                 frequency_hz,
             ),
             WaitProbe::Server(activity) => (
@@ -154,6 +155,9 @@ impl WaitSampler {
     /// Samples these processes until then.
     pub fn sample(&mut self, pids: &[u32], until: Instant) {
         let before_us = self.used_us();
+        if let WaitLogSource::Memory(_, states, _) = &mut self.log {
+            states.keep_only(pids);
+        }
         let affordable = Duration::from_secs(pids.len() as u64) / self.reads_per_s_max;
         let every = self.every.max(affordable);
         let mut due = Instant::now();
@@ -183,7 +187,7 @@ impl WaitSampler {
     pub fn finish(self, major: Option<&str>) -> Waits {
         let name = |number| named(major.unwrap_or_default(), number);
         let (source, log) = match self.log {
-            WaitLogSource::Memory(_, log) => (WaitSource::Memory, log.named(name)),
+            WaitLogSource::Memory(.., log) => (WaitSource::Memory, log.named(name)),
             WaitLogSource::Server(_, log) => (WaitSource::PgStatActivity, log),
         };
         Waits {
@@ -215,7 +219,7 @@ pub fn waits_of(source: WaitSource, log: WaitLog<NamedWait>, sampling_cpu_us: f6
 impl WaitLogSource {
     fn look(&mut self, pids: &[u32]) {
         match self {
-            Self::Memory(reader, log) => log.sweep(reader, pids.iter().copied()),
+            Self::Memory(reader, states, log) => log.sweep(reader, states, pids.iter().copied()),
             Self::Server(activity, log) => {
                 if let Err(error) = log.ask(&mut locked(activity), pids) {
                     tracing::debug!(%error, "cannot sample pg_stat_activity");
@@ -362,7 +366,7 @@ impl WaitLogSource {
     /// Takes the samples so far and leaves the log empty.
     fn take(&mut self) -> WaitSamples {
         match self {
-            Self::Memory(_, log) => WaitSamples::Memory(std::mem::take(log)),
+            Self::Memory(.., log) => WaitSamples::Memory(std::mem::take(log)),
             Self::Server(_, log) => WaitSamples::Server(std::mem::take(log)),
         }
     }
@@ -370,7 +374,7 @@ impl WaitLogSource {
     /// Adds samples that [`WaitLogSource::take`] returned.
     fn put_back(&mut self, samples: WaitSamples) {
         match (self, samples) {
-            (Self::Memory(_, log), WaitSamples::Memory(taken)) => log.add(taken),
+            (Self::Memory(.., log), WaitSamples::Memory(taken)) => log.add(taken),
             (Self::Server(_, log), WaitSamples::Server(taken)) => log.add(taken),
             _ => unreachable!("the samples come from this log"),
         }

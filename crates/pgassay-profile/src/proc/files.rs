@@ -58,21 +58,32 @@ impl ProcessStat {
 
 /// The letter of a process's state: `R` on CPU or in the run queue, `S` and `D` blocked.
 pub(crate) fn read_state(pid: u32) -> io::Result<u8> {
-    let state = with_line(format!("/proc/{pid}/stat"), |line| {
-        let after_name = line.iter().rposition(|&byte| byte == b')')?;
-        line.get(after_name + 2).copied()
-    })?;
+    let state = with_line(format!("/proc/{pid}/stat"), state_in)?;
     state.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The letter of the state in a line of `/proc/PID/stat`.
+pub(crate) fn state_in(line: &[u8]) -> Option<u8> {
+    let after_name = line.iter().rposition(|&byte| byte == b')')?;
+    line.get(after_name + 2).copied()
 }
 
 /// Passes on a file of one line, such as `/proc/PID/stat`. The kernel writes it at the first read, so one is
 /// enough; [`fs::read`] needs up to eight system calls, and these files are read hundreds of times per
 /// second.
 pub(crate) fn with_line<T>(path: impl AsRef<Path>, use_line: impl Fn(&[u8]) -> T) -> io::Result<T> {
-    let mut line = [0; LINE_BYTES_MAX];
     let mut file = File::open(path)?;
+    line_of(|line| file.read(line), use_line)
+}
+
+/// As [`with_line`], of an open file.
+pub(crate) fn line_of<T>(
+    mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
+    use_line: impl Fn(&[u8]) -> T,
+) -> io::Result<T> {
+    let mut line = [0; LINE_BYTES_MAX];
     let length = loop {
-        match file.read(&mut line) {
+        match read(&mut line) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             read => break read?,
         }

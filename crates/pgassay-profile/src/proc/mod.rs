@@ -10,5 +10,7 @@ pub(crate) mod maps;
 pub(crate) mod memory;
 pub(crate) mod peak_memory;
 pub(crate) mod priority;
+pub(crate) mod process_list;
+pub(crate) mod process_states;
 pub(crate) mod process_tree_cpu;
 pub(crate) mod role;

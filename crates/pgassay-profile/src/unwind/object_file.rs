@@ -13,8 +13,8 @@ use crate::unwind::symbols::{RawSymbol, SymbolBinding, SymbolTable};
 use framehop::ExplicitModuleSectionInfo;
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, NativeEndian, UnwindSection};
 use object::elf;
-use object::read::elf::{FileHeader, ProgramHeader, Sym};
-use object::read::{ReadCache, ReadRef};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::read::{ReadCache, ReadRef, StringTable};
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -24,6 +24,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 type ElfFile<'data, R> = object::read::elf::ElfFile64<'data, object::Endianness, R>;
+type ElfSymbols<'data, R> =
+    object::read::elf::SymbolTable<'data, elf::FileHeader64<object::Endianness>, R>;
 
 /// The contents of a section, shared by all processes that map the object.
 pub(crate) type SectionBytes = Arc<[u8]>;
@@ -307,13 +309,16 @@ fn functions<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<RawSymbol
     let endian = elf.endian();
     let mut functions = Vec::new();
     for table in [elf.elf_symbol_table(), elf.elf_dynamic_symbol_table()] {
+        let Some(names) = names_of(elf, table) else {
+            continue;
+        };
         for symbol in table.symbols() {
             // Assembly labels have no type; only those with a size are useful.
             let is_code = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_NOTYPE);
             if !is_code || symbol.st_shndx(endian) == elf::SHN_UNDEF {
                 continue;
             }
-            let name = symbol.name(endian, table.strings()).ok();
+            let name = symbol.name(endian, names).ok();
             let Some(name) = name.and_then(|name| std::str::from_utf8(name).ok()) else {
                 continue;
             };
@@ -330,6 +335,17 @@ fn functions<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<RawSymbol
         }
     }
     functions
+}
+
+/// The names of a table's symbols, read at once: `ElfSymbols::strings` takes two system calls for each name.
+fn names_of<'data, R: ReadRef<'data>>(
+    elf: &ElfFile<'data, R>,
+    table: &ElfSymbols<'data, R>,
+) -> Option<StringTable<'data>> {
+    let sections = elf.elf_section_table();
+    let section = sections.section(table.string_section()).ok()?;
+    let bytes = section.data(elf.endian(), elf.data()).ok()?;
+    Some(StringTable::new(bytes, 0, bytes.len() as u64))
 }
 
 /// Opens a file mapped by a process, even if it is deleted or in another mount namespace.

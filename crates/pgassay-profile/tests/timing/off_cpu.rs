@@ -2,8 +2,8 @@
 
 use crate::load::{fill, postmaster, select_by_id, under_load};
 use pgassay_profile::{
-    Access, Blocked, LiveServer, OffCpuCause, OffCpuConfig, ProcessCpu, ProcessOffCpu, Role,
-    Sampler, SamplerConfig, Samples, WaitLog, WaitReader,
+    Access, Blocked, LiveServer, OffCpuCause, OffCpuConfig, ProcessCpu, ProcessOffCpu,
+    ProcessStates, Role, Sampler, SamplerConfig, Samples, WaitLog, WaitReader,
 };
 use pgassay_server::Server;
 use pgassay_test_support::{not_applicable, servers, skip, timing_tests};
@@ -228,9 +228,9 @@ fn on_a_saturated_machine_slices_agree_with_the_kernels_totals() {
         sampler.start().unwrap();
         let before: Vec<_> = pids.iter().map(|&pid| exact(pid)).collect();
         let began = Instant::now();
-        let mut log = WaitLog::default();
+        let (mut log, mut states) = (WaitLog::default(), ProcessStates::new());
         while began.elapsed() < Duration::from_millis(2500) {
-            log.sweep(&reader, pids.iter().copied());
+            log.sweep(&reader, &mut states, pids.iter().copied());
             thread::sleep(Duration::from_millis(5));
         }
         let after: Vec<_> = pids.iter().map(|&pid| exact(pid)).collect();

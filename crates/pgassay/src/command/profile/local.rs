@@ -14,8 +14,8 @@ use pgassay_model::check::Check;
 use pgassay_model::cpu::{Background, CpuTotals};
 use pgassay_model::profile::{Profile, ProfileBuilder};
 use pgassay_profile::{
-    Access, CpuLog, Limit, LiveServer, LoggedProcess, OffCpuConfig, ProcessTreeCpu, Role, Sampler,
-    SamplerConfig, SamplerError, Samples, Tier,
+    Access, CpuLog, Limit, LiveServer, LoggedProcess, OffCpuConfig, ProcessList, ProcessTreeCpu,
+    Role, Sampler, SamplerConfig, SamplerError, Samples, Tier,
 };
 use pgassay_record::observation::{self, Observation, SCHEMA};
 
@@ -26,10 +26,10 @@ use crate::checks;
 /// How often the server's processes and their CPU totals are read. What a process uses between the
 /// last reading and its end is lost. A reading takes some tens of microseconds per process.
 const READING_EVERY: Duration = Duration::from_millis(250);
-/// With many processes, they are read less often: this long per process, for a cost below 1% of a CPU.
-const READING_EVERY_OF_EACH: Duration = Duration::from_millis(10);
-/// Wait events read per second: samples divide exact totals, so a few thousand are enough.
-const WAITS_PER_S_MAX: u32 = 320;
+/// With many processes, they are read less often: this long per process, for a cost of about 0.2% of a CPU.
+const READING_EVERY_OF_EACH: Duration = Duration::from_millis(15);
+/// Wait events read per second: samples divide exact totals, so two thousand, of ten seconds, are enough.
+const WAITS_PER_S_MAX: u32 = 200;
 
 /// The processes to profile.
 pub struct ProfiledProcesses {
@@ -263,12 +263,13 @@ impl ProfilingSession {
     ) -> Option<Duration> {
         let server = &self.subject.server;
         let ended_children = || ProcessTreeCpu::of_ended_children(server.postmaster_pid).ok();
-        log.read(&server.processes());
+        let mut processes = ProcessList::of_server(server);
+        log.read(&processes.read());
         // After the first reading and before each later one: what ends in between counts as read.
         let before = ended_children();
         loop {
             let ended = ended_children();
-            log.read(&server.processes());
+            log.read(&processes.read());
             let is_over = Instant::now() >= until;
             if is_over || interrupt.check().is_err() || !server.is_there() {
                 let used_ns = ended?.since_ns(before?);
