@@ -84,6 +84,12 @@ impl Authentication {
         let (code, data) = body.split_first_chunk::<4>().ok_or(CUT)?;
         let code = u32::from_be_bytes(*code);
         self.check_allowed(code)?;
+        if self.has_answered(code) {
+            return Err(WireError::Malformed {
+                tag: 'R',
+                what: "authentication was requested twice",
+            });
+        }
         match code {
             0 if self.scram.is_some() && !self.has_finished => {
                 return Err(WireError::Scram {
@@ -117,6 +123,19 @@ impl Authentication {
             }
         }
         Ok(false)
+    }
+
+    /// Whether such a request has been answered. Each one is answered once: otherwise a server could keep a
+    /// client computing, and let its answers fill the memory.
+    fn has_answered(&self, code: u32) -> bool {
+        let scram = self.scram.as_ref();
+        let has_ended = self.is_accepted || self.has_finished;
+        match code {
+            0 => self.is_accepted,
+            11 => has_ended || scram.is_some_and(Scram::has_proved),
+            12 => has_ended,
+            _ => has_ended || scram.is_some(),
+        }
     }
 
     /// Rejects what the user does not allow: other methods, and authentication without channel
@@ -162,7 +181,6 @@ impl Authentication {
         frontend::sasl_initial_response(mechanism, scram.first_message().as_bytes(), out)
             .map_err(|error| encode_error("authentication", &error))?;
         self.scram = Some(scram);
-        self.has_finished = false;
         Ok(())
     }
 
@@ -302,6 +320,47 @@ mod tests {
             .answer(&request(10, b"SCRAM-SHA-256\0\0"), &mut out)
             .unwrap();
         assert!(authentication.answer(&request(0, b""), &mut out).is_err());
+    }
+
+    #[test]
+    fn a_server_that_asks_again_and_again_is_refused() {
+        let start: &[u8] = b"SCRAM-SHA-256\0\0";
+        for (first, data, again) in [
+            (3, &b""[..], 3),
+            (5, b"salt", 5),
+            (10, start, 10),
+            (10, start, 3),
+            (0, b"", 0),
+        ] {
+            let mut authentication = authentication(Some("p"), "", ChannelBinding::Prefer);
+            let mut out = Vec::new();
+            authentication
+                .answer(&request(first, data), &mut out)
+                .unwrap();
+            let sent = out.len();
+            let error = authentication
+                .answer(&request(again, data), &mut out)
+                .unwrap_err();
+            assert!(error.to_string().contains("twice"), "{error}");
+            assert_eq!(out.len(), sent);
+        }
+    }
+
+    #[test]
+    fn a_second_challenge_is_not_computed() {
+        let mut authentication = authentication(Some("p"), "", ChannelBinding::Prefer);
+        let mut out = Vec::new();
+        authentication
+            .answer(&request(10, b"SCRAM-SHA-256\0\0"), &mut out)
+            .unwrap();
+        let first = String::from_utf8_lossy(&out).into_owned();
+        let nonce = first.split(",r=").nth(1).unwrap();
+        let challenge = |salt: &str| request(11, format!("r={nonce}x,s={salt},i=1").as_bytes());
+        authentication.answer(&challenge("AAAA"), &mut out).unwrap();
+        let error = authentication
+            .answer(&challenge("BBBB"), &mut out)
+            .unwrap_err();
+        assert!(error.to_string().contains("twice"), "{error}");
     }
 
     #[test]

@@ -138,6 +138,11 @@ impl Scram {
         format!("{without_proof},p={}", STANDARD.encode(proof))
     }
 
+    /// Whether the proof was computed.
+    pub fn has_proved(&self) -> bool {
+        self.server_signature.is_some()
+    }
+
     /// Checks the server's last message, which proves that the server knows the password too.
     pub fn verify(&self, message: &[u8]) -> Result<(), WireError> {
         let expected = self.server_signature.ok_or(WireError::Scram {
