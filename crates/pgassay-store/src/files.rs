@@ -32,16 +32,6 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Creates a file unless it exists.
-pub(crate) fn touch(path: &Path) -> io::Result<()> {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(FILE_MODE)
-        .open(path)
-        .map(drop)
-}
-
 /// Creates a file, which must not exist, with this content, and syncs it to disk. Creates the
 /// directories above it if necessary.
 pub(crate) fn write(

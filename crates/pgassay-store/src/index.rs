@@ -85,8 +85,9 @@ pub(crate) fn in_memory(root: &Path) -> Result<Connection, StoreError> {
 
 /// Opens the index, and creates it if there is none.
 pub(crate) fn open(root: &Path) -> Result<Connection, StoreError> {
-    // SQLite would let others read it. If this fails, SQLite says why.
-    _ = files::touch(&path(root));
+    // SQLite would let others read it. This fails if anything is there, a pipe and a link included; for any
+    // other cause, SQLite says why.
+    _ = files::create(&path(root));
     let attempt = || {
         // In a directory that others may write to: a pipe would never open, and what a link names is not ours.
         let found = path(root).symlink_metadata();

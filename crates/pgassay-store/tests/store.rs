@@ -351,6 +351,31 @@ fn the_index_follows_the_directories() {
     assert_eq!(ids().len(), 2);
 }
 
+/// Regression: `list` waited for a reader of the pipe, and created what the link names.
+#[test]
+fn a_pipe_or_a_link_in_place_of_the_index_is_neither_opened_nor_followed() {
+    let (root, store) = store();
+    store.save(&run(ID), STUDY, &[]).unwrap();
+    let index = store.root().join("index.sqlite");
+    fs::remove_file(&index).unwrap();
+    let elsewhere = root.path().join("elsewhere");
+    std::os::unix::fs::symlink(&elsewhere, &index).unwrap();
+    assert!(store.list().is_err());
+    assert!(!elsewhere.exists());
+
+    fs::remove_file(&index).unwrap();
+    assert!(
+        Command::new("mkfifo")
+            .arg(&index)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || ended.send(store.list().is_err()));
+    assert!(end.recv_timeout(std::time::Duration::from_mins(1)).unwrap());
+}
+
 #[test]
 fn concurrent_saves_all_succeed() {
     let (_root, store) = store();
