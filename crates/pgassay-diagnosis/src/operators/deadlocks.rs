@@ -1,6 +1,6 @@
 //! Transactions that wait for each other.
 
-use pgassay_record::activity::BlockingEpisode;
+use pgassay_record::activity::{BlockingEpisode, DatabaseActivity, SessionStatus};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
@@ -18,10 +18,9 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[OperatorSignature {
 }];
 
 fn deadlocks(view: &LiveView<'_>) -> Vec<Detection> {
-    let timeout = view.setting("deadlock_timeout").and_then(names::micros);
     let databases = view.catalog.databases.iter();
     databases
-        .map(|it| (it, deadlocked(view, &it.name)))
+        .map(|it| (it, waiting_in(view, it)))
         .filter(|(it, waiting)| it.deadlocks > 0 || *waiting >= view.noticeable())
         .map(|(database, waiting)| {
             let count = database.deadlocks as f64;
@@ -30,13 +29,13 @@ fn deadlocks(view: &LiveView<'_>) -> Vec<Detection> {
                 .extent(count)
                 .with((waiting >= view.noticeable()).then_some(waiting), |it, waiting| {
                     it.saved(waiting)
-                        .load("average sessions that wait in a cycle, or behind one", waiting)
+                        .load("average sessions that wait in a cycle, or meanwhile", waiting)
                 })
                 .counter("deadlocks", count, FactUnit::Count)
                 .counter("deadlocks", count / view.window_s, FactUnit::PerSecond)
                 .context_figure(
                     "time until a deadlock is noticed (deadlock_timeout)",
-                    timeout.unwrap_or(1e6),
+                    timeout_us(view),
                     FactUnit::Micros,
                 )
                 .fix(
@@ -50,11 +49,39 @@ fn deadlocks(view: &LiveView<'_>) -> Vec<Detection> {
         .collect()
 }
 
+/// Average sessions that wait because transactions deadlock.
+pub(super) fn waiting(view: &LiveView<'_>) -> f64 {
+    let databases = view.catalog.databases.iter();
+    databases.map(|it| waiting_in(view, it)).sum()
+}
+
+/// The same of one database: those seen in a cycle or behind one; or, if it is more, those that wait for locks while the
+/// counted deadlocks last. Each lasts for `deadlock_timeout`, and who blocks whom is read too seldom to see all of it.
+fn waiting_in(view: &LiveView<'_>, database: &DatabaseActivity) -> f64 {
+    let lasted_us = database.deadlocks as f64 * timeout_us(view);
+    let part = (lasted_us / (view.window_s * 1e6)).min(1.0);
+    seen_in_cycles(view, &database.name).max(part * waiting_for_locks(view, &database.name))
+}
+
+fn timeout_us(view: &LiveView<'_>) -> f64 {
+    let timeout = view.setting("deadlock_timeout").and_then(names::micros);
+    timeout.unwrap_or(1e6)
+}
+
 /// Average sessions of a database that waited in a cycle, and behind one.
-fn deadlocked(view: &LiveView<'_>, database: &str) -> f64 {
+fn seen_in_cycles(view: &LiveView<'_>, database: &str) -> f64 {
     let episodes = view.activity.blocking.iter();
     let episodes = episodes.filter(|it| it.root.is_deadlocked && it.root.database == database);
     // The session at which a cycle is cut waits as long as the longest of the others.
     let waited_us = |it: &BlockingEpisode| it.waited_us + longest_us(it).min(it.waited_us);
     episodes.map(waited_us).sum::<f64>() / view.activity.window_us.max(f64::MIN_POSITIVE)
+}
+
+/// Average sessions of a database that wait for a heavyweight lock.
+fn waiting_for_locks(view: &LiveView<'_>, database: &str) -> f64 {
+    let cells = view.activity.cells.iter().filter(|cell| {
+        let is_its = view.session(cell).is_some_and(|it| it.database == database);
+        is_its && cell.state == SessionStatus::Active && view.wait(cell).0 == "Lock"
+    });
+    cells.map(|cell| cell.time_us).sum::<f64>() / view.activity.window_us.max(f64::MIN_POSITIVE)
 }

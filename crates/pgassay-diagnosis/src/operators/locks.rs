@@ -2,19 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use pgassay_record::activity::{
-    BlockedSession, BlockingEpisode, EndingSignal, LoadCell, RootBlocker, SessionStatus,
-};
+use pgassay_record::activity::{BlockedSession, BlockingEpisode, EndingSignal, RootBlocker};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
 use super::ending::{STALLED_WAL, end_session, risk_of_cancel, waiting};
-use super::live_view::{LiveView, StatementLoad, statement_name};
+use super::live_view::{LiveView, statement_name};
 use super::names;
 use super::recovery_locks;
 use super::session_settings::RoleInDatabase;
 use super::signature::OperatorSignature;
-use super::transaction_waits::waits_for_all;
 use super::wait_meanings::{MEANINGS, WaitMeaning};
 
 /// A blocker that has been there for less is over before anyone can end it.
@@ -24,16 +21,6 @@ pub(super) const ACTIONABLE_US: f64 = 1e6;
 const LONG_WAIT_US: f64 = 10e6;
 /// Contention that costs less of the load is part of running in parallel.
 const CONTENTION_MIN: f64 = 0.15;
-/// The same for sessions that wait for rows …
-const ROW_WAITS_MIN: f64 = 0.2;
-/// … if they queue: a waiting session sees at least so many waiting behind the same root, itself
-/// included. Sessions that meet in pairs by chance see one.
-const QUEUE_MIN: f64 = 1.5;
-/// Or at least this share of the waits is for `tuple` locks, which only those take who come after
-/// another that waits. (Most of a queue waits for the transaction itself: each new version of the row is
-/// waited for anew.)
-const TUPLE_SHARE_MIN: f64 = 0.25;
-
 /// The signatures of this family.
 pub(super) const SIGNATURES: &[OperatorSignature] = &[
     OperatorSignature {
@@ -59,12 +46,6 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
         title: "A command that waits for a strong lock blocks those behind it",
         manual: "Explicit Locking: Table-Level Locks",
         detect: ddl_queue,
-    },
-    OperatorSignature {
-        id: "row-lock-queue",
-        title: "Sessions queue for the same rows",
-        manual: "Explicit Locking: Row-Level Locks",
-        detect: row_lock_queue,
     },
     OperatorSignature {
         id: "lock-contention",
@@ -435,114 +416,6 @@ fn queue_behind(
             .sql("set lock_timeout = '2s' -- in the session that runs the command")
             .risk("The command fails if it does not get its lock in time, and must be repeated.")
     }
-}
-
-/// Average sessions of a statement that wait for rows.
-fn row_waits(load: &StatementLoad) -> f64 {
-    if waits_for_all(&load.tokens) {
-        return 0.0;
-    }
-    load.waiting(|kind, name| kind == "Lock" && matches!(name, "transactionid" | "tuple"))
-}
-
-fn row_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
-    // What one session causes has its own finding.
-    let known: f64 = weighty(view)
-        .filter(|it| it.root.gid.is_some() || is_actionable(&it.root))
-        .map(|it| it.waited_us / view.activity.window_us.max(1.0))
-        .sum();
-    let mut found = Vec::new();
-    for (statement, load) in view.heavy_statements() {
-        let waiting = row_waits(load);
-        let queued = load.waiting(|kind, name| kind == "Lock" && name == "tuple");
-        let queue = queue_seen(view, &statement.fingerprint).max(waiting / possible_roots(view));
-        let queues = queue >= QUEUE_MIN || queued >= TUPLE_SHARE_MIN * waiting;
-        let enough = waiting >= ROW_WAITS_MIN * view.active && queues;
-        if !enough || known >= 0.5 * waiting {
-            continue;
-        }
-        let table = load.relations.first().filter(|_| load.relations.len() == 1);
-        let detection = match table {
-            Some(table) => {
-                let name = names::identifier(&table.name);
-                let schema = table.schema.as_deref().map(names::identifier);
-                let name = schema.map_or(name.clone(), |schema| format!("{schema}.{name}"));
-                Detection::of(ObjectKind::Table, name)
-            }
-            None => Detection::of(ObjectKind::Statement, statement_name(statement)),
-        };
-        found.push(
-            detection
-                .statement(Some(statement))
-                .saved(waiting)
-                .load("average sessions of one statement that wait for rows", waiting)
-                .figure(
-                    "sessions in the queue that a waiting session is in",
-                    queue,
-                    FactUnit::Count,
-                )
-                .sampled(
-                    "of them wait for a tuple lock",
-                    queued / waiting,
-                    FactUnit::Share,
-                )
-                .with(rows_of(view, load), |it, (what, rows)| {
-                    it.counter(what, rows, FactUnit::PerSecond)
-                })
-                .context(format!("the statement: {}", statement_name(statement)))
-                .fix(
-                    "Make the transactions that change this row shorter: change it last, right before \
-                     COMMIT, and send both in one round trip. Or spread it over several rows and add \
-                     them up when reading; take work from a queue with FOR UPDATE SKIP LOCKED.",
-                )
-                .risk("No change on the server, only in the application."),
-        );
-    }
-    found
-}
-
-/// The mean number of sessions that wait for rows in the same queue and statement, as those in the queues
-/// see it.
-fn queue_seen(view: &LiveView<'_>, fingerprint: &str) -> f64 {
-    let is_its = |it: &&BlockedSession| {
-        // A lock that was granted while the server was asked has no kind.
-        let is_row = matches!(&*it.waits_for.kind, "transactionid" | "tuple" | "");
-        is_row && it.fingerprint.as_deref() == Some(fingerprint)
-    };
-    let queues = view.activity.blocking.iter();
-    let queues = queues.map(|it| it.blocked.iter().filter(is_its).count() as f64);
-    let (sum, squares) = queues.fold((0.0, 0.0), |(sum, squares), it| {
-        (sum + it, squares + it * it)
-    });
-    if sum > 0.0 { squares / sum } else { 0.0 }
-}
-
-/// How many sessions can be the first of a queue, on average: they do not wait for a lock themselves. More sessions
-/// that wait than these are in queues, even if none was seen because reading who blocks whom came too late.
-fn possible_roots(view: &LiveView<'_>) -> f64 {
-    let waits = |cell: &LoadCell| view.wait(cell).0 == "Lock";
-    let cells = view.activity.cells.iter().filter(|cell| match cell.state {
-        SessionStatus::Active => !waits(cell),
-        SessionStatus::IdleInTransaction | SessionStatus::IdleInAbortedTransaction => true,
-    });
-    let time_us: f64 = cells.map(|cell| cell.time_us).sum();
-    // A holder that is seldom seen is there nonetheless.
-    (time_us / view.activity.window_us.max(f64::MIN_POSITIVE)).max(1.0)
-}
-
-fn is_actionable(root: &RootBlocker) -> bool {
-    let age_us = root.transaction_age_us.unwrap_or(root.state_age_us);
-    age_us >= ACTIONABLE_US
-}
-
-/// Rows per second that were changed in the statement's table.
-fn rows_of(view: &LiveView<'_>, load: &StatementLoad) -> Option<(&'static str, f64)> {
-    let tables = view.catalog.tables.iter();
-    let mention = load.relations.first()?;
-    let mut its = tables.filter(|it| view.is_mention_of(mention, &it.relation));
-    let table = its.next()?;
-    let changed = (table.updated + table.deleted) as f64;
-    (changed > 0.0).then_some(("rows changed in the table", changed / view.window_s))
 }
 
 fn lock_contention(view: &LiveView<'_>) -> Vec<Detection> {

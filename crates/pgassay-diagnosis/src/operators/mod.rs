@@ -21,6 +21,7 @@ mod lookalikes;
 mod missing_index;
 mod names;
 mod recovery_locks;
+mod row_queues;
 mod server;
 mod session_settings;
 mod sessions;
@@ -65,6 +66,7 @@ const LOCK_CAUSES: [&str; 7] = [
 pub(crate) fn operator_signatures() -> impl Iterator<Item = &'static OperatorSignature> {
     [
         locks::SIGNATURES,
+        row_queues::SIGNATURES,
         deadlocks::SIGNATURES,
         recovery_locks::SIGNATURES,
         sessions::SIGNATURES,

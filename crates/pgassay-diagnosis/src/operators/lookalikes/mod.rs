@@ -6,6 +6,7 @@
 
 mod build;
 mod catalog;
+mod deadlocks;
 mod endings;
 mod horizon;
 mod index_evidence;

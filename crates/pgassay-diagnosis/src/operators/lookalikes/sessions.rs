@@ -78,7 +78,7 @@ fn of_blocking() -> Vec<LiveCase> {
 const UPDATE: &str = "update branch set balance = balance + $1 where id = $2";
 
 /// As [`waiting_for_rows`], with as many sessions that may hold the rows.
-fn row_waits(first: f64, behind: f64) -> ExampleServer {
+pub(super) fn row_waits(first: f64, behind: f64) -> ExampleServer {
     waiting_for_rows(first, behind).idle_after(UPDATE, first + behind)
 }
 

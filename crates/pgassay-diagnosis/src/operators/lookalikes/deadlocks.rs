@@ -1,0 +1,29 @@
+//! Deadlocks that sessions wait for.
+
+use super::sessions::row_waits;
+use super::{ExampleServer, findings};
+
+/// The findings of a server on which sessions queue for rows, with so many deadlocks in the window of 10 s, of which
+/// no reading saw one; and what they would give back.
+fn queued_with(deadlocks: u64) -> Vec<(String, Option<f64>)> {
+    let server = row_waits(3.0, 5.0).catalog(|it| it.databases[0].deadlocks = deadlocks);
+    let found = findings(&server.activity).into_iter();
+    let lock = |id: &str| matches!(id, "deadlocks" | "row-lock-queue");
+    let its = found.filter(|it| lock(&it.id));
+    its.map(|it| (it.id, it.saved_sessions)).collect()
+}
+
+#[test]
+fn deadlocks_that_last_most_of_the_time_are_the_cause_of_the_queue_for_rows() {
+    let found = queued_with(12);
+    assert_eq!(found, [("deadlocks".to_owned(), Some(8.0))]);
+}
+
+#[test]
+fn a_deadlock_now_and_then_does_not_explain_a_queue_for_rows() {
+    let found = queued_with(1);
+    let ids: Vec<&str> = found.iter().map(|(id, _)| id.as_str()).collect();
+    assert_eq!(ids, ["row-lock-queue", "deadlocks"]);
+    let saved: f64 = found[1].1.expect("a load");
+    assert!((saved - 0.8).abs() < 1e-9, "{saved}");
+}
