@@ -7,15 +7,16 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
 use super::indexes;
-use super::live_view::{LiveView, StatementLoad, statement_name};
+use super::live_view::{LiveView, SAMPLES_MIN, StatementLoad, statement_name};
 use super::names;
+use super::ordered_reads;
 use super::signature::OperatorSignature;
 use super::sql_text::{self, TableFilter};
 use super::unnamed_scans;
 use super::unserved_conditions::{self, UnservedCondition};
 
 /// A table with fewer rows fits into a few pages, and reading them all is right.
-const ROWS_PER_SCAN_MIN: f64 = 1000.0;
+pub(super) const ROWS_PER_SCAN_MIN: f64 = 1000.0;
 /// With more rows kept, a sequential scan is often the cheaper plan.
 const KEPT_MAX: f64 = 0.1;
 /// The same for statements whose filter cannot be read: a join keeps few rows for many reasons.
@@ -25,11 +26,11 @@ const WHOLE_MIN: f64 = 0.5;
 /// A report that runs once or twice needs no index.
 const EXECUTIONS_MIN: u64 = 3;
 /// Fewer scans than this per execution belong to other statements.
-const SCANS_PER_EXECUTION_MIN: f64 = 0.5;
+pub(super) const SCANS_PER_EXECUTION_MIN: f64 = 0.5;
 
 /// A statement that reads less than this share of what a scan reads does not scan the table.
 const SCANNED_SHARE_MIN: f64 = 0.3;
-const BLOCK_BYTES: f64 = 8192.0;
+pub(super) const BLOCK_BYTES: f64 = 8192.0;
 /// Rows that scans by unknown statements read per second, about a tenth of a session or more.
 const UNKNOWN_ROWS_PER_S_MIN: f64 = 1e6;
 /// The same if a statement whose text is switched off has the load and the executions that such scans would have.
@@ -46,14 +47,19 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[OperatorSignature {
 fn missing_index(view: &LiveView<'_>) -> Vec<Detection> {
     let mut found = Vec::new();
     let tables = whole_tables(&view.catalog.tables);
-    for table in tables
-        .iter()
-        .filter(|it| rows_per_scan(it) >= ROWS_PER_SCAN_MIN)
-    {
+    for table in &tables {
+        if rows_per_scan(table) < ROWS_PER_SCAN_MIN {
+            let statements = view.statements_on(&table.relation);
+            let sampled = statements.filter(|(_, load)| load.samples >= SAMPLES_MIN);
+            found.extend(
+                sampled.filter_map(|(it, load)| ordered_reads::of_statement(view, table, it, load)),
+            );
+            continue;
+        }
         let mut is_named = false;
         for (statement, load) in view.statements_on(&table.relation) {
             is_named = true;
-            if load.samples >= 5 {
+            if load.samples >= SAMPLES_MIN {
                 found.extend(of_statement(view, table, statement, load));
             }
         }
@@ -255,7 +261,7 @@ fn with_condition(
 
 /// Whether an index exists that begins with one of these columns, so that the planner chose not to use it,
 /// or is being built.
-fn is_served(view: &LiveView<'_>, table: &TableActivity, wanted: &[String]) -> bool {
+pub(super) fn is_served(view: &LiveView<'_>, table: &TableActivity, wanted: &[String]) -> bool {
     let serves = |index: &IndexActivity| {
         let first = index.columns.first().map(|it| it.trim_matches('"'));
         let is_usable = index.is_valid || index.is_being_built;
@@ -279,7 +285,7 @@ fn indexes_of<'a>(
     })
 }
 
-fn evidence(
+pub(super) fn evidence(
     view: &LiveView<'_>,
     table: &TableActivity,
     statement: &ActivityStatement,

@@ -20,6 +20,7 @@ mod locks;
 mod lookalikes;
 mod missing_index;
 mod names;
+mod ordered_reads;
 mod recovery_locks;
 mod row_queues;
 mod server;

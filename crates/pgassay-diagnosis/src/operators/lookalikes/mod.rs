@@ -10,6 +10,7 @@ mod deadlocks;
 mod endings;
 mod horizon;
 mod index_evidence;
+mod ordered_reads;
 mod processes;
 mod scanned_tables;
 mod sessions;

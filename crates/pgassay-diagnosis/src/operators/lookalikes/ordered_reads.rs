@@ -1,0 +1,46 @@
+//! Statements that take the first rows in the order of an index.
+
+use pgassay_record::activity::StatementCounters;
+use pgassay_record::finding::Confidence;
+
+use super::build::{ExampleServer, calls, index, table};
+use super::of_id;
+
+const LATEST: &str = "select total from orders where device = $1 order by id desc limit $2";
+
+/// A server that executes this, by scans of the primary key that access so many blocks.
+fn ordered(text: &str, blocks: u64, rows: f64) -> ExampleServer {
+    let counters = StatementCounters {
+        shared_hit: 600 * blocks,
+        ..calls(600, rows)
+    };
+    let mut orders = table("orders");
+    orders.index_scans = 600;
+    let server = ExampleServer::new().load(text, "", 1.0).table(orders);
+    server
+        .counted(text, counters)
+        .index(index("orders_pkey", &["id"]))
+}
+
+#[test]
+fn the_latest_row_by_a_column_without_an_index_is_found_as_a_hint() {
+    let found = of_id("missing-index", &ordered(LATEST, 40, 1.0).activity);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].confidence, Confidence::Hint);
+    assert!(found[0].suggested_fix.contains("public.orders (device, …)"));
+    assert_eq!(found[0].fix_sql, None);
+}
+
+#[test]
+fn the_latest_row_by_an_indexed_column_or_at_the_end_of_the_order_lacks_no_index() {
+    let is_found = |server: ExampleServer| !of_id("missing-index", &server.activity).is_empty();
+    // It finds its row at once.
+    assert!(!is_found(ordered(LATEST, 4, 1.0)));
+    // A page of 100 rows.
+    assert!(!is_found(ordered(LATEST, 40, 100.0)));
+    let served = index("orders_device_idx", &["device"]);
+    assert!(!is_found(ordered(LATEST, 40, 1.0).index(served)));
+    // No LIMIT: all rows that the filter keeps.
+    let all = "select total from orders where device = $1 order by id desc";
+    assert!(!is_found(ordered(all, 40, 1.0)));
+}
