@@ -29,7 +29,7 @@ fn deadlocks(view: &LiveView<'_>) -> Vec<Detection> {
                 .extent(count)
                 .with((waiting >= view.noticeable()).then_some(waiting), |it, waiting| {
                     it.saved(waiting)
-                        .load("average sessions that wait in a cycle, or meanwhile", waiting)
+                        .load("average sessions that wait while transactions deadlock", waiting)
                 })
                 .counter("deadlocks", count, FactUnit::Count)
                 .counter("deadlocks", count / view.window_s, FactUnit::PerSecond)

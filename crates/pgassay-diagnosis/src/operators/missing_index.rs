@@ -285,7 +285,7 @@ fn indexes_of<'a>(
     })
 }
 
-pub(super) fn evidence(
+fn evidence(
     view: &LiveView<'_>,
     table: &TableActivity,
     statement: &ActivityStatement,

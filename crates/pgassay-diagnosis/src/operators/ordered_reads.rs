@@ -1,10 +1,10 @@
 //! Statements that take the first few rows in the order of an index, and read many others on the way to them.
 
 use pgassay_record::activity::{ActivityStatement, TableActivity};
-use pgassay_record::finding::FactUnit;
+use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
-use super::live_view::{LiveView, StatementLoad};
+use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::missing_index::{self, BLOCK_BYTES, ROWS_PER_SCAN_MIN, SCANS_PER_EXECUTION_MIN};
 use super::names;
 use super::sql_text;
@@ -40,7 +40,10 @@ pub(super) fn of_statement(
         return None;
     }
     let (name, columns) = (names::relation(&table.relation), names::columns(&columns));
-    let detection = missing_index::evidence(view, table, statement, load)
+    let detection = Detection::of(ObjectKind::Table, name.clone())
+        .statement(Some(statement))
+        .load("average sessions that execute it", load.local)
+        .context(format!("the statement: {}", statement_name(statement)))
         .title(Some("A statement reads many rows in order to keep the first few"))
         .saved(load.local)
         .counter("blocks accessed per execution (hit and read)", blocks, FactUnit::Count)

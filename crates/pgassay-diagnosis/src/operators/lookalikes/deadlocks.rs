@@ -1,7 +1,7 @@
 //! Deadlocks that sessions wait for.
 
-use super::sessions::row_waits;
 use super::findings;
+use super::sessions::row_waits;
 
 /// The findings of a server on which sessions queue for rows, with so many deadlocks in the window of 10 s, of which
 /// no reading saw one; and what they would give back.

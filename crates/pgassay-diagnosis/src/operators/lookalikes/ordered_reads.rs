@@ -1,7 +1,7 @@
 //! Statements that take the first rows in the order of an index.
 
 use pgassay_record::activity::StatementCounters;
-use pgassay_record::finding::Confidence;
+use pgassay_record::finding::{Confidence, Fact};
 
 use super::build::{ExampleServer, calls, index, table};
 use super::of_id;
@@ -29,6 +29,9 @@ fn the_latest_row_by_a_column_without_an_index_is_found_as_a_hint() {
     assert_eq!(found[0].confidence, Confidence::Hint);
     assert!(found[0].suggested_fix.contains("public.orders (device, …)"));
     assert_eq!(found[0].fix_sql, None);
+    // Sequential scans, of which there are none, are no evidence of it.
+    let is_about_scans = |it: &Fact| it.what.contains("scan");
+    assert!(!found[0].evidence.iter().any(is_about_scans));
 }
 
 #[test]
