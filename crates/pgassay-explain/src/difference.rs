@@ -11,8 +11,9 @@ use crate::lines::{DifferenceLine, lines};
 use crate::matching::match_steps;
 use crate::partitions::KnownPartitions;
 use crate::plan::{BufferUsage, QueryPlan};
+use crate::renaming::renamed;
 use crate::side::PlanSide;
-use crate::step::CHILDREN_MAX;
+use crate::step::{CHILDREN_MAX, rename};
 
 /// A setting that affects planning and is not equal in both plans.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -61,8 +62,12 @@ impl PlanDifference {
     /// Compares two plans of the same question: of another server, setting, schema or text.
     pub fn between(a: &QueryPlan, b: &QueryPlan) -> Self {
         let known = KnownPartitions::of([a, b], CHILDREN_MAX);
-        let (side_a, side_b) = (PlanSide::new(a, &known), PlanSide::new(b, &known));
+        let (side_a, mut side_b) = (PlanSide::new(a, &known), PlanSide::new(b, &known));
         let matching = match_steps((a, &side_a.steps), (b, &side_b.steps));
+        let renamed = renamed(&side_a.steps, &side_b.steps, &matching);
+        if !renamed.is_empty() {
+            rename(b, &known, &renamed, &mut side_b.steps);
+        }
         let changes = changes::changes(&side_a, &side_b, &matching);
         Self {
             lines: lines(&side_a, &side_b, &matching, &changes),

@@ -68,6 +68,7 @@ mod parse;
 mod partitions;
 mod plan;
 mod prepared;
+mod renaming;
 mod sentence;
 mod share;
 mod side;

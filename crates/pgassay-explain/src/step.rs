@@ -203,10 +203,6 @@ impl Builder<'_> {
         // The partitions of a step differ in names only, so the first one stands for all.
         let of_first = parts.iter().filter(|it| (at..node.end).contains(it));
         let clauses = self.clauses(of_first);
-        let keys = node.keys.iter().map(|(kind, keys)| {
-            let normal: Vec<String> = keys.iter().map(|it| normalized(it, &self.names)).collect();
-            (kind.clone(), (normal.join(", "), keys.join(", ")))
-        });
         let mut scan = self.scan(node);
         let (mut label, mut method) = (label::label(self.plan, at), label::method(self.plan, at));
         if is_many {
@@ -235,7 +231,7 @@ impl Builder<'_> {
             method,
             scan,
             clauses,
-            keys: keys.collect(),
+            keys: keys(node, &self.names),
             aliases: BTreeSet::new(),
             identity: String::new(),
         };
@@ -307,6 +303,42 @@ fn identity(step: &PlanStep) -> String {
         keys.join("; "),
         subplan.unwrap_or_default()
     )
+}
+
+/// `Sort Key` and so on, normalized and as printed.
+fn keys(node: &PlanNode, names: &NameMap) -> BTreeMap<String, (String, String)> {
+    let keys = node.keys.iter().map(|(kind, keys)| {
+        let normal: Vec<String> = keys.iter().map(|it| normalized(it, names)).collect();
+        (kind.clone(), (normal.join(", "), keys.join(", ")))
+    });
+    keys.collect()
+}
+
+/// Compares the steps' conditions and keys as if tables had other aliases from now on.
+pub(crate) fn rename(
+    plan: &QueryPlan,
+    known: &KnownPartitions,
+    renamed: &BTreeMap<String, String>,
+    steps: &mut [PlanStep],
+) {
+    let mut names = NameMap::new(plan, partition_roots(plan, known));
+    for root in names.roots.values_mut() {
+        if let Some(name) = renamed.get(root) {
+            root.clone_from(name);
+        }
+    }
+    for (alias, name) in renamed {
+        let known = names.roots.entry(alias.clone());
+        known.or_insert_with(|| name.clone());
+    }
+    for step in steps {
+        step.keys = keys(&plan.nodes[step.node], &names);
+        for (_, clause) in &mut step.clauses {
+            if let [again] = &clauses(&clause.text, &names)[..] {
+                clause.key.clone_from(&again.key);
+            }
+        }
+    }
 }
 
 /// Sets the aliases below each step.

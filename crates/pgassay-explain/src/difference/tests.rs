@@ -44,6 +44,27 @@ fn a_difference_in_costs_and_constants_alone_is_none() {
     assert_eq!(difference.lines[0].mark, LineMark::Same);
 }
 
+/// Regression: EXISTS and IN had the same plan with other conditions, since only one of them had an alias.
+#[test]
+fn an_alias_in_one_text_only_is_no_difference() {
+    let join = |alias: &str, other: &str| {
+        let orders = json!({"Node Type": "Seq Scan", "Relation Name": "orders", "Alias": alias,
+            "Filter": format!("({alias}.status = 'open'::text)")});
+        let customers =
+            json!({"Node Type": "Seq Scan", "Relation Name": "customer", "Alias": other});
+        let hash = json!({"Node Type": "Hash", "Plans": [customers]});
+        json!({"Node Type": "Sort", "Sort Key": [format!("{alias}.id"), format!("lower({other}.name)")],
+            "Plans": [{"Node Type": "Hash Join", "Join Type": "Right Semi",
+                "Hash Cond": format!("({alias}.customer = {other}.id)"), "Plans": [orders, hash]}]})
+    };
+    assert_eq!(said(&join("o", "c"), &join("orders", "c")), [""; 0]);
+    assert_eq!(said(&join("o", "c"), &join("a", "z")), [""; 0]);
+    // Another column is a difference whatever the alias.
+    let mut other = join("orders", "c");
+    other["Plans"][0]["Hash Cond"] = json!("(orders.payer = c.id)");
+    assert!(!said(&join("o", "c"), &other).is_empty());
+}
+
 #[test]
 fn differences_are_in_the_order_of_their_importance() {
     let hash = |batches: u32, child: Value| {
