@@ -37,17 +37,20 @@ pub fn variant(name: &str, protocol: Protocol) -> Variant {
     }
 }
 
-/// The settings in `NAME=VALUE, NAME=VALUE`. A comma belongs to a value unless another name follows.
+/// The settings in `NAME=VALUE,NAME=VALUE`. A comma belongs to a value unless another name follows.
 fn assignments(choice: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
-    for part in choice.split(", ") {
+    for part in choice.split(',') {
         let name = part.split_once('=').map(|(name, _)| name.trim());
         let is_name = |it: &str| {
-            it.chars()
-                .all(|c| c.is_ascii_alphanumeric() || "_.".contains(c))
+            let mut characters = it.chars();
+            characters
+                .next()
+                .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+                && characters.all(|c| c.is_ascii_alphanumeric() || "_.".contains(c))
         };
         match all.last_mut() {
-            Some(last) if !name.is_some_and(is_name) => last.extend([", ", part]),
+            Some(last) if !name.is_some_and(is_name) => last.extend([",", part]),
             _ => all.push(part.to_owned()),
         }
     }
@@ -114,5 +117,17 @@ mod tests {
         assert_eq!(parsed(prefix), "log_line_prefix:%m|work_mem:4MB|x:%u");
         let path = "search_path=a, \"b\", public, my.setting=1";
         assert_eq!(parsed(path), "my.setting:1|search_path:a, \"b\", public");
+        assert_eq!(parsed("search_path=a,b,=c"), "search_path:a,b,=c");
+    }
+
+    /// Regression: without a space after the comma, `8MB,jit=off` was the value of work_mem.
+    #[test]
+    fn settings_are_separated_by_commas_without_spaces_too() {
+        let variant = other("work_mem=8MB,jit=off", Protocol::Simple).expect("settings");
+        let settings = variant.settings.iter();
+        let settings: Vec<_> = settings
+            .map(|(name, value)| (name.as_str(), value.0.as_str()))
+            .collect();
+        assert_eq!(settings, [("jit", "off"), ("work_mem", "8MB")]);
     }
 }
