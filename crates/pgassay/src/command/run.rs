@@ -20,6 +20,7 @@ use pgassay_lab::{
 use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
 use pgassay_model::wording::counted;
 use pgassay_record::run::{Run, Warning, WarningKind};
+use pgassay_server::ServerError;
 use pgassay_store::{RunOrigin, RunStart, Store};
 pub use saving::SavingEvents;
 
@@ -274,12 +275,23 @@ impl FinishedRun {
 
 /// The error that becomes the exit status of a run that ended early.
 pub fn exit_of(run: &Run, ended_early: Option<anyhow::Error>) -> Result<()> {
-    let to_continue = if run.complete {
-        String::new()
-    } else {
-        format!("; to continue: pgassay resume {}", run.id)
+    let to_continue = match run.complete {
+        true => String::new(),
+        false => how_to_continue(&run.id, ended_early.as_ref()),
     };
     exit_with(&run.id, &to_continue, ended_early)
+}
+
+/// A run continues only on the build that it began on, which is no longer there if it was replaced.
+fn how_to_continue(id: &str, ended_early: Option<&anyhow::Error>) -> String {
+    let is_rebuilt = |it: &anyhow::Error| {
+        let mut causes = it.chain().filter_map(|it| it.downcast_ref());
+        causes.any(|it| matches!(it, ServerError::Rebuilt { .. }))
+    };
+    match ended_early.is_some_and(is_rebuilt) {
+        true => "; it cannot be continued with the new build: start a new run".to_owned(),
+        false => format!("; to continue: pgassay resume {id}"),
+    }
 }
 
 /// The same, with what to say after the run's ID.
@@ -488,5 +500,16 @@ mod tests {
             file_name("../a b, version=9.6, 1 client"),
             "a_b_version_9_6_1_client"
         );
+    }
+
+    /// Regression: `pgassay resume` was offered, which then refused.
+    #[test]
+    fn a_run_whose_build_was_replaced_does_not_offer_resume() {
+        let program = PathBuf::from("/opt/pg/bin/postgres");
+        let rebuilt = anyhow::Error::from(ServerError::Rebuilt { program }).context("block 2");
+        let text = how_to_continue("a", Some(&rebuilt));
+        assert!(!text.contains("resume"), "{text}");
+        let other = anyhow::anyhow!("the disk is full");
+        assert!(how_to_continue("a", Some(&other)).ends_with("pgassay resume a"));
     }
 }
