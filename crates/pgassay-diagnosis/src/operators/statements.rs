@@ -55,7 +55,7 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
     },
     OperatorSignature {
         id: "temp-spill",
-        title: "Sorts or hashes of a statement spill to temporary files",
+        title: "Sorts, hash tables or stored results of a statement spill to temporary files",
         manual: "Resource Consumption: work_mem",
         detect: temp_spill,
     },

@@ -39,7 +39,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     },
     Signature {
         id: "temporary-files",
-        title: "Sorts or hashes spill to temporary files",
+        title: "Sorts, hash tables or stored results spill to temporary files",
         manual: "Server Configuration: Resource Consumption, work_mem",
         measure: temporary_files,
     },
@@ -246,9 +246,10 @@ fn temporary_files(e: &Evidence) -> Evaluation {
         .stacks("writing and reading temporary files", us)
         .waits("BufFileRead and BufFileWrite", waited)
         .remedy(
-            "Increase work_mem for this query or role: a sort or hash spilled to disk. It applies \
-             per plan node and per worker; hash tables may use hash_mem_multiplier times as much \
-             (PostgreSQL 13 and later). An index that provides the order avoids the sort.",
+            "Increase work_mem for this query or role: a sort, a hash table or a stored result, such as \
+             that of a materialized CTE, spilled to disk. It applies per plan node and per worker; \
+             hash tables may use hash_mem_multiplier times as much (PostgreSQL 13 and later). An index \
+             that provides the order avoids a sort.",
         )
         .variant(larger_work_mem(e, wanted_mb))
 }
