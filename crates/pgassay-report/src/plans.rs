@@ -7,6 +7,7 @@ use pgassay_record::plans::{
 };
 use pgassay_record::run::Run;
 
+use crate::number;
 use crate::outline::{baseline_name, condition_title, variant_name};
 
 /// Characters of a statement that name it.
@@ -147,6 +148,26 @@ pub(crate) fn kind(it: &StatementPlan) -> String {
         (Some(error), false) => format!(", not executed: {error}"),
     };
     format!("{kind}{used}{executed}")
+}
+
+/// A sentence for each variant with another number of plans than the baseline: some have no counterpart.
+pub(crate) fn without_counterpart(run: &Run, plans: &RunPlans) -> Vec<String> {
+    let count = |point: usize| {
+        let statements = plans.points.get(point).map(|it| it.statements.iter());
+        statements.map_or(0, |it| it.filter(|it| it.used().is_some()).count())
+    };
+    let sentence = |it: &VariantPlanDifference| {
+        let [of_variant, of_baseline] = [it.variant_plans, it.baseline_plans].map(count);
+        let plans = number::count(of_variant as u64, "query plan");
+        let text = format!(
+            "“{}” has {plans} and “{}” {of_baseline}{}: those without a counterpart are not compared.",
+            variant_name(run, it.variant),
+            baseline_name(run, it.variant),
+            conditions(run, &it.conditions)
+        );
+        (of_variant != of_baseline).then_some(text)
+    };
+    plans.differences.iter().filter_map(sentence).collect()
 }
 
 /// One line for plans without a difference; `None` if there is none to state.

@@ -3,7 +3,8 @@
 use pgassay_explain::PlanDifference;
 use pgassay_model::plan::Plan;
 use pgassay_record::plans::{
-    PointPlans, StatementPlan, StatementPlanDifference, StatementPlans, VariantPlanDifference,
+    MissingPlanReason, PointPlans, StatementPlan, StatementPlanDifference, StatementPlans,
+    VariantPlanDifference,
 };
 
 /// The differences of all variants, by condition, then by variant. Conditions with the same plans share an entry.
@@ -40,8 +41,10 @@ pub fn differences(plan: &Plan, points: &[PointPlans]) -> Vec<VariantPlanDiffere
 
 fn compared(baseline: &[StatementPlans], variant: &[StatementPlans]) -> VariantPlanDifference {
     let mut found = VariantPlanDifference::default();
-    let pairs = pairs(baseline, variant);
-    let unpaired = baseline.len().max(variant.len()) - pairs.len();
+    let explained = [explainable(baseline), explainable(variant)];
+    let most = explained.iter().map(Vec::len).max().unwrap_or(0);
+    let pairs = pairs(baseline, variant, explained);
+    let unpaired = most - pairs.len();
     found.not_compared = unpaired as u32;
     for (a, b) in pairs {
         let trees = [&baseline[a], &variant[b]].map(|it| it.used().and_then(StatementPlan::tree));
@@ -63,19 +66,35 @@ fn compared(baseline: &[StatementPlans], variant: &[StatementPlans]) -> VariantP
     found
 }
 
-/// The statements that answer the same question: all in order if there are equally many, for a variant may have
-/// another text; else those in the same line of the same script.
-fn pairs(a: &[StatementPlans], b: &[StatementPlans]) -> Vec<(usize, usize)> {
-    if a.len() == b.len() {
-        return (0..a.len()).map(|at| (at, at)).collect();
+/// The positions of the statements that EXPLAIN accepts: one script may send BEGIN and COMMIT and the other not.
+fn explainable(statements: &[StatementPlans]) -> Vec<usize> {
+    let is_refused = |it: &StatementPlans| {
+        let missing = it.missing.as_ref();
+        missing.is_some_and(|it| it.reason == MissingPlanReason::NotExplainable)
+    };
+    let all = 0..statements.len();
+    all.filter(|&at| !is_refused(&statements[at])).collect()
+}
+
+/// The statements that answer the same question, of those that EXPLAIN accepts: all in order if there are equally
+/// many, for a variant may have another text; else those in the same line of the same script.
+fn pairs(
+    a: &[StatementPlans],
+    b: &[StatementPlans],
+    [of_a, of_b]: [Vec<usize>; 2],
+) -> Vec<(usize, usize)> {
+    if of_a.len() == of_b.len() {
+        return of_a.into_iter().zip(of_b).collect();
     }
     let mut found: Vec<(usize, usize)> = Vec::new();
-    for (at, statement) in a.iter().enumerate() {
+    for at in of_a {
+        let statement = &a[at];
         let is_same = |other: &StatementPlans| {
             (&other.script, other.line) == (&statement.script, statement.line)
         };
         let is_free = |it: usize| found.iter().all(|(_, taken)| *taken != it);
-        let partner = (0..b.len()).find(|&it| is_same(&b[it]) && is_free(it));
+        let mut of_b = of_b.iter().copied();
+        let partner = of_b.find(|&it| is_same(&b[it]) && is_free(it));
         found.extend(partner.map(|it| (at, it)));
     }
     found
@@ -83,6 +102,8 @@ fn pairs(a: &[StatementPlans], b: &[StatementPlans]) -> Vec<(usize, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use pgassay_record::plans::MissingPlan;
+
     use super::*;
 
     fn statement(line: u32, node: &str) -> StatementPlans {
@@ -118,6 +139,22 @@ mod tests {
         // Another text in another line, but as many statements.
         let other = compared(&baseline[..1], &variant[1..2]);
         assert_eq!((other.same, other.statements.len()), (0, 1));
+    }
+
+    /// Regression: a script with BEGIN and COMMIT was not compared with one without.
+    #[test]
+    fn transaction_commands_do_not_keep_statements_from_being_compared() {
+        let begin = StatementPlans {
+            missing: Some(MissingPlan {
+                reason: MissingPlanReason::NotExplainable,
+                message: String::new(),
+            }),
+            ..StatementPlans::default()
+        };
+        let in_transaction = [begin.clone(), statement(2, "Index Scan"), begin];
+        let found = compared(&[statement(1, "Seq Scan")], &in_transaction);
+        assert_eq!((found.statements.len(), found.not_compared), (1, 0));
+        assert_eq!(found.statements[0].variant, 1);
     }
 
     #[test]

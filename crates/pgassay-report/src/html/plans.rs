@@ -10,7 +10,7 @@ use pgassay_record::run::Run;
 use crate::outline::{baseline_name, variant_name};
 use crate::plans::{
     all_equal, conditions, differing, generic_differs, generic_sentence, kind, sentences,
-    statements, title,
+    statements, title, without_counterpart,
 };
 
 /// Columns of a tree.
@@ -33,6 +33,7 @@ pub(super) fn section(run: &Run) -> Markup {
                     "server they were only planned."
                 }
                 @if let Some(text) = all_equal(plans) { p { (text) } }
+                @for text in without_counterpart(run, plans) { p { (text) } }
                 @for it in differing(plans) { (variant(run, plans, it)) }
                 @for (point, statement) in generic_differs(plans) {
                     @if let Some(difference) = &statement.generic_difference {

@@ -9,6 +9,7 @@ use super::table::wrap;
 use crate::outline::variant_name;
 use crate::plans::{
     all_equal, differing, excerpt, generic_differs, generic_sentence, sentences, statements, title,
+    without_counterpart,
 };
 
 /// Statements that get a paragraph, over all variants.
@@ -31,6 +32,9 @@ pub(super) fn section(run: &Run, style: Style) -> String {
             total - shown
         );
         body.push_str(&wrap(&text, style.columns(), "  ", "  "));
+    }
+    for text in without_counterpart(run, plans) {
+        body.push_str(&wrap(&text, style.columns(), "  ", "    "));
     }
     for (point, statement) in generic_differs(plans).take(STATEMENTS) {
         let text = format!(

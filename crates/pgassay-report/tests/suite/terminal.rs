@@ -153,6 +153,25 @@ fn a_generic_plan_that_is_forced_is_used_from_the_first_execution() {
     );
 }
 
+/// Regression: PLANS was missing if the scripts had different numbers of statements.
+#[test]
+fn plans_without_a_counterpart_are_counted() {
+    let mut run = crate::fixture::plans::run_with_equal_plans();
+    let plans = run.plans.as_mut().unwrap();
+    let more = plans.points[1].statements.clone();
+    plans.points[1].statements.extend(more);
+    let of = |run: &Run| {
+        let text = terminal(run, &PLAIN);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let sentence = "“prepared” has 2 query plans and “simple” 1: those without a counterpart are not compared.";
+    let text = of(&run);
+    assert!(text.contains(sentence), "{text}");
+    run.plans.as_mut().unwrap().differences[0].same = 0;
+    let text = of(&run);
+    assert!(text.contains("PLANS") && text.contains(sentence), "{text}");
+}
+
 #[test]
 fn equal_plans_take_one_line_and_plans_not_taken_none() {
     let text = terminal(&crate::fixture::plans::run_with_equal_plans(), &PLAIN);
