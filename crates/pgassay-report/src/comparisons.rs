@@ -34,22 +34,21 @@ pub fn comparisons_csv(run: &Run) -> String {
     ];
     for it in &run.comparisons {
         let tps = &it.tps;
-        let of_pairs = |figure: f64| {
-            if tps.by_pair.len() < 2 {
-                String::new()
-            } else {
-                figure.to_string()
-            }
+        let given = |is_known: bool, figure: f64| match is_known {
+            true => figure.to_string(),
+            false => String::new(),
         };
+        let of_pairs = |figure| given(tps.by_pair.len() >= 2, figure);
+        let of_interval = |figure| given(sentence::has_interval(it), figure);
         records.push(vec![
             condition_title(run, it.condition),
             variant_name(run, it.variant).to_owned(),
             baseline_name(run, it.variant).to_owned(),
             sentence::verdict_word(it.verdict).to_owned(),
             tps.ratio.to_string(),
-            of_pairs(tps.low),
-            of_pairs(tps.high),
-            of_pairs(tps.confidence_level),
+            of_interval(tps.low),
+            of_interval(tps.high),
+            of_interval(tps.confidence_level),
             tps.by_pair.len().to_string(),
             of_pairs(tps.pair_sd),
             it.latency_mean.ratio.to_string(),

@@ -221,15 +221,20 @@ fn range(comparisons: &[&Comparison]) -> String {
     }
 }
 
+/// Whether the ratio of throughput has an interval: not for a single pair, nor before the first analysis of a
+/// sequential comparison.
+pub(crate) fn has_interval(comparison: &Comparison) -> bool {
+    let is_before_analysis = comparison.inconclusive_reason == Some(Inconclusive::TooFewPairs);
+    comparison.tps.by_pair.len() >= 2 && !is_before_analysis
+}
+
 /// A comparison's ratio of throughput with its interval, if there is one yet.
 pub(crate) fn throughput_in_words(comparison: &Comparison) -> String {
     let tps = &comparison.tps;
-    match comparison.inconclusive_reason {
-        Some(Inconclusive::TooFewPairs) if tps.by_pair.len() >= 2 => {
-            format!("{} (no interval yet)", number::ratio(tps.ratio))
-        }
-        _ => ratio_in_words(tps),
+    if tps.by_pair.len() < 2 || has_interval(comparison) {
+        return ratio_in_words(tps);
     }
+    format!("{} (no interval yet)", number::ratio(tps.ratio))
 }
 
 /// `×1.412 [1.396, 1.428]`, or the ratio alone for a single pair, which has no interval.

@@ -56,7 +56,10 @@ fn scale(run: &Run) -> Scale {
     let ends = run
         .comparisons
         .iter()
-        .flat_map(|it| [it.tps.low, it.tps.high]);
+        .flat_map(|it| match sentence::has_interval(it) {
+            true => [it.tps.low, it.tps.high],
+            false => [it.tps.ratio; 2],
+        });
     let (mut low, mut high) = (
         1.0 / (1.0 + 2.0 * EQUIVALENCE_MARGIN),
         1.0 + 2.0 * EQUIVALENCE_MARGIN,
@@ -101,9 +104,11 @@ fn strip(comparison: &Comparison, scale: Scale) -> Markup {
             rect.band x=(percent(band_low)) width=(percent(band_high - band_low)) height="26" {}
             (grid(scale))
             line.one x1=(at(1.0)) x2=(at(1.0)) y2="26" {}
-            line.ci x1=(at(tps.low)) x2=(at(tps.high)) y1="13" y2="13" {}
-            line.ci x1=(at(tps.low)) x2=(at(tps.low)) y1="8" y2="18" {}
-            line.ci x1=(at(tps.high)) x2=(at(tps.high)) y1="8" y2="18" {}
+            @if sentence::has_interval(comparison) {
+                line.ci x1=(at(tps.low)) x2=(at(tps.high)) y1="13" y2="13" {}
+                line.ci x1=(at(tps.low)) x2=(at(tps.low)) y1="8" y2="18" {}
+                line.ci x1=(at(tps.high)) x2=(at(tps.high)) y1="8" y2="18" {}
+            }
             circle.hollow[hollow] cx=(at(tps.ratio)) cy="13" r="4.5" {}
         }
     }

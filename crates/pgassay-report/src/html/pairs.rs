@@ -1,12 +1,12 @@
 //! The pairs in the order they ran, which shows drift and outliers.
 
 use maud::{Markup, html};
-use pgassay_account::comparison::{Comparison, Ratio};
+use pgassay_account::comparison::Comparison;
 use pgassay_record::run::Run;
 
 use super::scale::{Scale, px};
 use crate::outline::{condition_title, variant_name};
-use crate::{number, reliability};
+use crate::{number, reliability, sentence};
 
 const WIDTH: f64 = 220.0;
 const HEIGHT: f64 = 78.0;
@@ -43,7 +43,7 @@ pub(super) fn section(run: &Run) -> Markup {
 /// Dots in the order of the blocks. The vertical range differs between charts, so the caption states it.
 fn chart(run: &Run, comparison: &Comparison) -> Markup {
     let tps = &comparison.tps;
-    let spread = spread(tps);
+    let spread = spread(comparison);
     let y = Scale::log(tps.ratio / (1.0 + spread), tps.ratio * (1.0 + spread));
     let up = |value: f64| MARGIN + (1.0 - y.place(value)) * (HEIGHT - 2.0 * MARGIN);
     let step = (WIDTH - 2.0 * MARGIN) / tps.by_pair.len() as f64;
@@ -62,8 +62,10 @@ fn chart(run: &Run, comparison: &Comparison) -> Markup {
                 }
             }
             svg viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label="pairs in order" {
-                rect.shade x="0" width=(WIDTH) y=(px(up(tps.high)))
-                    height=(px(up(tps.low) - up(tps.high))) {}
+                @if sentence::has_interval(comparison) {
+                    rect.shade x="0" width=(WIDTH) y=(px(up(tps.high)))
+                        height=(px(up(tps.low) - up(tps.high))) {}
+                }
                 line.mean x1="0" x2=(WIDTH) y1=(px(up(tps.ratio))) y2=(px(up(tps.ratio))) {}
                 @for (at, ratio) in tps.by_pair.iter().enumerate() {
                     circle.pair cx=(px(MARGIN + (at as f64 + 0.5) * step)) cy=(px(up(*ratio))) r="3.5" {
@@ -76,8 +78,11 @@ fn chart(run: &Run, comparison: &Comparison) -> Markup {
 }
 
 /// The largest distance of a pair or an interval's bound from the mean, as a share.
-fn spread(tps: &Ratio) -> f64 {
-    let ends = tps.by_pair.iter().chain([&tps.low, &tps.high]);
+fn spread(comparison: &Comparison) -> f64 {
+    let tps = &comparison.tps;
+    let bounds = [&tps.low, &tps.high].into_iter();
+    let bounds = bounds.filter(|_| sentence::has_interval(comparison));
+    let ends = tps.by_pair.iter().chain(bounds);
     let distances = ends.map(|end| (end / tps.ratio).ln().abs().exp() - 1.0);
     distances
         .filter(|it| it.is_finite())

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use html5gum::emitters::default::DefaultEmitter;
 use html5gum::{Token, Tokenizer};
 use insta::assert_snapshot;
+use pgassay_account::comparison::{Inconclusive, Verdict};
 use pgassay_record::run::Run;
 use pgassay_report::{ExportFormat, html};
 use serde_json::Value;
@@ -71,6 +72,30 @@ fn the_main_part_of_a_small_page_matches_its_snapshot() {
     let (_, main) = page.split_once("<main>").unwrap();
     let (main, _) = main.split_once("</main>").unwrap();
     assert_snapshot!("small", main.replace("><", ">\n<"));
+}
+
+/// Regression: three pairs in disorder had whiskers from ×4e-12 to ×4e11, and a shaded area as high as their chart.
+#[test]
+fn an_interval_is_not_drawn_before_the_first_analysis() {
+    let mut run = crate::fixture::run();
+    let has = |run: &Run, section: &str, drawn: &str| {
+        let page = html(run);
+        let (_, rest) = page
+            .split_once(&format!("<section id=\"{section}\">"))
+            .unwrap();
+        let (shown, _) = rest.split_once("</section>").unwrap();
+        shown.contains(drawn)
+    };
+    let [whiskers, area] = [("verdicts", "class=\"ci\""), ("pairs", "class=\"shade\"")];
+    assert!(has(&run, whiskers.0, whiskers.1) && has(&run, area.0, area.1));
+    for comparison in &mut run.comparisons {
+        comparison.verdict = Verdict::Inconclusive;
+        comparison.inconclusive_reason = Some(Inconclusive::TooFewPairs);
+        (comparison.tps.low, comparison.tps.high) = (4e-12, 4e11);
+    }
+    assert!(!has(&run, whiskers.0, whiskers.1) && !has(&run, area.0, area.1));
+    let csv = pgassay_report::comparisons_csv(&run);
+    assert!(!csv.contains("400000000000"), "{csv}");
 }
 
 #[test]
