@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use pgassay_model::counters::Counters;
 use pgassay_model::plan::Point;
 use pgassay_model::plan::StoppingRule;
 use pgassay_model::study::DriverKind;
@@ -142,18 +143,12 @@ fn client_limited(run: &Run) -> Vec<String> {
 fn without_statements(run: &Run) -> Option<String> {
     let sent_nothing = |point: &&Point| {
         let trials = run.trials.iter();
-        let mut counted = trials
+        let mut ended = trials
             .filter(|it| (it.condition, it.variant) == (point.condition, point.variant))
-            .filter(|it| it.transactions_total > 0 && !it.counters.is_empty())
+            .filter(|it| it.transactions_total > 0)
+            .filter_map(|it| transactions_ended(&it.counters))
             .peekable();
-        let ended = |trial: &Trial| {
-            let ends = ["xact_commit", "xact_rollback"];
-            let counts = ends.map(|name| trial.counters.get(&format!("pg_stat_database.{name}")));
-            counts.into_iter().flatten().sum::<f64>()
-        };
-        point.driver == DriverKind::Postgres
-            && counted.peek().is_some()
-            && counted.all(|it| ended(it) == 0.0)
+        point.driver == DriverKind::Postgres && ended.peek().is_some() && ended.all(|it| it <= 0.0)
     };
     let found = run.plan.points.iter().filter(sent_nothing);
     let found: Vec<String> = found.map(|it| named(run, it)).collect();
@@ -164,6 +159,15 @@ fn without_statements(run: &Run) -> Option<String> {
             found.join(", ")
         )
     })
+}
+
+/// The transactions that a server counted; `None` if it did not: a database that pgassay did not create has other
+/// sessions, so its counters are not read.
+fn transactions_ended(counters: &Counters) -> Option<f64> {
+    let ends = ["xact_commit", "xact_rollback"];
+    let counts = ends.map(|name| counters.get(&format!("pg_stat_database.{name}")));
+    let [commits, rollbacks] = counts;
+    commits.map(|it| it + rollbacks.unwrap_or(0.0))
 }
 
 /// The variant and the condition of a point.
@@ -357,5 +361,22 @@ fn warn_of_memory(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
              the user of the server only"
                 .to_owned(),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: "no statement reached the server" in each comparison with `--dsn` and `--setup ''`.
+    #[test]
+    fn transactions_that_were_not_counted_are_not_none() {
+        let others = Counters::from([("pg_stat_wal.wal_bytes", 8.0)]);
+        assert!(transactions_ended(&others).is_none());
+        let commits = "pg_stat_database.xact_commit";
+        let none = Counters::from([(commits, 0.0)]);
+        assert!(transactions_ended(&none).is_some_and(|it| it <= 0.0));
+        let failed = Counters::from([(commits, 0.0), ("pg_stat_database.xact_rollback", 2.0)]);
+        assert!(transactions_ended(&failed).is_some_and(|it| it > 1.0));
     }
 }
