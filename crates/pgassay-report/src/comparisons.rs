@@ -34,9 +34,12 @@ pub fn comparisons_csv(run: &Run) -> String {
     ];
     for it in &run.comparisons {
         let tps = &it.tps;
-        let given = |is_known: bool, figure: f64| match is_known {
-            true => figure.to_string(),
-            false => String::new(),
+        let given = |is_known: bool, figure: f64| {
+            if is_known {
+                figure.to_string()
+            } else {
+                String::new()
+            }
         };
         let of_pairs = |figure| given(tps.by_pair.len() >= 2, figure);
         let of_interval = |figure| given(sentence::has_interval(it), figure);

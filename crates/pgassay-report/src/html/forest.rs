@@ -53,13 +53,13 @@ fn compared(run: &Run, group: &Group<'_>) -> bool {
 /// One logarithmic axis for all rows, so that twice as fast and half as fast are equally far from 1.
 /// It always contains the whole equivalence margin.
 fn scale(run: &Run) -> Scale {
-    let ends = run
-        .comparisons
-        .iter()
-        .flat_map(|it| match sentence::has_interval(it) {
-            true => [it.tps.low, it.tps.high],
-            false => [it.tps.ratio; 2],
-        });
+    let ends = run.comparisons.iter().flat_map(|it| {
+        if sentence::has_interval(it) {
+            [it.tps.low, it.tps.high]
+        } else {
+            [it.tps.ratio; 2]
+        }
+    });
     let (mut low, mut high) = (
         1.0 / (1.0 + 2.0 * EQUIVALENCE_MARGIN),
         1.0 + 2.0 * EQUIVALENCE_MARGIN,

@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(parsed("search_path=a,b,=c"), "search_path:a,b,=c");
     }
 
-    /// Regression: without a space after the comma, `8MB,jit=off` was the value of work_mem.
+    /// Regression: without a space after the comma, `8MB,jit=off` was the value of `work_mem`.
     #[test]
     fn settings_are_separated_by_commas_without_spaces_too() {
         let variant = other("work_mem=8MB,jit=off", Protocol::Simple).expect("settings");

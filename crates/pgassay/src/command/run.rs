@@ -275,9 +275,10 @@ impl FinishedRun {
 
 /// The error that becomes the exit status of a run that ended early.
 pub fn exit_of(run: &Run, ended_early: Option<anyhow::Error>) -> Result<()> {
-    let to_continue = match run.complete {
-        true => String::new(),
-        false => how_to_continue(&run.id, ended_early.as_ref()),
+    let to_continue = if run.complete {
+        String::new()
+    } else {
+        how_to_continue(&run.id, ended_early.as_ref())
     };
     exit_with(&run.id, &to_continue, ended_early)
 }
@@ -288,9 +289,10 @@ fn how_to_continue(id: &str, ended_early: Option<&anyhow::Error>) -> String {
         let mut causes = it.chain().filter_map(|it| it.downcast_ref());
         causes.any(|it| matches!(it, ServerError::Rebuilt { .. }))
     };
-    match ended_early.is_some_and(is_rebuilt) {
-        true => "; it cannot be continued with the new build: start a new run".to_owned(),
-        false => format!("; to continue: pgassay resume {id}"),
+    if ended_early.is_some_and(is_rebuilt) {
+        "; it cannot be continued with the new build: start a new run".to_owned()
+    } else {
+        format!("; to continue: pgassay resume {id}")
     }
 }
 
