@@ -95,7 +95,7 @@ pub struct CountArgs {
     pub against: Option<PathBuf>,
 
     /// Largest accepted increase for --against.
-    #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = share, requires = "against")]
+    #[arg(long, value_name = "N%", default_value = "0.1%", value_parser = share, requires = "against")]
     pub tolerance: f64,
 
     /// Write an HTML page with waterfall charts and flame graphs of instructions. Takes one more
@@ -147,13 +147,11 @@ pub struct ScriptArgs {
 }
 
 fn share(text: &str) -> Result<f64, String> {
-    let (number, unit) = match text.strip_suffix('%') {
-        Some(number) => (number, 0.01),
-        None => (text, 1.0),
-    };
-    match number.trim().parse::<f64>() {
-        Ok(number) if number >= 0.0 && number.is_finite() => Ok(number * unit),
-        _ => Err("expected a percentage such as 0.1%".to_owned()),
+    // Without a unit, 0.1 could be a tenth or a tenth of a percent.
+    let number = text.strip_suffix('%');
+    match number.map(|it| it.trim().parse::<f64>()) {
+        Some(Ok(number)) if number >= 0.0 && number.is_finite() => Ok(number * 0.01),
+        _ => Err("write a number and %, such as 0.1%".to_owned()),
     }
 }
 
@@ -162,9 +160,10 @@ mod tests {
     use super::share;
 
     #[test]
-    fn a_tolerance_is_a_share() {
+    fn a_tolerance_of_5_without_its_unit_does_not_accept_500_percent() {
         assert_eq!(share("50%"), Ok(0.5));
-        assert_eq!(share("0.25"), Ok(0.25));
-        assert!(share("-1%").is_err() && share("much").is_err());
+        for wrong in ["5", "0.1", "-1%", "much", "%"] {
+            assert!(share(wrong).is_err(), "{wrong}");
+        }
     }
 }
