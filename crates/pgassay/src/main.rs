@@ -45,8 +45,7 @@ fn main() -> ExitCode {
                 error.kind(),
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
             );
-            // If printing fails, there is nowhere left to report it.
-            let _ = error.print();
+            print_parse_error(&error);
             // `git bisect run` would take a typing error for a bad commit.
             let for_bisect = std::env::args_os().any(|word| word == "--bisect");
             return ExitCode::from(match (wanted, for_bisect) {
@@ -66,6 +65,22 @@ fn main() -> ExitCode {
     match dispatch(&cli) {
         Ok(()) => ExitCode::from(exit::OK),
         Err(error) => exit::report(&error),
+    }
+}
+
+/// Prints clap's help or error, which begins as all our errors do.
+fn print_parse_error(error: &clap::Error) {
+    let text = error.render().to_string();
+    // The standard library's words, and how to write an option as a value.
+    let text = text.replace("invalid digit found in string", "expected a whole number");
+    let paragraphs = text.split_inclusive("\n\n");
+    let text: String = paragraphs
+        .filter(|it| !it.starts_with("  tip: to pass"))
+        .collect();
+    match text.strip_prefix("error: ") {
+        Some(message) => output::print_stderr(&format!("pgassay: {message}")),
+        // If printing fails, there is nowhere left to report it.
+        None => _ = error.print(),
     }
 }
 

@@ -79,6 +79,28 @@ fn plans_of_two_built_in_studies() {
     }
 }
 
+/// Regression: such errors began with "error:", all others with "pgassay:", and `-d shop`, as for psql, was answered with
+/// how to pass `-d` as a value.
+#[test]
+fn errors_of_the_command_line_begin_as_all_others_and_give_no_useless_tip() {
+    for (arguments, message) in [
+        (
+            &["profile", "-d", "shop"][..],
+            "pgassay: unexpected argument '-d' found\n",
+        ),
+        (
+            &["compare", "-S", "-c", "many"][..],
+            "pgassay: invalid value 'many' for '--clients <N,…>': expected a whole number\n",
+        ),
+    ] {
+        let output = Command::new(PROGRAM).args(arguments).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.starts_with(message), "{text}");
+        assert!(!text.contains("tip:"), "{text}");
+        assert_eq!(output.status.code(), Some(1));
+    }
+}
+
 #[test]
 fn the_list_of_stored_runs() {
     let scratch = Scratch::new(PROGRAM);
