@@ -15,8 +15,52 @@ pub const ROWS: usize = 12;
 /// With more variants than this besides the baseline, only their totals are printed.
 const EXPLAINED_MAX: usize = 3;
 
-/// The whole report, with up to `rows` functions in each table.
-pub fn answer(counts: &Counts, rows: usize) -> String {
+/// The columns of a variant's figures, with and without the number of system calls, and of a verdict.
+const FIGURE_COLUMNS: [usize; 2] = [69, 58];
+const VERDICT_COLUMNS: usize = 15;
+
+/// How the rows of a table of variants fit into the columns of a terminal.
+struct RowLayout {
+    /// The width of the longest name.
+    name_width: usize,
+    /// Whether the numbers of system calls fit, too.
+    has_system_calls: bool,
+    /// Whether figures follow their variant's name on its line, or go below it.
+    is_one_line: bool,
+}
+
+impl RowLayout {
+    fn of(longest_name: usize, columns: usize) -> Self {
+        let name_width = longest_name.max("variant".len());
+        let [full, narrow] =
+            FIGURE_COLUMNS.map(|figures| 4 + name_width + figures + VERDICT_COLUMNS);
+        Self {
+            name_width,
+            has_system_calls: full <= columns,
+            is_one_line: narrow <= columns,
+        }
+    }
+
+    fn row(&self, name: &str, figures: &str) -> String {
+        if self.is_one_line {
+            format!("  {name:width$}  {figures}\n", width = self.name_width)
+        } else {
+            format!("  {name}\n    {figures}\n")
+        }
+    }
+
+    /// The number of system calls, with the gap before it.
+    fn system_calls(&self, figure: &str) -> String {
+        if self.has_system_calls {
+            format!("  {figure:>9}")
+        } else {
+            String::new()
+        }
+    }
+}
+
+/// The whole report, with up to `rows` functions in each table, whose tables of variants fit into `columns`.
+pub fn answer(counts: &Counts, rows: usize, columns: usize) -> String {
     let mut out = format!("{}\n", counts.question);
     let _ = writeln!(
         out,
@@ -29,39 +73,40 @@ pub fn answer(counts: &Counts, rows: usize) -> String {
     let comparisons = counts.comparisons();
     for condition in &counts.conditions {
         out.push('\n');
-        one_condition(&mut out, condition, comparisons, rows);
+        one_condition(&mut out, condition, comparisons, (rows, columns));
     }
     out
 }
 
-fn one_condition(out: &mut String, condition: &ConditionCount, comparisons: usize, rows: usize) {
+fn one_condition(
+    out: &mut String,
+    condition: &ConditionCount,
+    comparisons: usize,
+    (rows, columns): (usize, usize),
+) {
     if !condition.title.is_empty() {
         let _ = writeln!(out, "{}", condition.title);
     }
-    let width = condition
-        .variants
-        .iter()
-        .map(|variant| variant.name.chars().count())
-        .max();
-    let width = width.unwrap_or(0).max(7);
-    let _ = writeln!(
-        out,
-        "  {:width$}  {:>13}  {:>8}  {:>9}  {:>12}  {:>8}  {:>9}",
-        "variant", "instructions", "±", "syscalls", "difference", "±", "change"
+    let names = condition.variants.iter().map(|it| it.name.chars().count());
+    let layout = RowLayout::of(names.max().unwrap_or(0), columns);
+    let heads = format!(
+        "{:>13}  {:>8}{}  {:>12}  {:>8}  {:>9}",
+        "instructions",
+        "±",
+        layout.system_calls("syscalls"),
+        "difference",
+        "±",
+        "change"
     );
+    out.push_str(&layout.row("variant", &heads));
     let Some((baseline, others)) = condition.variants.split_first() else {
         return;
     };
-    let _ = writeln!(out, "  {:width$}  {}", baseline.name, cost(baseline));
+    out.push_str(&layout.row(&baseline.name, &cost(baseline, &layout)));
     let others = in_order(baseline, others, comparisons);
     for (variant, difference) in &others {
-        let _ = writeln!(
-            out,
-            "  {:width$}  {}  {}",
-            variant.name,
-            cost(variant),
-            change(difference)
-        );
+        let figures = format!("{}  {}", cost(variant, &layout), change(difference));
+        out.push_str(&layout.row(&variant.name, &figures));
     }
     not_linear(out, condition, others.iter().map(|(_, it)| it.verdict));
     for sentence in how(baseline, comparisons).split_inclusive(". ") {
@@ -135,16 +180,16 @@ fn in_order<'a>(
     rows
 }
 
-fn cost(variant: &VariantCount) -> String {
+fn cost(variant: &VariantCount, layout: &RowLayout) -> String {
     let spread = match variant.repeats.len() {
         // One round has no range.
         0 | 1 => "–".to_owned(),
         _ => grouped(variant.spread()),
     };
     format!(
-        "{:>13}  {spread:>8}  {:>9.2}",
+        "{:>13}  {spread:>8}{}",
         grouped(variant.cost()),
-        variant.system_calls_per_transaction()
+        layout.system_calls(&format!("{:.2}", variant.system_calls_per_transaction()))
     )
 }
 
@@ -498,6 +543,17 @@ pub(crate) fn grouped(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_that_is_too_wide_leaves_out_system_calls_and_then_goes_on_below_its_name() {
+        let row = |name: &str, columns: usize| {
+            let layout = RowLayout::of(name.chars().count(), columns);
+            layout.row(name, &format!("figures{}", layout.system_calls("6.30")))
+        };
+        assert_eq!(row("jit=off", 100), "  jit=off  figures       6.30\n");
+        assert_eq!(row("jit=off", 90), "  jit=off  figures\n");
+        assert_eq!(row("jit=off", 80), "  jit=off\n    figures\n");
+    }
 
     #[test]
     fn numbers_are_grouped_and_signed() {

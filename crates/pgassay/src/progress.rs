@@ -1,14 +1,16 @@
 //! Progress on stderr: a progress bar on a terminal, occasional plain lines otherwise.
 
 use std::cell::RefCell;
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use pgassay_lab::{EventSink, LabEvent};
 use pgassay_report::printable;
 
-use crate::output::print_line_stderr;
+use crate::output::{print_line_stderr, print_stderr};
+use crate::style::folded_stderr;
 
 /// Minimum interval between lines about trials if stderr is not a terminal.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -64,7 +66,8 @@ impl ProgressDisplay {
     /// Prints a permanent line.
     pub fn note(&self, message: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| print_line_stderr(message)),
+            // Only a terminal has a bar.
+            Some(bar) => bar.suspend(|| print_stderr(&folded_stderr(message))),
             None => print_line_stderr(message),
         }
     }
@@ -151,8 +154,14 @@ fn spinner() -> ProgressStyle {
 }
 
 fn trials() -> ProgressStyle {
-    ProgressStyle::with_template("{bar:24} {pos}/{len} trials, {eta} left  {wide_msg}")
+    ProgressStyle::with_template("{bar:24} {pos}/{len} trials{left}  {wide_msg}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .with_key("left", |state: &ProgressState, out: &mut dyn Write| {
+            // Before the first trial has ended, nothing is known, which indicatif shows as 0 seconds.
+            if state.pos() > 0 {
+                _ = write!(out, ", {:#} left", HumanDuration(state.eta()));
+            }
+        })
 }
 
 #[cfg(test)]

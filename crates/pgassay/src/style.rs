@@ -21,13 +21,45 @@ pub fn style(when: ColorWhen) -> Style {
                     .is_ok_and(|value| !value.is_empty() && value != "0")
         }
     };
-    // Zero is the width of a terminal that does not know its own.
-    let columns = terminal.then(window_size).and_then(Result::ok);
-    let columns = columns.map(|it| usize::from(it.columns));
     Style {
         color,
-        width: columns
-            .filter(|it| *it > 0)
-            .unwrap_or(Style::default().width),
+        width: width(terminal),
     }
+}
+
+/// The columns of the terminal, or the default width if the output is not one.
+fn width(is_terminal: bool) -> usize {
+    let columns = is_terminal.then(window_size).and_then(Result::ok);
+    let columns = columns.map(|it| usize::from(it.columns));
+    // Zero is the width of a terminal that does not know its own.
+    columns
+        .filter(|it| *it > 0)
+        .unwrap_or(Style::default().width)
+}
+
+/// Text that has no color, in the columns of stdout. In a file or a pipe, every line stays whole, for `grep`.
+pub fn folded(text: &str) -> String {
+    if std::io::stdout().is_terminal() {
+        style(ColorWhen::Never).fold(text)
+    } else {
+        text.to_owned()
+    }
+}
+
+/// The columns for text that is [`folded`].
+pub fn columns() -> usize {
+    if std::io::stdout().is_terminal() {
+        style(ColorWhen::Never).columns()
+    } else {
+        usize::MAX
+    }
+}
+
+/// The same in the columns of stderr.
+pub fn folded_stderr(text: &str) -> String {
+    Style {
+        color: false,
+        width: width(std::io::stderr().is_terminal()),
+    }
+    .fold(text)
 }

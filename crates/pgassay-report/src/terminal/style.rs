@@ -2,7 +2,7 @@
 
 use pgassay_record::run::Run;
 
-use super::table::{TextStyle, paint, wrap};
+use super::table::{TextStyle, fold, paint, wrap};
 use crate::outline;
 
 /// How to write for a terminal.
@@ -26,8 +26,13 @@ impl Default for Style {
 
 impl Style {
     /// The columns used: lines above 100 are hard to read, and tables need at least 60.
-    pub(super) fn columns(self) -> usize {
+    pub fn columns(self) -> usize {
         self.width.clamp(60, 100)
+    }
+
+    /// Text without color, with each line that is too wide for the terminal broken between words.
+    pub fn fold(self, text: &str) -> String {
+        fold(text, self.columns())
     }
 }
 

@@ -208,6 +208,46 @@ pub(super) fn wrap(text: &str, width: usize, first: &str, next: &str) -> String 
     out
 }
 
+/// The text, with each line that is too wide broken between words. What follows begins below the line's last column, which
+/// is the text after two or more spaces, or two columns to the right of the line.
+pub(super) fn fold(text: &str, width: usize) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        if line.width() <= width {
+            out.push_str(line);
+            out.push('\n');
+            continue;
+        }
+        let line = &with_unbroken_numbers(line);
+        let words = line.trim_start();
+        let indent = line.len() - words.len();
+        let last_column = words.rfind(GAP).map(|at| indent + at + GAP.len());
+        match last_column.filter(|at| line[..*at].width() <= width / 2) {
+            Some(at) => {
+                let next = " ".repeat(line[..at].width());
+                out += &wrap(&line[at..], width, &line[..at], &next);
+            }
+            None => {
+                let next = " ".repeat(indent + INDENT.len());
+                out += &wrap(words, width, &line[..indent], &next);
+            }
+        }
+    }
+    out
+}
+
+/// The line with a no-break space between the groups of digits of a number.
+fn with_unbroken_numbers(line: &str) -> String {
+    let mut out: Vec<char> = line.chars().collect();
+    for at in 1..out.len().saturating_sub(1) {
+        let is_inside = out[at - 1].is_ascii_digit() && out[at + 1].is_ascii_digit();
+        if out[at] == ' ' && is_inside {
+            out[at] = '\u{a0}';
+        }
+    }
+    out.into_iter().collect()
+}
+
 /// The text on one line, with control characters replaced.
 pub fn visible(text: &str) -> String {
     let on_one_line = text.replace(['\n', '\r', '\t', '\u{a0}'], " ");
@@ -287,6 +327,19 @@ mod tests {
             wrap("incomprehensibility", 5, "", ""),
             "incomprehensibility\n"
         );
+    }
+
+    #[test]
+    fn a_line_wider_than_the_terminal_goes_on_below_its_last_column() {
+        assert_eq!(fold("one\n\n  two\n", 9), "one\n\n  two\n");
+        assert_eq!(fold("  one two three\n", 9), "  one two\n    three\n");
+        let text = "a   12  one two three four five\nb    3  six\n";
+        assert_eq!(
+            fold(text, 20),
+            "a   12  one two\n        three four\n        five\nb    3  six\n"
+        );
+        assert_eq!(fold("one two three  4", 9), "one two\n  three 4\n");
+        assert_eq!(fold("one two 1 871", 11), "one two\n  1 871\n");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::args::{ChoiceArgs, JsonArgs};
 use crate::catalog;
 use crate::command::study::planned;
+use crate::style::folded;
 
 /// `at most about 3 min on 5 servers`, excluding setup.
 fn length(plan: &Plan) -> String {
@@ -53,13 +54,13 @@ pub fn studies(args: &JsonArgs, out: &mut impl Write) -> Result<()> {
             }));
             continue;
         }
-        writeln!(
-            out,
-            "{name}\n    {}\n    {}; with --quick {}",
+        let text = format!(
+            "{name}\n    {}\n    {}; with --quick {}\n",
             study.question,
             length(&full),
             length(&quick)
-        )?;
+        );
+        out.write_all(folded(&text).as_bytes())?;
     }
     if args.json {
         writeln!(

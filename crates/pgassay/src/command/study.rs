@@ -14,6 +14,7 @@ use pgassay_wire::conninfo::split_secrets;
 
 use crate::args::{ChoiceArgs, ExistingStudyCommand};
 use crate::catalog;
+use crate::style::folded;
 
 /// Runs one of the subcommands.
 pub fn study(command: &ExistingStudyCommand, out: &mut impl Write) -> Result<()> {
@@ -42,7 +43,9 @@ pub fn study(command: &ExistingStudyCommand, out: &mut impl Write) -> Result<()>
             if *json {
                 writeln!(out, "{}", serde_json::to_string_pretty(&plan)?)?;
             } else {
-                print_plan(&plan, &found.source, out)?;
+                let mut text = Vec::new();
+                print_plan(&plan, &found.source, &mut text)?;
+                out.write_all(folded(&String::from_utf8_lossy(&text)).as_bytes())?;
             }
         }
         ExistingStudyCommand::Show { study } => {

@@ -17,6 +17,7 @@ use crate::args::{ResultsArgs, ServerArgs};
 use crate::command::study::seed_of_now;
 use crate::exit::{Partial, text_of};
 use crate::progress::ProgressDisplay;
+use crate::style::folded;
 use crate::{checks, interrupt, results};
 
 /// The default of a study.
@@ -112,7 +113,7 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut impl Write) -> Result<()> {
         writeln!(out)?;
     } else {
         let known = store.calibration(&calibration.machine_key, &calibration.pgassay_version)?;
-        out.write_all(text(&calibration, known.as_ref()).as_bytes())?;
+        out.write_all(folded(&text(&calibration, known.as_ref())).as_bytes())?;
     }
     out.flush()?;
     match ended_early {

@@ -24,6 +24,7 @@ pub use countable::{Countable, countable};
 use crate::exit::{Gate, INCONCLUSIVE, NOT_COMPARABLE, REGRESSION, after_printing};
 use crate::output_file::write_file;
 use crate::progress::ProgressDisplay;
+use crate::style::{columns, folded};
 use crate::{catalog, interrupt};
 
 /// Counts or loads instruction counts, then saves, prints and compares them as requested.
@@ -160,7 +161,11 @@ fn print(
     comparisons: Option<&[VariantComparison]>,
     out: &mut impl Write,
 ) -> Result<()> {
-    write!(out, "{}", text::answer(counts, args.functions))?;
+    write!(
+        out,
+        "{}",
+        folded(&text::answer(counts, args.functions, columns()))
+    )?;
     if let Some(file) = &args.html {
         writeln!(out, "\nflame graphs: {}", file.display())?;
     }
@@ -168,7 +173,7 @@ fn print(
         for condition in &counts.conditions {
             for variant in &condition.variants {
                 match text::around(variant, name) {
-                    Some(calls) => write!(out, "{calls}")?,
+                    Some(calls) => write!(out, "{}", folded(&calls))?,
                     None => writeln!(out, "\n  {}: {name} is not called", variant.name)?,
                 }
             }
@@ -176,7 +181,7 @@ fn print(
     }
     if let Some(comparisons) = comparisons {
         let words = text::comparisons(comparisons, args.tolerance, args.functions);
-        write!(out, "\n{words}")?;
+        write!(out, "\n{}", folded(&words))?;
     }
     Ok(())
 }

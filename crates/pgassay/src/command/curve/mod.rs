@@ -29,7 +29,7 @@ use crate::command::run::{exit_with, files, identity, prepare, run_start, server
 use crate::command::study::{PlannedStudy, seed_of_now};
 use crate::output_file::{check_writable, write_to};
 use crate::progress::ProgressDisplay;
-use crate::style::style;
+use crate::style::{folded, style};
 use crate::{catalog, interrupt, results};
 
 /// The name under which results are listed.
@@ -198,7 +198,7 @@ fn print(
     }
     out.write_all(scalability_text(found, &style(color)).as_bytes())?;
     for warning in &run.warnings {
-        writeln!(out, "! {}", warning.message)?;
+        write!(out, "{}", folded(&format!("! {}", warning.message)))?;
     }
     let page = directory.join("curve.html");
     writeln!(

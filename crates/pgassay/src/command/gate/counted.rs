@@ -24,6 +24,7 @@ use crate::command::count::{Countable, countable, document};
 use crate::command::run::{COUNTED_ROUNDS, COUNTED_SEED};
 use crate::exit::after_printing;
 use crate::progress::ProgressDisplay;
+use crate::style::{columns, folded};
 use crate::{catalog, interrupt};
 
 /// The condition of a count, which has no name if there is only one.
@@ -308,7 +309,10 @@ fn print(
 ) -> Result<()> {
     decision.print_sentence(format, out)?;
     match format {
-        ResultFormat::Text => write!(out, "{}", text::answer(&counts, text::ROWS))?,
+        ResultFormat::Text => {
+            let text = text::answer(&counts, text::ROWS, columns());
+            write!(out, "{}", folded(&text))?;
+        }
         ResultFormat::Markdown | ResultFormat::Csv => {
             write!(out, "{}", markdown::tables(&counts))?;
         }

@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::args::{ColorWhen, ResultFormat};
 use crate::command::run::{FinishedRun, exit_of};
 use crate::exit::{self, Gate, after_printing, text_of};
+use crate::style::folded;
 
 /// What to do if a baseline cannot be compared with.
 const SIDE_BY_SIDE: &str =
@@ -144,7 +145,7 @@ impl GateDecision {
     /// Prints the deciding sentence, if the format is for people.
     pub fn print_sentence(&self, format: ResultFormat, out: &mut impl Write) -> Result<()> {
         match format {
-            ResultFormat::Text => writeln!(out, "{}\n", self.sentence)?,
+            ResultFormat::Text => writeln!(out, "{}", folded(&self.sentence))?,
             ResultFormat::Markdown => {
                 writeln!(out, "{}", gate::markdown(&self.results, &self.sentence))?;
             }

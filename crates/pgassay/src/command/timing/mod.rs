@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 
 use meaning::{Grade, suggest_fix, uses};
 
+use crate::style::folded;
+
 /// Flags of `pgassay timing`; the first two are `pg_test_timing`'s.
 #[derive(Debug, Args)]
 pub struct TimingArgs {
@@ -80,7 +82,13 @@ pub fn timing(args: &TimingArgs, out: &mut impl Write) -> Result<()> {
         let json = serde_json::to_string_pretty(&as_json(&timing, args.duration))?;
         writeln!(out, "{json}")?;
     } else {
-        print(&timing, args, out)?;
+        let mut text = Vec::new();
+        print(&timing, args, &mut text)?;
+        out.write_all(folded(&String::from_utf8_lossy(&text)).as_bytes())?;
+        if let Some(fix) = suggest_fix(&timing.source, timing.grade()) {
+            // A command stays on one line, to be copied.
+            writeln!(out, "  to fix it: {fix}")?;
+        }
     }
     out.flush()?;
     if timing.steps.backwards > 0 {
@@ -182,9 +190,6 @@ fn print(timing: &TimingResult, args: &TimingArgs, out: &mut impl Write) -> Resu
     );
     for one in costs {
         writeln!(out, "  {}: {}; {}", one.what, one.costs, one.when)?;
-    }
-    if let Some(suggest_fix) = suggest_fix(&timing.source, timing.grade()) {
-        writeln!(out, "  to fix it: {suggest_fix}")?;
     }
     Ok(())
 }
