@@ -222,16 +222,11 @@ pub(super) fn fold(text: &str, width: usize) -> String {
         let words = line.trim_start();
         let indent = line.len() - words.len();
         let last_column = words.rfind(GAP).map(|at| indent + at + GAP.len());
-        match last_column.filter(|at| line[..*at].width() <= width / 2) {
-            Some(at) => {
-                let next = " ".repeat(line[..at].width());
-                out += &wrap(&line[at..], width, &line[..at], &next);
-            }
-            None => {
-                let next = " ".repeat(indent + INDENT.len());
-                out += &wrap(words, width, &line[..indent], &next);
-            }
-        }
+        let last_column = last_column.filter(|at| line[..*at].width() <= width / 2);
+        let (start, next) = last_column.map_or((indent, indent + INDENT.len()), |at| {
+            (at, line[..at].width())
+        });
+        out += &wrap(&line[start..], width, &line[..start], &" ".repeat(next));
     }
     out
 }

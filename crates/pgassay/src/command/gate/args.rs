@@ -102,7 +102,7 @@ pub struct GateArgs {
 /// The argument of `--fail-if`.
 fn limit(text: &str) -> Result<GateLimit, String> {
     let expected =
-        || format!("expected 'slower > N%' or 'instructions > N%', for example 'slower > 5%'");
+        || "expected 'slower > N%' or 'instructions > N%', for example 'slower > 5%'".to_owned();
     let (metric, number) = text.split_once('>').ok_or_else(expected)?;
     let number = number.trim().strip_suffix('%').ok_or_else(expected)?;
     let percent: f64 = number.trim().parse().map_err(|_| expected())?;
