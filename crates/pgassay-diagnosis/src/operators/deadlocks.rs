@@ -55,12 +55,14 @@ pub(super) fn waiting(view: &LiveView<'_>) -> f64 {
     databases.map(|it| waiting_in(view, it)).sum()
 }
 
-/// The same of one database: those seen in a cycle or behind one; or, if it is more, those that wait for locks while the
-/// counted deadlocks last. Each lasts for `deadlock_timeout`, and who blocks whom is read too seldom to see all of it.
+/// The same of one database: those seen in a cycle or behind one; or, if it is more, the two sessions at least that each
+/// counted deadlock stops for `deadlock_timeout`: who blocks whom is read too seldom to see all of them. Others that
+/// wait for locks may have other causes.
 fn waiting_in(view: &LiveView<'_>, database: &DatabaseActivity) -> f64 {
-    let lasted_us = database.deadlocks as f64 * timeout_us(view);
-    let part = (lasted_us / (view.window_s * 1e6)).min(1.0);
-    seen_in_cycles(view, &database.name).max(part * waiting_for_locks(view, &database.name))
+    let stopped_us = 2.0 * database.deadlocks as f64 * timeout_us(view);
+    let stopped = stopped_us / (view.window_s * 1e6).max(f64::MIN_POSITIVE);
+    let stopped = stopped.min(waiting_for_locks(view, &database.name));
+    seen_in_cycles(view, &database.name).max(stopped)
 }
 
 fn timeout_us(view: &LiveView<'_>) -> f64 {

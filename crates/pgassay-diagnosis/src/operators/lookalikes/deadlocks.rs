@@ -15,13 +15,21 @@ fn queued_with(deadlocks: u64) -> Vec<(String, Option<f64>)> {
 
 #[test]
 fn deadlocks_that_last_most_of_the_time_are_the_cause_of_the_queue_for_rows() {
-    let found = queued_with(12);
-    assert_eq!(found, [("deadlocks".to_owned(), Some(8.0))]);
+    let found = queued_with(25);
+    assert_eq!(found, [("deadlocks".to_owned(), Some(5.0))]);
+}
+
+/// Regression: a deadlock each second, of two sessions, was taken for the cause of all waits for locks.
+#[test]
+fn deadlocks_of_two_sessions_do_not_explain_a_queue_of_others_for_a_row() {
+    let found = queued_with(10);
+    let ids: Vec<&str> = found.iter().map(|(id, _)| id.as_str()).collect();
+    assert_eq!(ids, ["row-lock-queue", "deadlocks"]);
 }
 
 #[test]
 fn a_deadlock_now_and_then_does_not_explain_a_queue_for_rows() {
-    let found = queued_with(1);
+    let found = queued_with(4);
     let ids: Vec<&str> = found.iter().map(|(id, _)| id.as_str()).collect();
     assert_eq!(ids, ["row-lock-queue", "deadlocks"]);
     let saved: f64 = found[1].1.expect("a load");
