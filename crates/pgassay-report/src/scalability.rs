@@ -113,7 +113,7 @@ fn peak(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
             clients_interval(&law.peak, most)
         ),
         None => format!(
-            "Throughput has no peak up to {most} clients; there it is {tps} tps {interval}."
+            "Throughput has no peak up to {most} clients, where the fitted law gives {tps} tps {interval}."
         ),
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pgassay_knowledge::{FrameName, Phase, Subsystem, Symbols};
-use pgassay_model::plan::Plan;
+use pgassay_model::plan::{Plan, PointId, ServerPlan};
 use pgassay_model::profile::{Frame, Profile};
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_stats as stats;
@@ -52,7 +52,15 @@ pub(super) fn cost_difference(
     b: &ProfiledSide<'_>,
 ) -> Option<CostDifference> {
     let blocks = common_blocks(plan, a, b);
-    let naming = Naming::from_profiles(a.profile, b.profile);
+    let [server_a, server_b] = [a, b].map(|side| {
+        let point = plan.point(PointId::new(side.condition, side.variant));
+        &plan.servers[point.server]
+    });
+    let naming = if have_one_build(server_a, server_b) {
+        Naming::of_one_build()
+    } else {
+        Naming::from_profiles(a.profile, b.profile)
+    };
     let rows = |counts: &dyn Fn(&ProfiledSide<'_>) -> CountsByBlock<Key>| {
         CountTable::new(a, b, &blocks, counts(a), counts(b))
     };
@@ -96,6 +104,11 @@ pub(super) fn cost_difference(
         objects_with_unequal_symbols: naming.partly_named(),
         profiled_tps_ratio: profiled_tps_ratio(a, b),
     })
+}
+
+/// Whether both servers run the same programs.
+fn have_one_build(a: &ServerPlan, b: &ServerPlan) -> bool {
+    (&a.version, &a.binaries, &a.dsn) == (&b.version, &b.binaries, &b.dsn)
 }
 
 fn by_function(side: &ProfiledSide<'_>, naming: &Naming) -> CountsByBlock<Key> {

@@ -37,6 +37,15 @@ struct SampleCounts {
 }
 
 impl Naming {
+    /// Both sides run the same programs: their functions are named alike, whatever share of the samples has no name.
+    pub(super) fn of_one_build() -> Self {
+        Self {
+            uneven: BTreeSet::new(),
+            shared: BTreeSet::new(),
+            stacks_are_comparable: true,
+        }
+    }
+
     /// Builds the naming from both profiles.
     pub(super) fn from_profiles(a: &Profile, b: &Profile) -> Self {
         let sides = [objects(a), objects(b)];

@@ -1,10 +1,12 @@
 //! From trials to verdicts: which trials count, and that every list adds up.
 
 use hdrhistogram::Histogram;
-use pgassay_account::comparison::{Assessment, Inconclusive, UnitOfAnalysis, Verdict, assess};
+use pgassay_account::comparison::{
+    Assessment, CostDifference, Inconclusive, UnitOfAnalysis, Verdict, assess,
+};
 use pgassay_account::cost_row::{Change, CostRow};
 use pgassay_model::cpu::CpuTotals;
-use pgassay_model::plan::{Overrides, Plan, plan};
+use pgassay_model::plan::{Overrides, Plan, ServerPlan, plan};
 use pgassay_model::profile::{Frame, Profile, ProfileBuilder};
 use pgassay_model::study::StudySource;
 use pgassay_model::trial::{ClientTotals, Latency, Trial, TrialKind};
@@ -481,15 +483,29 @@ fn built(stripped: bool, shift: u32) -> Profile {
     builder.finish()
 }
 
+fn cost(plan: &Plan, profiles: &[Profile]) -> CostDifference {
+    let majors = vec!["18".to_owned(); plan.servers.len()];
+    let assessment = assess(plan, &majors, &trials(1.0), profiles).expect("valid histograms");
+    let cost = assessment.comparisons[0].cost.clone();
+    cost.expect("both sides have profiles")
+}
+
+/// Regression: of one stripped server, a variant whose time is in functions without a name seemed to be another build.
+#[test]
+fn variants_on_one_build_have_the_same_symbols() {
+    let cost = cost(&two_variants(), &[built(true, 0), built(false, 3)]);
+    assert!(cost.objects_with_unequal_symbols.is_empty());
+}
+
 #[test]
 fn a_stripped_and_an_unstripped_build_mark_nothing_added_or_removed() {
-    let cost_of = |a: Profile, b: Profile| {
-        let assessment = assessed(&trials(1.0), &[a, b]);
-        assessment.comparisons[0]
-            .cost
-            .clone()
-            .expect("both sides have profiles")
-    };
+    let mut plan = two_variants();
+    plan.servers.push(ServerPlan {
+        binaries: Some("/opt/patched/bin".to_owned()),
+        ..plan.servers[0].clone()
+    });
+    plan.points[1].server = 1;
+    let cost_of = |a: Profile, b: Profile| cost(&plan, &[a, b]);
     for (a, b) in [(true, false), (false, true)] {
         let cost = cost_of(built(a, 0), built(b, 3));
         assert_eq!(cost.objects_with_unequal_symbols, ["postgres"]);

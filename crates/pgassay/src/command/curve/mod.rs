@@ -200,7 +200,8 @@ fn print(
     for warning in &run.warnings {
         write!(out, "{}", folded(&format!("! {}", warning.message)))?;
     }
-    let page = directory.join("curve.html");
+    let stored = directory.join("curve.html");
+    let page = args.output.as_ref().unwrap_or(&stored);
     writeln!(
         out,
         "\nseed {}; page: {}",
