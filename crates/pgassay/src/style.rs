@@ -37,13 +37,18 @@ fn width(is_terminal: bool) -> usize {
         .unwrap_or(Style::default().width)
 }
 
-/// Text that has no color, in the columns of stdout. In a file or a pipe, every line stays whole, for `grep`.
+/// Lines of text that has no color, in the columns of stdout. In a file or a pipe, every line stays whole, for `grep`.
 pub fn folded(text: &str) -> String {
     if std::io::stdout().is_terminal() {
         style(ColorWhen::Never).fold(text)
     } else {
-        text.to_owned()
+        whole_lines(text)
     }
+}
+
+/// The text, of which the last line ends as the others do.
+fn whole_lines(text: &str) -> String {
+    text.lines().flat_map(|line| [line, "\n"]).collect()
 }
 
 /// The columns for text that is [`folded`].
@@ -62,4 +67,19 @@ pub fn folded_stderr(text: &str) -> String {
         width: width(std::io::stderr().is_terminal()),
     }
     .fold(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: in a pipe, the warnings of `curve` shared one line.
+    #[test]
+    fn the_last_line_ends_in_a_pipe_as_on_a_terminal() {
+        let on_terminal = |text: &str| Style::default().fold(text);
+        for (text, lines) in [("! one", "! one\n"), ("a\n\nb\n", "a\n\nb\n"), ("", "")] {
+            assert_eq!(whole_lines(text), lines);
+            assert_eq!(on_terminal(text), lines);
+        }
+    }
 }
