@@ -328,7 +328,7 @@ impl Stretch<'_> {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                let (mut log, mut states) = (WaitLog::default(), ProcessStates::new());
+                let (mut log, mut states) = (WaitLog::default(), ProcessStates::default());
                 while !stop.load(Ordering::Relaxed) {
                     log.sweep(reader, &mut states, backends.iter().copied());
                     if log.sweeps.is_multiple_of(u64::from(WAITS_HZ)) {

@@ -124,7 +124,7 @@ impl WaitSampler {
     pub fn new(probe: WaitProbe, frequency_hz: u32) -> Self {
         let (log, hz) = match probe {
             WaitProbe::Memory(reader) => (
-                WaitLogSource::Memory(reader, ProcessStates::new(), WaitLog::default()),
+                WaitLogSource::Memory(reader, ProcessStates::default(), WaitLog::default()),
                 frequency_hz,
             ),
             WaitProbe::Server(activity) => (

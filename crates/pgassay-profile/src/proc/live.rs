@@ -6,6 +6,7 @@
 
 use crate::proc::cpu::ticks_per_second;
 use crate::proc::files::ProcessStat;
+use crate::proc::process_list::ProcessList;
 use crate::proc::role::Role;
 use crate::regular_file;
 use std::fs;
@@ -96,16 +97,7 @@ impl LiveServer {
 
     /// The postmaster's current children.
     pub fn processes(&self) -> Vec<LiveProcess> {
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        pids.filter(|&pid| {
-            ProcessStat::read(pid).is_ok_and(|stat| stat.parent_pid == self.postmaster_pid)
-        })
-        .map(|pid| LiveProcess {
-            pid,
-            role: Role::read(pid),
-        })
-        .collect()
+        ProcessList::of_server(self).read()
     }
 
     /// When it started, in seconds since 1970, according to the kernel's boot time.

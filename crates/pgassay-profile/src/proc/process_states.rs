@@ -18,11 +18,6 @@ pub struct ProcessStates {
 }
 
 impl ProcessStates {
-    /// No process yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// The letter of a process's state, as [`read_state`].
     pub(crate) fn read(&mut self, pid: u32) -> io::Result<u8> {
         if let Some(file) = self.files.get(&pid) {
@@ -63,7 +58,7 @@ mod tests {
 
     #[test]
     fn states_are_those_of_now_and_end_with_the_process() {
-        let mut states = ProcessStates::new();
+        let mut states = ProcessStates::default();
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id();
         let stopped = |states: &mut ProcessStates, wanted: u8| {

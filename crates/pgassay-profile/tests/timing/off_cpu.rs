@@ -228,7 +228,7 @@ fn on_a_saturated_machine_slices_agree_with_the_kernels_totals() {
         sampler.start().unwrap();
         let before: Vec<_> = pids.iter().map(|&pid| exact(pid)).collect();
         let began = Instant::now();
-        let (mut log, mut states) = (WaitLog::default(), ProcessStates::new());
+        let (mut log, mut states) = (WaitLog::default(), ProcessStates::default());
         while began.elapsed() < Duration::from_millis(2500) {
             log.sweep(&reader, &mut states, pids.iter().copied());
             thread::sleep(Duration::from_millis(5));
