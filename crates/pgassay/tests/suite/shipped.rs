@@ -173,7 +173,7 @@ fn instruction_count_subset(name: &str) -> Result<&'static [&'static str], &'sta
         "pipeline" => &["--variant=pipeline,many rows"],
         "prepared-vs-simple" => &["--variant=simple,prepared", "--script=plain"],
         "release-cost" => &["--variant=10,18", "--script=select 1"],
-        "sequence" => &["--variant=one,many"],
+        "sequence" => &["--variant=one,many", "--param=many=100"],
         "settings-cost" => &["--variant=defaults,work_mem=4MB", "--script=select-only"],
         "synchronous-commit" => &["--variant=on,off"],
         "tls-cost" => &["--variant=tcp,tls", "--script=query,connection"],
