@@ -9,6 +9,7 @@
 //! Thresholds are shares of the load, or multiples of the server's own thresholds. The few absolute
 //! ones say why.
 
+mod archiver;
 mod deadlocks;
 mod detection;
 mod ending;
@@ -73,6 +74,7 @@ pub(crate) fn operator_signatures() -> impl Iterator<Item = &'static OperatorSig
         sessions::SIGNATURES,
         horizon::SIGNATURES,
         slots::SIGNATURES,
+        archiver::SIGNATURES,
         missing_index::SIGNATURES,
         indexes::SIGNATURES,
         tables::SIGNATURES,

@@ -9,7 +9,7 @@ use super::names;
 use super::signature::OperatorSignature;
 
 /// The default of `max_wal_size`, if the setting is unknown.
-const MAX_WAL_SIZE: f64 = 1_073_741_824.0;
+pub(super) const MAX_WAL_SIZE: f64 = 1_073_741_824.0;
 
 /// A smaller limit on what a slot may keep is rarely wanted.
 const LIMIT_MIN_BYTES: f64 = 51_200.0 * 1_048_576.0;

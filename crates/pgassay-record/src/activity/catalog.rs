@@ -54,6 +54,9 @@ pub struct CatalogActivity {
     /// Replication slots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<SlotState>,
+    /// The archiver, if WAL is archived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archiver: Option<ArchiverState>,
     /// Connected standbys, with a slot or without: `application_name`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub standbys: Vec<String>,
@@ -302,6 +305,23 @@ pub struct SlotState {
     /// Time since its receiver left, in microseconds (from version 17).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inactive_us: Option<f64>,
+}
+
+/// What `pg_stat_archiver` says, at the end of the window.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ArchiverState {
+    /// The WAL file that could not be archived; `None` if the latest attempt succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_wal: Option<String>,
+    /// Failed attempts since the statistics were reset.
+    pub failures: u64,
+    /// Time since a file was archived, or since the reset if none was, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archived_ago_us: Option<f64>,
+    /// WAL between the last archived file and the present position, in bytes; `None` if unknown, as on a
+    /// standby.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backlog_bytes: Option<u64>,
 }
 
 /// A database's distance to wraparound.

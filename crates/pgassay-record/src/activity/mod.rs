@@ -21,9 +21,9 @@ pub use blocking::{
     BlockedSession, BlockingEpisode, IdleLockHolder, LockTarget, RootBlocker, SessionHold,
 };
 pub use catalog::{
-    CatalogActivity, CheckpointActivity, ConnectionUse, DatabaseActivity, DatabaseAge,
-    HorizonHolder, HorizonKind, IndexActivity, RelationName, RoleSetting, SlotState, TableActivity,
-    UncoveredForeignKey,
+    ArchiverState, CatalogActivity, CheckpointActivity, ConnectionUse, DatabaseActivity,
+    DatabaseAge, HorizonHolder, HorizonKind, IndexActivity, RelationName, RoleSetting, SlotState,
+    TableActivity, UncoveredForeignKey,
 };
 pub use ending::EndingSignal;
 pub use load::{LoadBy, LoadRow};

@@ -2,7 +2,9 @@
 
 use std::cmp::Reverse;
 
-use pgassay_record::activity::{CatalogActivity, HorizonKind, IndexActivity, TableActivity};
+use pgassay_record::activity::{
+    ArchiverState, CatalogActivity, HorizonKind, IndexActivity, TableActivity,
+};
 
 use super::figures::{share, size};
 use super::sentences::relation_name;
@@ -84,6 +86,9 @@ pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
             lines.push(("replication", text));
         }
     }
+    if let Some(it) = &catalog.archiver {
+        lines.push(("archiving", archiving(it)));
+    }
     if let Some(closest) = catalog.ages.first() {
         let text = format!(
             "{} transaction IDs left in database {}",
@@ -97,4 +102,16 @@ pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
         lines.push(("checkpoints", text));
     }
     lines
+}
+
+fn archiving(archiver: &ArchiverState) -> String {
+    let waiting = archiver.backlog_bytes.map_or_else(String::new, |bytes| {
+        format!("{} of WAL after the last archived file", size(bytes))
+    });
+    match &archiver.failed_wal {
+        Some(file) if waiting.is_empty() => format!("{file} failed"),
+        Some(file) => format!("{file} failed; {waiting}"),
+        None if waiting.is_empty() => "no failure".to_owned(),
+        None => waiting,
+    }
 }

@@ -4,6 +4,7 @@
 //!
 //! Windows are 10 s long; loads are average sessions.
 
+mod archiver;
 mod build;
 mod catalog;
 mod deadlocks;
@@ -73,6 +74,7 @@ fn cases() -> Vec<LiveCase> {
     all.extend(processes::cases());
     all.extend(catalog::cases());
     all.extend(statements::cases());
+    all.extend(archiver::cases());
     all
 }
 
@@ -81,6 +83,7 @@ fn edges() -> Vec<Edge> {
     all.extend(processes::edges());
     all.extend(catalog::edges());
     all.extend(statements::edges());
+    all.extend(archiver::edges());
     all
 }
 

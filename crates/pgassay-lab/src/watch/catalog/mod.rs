@@ -8,6 +8,7 @@
 //! [`CatalogResult::unavailable`] and never ends the watch. Names of objects never become part of a
 //! statement, except the schema of an extension, which the server quotes.
 
+mod archiver;
 mod blocking;
 mod checkpoints;
 mod connections;

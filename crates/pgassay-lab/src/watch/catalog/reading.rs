@@ -2,6 +2,7 @@
 
 use pgassay_record::activity::CatalogActivity;
 
+use super::archiver::archiver;
 use super::checkpoints::CheckpointReading;
 use super::connections::connections;
 use super::databases::{DatabaseReading, ages};
@@ -100,6 +101,7 @@ impl CatalogReading {
             databases,
             horizon: horizon(reader, keeps_text),
             slots: slots(reader),
+            archiver: archiver(reader),
             standbys: standbys(reader),
             ages: ages(reader, &settings, consumed_per_s),
             connections: connections(reader, &settings, then.clock_us),
