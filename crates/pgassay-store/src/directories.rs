@@ -1,6 +1,7 @@
 //! The files of a run's directory, and the directories of a store.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::error::StoreError;
@@ -40,7 +41,11 @@ fn directories_with(
 ) -> Result<Vec<String>, StoreError> {
     let reading = |source| StoreError::reading(root, source);
     let mut names = Vec::new();
-    for entry in fs::read_dir(root).map_err(reading)? {
+    let entries = match fs::read_dir(root) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(names),
+        entries => entries.map_err(reading)?,
+    };
+    for entry in entries {
         let entry = entry.map_err(reading)?;
         // pgassay gives runs only names that are valid UTF-8.
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else {

@@ -53,12 +53,18 @@ pub struct Store {
 impl Store {
     /// Opens the store in `root`, which is created if it does not exist.
     pub fn open(root: &Path) -> Result<Self, StoreError> {
+        let store = Self::open_to_read(root)?;
+        files::create_directories(root).map_err(|source| StoreError::writing(root, source))?;
+        Ok(store)
+    }
+
+    /// Opens the store in `root`. If the directory does not exist, the store is empty.
+    pub fn open_to_read(root: &Path) -> Result<Self, StoreError> {
         if let Some(file) = root.ancestors().find(|it| it.exists() && !it.is_dir()) {
             return Err(StoreError::NotDirectory {
                 path: file.to_owned(),
             });
         }
-        files::create_directories(root).map_err(|source| StoreError::writing(root, source))?;
         let store = Self {
             root: root.to_owned(),
         };

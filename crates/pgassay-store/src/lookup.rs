@@ -76,12 +76,12 @@ fn directory_at(path: &Path) -> Result<PathBuf, StoreError> {
         path
     };
     if directory.join(RUN_FILE).is_file() {
-        Ok(directory.to_owned())
-    } else {
-        Err(StoreError::NoRun {
-            path: path.to_owned(),
-        })
+        return Ok(directory.to_owned());
     }
+    fs::metadata(path).map_err(|source| StoreError::reading(path, source))?;
+    Err(StoreError::NoRun {
+        path: path.to_owned(),
+    })
 }
 
 /// The older format that is still read.

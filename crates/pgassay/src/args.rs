@@ -197,7 +197,7 @@ pub struct ProfileArgs {
     pub duration: HumanDuration,
 
     /// Samples per second of each busy CPU. 99 costs the server less than 1%, 999 about 8%.
-    #[arg(long, value_name = "HZ", default_value_t = 99)]
+    #[arg(long, value_name = "HZ", default_value_t = 99, value_parser = clap::value_parser!(u32).range(1..))]
     pub frequency: u32,
 
     /// Also record where backends are blocked, by tracing context switches for 10 ms of every

@@ -9,7 +9,7 @@ use crate::results;
 
 /// Prints one line per run, or JSON.
 pub fn list(args: &ListArgs, out: &mut impl Write) -> Result<()> {
-    let store = results::open(&args.results)?;
+    let store = results::open_to_read(&args.results)?;
     let runs = store.list()?;
     if args.json {
         writeln!(

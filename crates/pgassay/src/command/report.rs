@@ -18,7 +18,7 @@ pub fn report(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
         source = Some(Path::new(&args.run));
         (page, Path::new(&args.run).with_extension("html"))
     } else {
-        let (run, directory) = results::open(&args.results)?.load(&args.run)?;
+        let (run, directory) = results::open_to_read(&args.results)?.load(&args.run)?;
         (pgassay_report::html(&run), directory.join("report.html"))
     };
     let file = args.output.clone().unwrap_or(usual);

@@ -29,7 +29,7 @@ pub fn resume(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Resu
 }
 
 fn finish(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
-    let store = results::open(&args.results)?;
+    let store = results::open_to_read(&args.results)?;
     let id = store.find_unfinished(args.run.as_deref())?;
     let ReopenedRun {
         writer,

@@ -36,7 +36,7 @@ pub fn show(args: &ShowArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
         };
         return Ok(out.write_all(text.as_bytes())?);
     }
-    let (run, directory) = results::open(&args.results)?.load(&args.run)?;
+    let (run, directory) = results::open_to_read(&args.results)?.load(&args.run)?;
     let format = args.output.chosen();
     let mut text = String::new();
     if format == ResultFormat::Text

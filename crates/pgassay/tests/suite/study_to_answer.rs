@@ -287,3 +287,27 @@ pairs = 2
         "{broken:?}"
     );
 }
+
+/// Regression: `list` created the directory, and `show` said that a missing file contains no run.
+#[test]
+fn commands_that_only_read_results_create_nothing_and_say_what_is_missing() {
+    let scratch = Scratch::new(PROGRAM);
+    let missing = scratch.path().join("missing");
+    let missing = missing.to_str().expect("UTF-8");
+    let list = scratch.ok(&["list", "--results", missing]);
+    assert!(
+        list.starts_with(&format!("no runs yet in {missing}")),
+        "{list}"
+    );
+    for command in ["show", "report", "resume"] {
+        let finished = scratch.finished(&[command, "last", "--results", missing]);
+        assert_eq!(finished.code, Some(1), "{command}: {finished:?}");
+        let expected = format!("pgassay: no run \"last\" in {missing}: there are no runs yet");
+        assert_eq!(finished.error_message(), expected, "{command}");
+    }
+    assert!(!scratch.path().join("missing").exists());
+    let file = format!("{missing}.json");
+    let finished = scratch.finished(&["show", &file]);
+    let message = finished.error_message();
+    assert!(message.contains("No such file"), "{message}");
+}

@@ -24,7 +24,7 @@ pub struct TopArgs {
 
     /// Readings of all sessions per second. Fewer with many sessions, and at most 10 if they come from
     /// `pg_stat_activity`. (The CPU is not sampled.)
-    #[arg(long, value_name = "HZ", default_value_t = 40)]
+    #[arg(long, value_name = "HZ", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
     pub frequency: u32,
 
     /// Show fingerprints instead of the texts of statements.
