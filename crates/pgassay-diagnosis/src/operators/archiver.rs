@@ -50,7 +50,7 @@ fn behind(archiver: &ArchiverState) -> Detection {
                 .figure("WAL after the last archived file", bytes as f64, FactUnit::Bytes)
         })
         .with(archiver.archived_ago_us, |it, us| {
-            it.figure("time since a file was archived", us, FactUnit::Micros)
+            it.figure("time without an archived file", us, FactUnit::Micros)
         })
         .fix(
             "Find out why archive_command (or archive_library) is slow or does not return: the network, \

@@ -315,7 +315,7 @@ pub struct ArchiverState {
     pub failed_wal: Option<String>,
     /// Failed attempts since the statistics were reset.
     pub failures: u64,
-    /// Time since a file was archived, or since the reset if none was, in microseconds.
+    /// Time since a file was archived, or since the reset of the statistics if none was, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archived_ago_us: Option<f64>,
     /// WAL between the last archived file and the present position, in bytes; `None` if unknown, as on a
