@@ -1,5 +1,6 @@
 //! Finds the PostgreSQL version that a study requests: in the directory that the user specifies;
-//! otherwise in the cache, in the repository, or among the installed versions, in this order.
+//! otherwise in the cache, in the repository, or among the installed versions, in this order. Only the
+//! repository knows which version is the latest, so for that it comes first.
 
 use std::fmt::Display;
 use std::fs;
@@ -222,13 +223,20 @@ impl Finder {
             return in_named(dir, request, &account);
         }
         let cache = Cache::new(&self.cache_dir, &account);
-        if let Some(installation) = cache.find(request) {
+        let cached = cache.find(request);
+        let is_settled = self.offline || *request != VersionRequest::Latest;
+        if let Some(installation) = cached.clone().filter(|_| is_settled) {
             return Ok(installation);
         }
         let error = match self.fetch(&cache, request, progress) {
             Ok(installation) => return Ok(installation),
             Err(error) => error,
         };
+        if let Some(installation) = cached {
+            let version = &installation.version;
+            tracing::warn!("using PostgreSQL {version} of the cache as the latest: {error}");
+            return Ok(installation);
+        }
         let installed = if self.use_installed {
             in_system(request, &account)
         } else {

@@ -235,6 +235,19 @@ fn the_newest_of_a_series_is_fetched_once_and_then_cached() {
     assert_eq!(find(&finder, "9.6").unwrap().version.to_string(), "9.6.23");
 }
 
+/// Regression: with only 9.6 in the cache, `latest` was 9.6.
+#[test]
+fn the_latest_version_is_not_merely_the_newest_in_the_cache() {
+    let repository = Repository::start(Behavior::Proper);
+    let cache = tempfile::tempdir().unwrap();
+    let mut finder = repository.finder(cache.path());
+    find(&finder, "9.6").unwrap();
+    finder.mirror = Some("http://127.0.0.1:1/maven".to_owned());
+    assert_eq!(find(&finder, "latest").unwrap().version.to_string(), "9.6.23");
+    finder.mirror = Some(repository.address.clone());
+    assert_eq!(find(&finder, "latest").unwrap().version.to_string(), "18.10");
+}
+
 #[test]
 fn the_error_for_an_unknown_version_lists_the_available_ones() {
     let repository = Repository::start(Behavior::Proper);
