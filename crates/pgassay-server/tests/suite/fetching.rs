@@ -243,9 +243,15 @@ fn the_latest_version_is_not_merely_the_newest_in_the_cache() {
     let mut finder = repository.finder(cache.path());
     find(&finder, "9.6").unwrap();
     finder.mirror = Some("http://127.0.0.1:1/maven".to_owned());
-    assert_eq!(find(&finder, "latest").unwrap().version.to_string(), "9.6.23");
+    assert_eq!(
+        find(&finder, "latest").unwrap().version.to_string(),
+        "9.6.23"
+    );
     finder.mirror = Some(repository.address.clone());
-    assert_eq!(find(&finder, "latest").unwrap().version.to_string(), "18.10");
+    assert_eq!(
+        find(&finder, "latest").unwrap().version.to_string(),
+        "18.10"
+    );
 }
 
 #[test]
