@@ -121,7 +121,7 @@ fn peak(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
 fn knee(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
     let most = most(curve);
     if !is_determined(curve, &law.knee) {
-        return "Nor do they determine the knee.".to_owned();
+        return "These measurements do not determine the knee.".to_owned();
     }
     match within(&law.knee, most) {
         Some(knee) => format!(

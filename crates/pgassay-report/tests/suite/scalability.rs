@@ -164,6 +164,25 @@ fn a_curve_without_a_law_says_why_and_one_point_is_no_plot() {
     parsed(&scalability_html(&curve));
 }
 
+/// Regression: after a sentence with the peak, the next one read "Nor do they determine the knee."
+#[test]
+fn an_unknown_knee_is_a_sentence_of_its_own_after_a_known_peak() {
+    let law = FittedLaw {
+        knee: figure(10.6, 1.0, f64::INFINITY),
+        ..law()
+    };
+    let curve = ScalabilityCurve {
+        law: Some(law),
+        ..curve()
+    };
+    let text = scalability_text(&curve, &PLAIN);
+    assert!(text.contains("Throughput peaks at 22 clients"), "{text}");
+    assert!(
+        text.contains("→ These measurements do not determine the knee."),
+        "{text}"
+    );
+}
+
 #[test]
 fn the_page_is_well_formed_and_has_a_picture() {
     for (name, curve) in [
