@@ -428,6 +428,7 @@ fn measurement(
         settle_transactions: 0,
         failed: 0,
         failed_total: 0,
+        failed_us: 0,
         latency_ns,
         since_begin_ns: None,
         scripts: Vec::new(),

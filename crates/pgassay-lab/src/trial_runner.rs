@@ -345,6 +345,7 @@ fn trial_of(slot: TrialSlot, started_us: i64, measured: &Measurement) -> Trial {
         credited_transactions: Some(measured.credited_transactions),
         transactions_total: measured.transactions_total,
         failed: measured.failed,
+        failed_us: measured.failed_us as f64,
         latency: Latency::from_histogram(&measured.latency_ns),
         server: None,
         client: ClientTotals {

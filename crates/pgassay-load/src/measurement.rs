@@ -37,6 +37,8 @@ pub struct Measurement {
     pub failed: u64,
     /// Transactions that failed from the beginning of the run to its end.
     pub failed_total: u64,
+    /// How long failed transactions took, inside the window.
+    pub failed_us: u64,
     /// Latency of the window's transactions in ns, to three digits.
     #[serde(with = "packed")]
     pub latency_ns: Histogram<u64>,

@@ -49,6 +49,7 @@ impl Measurement {
         self.settle_transactions += other.settle_transactions;
         self.failed += other.failed;
         self.failed_total += other.failed_total;
+        self.failed_us += other.failed_us;
         add(&mut self.latency_ns, &other.latency_ns);
         match (&mut self.since_begin_ns, other.since_begin_ns) {
             (Some(sum), Some(other)) => add(sum, &other),

@@ -57,6 +57,8 @@ pub(crate) struct Recorder {
     pub settle_transactions: u64,
     pub transactions_total: u64,
     pub failed_total: u64,
+    /// Time of failed transactions inside the window.
+    pub failed_ns: u64,
     /// The correction for transactions that straddle an end of the window: their share of duration
     /// inside the window minus their count by end time.
     credit_at_ends: f64,
@@ -92,6 +94,7 @@ impl Recorder {
             settle_transactions: 0,
             transactions_total: 0,
             failed_total: 0,
+            failed_ns: 0,
             credit_at_ends: 0.0,
             in_transaction_ns: 0,
             asleep_ns: 0,
@@ -125,6 +128,7 @@ impl Recorder {
         self.settle_transactions = 0;
         self.transactions_total = 0;
         self.failed_total = 0;
+        self.failed_ns = 0;
         self.credit_at_ends = 0.0;
         self.in_transaction_ns = 0;
         self.asleep_ns = 0;
@@ -147,6 +151,7 @@ impl Recorder {
         if ended.failed {
             self.failed_total += 1;
             script.failed += u64::from(is_measured);
+            self.failed_ns += self.inside_ns(ended);
             return;
         }
         self.transactions_total += 1;
@@ -172,13 +177,16 @@ impl Recorder {
     /// over the window, and the mean of that is the rate wherever the window lies.
     #[cold]
     fn credit_at_end(&mut self, ended: Ended, is_measured: bool) {
-        let inside_ns = ended
-            .end_ns
-            .min(self.window_end_ns)
-            .saturating_sub(ended.claimed_ns.max(self.window_begin_ns));
+        let inside_ns = self.inside_ns(ended);
         let duration_ns = ended.end_ns.saturating_sub(ended.claimed_ns).max(1);
         self.credit_at_ends += inside_ns as f64 / duration_ns as f64;
         self.credit_at_ends -= f64::from(u8::from(is_measured));
+    }
+
+    /// The part of a transaction's duration that lies in the window.
+    fn inside_ns(&self, ended: Ended) -> u64 {
+        let end_ns = ended.end_ns.min(self.window_end_ns);
+        end_ns.saturating_sub(ended.claimed_ns.max(self.window_begin_ns))
     }
 
     /// Returns the number of transactions, each counted by the share of its duration in the window.
@@ -244,6 +252,8 @@ mod tests {
         assert_eq!(recorder.scripts[0].latency_ns.len(), 2);
         assert_eq!(recorder.scripts[0].latency_ns.max(), 149);
         assert_eq!((recorder.scripts[0].failed, recorder.failed_total), (1, 2));
+        // 100 to 150, and 100 to 200.
+        assert_eq!(recorder.failed_ns, 150);
     }
 
     #[test]

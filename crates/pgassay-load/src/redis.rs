@@ -288,6 +288,7 @@ impl RedisClientPool {
             settle_transactions: counts.settle,
             failed: 0,
             failed_total: 0,
+            failed_us: 0,
             since_begin_ns: None,
             scripts: vec![ScriptMeasurement {
                 name: self.script.as_str().into(),

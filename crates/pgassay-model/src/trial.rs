@@ -69,6 +69,9 @@ pub struct Trial {
     /// figure of transactions.
     #[serde(default, skip_serializing_if = "is_none_failed")]
     pub failed: u64,
+    /// How long failed transactions took inside the window; 0 in results of older versions.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub failed_us: f64,
     /// Latencies of the transactions that ended inside the window.
     pub latency: Latency,
     /// CPU totals of the server's backends, over the whole trial; `None` if not available, for example
@@ -115,6 +118,14 @@ pub struct Trial {
 )]
 fn is_none_failed(failed: &u64) -> bool {
     *failed == 0
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_no_time(us: &f64) -> bool {
+    *us <= 0.0
 }
 
 /// The share of transactions that failed in the timed trials of a variant under a condition, 0 to 1.
@@ -198,6 +209,7 @@ impl Trial {
             credited_transactions: None,
             transactions_total: 0,
             failed: 0,
+            failed_us: 0.0,
             latency: Latency {
                 hdr_v2_ns: String::new(),
             },

@@ -166,7 +166,7 @@ fn over(blocks: &[BlockFigures], of: impl Fn(&BlockFigures) -> f64) -> f64 {
 fn coverage(side: &LedgerInputs<'_>, checks: &LedgerChecks) -> ConsistencyCheck {
     let whole_us: f64 = side.rows.iter().map(|row| row.us).sum();
     let response_us = whole_us - part_us(side.rows, &[Part::Between]);
-    let latency_us = over(side.blocks, |it| it.latency_us);
+    let latency_us = over(side.blocks, BlockFigures::response_us);
     // The error of the rows is a share of the whole, which includes think time.
     let widened = (whole_us / latency_us.max(f64::MIN_POSITIVE)).clamp(1.0, WHOLE_OVER_LATENCY_MAX);
     let bound = (COVERAGE_ERROR_MAX + checks.edge) * widened;
@@ -403,9 +403,9 @@ impl LedgerInputs<'_> {
         let blocks = self.blocks;
         let between_us =
             |it: &BlockFigures| it.exact.client.map_or(0.0, |client| client.between_us);
-        let clients_us = over(blocks, |it| it.latency_us + between_us(it));
+        let clients_us = over(blocks, |it| it.response_us() + between_us(it));
         let little = |it: &BlockFigures| {
-            let in_flight = it.throughput * (it.latency_us + between_us(it));
+            let in_flight = it.throughput * (it.response_us() + between_us(it));
             (it.backends - in_flight).abs() / it.backends
         };
         let sum_us: f64 = self.rows.iter().map(|row| row.us).sum();

@@ -38,10 +38,20 @@ pub(super) struct BlockFigures {
     pub throughput: f64,
     /// Mean of the latency histogram.
     pub latency_us: f64,
+    /// How long failed transactions took, for each one that succeeded.
+    pub failed_us: f64,
     /// Mean length of the transactions in progress at a random instant.
     pub length_at_instant_us: f64,
     /// Mean length of the windows.
     pub window_us: f64,
+}
+
+impl BlockFigures {
+    /// What clients measured per transaction that succeeded, as the rows count it: with the time that
+    /// failed ones took.
+    pub fn response_us(&self) -> f64 {
+        self.latency_us + self.failed_us
+    }
 }
 
 /// The trials of this kind in which transactions ended.
@@ -172,6 +182,7 @@ fn block(number: u32, trials: &[&Trial]) -> Result<BlockFigures, LatencyError> {
         is_credited: trials.iter().all(|it| it.credited_transactions.is_some()),
         throughput: in_window / window_us,
         latency_us: latency_us / ended,
+        failed_us: sum(|trial| trial.failed_us) / in_window,
         length_at_instant_us: squares_us2 / latency_us.max(f64::MIN_POSITIVE),
         window_us: window_us / trials.len() as f64,
     })

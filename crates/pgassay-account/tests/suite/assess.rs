@@ -56,6 +56,7 @@ pub fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64)
         credited_transactions: None,
         transactions_total: transactions + 10,
         failed: 0,
+        failed_us: 0.0,
         latency: Latency::from_histogram(&latency),
         server: Some(CpuTotals {
             on_cpu_us: cpu_us * (transactions + 10) as f64,

@@ -127,6 +127,7 @@ pub fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
         credited_transactions: Some(credited),
         transactions_total: all as u64,
         failed: 0,
+        failed_us: 0.0,
         latency: Latency::from_histogram(&latency),
         server: Some(CpuTotals {
             on_cpu_us: spends.on_cpu * all,

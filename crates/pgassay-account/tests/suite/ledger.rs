@@ -57,6 +57,7 @@ fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
         credited_transactions: None,
         transactions_total: all as u64,
         failed: 0,
+        failed_us: 0.0,
         latency: Latency::from_histogram(&latency),
         server: Some(CpuTotals {
             on_cpu_us: spends.on_cpu * all,
@@ -209,6 +210,40 @@ fn a_ledger_adds_up_to_the_clients_clock() {
     let groups = ledger.groups();
     let all: f64 = groups.iter().map(|group| group.us).sum();
     assert!((all - sum(&ledger)).abs() < 1e-9);
+}
+
+/// The rows are per transaction that succeeded and include the time of failed ones; the latencies do not.
+#[test]
+fn time_of_failed_transactions_is_not_a_difference_from_the_clients_clock() {
+    let spends = Spends {
+        on_cpu: 100.0,
+        run_queue: 50.0,
+        blocked: 350.0,
+        between: 0.0,
+        client_cpu: 20.0,
+    };
+    let seen = waits(&[("Lock", "transactionid", 100)]);
+    let half_failed = |failed_us: f64| {
+        let mut trials = trials(4, |_| spends, &seen);
+        for trial in &mut trials {
+            let half = trial.transactions / 2;
+            let mut latency = trial.latency.histogram().expect("whole");
+            latency.reset();
+            latency.record_n(500_000, half).expect("in range");
+            trial.latency = Latency::from_histogram(&latency);
+            trial.failed = trial.transactions - half;
+            trial.failed_us = failed_us;
+            trial.transactions = half;
+            trial.transactions_total /= 2;
+        }
+        let ledger = ledger(&measured(&trials, None));
+        let ledger = ledger.expect("whole").expect("there are totals");
+        (ledger.checks.coverage, ledger.checks.little_error)
+    };
+    let (coverage, little_error) = half_failed(CLIENTS * WINDOW_US / 2.0);
+    assert!((coverage - 1.0).abs() < 0.01, "{coverage}");
+    assert!(little_error < 0.01, "{little_error}");
+    assert!(half_failed(0.0).0 > 1.9);
 }
 
 #[test]

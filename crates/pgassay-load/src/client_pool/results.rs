@@ -49,6 +49,7 @@ impl ClientPool {
                 .map(|script: &ScriptMeasurement| script.failed)
                 .sum(),
             failed_total: recorders().map(|recorder| recorder.failed_total).sum(),
+            failed_us: recorders().map(|recorder| recorder.failed_ns).sum::<u64>() / 1000,
             latency_ns,
             since_begin_ns: self.since_begin(),
             scripts,
