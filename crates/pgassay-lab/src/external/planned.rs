@@ -28,6 +28,8 @@ pub struct ExternalUse {
     known: BTreeSet<(String, String)>,
     /// Whether some statement changes something, or setup or reset exist.
     needs_database: bool,
+    /// Whether a setup fills its databases.
+    is_filled: bool,
 }
 
 /// A statement that changes something outside of the run's databases, or may do so.
@@ -51,6 +53,7 @@ impl ExternalUse {
         for database in &wanted.databases {
             found.add_sql(&database.setup, "setup", source)?;
         }
+        found.is_filled = found.needs_database;
         let points = plan.points.iter();
         for point in points.filter(|it| it.server == server && it.driver == DriverKind::Postgres) {
             found.add_sql(&point.resets, "reset", source)?;
@@ -112,7 +115,10 @@ impl ExternalUse {
         if allows_writes || lines.is_empty() {
             return None;
         }
-        let in_place = if self.databases > 0 && self.changes.is_empty() {
+        let in_place = if self.databases > 0 && !self.is_filled {
+            "\nThe load may write, so it does not run in the database that --dsn names but in a new one, which is \
+             empty without a setup."
+        } else if self.databases > 0 && self.changes.is_empty() {
             "\nStatements that only read need no database of their own: without a setup (compare --setup ''), they \
              run in the one that --dsn names."
         } else {
@@ -284,6 +290,15 @@ end $$;
         assert_eq!(of(load).refusal(false), None);
         let altered = of(&format!("[data]\nsetup = \"create role bob\"\n{load}"));
         let refusal = altered.refusal(false).expect("it creates a role");
+        assert!(!refusal.contains("--setup"), "{refusal}");
+    }
+
+    /// Regression: who had asked for no setup was advised to ask for none.
+    #[test]
+    fn a_load_that_writes_without_a_setup_is_said_to_need_a_new_database() {
+        let found = of("[[script]]\nname = \"a\"\ntext = \"insert into t values (1);\"\n");
+        let refusal = found.refusal(false).expect("it creates a database");
+        assert!(refusal.contains("The load may write"), "{refusal}");
         assert!(!refusal.contains("--setup"), "{refusal}");
     }
 

@@ -192,10 +192,11 @@ impl ExternalServer {
     pub fn check_connection_limit(&self, connections: u32) -> Result<()> {
         if connections > self.facts.connections_max {
             bail!(
-                "the server at {} allows {} connections, but the study may need {connections}: \
-                 increase its max_connections, or use fewer --clients",
-                self.place,
-                self.facts.connections_max
+                "role {} may have {} connections to the server at {}, but the study may need {connections}: \
+                 increase the server's max_connections or the role's connection limit, or use fewer --clients",
+                self.facts.role,
+                self.facts.connections_max,
+                self.place
             );
         }
         Ok(())

@@ -91,6 +91,22 @@ fn changes(run: &Run) -> &str {
     &found.expect("there is a warning").message
 }
 
+/// Regression: the advice was to increase `max_connections`, which does not help.
+#[test]
+fn a_roles_connection_limit_is_named_where_a_study_needs_more() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    theirs.ask("alter role maker connection limit 3");
+    let scratch = Scratch::new(PROGRAM);
+    let dsn = format!("{}?password=s3cret", theirs.uri("maker"));
+    let finished = scratch.run(&of_dsn(&dsn), &ALLOWED);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let said = &finished.stderr;
+    assert!(said.contains("role maker may have 3 connections"), "{said}");
+    assert!(said.contains("the role's connection limit"), "{said}");
+}
+
 #[test]
 fn a_study_that_alters_the_server_is_refused_line_by_line() {
     let Some(theirs) = theirs() else {
