@@ -12,6 +12,14 @@ use crate::run_context::RunContext;
 
 /// Where a run's servers, load and observers come from.
 pub trait Equipment {
+    /// Finds the programs of a server that the run will start, and downloads them if necessary. By default nothing.
+    ///
+    /// # Errors
+    /// If there is no such version.
+    fn find(&self, _wanted: &ServerPlan, _context: &RunContext<'_>) -> Result<()> {
+        Ok(())
+    }
+
     /// Starts or connects to a server of the plan; its databases are created afterwards. Also returns
     /// warnings for the result.
     fn start(

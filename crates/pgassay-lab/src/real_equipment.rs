@@ -17,6 +17,13 @@ use crate::run_context::RunContext;
 pub struct RealEquipment;
 
 impl Equipment for RealEquipment {
+    fn find(&self, wanted: &ServerPlan, context: &RunContext<'_>) -> Result<()> {
+        if wanted.dsn.is_none() {
+            host::find(wanted, context)?;
+        }
+        Ok(())
+    }
+
     fn start(
         &mut self,
         wanted: &ServerPlan,

@@ -59,6 +59,10 @@ impl Servers {
         };
         check_settings(plan, context.study)?;
         idle::raise_open_files(plan)?;
+        for (index, wanted) in plan.servers.iter().enumerate() {
+            let found = equipment.find(wanted, context);
+            found.map_err(|error| of_variants(plan, index, error))?;
+        }
         // All before the first is filled: one that does not start, or refuses a setting, is found at once.
         for index in 0..plan.servers.len() {
             all.start_one((plan, index), before.get(index), equipment, context)?;

@@ -74,7 +74,6 @@ fn every_further_choice_is_a_variant_of_the_first() {
         "jit=off, work_mem=1MB",
         "-c",
         "1,4",
-        "--stepwise",
         "--save",
         saved,
     ]);
@@ -90,7 +89,7 @@ fn every_further_choice_is_a_variant_of_the_first() {
         "jit=off, work_mem=1MB",
     ];
     assert_eq!(plan.variants, expected);
-    assert!(plan.stepwise && plan.baseline_of(3) == 2);
+    assert!(!plan.stepwise && plan.baseline_of(3) == 0);
     assert_eq!(plan.conditions.len(), 2);
     let versions: Vec<_> = plan
         .servers
@@ -102,6 +101,46 @@ fn every_further_choice_is_a_variant_of_the_first() {
         1,
         "{versions:?}"
     );
+}
+
+/// Regression: "15 is slower than prepared" compared 15, unprepared, with 9.6, prepared.
+#[test]
+fn a_chain_of_variants_is_of_one_kind() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let saved = scratch.path().join("study.toml");
+    let saved = saved.to_str().expect("a plain path");
+    let chain = [
+        "compare",
+        "-S",
+        "--stepwise",
+        "--servers",
+        "16,17",
+        "--vs",
+        "18",
+    ];
+    let save = ["--save", saved];
+    scratch.ok(&[&chain[..], &save].concat());
+    let plan = scratch.ok(&["study", "plan", saved, "--json"]);
+    let plan: pgassay_model::plan::Plan = serde_json::from_str(&plan).expect("the plan is JSON");
+    assert!(plan.stepwise && plan.baseline_of(2) == 1);
+    for other in [["-M", "simple,prepared"], ["--vs", "jit=off"]] {
+        let refused = scratch.finished(&[&chain[..], &other, &save].concat());
+        assert_eq!(refused.code, Some(1));
+        assert!(
+            refused.stderr.contains("but not both"),
+            "{}",
+            refused.stderr
+        );
+    }
+}
+
+/// Regression: the first server was started before the second was looked for.
+#[test]
+fn a_release_that_does_not_exist_is_noticed_before_a_server_is_started() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let refused = scratch.finished(&["compare", "-S", "--vs", "99", "--offline"]);
+    assert_eq!(refused.code, Some(1));
+    assert!(!refused.stderr.contains("starting"), "{}", refused.stderr);
 }
 
 /// Regression: the study was not run for as long, and with the profile, that the command line excluded.
