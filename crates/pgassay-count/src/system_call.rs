@@ -63,7 +63,7 @@ mod tests {
     use crate::outfile::OutFile;
     use crate::tally::InstructionTally;
 
-    /// Regression: the list of system calls contained "ExecClearTuple".
+    /// Regression: the list of system calls contained `ExecClearTuple`.
     #[test]
     fn a_function_of_the_server_that_a_signal_interrupted_is_not_named_as_a_system_call() {
         let text = "pid: 1\nevents: Ir sysCount\n\
