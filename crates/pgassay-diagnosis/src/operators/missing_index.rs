@@ -270,6 +270,13 @@ pub(super) fn is_served(view: &LiveView<'_>, table: &TableActivity, wanted: &[St
     indexes_of(view, table).any(serves)
 }
 
+/// Whether statements scanned an index of this table that has a predicate. It may be the filter: then all of its rows
+/// pass, and what takes many blocks are dead rows, as in a job queue.
+pub(super) fn uses_partial_index(view: &LiveView<'_>, table: &TableActivity) -> bool {
+    let is_partial = |it: &IndexActivity| it.columns.iter().any(|it| it == "where expression");
+    indexes_of(view, table).any(|it| it.scans > 0 && is_partial(it))
+}
+
 /// The indexes of a table, or of the partitions of one.
 fn indexes_of<'a>(
     view: &LiveView<'a>,

@@ -36,7 +36,9 @@ pub(super) fn of_statement(
     let passed = blocks * rows_per_block;
     let rows = counters.rows as f64 / calls;
     let reads_much = passed >= ROWS_PER_SCAN_MIN && rows <= KEPT_MAX * passed;
-    if !is_known || !reads_much || missing_index::is_served(view, table, &columns) {
+    let is_served = missing_index::is_served(view, table, &columns)
+        || missing_index::uses_partial_index(view, table);
+    if !is_known || !reads_much || is_served {
         return None;
     }
     let (name, columns) = (names::relation(&table.relation), names::columns(&columns));

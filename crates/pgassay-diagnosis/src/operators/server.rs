@@ -17,6 +17,10 @@ const ROLLBACKS_MIN: f64 = 5.0;
 const INTERVAL_MIN: f64 = 0.5;
 /// `max_wal_size` for this multiple of the WAL between two checkpoints: a busier moment still fits.
 const WAL_RESERVE: f64 = 1.2;
+/// A checkpoint by the amount of WAL begins after this part of `max_wal_size`, the least of all versions, …
+const WAL_PER_CHECKPOINT_MIN: f64 = 1.0 / 3.0;
+/// … or up to two segments of WAL earlier, because it begins at the end of one.
+const WAL_PER_CHECKPOINT_SLACK: f64 = 33_554_432.0;
 /// Few disks for WAL have room for more, and a window of seconds overrates a burst.
 const WAL_SIZE_MAX: f64 = 68_719_476_736.0;
 /// Waits for the WAL's disk per commit: an SSD needs a tenth of it.
@@ -191,10 +195,24 @@ fn checkpoints(view: &LiveView<'_>) -> Vec<Detection> {
     let timeout_s = timeout_us.unwrap_or(300e6) / 1e6;
     // One may be by hand, or for a backup.
     let is_rare = interval_s >= INTERVAL_MIN * timeout_s;
-    if done.requested < 2 || done.requested <= done.timed || is_rare {
+    if done.requested < 2 || done.requested <= done.timed || is_rare || !is_by_wal(view, &done) {
         return Vec::new();
     }
     vec![frequent(view, &done, interval_s, timeout_s)]
+}
+
+/// Whether the WAL of the window suffices for these checkpoints. CHECKPOINT, a base backup and, before version 15,
+/// CREATE DATABASE and DROP DATABASE request them too, whatever the amount of WAL.
+fn is_by_wal(view: &LiveView<'_>, done: &CheckpointActivity) -> bool {
+    let between = done.requested.saturating_sub(1) as f64;
+    let least = (wal_size(view) * WAL_PER_CHECKPOINT_MIN - WAL_PER_CHECKPOINT_SLACK).max(0.0);
+    done.wal_bytes.is_none_or(|it| it as f64 >= between * least)
+}
+
+/// `max_wal_size`, in bytes.
+fn wal_size(view: &LiveView<'_>) -> f64 {
+    let now = view.setting("max_wal_size").and_then(names::bytes);
+    now.unwrap_or(1_073_741_824.0)
 }
 
 fn frequent(
@@ -203,8 +221,7 @@ fn frequent(
     interval_s: f64,
     timeout_s: f64,
 ) -> Detection {
-    let now = view.setting("max_wal_size").and_then(names::bytes);
-    let now = now.unwrap_or(1_073_741_824.0);
+    let now = wal_size(view);
     let wanted = now * WAL_RESERVE * timeout_s / interval_s;
     let detection = Detection::of(ObjectKind::Setting, "max_wal_size")
         .urgent(5)

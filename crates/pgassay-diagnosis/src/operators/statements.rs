@@ -266,11 +266,17 @@ fn largest_file(view: &LiveView<'_>) -> Option<f64> {
     sizes.max_by(f64::total_cmp)
 }
 
-/// Databases with temporary files for which no statement is known.
+/// Databases with temporary files for which no statement is known. A command that builds an index writes them too, and
+/// until it ends only its waits show it, if at all.
 fn spilling_databases(view: &LiveView<'_>) -> Vec<Detection> {
+    let builds_in = |database: &str| {
+        let mut all = view.statements.iter();
+        all.any(|it| it.databases.contains_key(database) && is_maintenance(&it.tokens))
+    };
     let spills = |it: &&DatabaseActivity| {
         let transactions = (it.committed + it.rolled_back) as f64;
-        it.temp_bytes as f64 / view.window_s >= TEMP_RATE_MIN
+        !builds_in(&it.name)
+            && it.temp_bytes as f64 / view.window_s >= TEMP_RATE_MIN
             && it.temp_files as f64 >= TEMP_FILES_MIN * transactions
     };
     let databases = view.catalog.databases.iter().filter(spills);

@@ -374,4 +374,7 @@ pub struct CheckpointActivity {
     /// whatever the size of the buffer cache; `None` before version 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffers_through_rings: Option<u64>,
+    /// WAL written or, on a standby, replayed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wal_bytes: Option<u64>,
 }

@@ -7,6 +7,7 @@
 mod archiver;
 mod build;
 mod catalog;
+mod checkpoints;
 mod deadlocks;
 mod endings;
 mod horizon;

@@ -47,3 +47,18 @@ fn the_latest_row_by_an_indexed_column_or_at_the_end_of_the_order_lacks_no_index
     let all = "select total from orders where device = $1 order by id desc";
     assert!(!is_found(ordered(all, 40, 1.0)));
 }
+
+/// Regression: the dead rows of a job queue, which its partial index still contains, called for an index on its state.
+#[test]
+fn a_job_queue_with_a_partial_index_lacks_no_index() {
+    const NEXT: &str =
+        "select id from orders where device = $1 order by id limit $2 for update skip locked";
+    let found = |scans| {
+        let mut open = index("orders_open_idx", &["id", "where expression"]);
+        open.scans = scans;
+        let server = ordered(NEXT, 40, 1.0).index(open);
+        of_id("missing-index", &server.activity).len()
+    };
+    assert_eq!(found(600), 0);
+    assert_eq!(found(0), 1);
+}

@@ -4,6 +4,7 @@ use pgassay_record::activity::{CheckpointActivity, RoleSetting, StatementCounter
 use pgassay_record::finding::{Confidence, Finding};
 
 use super::build::{ExampleServer, PLAIN, calls};
+use super::checkpoints::checkpointed;
 use super::{Edge, LiveCase, case, edge};
 
 const ITEM: &str = "select * from item where order_id = $1";
@@ -111,16 +112,6 @@ fn rolled_back(count: f64) -> ExampleServer {
 fn committing(wait: &str, load: f64, commits: u64) -> ExampleServer {
     let server = ExampleServer::new().load("insert into log values ($1)", wait, load);
     server.catalog(|it| it.databases[0].committed = commits)
-}
-
-fn checkpointed(requested: u64, timed: u64) -> ExampleServer {
-    let done = CheckpointActivity {
-        requested,
-        timed,
-        buffers_written: 4000,
-        ..CheckpointActivity::default()
-    };
-    ExampleServer::new().catalog(|it| it.checkpoints = Some(done))
 }
 
 fn evicting(wait: &str, load: f64) -> ExampleServer {
@@ -367,6 +358,20 @@ fn spilling_command(text: &str, blocks: Option<u64>) -> Vec<Finding> {
     super::of_id("temp-spill", &server.activity)
 }
 
+/// Regression: the files of a parallel build, which waits for none of them, called for more `work_mem` of the database.
+#[test]
+fn the_files_of_an_index_build_that_still_runs_are_not_those_of_sorts() {
+    let found = |text| {
+        let server = ExampleServer::new().load(text, "", 1.0).catalog(|it| {
+            it.databases[0].temp_files = 1000;
+            it.databases[0].temp_bytes = 1_000_000_000;
+        });
+        super::of_id("temp-spill", &server.activity).len()
+    };
+    assert_eq!(found("create index concurrently on orders (note)"), 0);
+    assert_eq!(found("select count(*) from orders"), 1);
+}
+
 #[test]
 fn an_index_build_that_spills_does_not_need_more_work_mem() {
     for text in [
@@ -401,31 +406,6 @@ fn an_index_build_that_spills_does_not_need_more_work_mem() {
         let expected = Some("alter role web set work_mem = '256MB'");
         assert_eq!(sql, expected, "{text}");
     }
-}
-
-/// Regression: four times the present value was said to be enough for any interval.
-#[test]
-fn max_wal_size_is_enough_for_checkpoints_by_time() {
-    let found = |requested, window_us: f64, size: &str| {
-        let (name, size) = ("max_wal_size".to_owned(), size.to_owned());
-        let server = checkpointed(requested, 0).catalog(|it| {
-            it.window_us = window_us;
-            it.settings.retain(|it| it.0 != name);
-            it.settings.push((name, size));
-        });
-        super::of_id("checkpoints-requested", &server.activity)
-    };
-    let sql = |requested, window_us, size| found(requested, window_us, size).remove(0).fix_sql;
-    let set = |size| Some(format!("alter system set max_wal_size = '{size}'"));
-    // 1 GB in 140 s of 300 s, and a fifth more.
-    assert_eq!(sql(2, 280e6, "1GB"), set("4GB"));
-    assert_eq!(sql(2, 60e6, "1GB"), set("16GB"));
-    assert_eq!(found(2, 320e6, "1GB"), []);
-    // One each 5 s takes 72 GB.
-    assert_eq!(sql(2, 10e6, "1GB"), set("64GB"));
-    let fix = found(2, 10e6, "1GB").remove(0).suggested_fix;
-    assert!(fix.contains("128GB would be enough"), "{fix}");
-    assert_eq!(sql(2, 10e6, "64GB"), None);
 }
 
 /// Regression: more fast-path slots were suggested to sessions that queue for a row.

@@ -4,6 +4,7 @@ use pgassay_record::activity::CheckpointActivity;
 
 use super::counts::counted;
 use super::reader::CatalogReader;
+use super::slots::wal_since;
 
 /// Timed, requested, write and sync time in microseconds, buffers written, buffers by backends, buffers
 /// through ring buffers.
@@ -12,6 +13,8 @@ pub(super) struct CheckpointReading {
     counters: [u64; 7],
     /// Those through ring buffers are counted.
     has_rings: bool,
+    /// WAL written or, on a standby, replayed since the server was initialized, in bytes.
+    wal_bytes: Option<u64>,
 }
 
 /// Writes of client backends and their parallel workers in contexts of `pg_stat_io`. Extending a
@@ -33,18 +36,18 @@ fn backend_writes(written: &str) -> String {
 
 impl CheckpointReading {
     pub fn read(reader: &mut CatalogReader) -> Option<Self> {
+        let wal = wal_since(reader.version, "'0/0'");
         let sql = match reader.version {
-            ..160_000 => {
+            ..160_000 => format!(
                 "select checkpoints_timed, checkpoints_req, (checkpoint_write_time * 1e3)::bigint, \
-                 (checkpoint_sync_time * 1e3)::bigint, buffers_checkpoint, buffers_backend, null \
-                 from pg_stat_bgwriter"
-                    .to_owned()
-            }
+                 (checkpoint_sync_time * 1e3)::bigint, buffers_checkpoint, buffers_backend, null, \
+                 {wal} from pg_stat_bgwriter"
+            ),
             // 16: writes of backends in pg_stat_io. Those through ring buffers, as of COPY, VACUUM and
             // large scans, have contexts other than normal.
             160_000..170_000 => format!(
                 "select checkpoints_timed, checkpoints_req, (checkpoint_write_time * 1e3)::bigint, \
-                 (checkpoint_sync_time * 1e3)::bigint, buffers_checkpoint, {} from pg_stat_bgwriter",
+                 (checkpoint_sync_time * 1e3)::bigint, buffers_checkpoint, {}, {wal} from pg_stat_bgwriter",
                 backend_writes("writes")
             ),
             // 17: a view for checkpoints, with those of a standby.
@@ -59,7 +62,7 @@ impl CheckpointReading {
                     "select case when r then restartpoints_timed else num_timed end, \
                      case when r then restartpoints_req else num_requested end, \
                      (write_time * 1e3)::bigint, (sync_time * 1e3)::bigint, buffers_written, \
-                     {} from pg_stat_checkpointer, pg_is_in_recovery() r",
+                     {}, {wal} from pg_stat_checkpointer, pg_is_in_recovery() r",
                     backend_writes(written)
                 )
             }
@@ -69,6 +72,7 @@ impl CheckpointReading {
         Some(Self {
             counters: std::array::from_fn(|at| row.count(at)),
             has_rings: row.get(6).is_some(),
+            wal_bytes: row.get(7).map(|_| row.count(7)),
         })
     }
 
@@ -90,6 +94,10 @@ impl CheckpointReading {
             buffers_written,
             buffers_by_backends,
             buffers_through_rings: self.has_rings.then_some(through_rings),
+            wal_bytes: self
+                .wal_bytes
+                .zip(then.wal_bytes)
+                .map(|(now, then)| now.saturating_sub(then)),
         }
     }
 }

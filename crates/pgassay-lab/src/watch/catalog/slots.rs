@@ -8,17 +8,10 @@ use super::row::CatalogRow;
 /// Slots that are listed, those that keep the most WAL.
 const SLOTS_MAX: usize = 200;
 
-/// All slots, those that keep the most WAL first.
-pub(super) fn slots(reader: &mut CatalogReader) -> Vec<SlotState> {
-    let since = |version, column| {
-        if reader.version >= version {
-            column
-        } else {
-            "null"
-        }
-    };
-    // 10: xlog became wal, and location lsn. On a standby: the position that it has replayed.
-    let (replayed, current, difference) = if reader.version >= 100_000 {
+/// The SQL for the bytes of WAL that the server has written, or on a standby replayed, since a position.
+pub(super) fn wal_since(version: u32, position: &str) -> String {
+    // 10: xlog became wal, and location lsn.
+    let (replayed, current, difference) = if version >= 100_000 {
         (
             "pg_last_wal_replay_lsn",
             "pg_current_wal_lsn",
@@ -31,10 +24,24 @@ pub(super) fn slots(reader: &mut CatalogReader) -> Vec<SlotState> {
             "pg_xlog_location_diff",
         )
     };
+    format!(
+        "{difference}(case when pg_is_in_recovery() then {replayed}() else {current}() end, {position})"
+    )
+}
+
+/// All slots, those that keep the most WAL first.
+pub(super) fn slots(reader: &mut CatalogReader) -> Vec<SlotState> {
+    let since = |version, column| {
+        if reader.version >= version {
+            column
+        } else {
+            "null"
+        }
+    };
+    let retained = wal_since(reader.version, "restart_lsn");
     let sql = format!(
-        "select slot_name, slot_type, active, case when restart_lsn is not null then greatest(0, \
-           {difference}(case when pg_is_in_recovery() then {replayed}() else {current}() end, \
-           restart_lsn)) end, {}, {} \
+        "select slot_name, slot_type, active, case when restart_lsn is not null then greatest(0, {retained}) end, \
+           {}, {} \
          from pg_replication_slots order by 4 desc nulls last limit {SLOTS_MAX}",
         // 13: whether the WAL is still there.
         since(130_000, "wal_status"),
