@@ -16,12 +16,17 @@ use super::session_status::status;
 use super::statements::{JoinedCounters, StatementBook};
 use super::unseen_sessions::UnseenSessions;
 
+/// The `application_name` of pgassay's transactions.
+const OWN_APPLICATION: &str = "pgassay";
+
 /// All that was read so far.
 pub(super) struct Collector {
     /// The server's major version, which wait event numbers depend on.
     major: String,
     /// Backends that serve pgassay.
     pub own_pids: BTreeSet<u32>,
+    /// The connections go through a pooler: a backend serves pgassay now, and another client next.
+    pub is_pooled: bool,
     sessions: Vec<Arc<SessionIdentity>>,
     session_index: HashMap<(u32, i64), u32>,
     waits: WaitBook,
@@ -50,6 +55,7 @@ impl Collector {
         Self {
             major: major.to_owned(),
             own_pids,
+            is_pooled: false,
             sessions: Vec::new(),
             session_index: HashMap::new(),
             waits: WaitBook::default(),
@@ -62,6 +68,19 @@ impl Collector {
             others: 0,
             unreadable: 0,
         }
+    }
+
+    /// Leaves out a backend that serves pgassay, unless a pooler gives it to others, too.
+    pub fn leave_out(&mut self, pid: u32) {
+        if !self.is_pooled {
+            self.own_pids.insert(pid);
+        }
+    }
+
+    /// Whether it serves pgassay. Behind a pooler, each of its transactions sets the application's name.
+    fn is_own(&self, session: &SessionIdentity) -> bool {
+        self.own_pids.contains(&session.pid)
+            || (self.is_pooled && session.application == OWN_APPLICATION)
     }
 
     /// Readings so far.
@@ -77,7 +96,7 @@ impl Collector {
         self.unreadable += u64::from(sweep.unreadable);
         let mut sightings = Vec::with_capacity(sweep.sessions.len());
         for reading in sweep.sessions {
-            if self.own_pids.contains(&reading.identity.pid) {
+            if self.is_own(&reading.identity) {
                 continue;
             }
             match reading.state {
@@ -203,7 +222,7 @@ impl Collector {
         let mut statements = Renumbering::default();
         let mut waits = Renumbering::default();
         waits.number(0);
-        let is_own = |session: u32| self.own_pids.contains(&self.identity(session).pid);
+        let is_own = |session: u32| self.is_own(&self.identity(session));
         // Readings may see a backend of ours before its PID is known.
         let cells = sums
             .cells
@@ -447,6 +466,37 @@ mod tests {
             disabled: 1,
         };
         assert_eq!((collector.unseen, collector.unseen_max), (unseen, unseen));
+    }
+
+    /// Regression: the load of a pooler's clients was missing while they had a backend that had served pgassay.
+    #[test]
+    fn a_backend_that_a_pooler_gives_to_others_has_their_load() {
+        let mut collector = Collector::new("18", BTreeSet::new(), false);
+        collector.is_pooled = true;
+        collector.leave_out(9);
+        let seen = |pid, application: &str| {
+            let mut seen = reading(pid, SessionState::None, SessionWait::None);
+            Arc::make_mut(&mut seen.identity).application = application.to_owned();
+            seen
+        };
+        for (at_us, application) in [(0.0, "pgassay"), (1e6, "shop"), (2e6, "shop")] {
+            let sessions = [seen(1, "shop"), seen(9, application)].into();
+            collector.add(
+                at_us,
+                SessionSweep {
+                    sessions,
+                    ..SessionSweep::default()
+                },
+            );
+        }
+        let sums = collector.take();
+        let activity = described(&collector, &sums);
+        let clients: Vec<(u32, &str)> = activity
+            .sessions
+            .iter()
+            .map(|it| (it.pid, &*it.application))
+            .collect();
+        assert_eq!(clients, [(1, "shop"), (9, "shop")]);
     }
 
     /// Regression: a connection that was opened again counted as another client's while its backend started.

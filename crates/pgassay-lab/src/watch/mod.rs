@@ -95,13 +95,11 @@ impl LiveWatch {
         for pid in &own_pids {
             cpu_before.entry(*pid).or_insert(0);
         }
+        let mut collector = Collector::new(&opened.major, own_pids, options.keeps_readings);
+        collector.is_pooled = opened.is_pooled;
         Ok(Self {
             cpu_before: (own_before_ns, cpu_before),
-            collector: Mutex::new(Collector::new(
-                &opened.major,
-                own_pids,
-                options.keeps_readings,
-            )),
+            collector: Mutex::new(collector),
             source: opened.source,
             names: opened.names,
             catalog: opened.catalog,
@@ -116,10 +114,14 @@ impl LiveWatch {
         })
     }
 
-    /// Backends that serve pgassay, also those of [`WatchOptions::own_pids`].
+    /// Backends that serve pgassay, also those of [`WatchOptions::own_pids`]; none behind a pooler, where each serves
+    /// others, too.
     pub fn own_pids(&self) -> BTreeSet<u32> {
-        let mut pids = locked(&self.collector).own_pids.clone();
-        if let SessionSource::Query(query) = &self.source {
+        let collector = locked(&self.collector);
+        let mut pids = collector.own_pids.clone();
+        if let SessionSource::Query(query) = &self.source
+            && !collector.is_pooled
+        {
             pids.insert(query.own_pid());
         }
         pids
@@ -127,7 +129,7 @@ impl LiveWatch {
 
     /// Leaves out another backend that serves the caller.
     pub fn leave_out(&self, pid: u32) {
-        locked(&self.collector).own_pids.insert(pid);
+        locked(&self.collector).leave_out(pid);
     }
 
     /// Leaves out transactions that the caller has sent on its own connections.
@@ -350,10 +352,10 @@ impl LiveWatch {
         let backends = backends.filter_map(|(&pid, before)| {
             process_cpu_ns(pid).map(|now| now.saturating_sub(*before))
         });
-        let is_local = self.server.live.is_some();
+        let is_known = self.server.live.is_some() && !locked(&self.collector).is_pooled;
         WatchCost {
             own_cpu_us: used_ns as f64 / 1e3,
-            backend_cpu_us: is_local.then(|| backends.sum::<u64>() as f64 / 1e3),
+            backend_cpu_us: is_known.then(|| backends.sum::<u64>() as f64 / 1e3),
             peak_memory_bytes: own_peak_bytes(),
             statements_sent: self.statements_sent,
         }
@@ -457,12 +459,15 @@ fn tick(
     let is_new = catalog.reconnect(&mut || {
         let exchange = opening::connect(connect)?;
         // Before its first query, which readings of the sessions would see.
-        let pid = exchange.backend().map(|it| it.pid.cast_unsigned());
-        locked(context.collector).own_pids.extend(pid);
+        if let Some(key) = exchange.backend() {
+            locked(context.collector).leave_out(key.pid.cast_unsigned());
+        }
         Ok(exchange)
     });
     let new = is_new.then(|| catalog.own_pid());
-    locked(context.collector).own_pids.extend(new);
+    if let Some(pid) = new {
+        locked(context.collector).leave_out(pid);
+    }
     let (waiters, start_us, sweeps) = {
         let collector = locked(context.collector);
         (

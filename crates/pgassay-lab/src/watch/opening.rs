@@ -26,7 +26,9 @@ pub(super) struct Opened {
     pub names: ObjectNames,
     pub catalog: Option<CatalogWatch>,
     pub major: String,
+    /// Backends that serve pgassay; none behind a pooler, where each serves others, too.
     pub own_pids: BTreeSet<u32>,
+    pub is_pooled: bool,
     pub unavailable: Vec<Check>,
     pub statements_sent: u64,
 }
@@ -61,6 +63,8 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
     let version = exchange.parameter("server_version").map(major_of);
     let names =
         ObjectNames::read(&mut exchange).context("cannot read the names of databases and users")?;
+    let named = exchange.backend().map(|it| it.pid.cast_unsigned());
+    let is_pooled = named != names.own_pid;
     let mut own_pids = options.own_pids.clone();
     own_pids.extend(names.own_pid);
     let mut unavailable = Vec::new();
@@ -93,12 +97,16 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
             None
         }
     };
+    if is_pooled {
+        own_pids.clear();
+    }
     Ok(Opened {
         source,
         names,
         catalog,
         major: version.unwrap_or_default(),
         own_pids,
+        is_pooled,
         unavailable,
         statements_sent: ObjectNames::STATEMENTS + LEARNING_STATEMENTS,
     })

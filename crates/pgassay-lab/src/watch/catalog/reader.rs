@@ -120,7 +120,9 @@ impl CatalogReader {
         if let Some(row) = rows.and_then(|rows| rows.into_iter().next()) {
             return Ok(row);
         }
+        // A pooler that assigns sessions by statement ends the connection at the first one.
         let why = self.refusals.remove("server");
+        let why = why.or_else(|| self.refusals.remove(CONNECTION));
         bail!(
             "cannot read the server's catalog: {}",
             why.and_then(|it| it.check.limitation).unwrap_or_default()

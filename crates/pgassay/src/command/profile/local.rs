@@ -93,6 +93,9 @@ impl ProfilingSession {
         let (mut watch, no_sessions) = self.watch();
         self.own_pids
             .extend(watch.iter().flat_map(LiveWatch::own_pids));
+        if self.connection.as_ref().is_some_and(|it| it.is_pooled) {
+            self.own_pids.clear();
+        }
         let mut log = CpuLog::default();
         let started_us = unix_us();
         let before = self.transactions_without(watch.as_ref())?;
