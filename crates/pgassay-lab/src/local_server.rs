@@ -16,9 +16,9 @@ const SAME_START_S: f64 = 60.0;
 /// If the server runs on another machine or in another container, or its processes are not
 /// accessible.
 pub fn find(exchange: &mut Exchange<TimedStream>) -> Result<(LiveServer, u32)> {
-    let own_pid = number(exchange, "select pg_backend_pid()")? as u32;
+    let own_pid = number(exchange, "select pg_catalog.pg_backend_pid()")? as u32;
     let mut server = LiveServer::of_process(own_pid)?;
-    let sql = "select extract(epoch from pg_postmaster_start_time())";
+    let sql = "select extract(epoch from pg_catalog.pg_postmaster_start_time())";
     let started_s = number(exchange, sql)?;
     // A PID of another machine may coincide with one of a local server.
     if (server.started_s()? - started_s).abs() > SAME_START_S {

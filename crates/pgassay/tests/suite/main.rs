@@ -30,6 +30,7 @@ mod printed;
 mod profile;
 mod profile_pooler;
 mod profile_remote;
+mod profile_search_path;
 mod profiling;
 mod resume;
 mod server_files;

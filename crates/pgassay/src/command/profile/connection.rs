@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use pgassay_lab::Patience;
 use pgassay_lab::connector::{TimedStream, connect, limit_statements};
-use pgassay_lab::local_server::{self, number};
+use pgassay_lab::local_server;
 use pgassay_lab::system_env::RealSystem;
 use pgassay_lab::watch::catalog::ENDED_TRANSACTIONS;
 use pgassay_model::check::Check;
@@ -24,6 +24,8 @@ pub struct LocalConnection {
     pub server: LiveServer,
     /// The backend that serves this connection.
     pub own_pid: u32,
+    /// The connection goes through a pooler, which gives the backend to others, too.
+    pub is_pooled: bool,
 }
 
 /// A connection to a server whose processes are not visible from here.
@@ -49,6 +51,7 @@ impl Reached {
         let (mut exchange, place) = exchange(conninfo)?;
         Ok(match local_server::find(&mut exchange) {
             Ok((server, own_pid)) => Self::Here(LocalConnection {
+                is_pooled: exchange.backend().map(|it| it.pid.cast_unsigned()) != Some(own_pid),
                 exchange,
                 server,
                 own_pid,
@@ -91,10 +94,28 @@ pub const OWN_TRANSACTIONS: u64 = 3;
 /// at once, if the server can (from 15).
 pub fn transactions(exchange: &mut Exchange<TimedStream>) -> Result<u64> {
     let reports = "select 1 from pg_proc where proname = 'pg_stat_force_next_flush'";
-    if exchange.value(reports)?.is_some() {
-        exchange.run("select pg_stat_force_next_flush()")?;
+    if catalog_value(exchange, reports)?.is_some() {
+        catalog_value(exchange, "select pg_stat_force_next_flush()")?;
     }
-    Ok(number(exchange, ENDED_TRANSACTIONS)? as u64)
+    let counted = catalog_value(exchange, ENDED_TRANSACTIONS)?.unwrap_or_default();
+    let ended: f64 = counted
+        .parse()
+        .with_context(|| format!("unexpected number of transactions {counted:?}"))?;
+    Ok(ended as u64)
+}
+
+/// The single value of a query whose functions and operators are the catalog's, whatever the user's `search_path`
+/// finds before them: a profile must not execute what someone else has created. The session keeps its settings,
+/// because a pooler may give it to others.
+fn catalog_value(exchange: &mut Exchange<TimedStream>, sql: &str) -> Result<Option<String>> {
+    let answers = exchange.query(&format!(
+        "begin transaction read only; set local search_path = pg_catalog, pg_temp; {sql}; commit"
+    ));
+    if answers.is_err() {
+        exchange.run("rollback")?;
+    }
+    let row = answers?.into_iter().find_map(|mut it| it.rows.pop());
+    Ok(row.and_then(|it| it.into_iter().next().flatten()))
 }
 
 /// The value of a limitation if something that worked at first failed later.

@@ -137,7 +137,8 @@ fn begin(exchange: &mut Exchange<TimedStream>, major: Option<&str>) -> Result<u3
         ""
     };
     exchange.run(&format!(
-        "begin transaction read only; set local statement_timeout = '10s'; \
+        "begin transaction read only; set local search_path = pg_catalog, pg_temp; \
+         set local statement_timeout = '10s'; \
          set local lock_timeout = '100ms'; set local application_name = 'pgassay'; \
          set local idle_in_transaction_session_timeout = '5min'{lasting}"
     ))?;
