@@ -92,6 +92,11 @@ fn least_size(view: &LiveView<'_>, index: &IndexActivity) -> u64 {
 
 /// A detection of an index with its size and its table's writes.
 fn of_index(view: &LiveView<'_>, index: &IndexActivity) -> Detection {
+    of_index_and(view, index, "")
+}
+
+/// With what else must be known of it first: a terminal shows the first few facts.
+fn of_index_and(view: &LiveView<'_>, index: &IndexActivity, more: &str) -> Detection {
     let writes = index_writes(view, table_of(view, index));
     let writes = Some(writes).filter(|_| !index.is_unmaintained);
     let size = least_size(view, index);
@@ -103,7 +108,7 @@ fn of_index(view: &LiveView<'_>, index: &IndexActivity) -> Detection {
     Detection::of(ObjectKind::Index, names::relation(&index.relation))
         .extent(size as f64)
         .state(format!(
-            "{} on {} ({})",
+            "{} on {} ({}){more}",
             index.method,
             names::relation(&index.table),
             index.columns.join(", ")
@@ -222,12 +227,12 @@ fn redundant(view: &LiveView<'_>) -> Vec<Detection> {
     indexes
         .filter_map(|index| {
             let other = index.redundant_with.as_ref()?;
-            let detection = of_index(view, index)
+            let served = format!(
+                "; {} serves every scan that it serves",
+                names::relation(other)
+            );
+            let detection = of_index_and(view, index, &served)
                 .urgent(2)
-                .state(format!(
-                    "{} serves every scan that it serves",
-                    names::relation(other)
-                ))
                 .counter(
                     "its scans since the statistics were reset",
                     index.scans_ever as f64,

@@ -31,18 +31,40 @@ pub(super) fn identifier(name: &str) -> String {
         letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '$'));
     let is_reserved = RESERVED.split_whitespace().any(|word| word == name);
     if begins && goes_on && !is_reserved {
-        name.to_owned()
-    } else {
-        format!("\"{}\"", name.replace('"', "\"\""))
+        return name.to_owned();
     }
+    let quoted = name.replace('"', "\"\"");
+    if name.contains(is_unprintable) {
+        let escaped = escaped(&quoted, |c| format!("\\+{:06X}", u32::from(c)));
+        format!("U&\"{escaped}\"")
+    } else {
+        format!("\"{quoted}\"")
+    }
+}
+
+/// Whether a terminal or a page would show the statement without this letter, so that it names something else.
+fn is_unprintable(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// With backslashes doubled, and unprintable letters as escapes.
+fn escaped(text: &str, escape: impl Fn(char) -> String) -> String {
+    let letters = text.chars().map(|it| match it {
+        '\\' => "\\\\".to_owned(),
+        it if is_unprintable(it) => escape(it),
+        it => it.to_string(),
+    });
+    letters.collect()
 }
 
 /// A string constant. Backslashes need the escape form only if `standard_conforming_strings` is off, so
 /// that form is used whenever there is one.
 pub(super) fn literal(text: &str) -> String {
     let quoted = text.replace('\'', "''");
-    if quoted.contains('\\') {
-        format!("E'{}'", quoted.replace('\\', "\\\\"))
+    if quoted.contains(|it| it == '\\' || is_unprintable(it)) {
+        let escaped = escaped(&quoted, |c| format!("\\U{:08X}", u32::from(c)));
+        format!("E'{escaped}'")
     } else {
         format!("'{quoted}'")
     }
@@ -170,6 +192,14 @@ mod tests {
         assert_eq!(quoted, expected);
         assert_eq!(literal("it's"), "'it''s'");
         assert_eq!(literal("a\\'b"), "E'a\\\\''b'");
+    }
+
+    /// Regression: a line break in a name was printed as a space, so that the statement named another relation.
+    #[test]
+    fn letters_that_are_not_shown_are_escapes() {
+        assert_eq!(identifier("t\nnew\\ \"x"), "U&\"t\\+00000Anew\\\\ \"\"x\"");
+        assert_eq!(identifier("\u{202e}bidi"), "U&\"\\+00202Ebidi\"");
+        assert_eq!(literal("it's\u{202e}\\"), "E'it''s\\U0000202E\\\\'");
     }
 
     #[test]

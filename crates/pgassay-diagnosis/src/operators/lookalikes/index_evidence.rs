@@ -152,3 +152,19 @@ fn an_unused_index_of_unknown_size_is_found_by_the_rows_of_its_table() {
     // How many rows a partial index has is not known.
     assert_eq!(found(1_000_000, &["note", "where expression"]), []);
 }
+
+/// Regression: a terminal shows the first three facts, and the name of the other index was the fourth.
+#[test]
+fn what_makes_an_index_redundant_is_among_the_first_facts() {
+    let by = super::build::relation("orders_customer_at_idx");
+    let server = ExampleServer::new()
+        .table(super::build::table("orders"))
+        .index(IndexActivity {
+            redundant_with: Some(by),
+            size_bytes: 10_000_000,
+            ..index("orders_customer_idx", &["customer"])
+        });
+    let found = super::of_id("redundant-index", &server.activity).remove(0);
+    let is_named = |it: &Fact| it.what.contains("orders_customer_at_idx serves every scan");
+    assert!(found.evidence[..3].iter().any(is_named), "{found:?}");
+}
