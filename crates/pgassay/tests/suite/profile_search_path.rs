@@ -6,7 +6,7 @@ use pgassay_test_support::{Scratch, servers};
 
 /// Functions, an operator and a view with the names of the catalog's. All of them fail.
 const SHADOWS: &str = "\
-    create role watcher superuser login; create schema shadow; \
+    create role watcher superuser login password 'secret'; create schema shadow; \
     create function shadow.fail() returns int language plpgsql as $$ begin raise 'shadow was executed'; end $$; \
     create function shadow.current_setting(text) returns text language sql as 'select shadow.fail()::text'; \
     create function shadow.pg_backend_pid() returns int language sql as 'select shadow.fail()'; \
@@ -30,7 +30,7 @@ fn a_profile_executes_nothing_that_a_search_path_finds_before_the_catalog() {
         };
         let mut connection = server.connect().expect("a connection");
         connection.execute(SHADOWS).expect("it is created");
-        let dsn = format!("{} user=watcher", server.conninfo());
+        let dsn = format!("{} user=watcher password=secret", server.conninfo());
         let scratch = Scratch::new(PROGRAM);
         let arguments = ["profile", "--dsn", &dsn, "--duration", "1s", "--json"];
         let seen = observed(&scratch.finished(&arguments));
