@@ -1,0 +1,236 @@
+//! Which sessions count, and as what.
+
+use super::*;
+
+fn reading(pid: u32, state: SessionState, wait: SessionWait) -> SessionReading {
+    SessionReading {
+        identity: Arc::new(SessionIdentity {
+            pid,
+            started_us: 1,
+            backend_type: "client backend".to_owned(),
+            database: 5,
+            user: 10,
+            application: String::new(),
+            client: "local".to_owned(),
+        }),
+        state,
+        transaction_started_us: Some(1),
+        activity_started_us: 2,
+        state_changed_us: 3,
+        query_id: 0,
+        text: b"select 1".to_vec(),
+        is_cut: false,
+        wait,
+    }
+}
+
+fn described(collector: &Collector, sums: &LoadSums) -> Activity {
+    let (names, counters) = (ObjectNames::default(), JoinedCounters::default());
+    collector.describe(sums, false, &names, &counters).0
+}
+
+#[test]
+fn idle_sessions_our_own_and_processes_without_work_have_no_load() {
+    let mut collector = Collector::new("18", [9].into(), false);
+    let sweep = || {
+        let mut checkpointer = reading(4, SessionState::None, SessionWait::Number(0x0500_0000));
+        Arc::make_mut(&mut checkpointer.identity).backend_type = "checkpointer".to_owned();
+        // Regression: while they wrote, they were most of the load of a server with one client.
+        let mut writing = reading(5, SessionState::None, SessionWait::None);
+        Arc::make_mut(&mut writing.identity).backend_type = "walwriter".to_owned();
+        SessionSweep {
+            sessions: vec![
+                reading(1, SessionState::Active, SessionWait::Number(0x0300_0005)),
+                reading(
+                    2,
+                    SessionState::IdleInTransaction,
+                    SessionWait::Number(0x0600_0000),
+                ),
+                reading(3, SessionState::Disabled, SessionWait::None),
+                checkpointer,
+                writing,
+                reading(9, SessionState::Active, SessionWait::None),
+            ],
+            idle: vec![8],
+            unreadable: 0,
+        }
+    };
+    collector.add(0.0, sweep());
+    collector.add(1e6, sweep());
+    assert_eq!(collector.lock_waiters(), [1]);
+    let sums = collector.take();
+    let activity = described(&collector, &sums);
+    assert!((activity.active_sessions() - 1.0).abs() < 1e-9);
+    assert!((activity.idle_in_transaction() - 1.0).abs() < 1e-9);
+    let pids: Vec<u32> = activity.sessions.iter().map(|it| it.pid).collect();
+    assert_eq!(pids, [1, 2]);
+    assert_eq!(activity.waits[0], ActivityWait::default());
+    assert_eq!(activity.waits[1].name, "transactionid");
+    assert_eq!(activity.statements.len(), 1);
+    assert_eq!(activity.statements[0].text, None);
+    let unseen = UnseenSessions {
+        hidden: 0,
+        disabled: 1,
+    };
+    assert_eq!((collector.unseen, collector.unseen_max), (unseen, unseen));
+}
+
+/// Regression: the load of a pooler's clients was missing while they had a backend that had served pgassay.
+#[test]
+fn a_backend_that_a_pooler_gives_to_others_has_their_load() {
+    let mut collector = Collector::new("18", BTreeSet::new(), false);
+    collector.is_pooled = true;
+    collector.leave_out(9);
+    let seen = |pid, application: &str| {
+        let mut seen = reading(pid, SessionState::None, SessionWait::None);
+        Arc::make_mut(&mut seen.identity).application = application.to_owned();
+        seen
+    };
+    for (at_us, application) in [(0.0, "pgassay"), (1e6, "shop"), (2e6, "shop")] {
+        let sessions = [seen(1, "shop"), seen(9, application)].into();
+        collector.add(
+            at_us,
+            SessionSweep {
+                sessions,
+                ..SessionSweep::default()
+            },
+        );
+    }
+    let sums = collector.take();
+    let activity = described(&collector, &sums);
+    let clients: Vec<(u32, &str)> = activity
+        .sessions
+        .iter()
+        .map(|it| (it.pid, &*it.application))
+        .collect();
+    assert_eq!(clients, [(1, "shop"), (9, "shop")]);
+}
+
+/// Regression: a connection that was opened again counted as another client's while its backend started.
+#[test]
+fn a_backend_of_ours_that_was_seen_before_its_pid_was_known_has_no_load() {
+    let mut collector = Collector::new("18", BTreeSet::new(), false);
+    let sweep = || SessionSweep {
+        sessions: [1, 9]
+            .map(|pid| reading(pid, SessionState::None, SessionWait::None))
+            .into(),
+        ..SessionSweep::default()
+    };
+    collector.add(0.0, sweep());
+    collector.own_pids.insert(9);
+    collector.add(1e6, sweep());
+    let sums = collector.take();
+    let activity = described(&collector, &sums);
+    let pids: Vec<u32> = activity.sessions.iter().map(|it| it.pid).collect();
+    assert_eq!(pids, [1]);
+    assert!((activity.active_sessions() - 1.0).abs() < 1e-9);
+}
+
+/// Regression: an idle server with `TimescaleDB` or `pg_wait_sampling` had one active session.
+#[test]
+fn an_idle_worker_of_an_extension_is_no_load() {
+    let named = NamedWait {
+        kind: "Extension".to_owned(),
+        name: "Extension".to_owned(),
+    };
+    for (major, wait) in [
+        ("12", SessionWait::Number(0x0700_0000)),
+        ("18", SessionWait::Number(0x0700_0000)),
+        // From 17 on, extensions register waits of their own.
+        ("18", SessionWait::Number(0x0700_0003)),
+        ("18", SessionWait::Named(named)),
+    ] {
+        let mut collector = Collector::new(major, BTreeSet::new(), false);
+        let mut busy = reading(2, SessionState::Active, wait.clone());
+        busy.text = b"select dblink_exec($1)".to_vec();
+        for at_us in [0.0, 1e6] {
+            let mut worker = reading(1, SessionState::None, wait.clone());
+            Arc::make_mut(&mut worker.identity).backend_type = "launcher".to_owned();
+            let sweep = SessionSweep {
+                sessions: vec![worker, busy.clone()],
+                ..SessionSweep::default()
+            };
+            collector.add(at_us, sweep);
+        }
+        let sums = collector.take();
+        let activity = described(&collector, &sums);
+        let pids: Vec<u32> = activity.sessions.iter().map(|it| it.pid).collect();
+        // A statement that waits in an extension is load.
+        assert_eq!(pids, [2], "{major} {wait:?}");
+        assert_eq!(collector.others, 1, "{major} {wait:?}");
+    }
+}
+
+#[test]
+fn a_parallel_report_is_not_executed_once_more_by_each_worker() {
+    let mut collector = Collector::new("18", BTreeSet::new(), false);
+    let process = |pid, backend_type: &str| {
+        let mut reading = reading(pid, SessionState::Active, SessionWait::None);
+        Arc::make_mut(&mut reading.identity).backend_type = backend_type.to_owned();
+        reading
+    };
+    let sweep = SessionSweep {
+        sessions: vec![
+            process(1, "client backend"),
+            process(2, "parallel worker"),
+            process(3, "parallel worker"),
+        ],
+        ..SessionSweep::default()
+    };
+    collector.add(0.0, sweep.clone());
+    collector.add(1e6, sweep);
+    let sums = collector.take();
+    let activity = described(&collector, &sums);
+    assert_eq!(activity.statements[0].executions_seen, 1);
+    assert!((activity.active_sessions() - 3.0).abs() < 1e-9);
+}
+
+#[test]
+fn time_of_the_rest_has_a_session_although_there_are_few() {
+    let mut collector = Collector::new("18", BTreeSet::new(), false);
+    let sweep = SessionSweep {
+        sessions: vec![reading(1, SessionState::Active, SessionWait::None)],
+        ..SessionSweep::default()
+    };
+    collector.add(0.0, sweep.clone());
+    collector.add(1e6, sweep);
+    let mut sums = collector.take();
+    let cells = std::mem::take(&mut sums.cells).into_iter();
+    sums.cells = cells.map(|((_, did), sum)| ((REST, did), sum)).collect();
+    assert_eq!(collector.oids(&sums), [(0, 0)].into());
+    let activity = described(&collector, &sums);
+    assert_eq!(activity.sessions[0].pid, 0);
+    assert!((activity.active_sessions() - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn sessions_beyond_the_limit_are_one() {
+    let mut collector = Collector::new("18", BTreeSet::new(), false);
+    let of_pid = |pid: usize| reading(pid as u32, SessionState::Active, SessionWait::None);
+    let sweep = SessionSweep {
+        sessions: (1..=Activity::SESSIONS_MAX + 10).map(of_pid).collect(),
+        ..SessionSweep::default()
+    };
+    collector.add(0.0, sweep.clone());
+    collector.add(1e6, sweep);
+    let waiter = SessionSweep {
+        sessions: vec![reading(
+            77_777,
+            SessionState::Active,
+            SessionWait::Number(0x0300_0005),
+        )],
+        ..SessionSweep::default()
+    };
+    let sums = collector.take();
+    collector.add(2e6, waiter);
+    assert_eq!(
+        collector.lock_waiters(),
+        [77_777],
+        "also of a session without an entry"
+    );
+    let activity = described(&collector, &sums);
+    assert_eq!(activity.sessions.len(), Activity::SESSIONS_MAX);
+    assert_eq!(activity.sessions.last().map(|it| it.pid), Some(0));
+    let load = (Activity::SESSIONS_MAX + 10) as f64;
+    assert!((activity.active_sessions() - load).abs() < 1e-6);
+}
