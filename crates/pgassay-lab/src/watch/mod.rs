@@ -17,6 +17,7 @@ mod opening;
 mod options;
 mod reading_log;
 mod sampling;
+mod server_log;
 mod session_status;
 mod statements;
 mod text_join;
@@ -43,6 +44,7 @@ pub use options::{Connect, WatchOptions, WatchedServer};
 pub use reading_log::StackColumns;
 pub use sampling::pause_after_query;
 use sampling::{SamplingPlan, SessionSource, sample};
+use server_log::ServerLog;
 use statements::JoinedCounters;
 use text_join::TextJoin;
 use unseen_sessions::UnseenSessions;
@@ -64,6 +66,7 @@ pub struct LiveWatch {
     collector: Mutex<Collector>,
     names: ObjectNames,
     catalog: Option<CatalogWatch>,
+    log: Option<ServerLog>,
     /// Of the last [`LiveWatch::read_counters`].
     counters: JoinedCounters,
     unavailable: Vec<Check>,
@@ -103,6 +106,7 @@ impl LiveWatch {
             source: opened.source,
             names: opened.names,
             catalog: opened.catalog,
+            log: opened.log,
             counters: JoinedCounters::default(),
             unavailable: opened.unavailable,
             statements_sent: opened.statements_sent,
@@ -166,6 +170,7 @@ impl LiveWatch {
             source,
             collector,
             catalog,
+            log,
             ticked,
             server,
             callers_transactions,
@@ -193,6 +198,7 @@ impl LiveWatch {
                 if Instant::now() >= due {
                     due = Instant::now() + TICK_EVERY;
                     *ticked = Some(Instant::now());
+                    context.read_log(log.as_mut());
                     let new = tick(catalog.as_mut(), &mut server.connect, &context);
                     cpu_before.1.extend(new.map(|pid| (pid, 0)));
                 }
@@ -270,6 +276,7 @@ impl LiveWatch {
             is_last: true,
         };
         tick(catalog.as_mut(), &mut self.server.connect, &last);
+        last.read_log(self.log.as_mut());
         locked(&self.collector).take();
         let sums = std::mem::take(&mut locked(&self.collector).total);
         self.read_missing_names(&sums);
@@ -297,6 +304,8 @@ impl LiveWatch {
                 read.transactions.fill(&mut activity.timeline);
             }
             activity.marks.extend(catalog::stalls(&activity.timeline));
+            let errors = self.log.iter().flat_map(ServerLog::marks);
+            activity.marks.extend(errors);
             activity.marks.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
             activity.unavailable.extend(read.unavailable);
         }
@@ -448,6 +457,22 @@ struct TickContext<'a> {
     is_last: bool,
 }
 
+impl TickContext<'_> {
+    /// Time since the first reading, in microseconds.
+    fn at_us(&self) -> f64 {
+        let start_us = locked(self.collector).start_us();
+        let now_us = monotonic_ns().saturating_sub(self.epoch_ns) as f64 / 1e3;
+        now_us - start_us.unwrap_or(now_us)
+    }
+
+    fn read_log(&self, log: Option<&mut ServerLog>) {
+        if let Some(log) = log {
+            let own_pids = locked(self.collector).own_pids.clone();
+            log.read(self.at_us(), &own_pids);
+        }
+    }
+}
+
 /// Asks the server who blocks the sessions that wait for locks. Returns the PID of another backend that serves
 /// the watch, if the last one was lost.
 fn tick(
@@ -468,17 +493,12 @@ fn tick(
     if let Some(pid) = new {
         locked(context.collector).leave_out(pid);
     }
-    let (waiters, start_us, sweeps) = {
+    let (waiters, sweeps) = {
         let collector = locked(context.collector);
-        (
-            collector.lock_waiters(),
-            collector.start_us(),
-            collector.sweeps(),
-        )
+        (collector.lock_waiters(), collector.sweeps())
     };
     catalog.note_own_transactions(sweeps * context.transactions + context.callers_transactions);
-    let now_us = monotonic_ns().saturating_sub(context.epoch_ns) as f64 / 1e3;
-    let at_us = now_us - start_us.unwrap_or(now_us);
+    let at_us = context.at_us();
     let asked = if context.is_last {
         catalog.last_tick(at_us, &waiters)
     } else {

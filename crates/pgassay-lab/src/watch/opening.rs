@@ -13,6 +13,7 @@ use super::catalog::{CatalogOptions, CatalogWatch};
 use super::names::ObjectNames;
 use super::options::{Connect, WatchOptions, WatchedServer};
 use super::sampling::SessionSource;
+use super::server_log::ServerLog;
 use crate::connector::TimedStream;
 use crate::major_version::major_of;
 use crate::observe::waits::{refusal, wait_reader};
@@ -25,6 +26,7 @@ pub(super) struct Opened {
     pub source: SessionSource,
     pub names: ObjectNames,
     pub catalog: Option<CatalogWatch>,
+    pub log: Option<ServerLog>,
     pub major: String,
     /// Backends that serve pgassay; none behind a pooler, where each serves others, too.
     pub own_pids: BTreeSet<u32>,
@@ -100,7 +102,13 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
     if is_pooled {
         own_pids.clear();
     }
+    let log = server.live.as_ref();
+    let log = log.and_then(|live| ServerLog::open(live, options.keeps_text));
+    if server.live.is_some() && log.is_none() {
+        unavailable.push(without_log());
+    }
     Ok(Opened {
+        log,
         source,
         names,
         catalog,
@@ -151,5 +159,18 @@ fn not_in_memory(why: &anyhow::Error) -> Check {
              of short statements"
         )),
         fix,
+    }
+}
+
+/// Why errors of the log are not marked.
+fn without_log() -> Check {
+    Check {
+        name: "log".to_owned(),
+        value: "none".to_owned(),
+        limitation: Some(
+            "the server's log is no readable file in the format stderr, so its errors are not marked"
+                .to_owned(),
+        ),
+        fix: None,
     }
 }

@@ -278,6 +278,9 @@ pub struct LoadMark {
     pub kind: LoadMarkKind,
     /// In words, such as `autovacuum of public.orders`.
     pub text: String,
+    /// The number of errors, for those of the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
 }
 
 /// Kinds of [`LoadMark`]s.

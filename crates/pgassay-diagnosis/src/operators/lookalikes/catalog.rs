@@ -476,6 +476,7 @@ fn a_vacuum_that_runs_all_the_time_is_throttled_and_one_that_just_began_is_not()
             length_us: 0.0,
             kind: LoadMarkKind::Vacuum,
             text: "autovacuum of public.orders".to_owned(),
+            count: None,
         });
         super::of_id("dead-rows", &server.activity)
     };

@@ -447,13 +447,19 @@ fn the_errors_of_the_log_are_a_second_source() {
     let confidence =
         |server: &ExampleServer| super::of_id("rollbacks", &server.activity)[0].confidence;
     assert_eq!(confidence(&server), Confidence::Hint);
-    server.activity.marks.push(LoadMark {
-        at_us: 1e6,
-        length_us: 0.0,
-        kind: LoadMarkKind::LogError,
-        text: "duplicate key value violates unique constraint".to_owned(),
-    });
-    assert_eq!(confidence(&server), Confidence::Likely);
+    let mut log = |count| {
+        server.activity.marks = vec![LoadMark {
+            at_us: 1e6,
+            length_us: 0.0,
+            kind: LoadMarkKind::LogError,
+            text: "duplicate key value violates unique constraint".to_owned(),
+            count: Some(count),
+        }];
+        confidence(&server)
+    };
+    // One error does not explain 400 of them.
+    assert_eq!(log(1), Confidence::Hint);
+    assert_eq!(log(400), Confidence::Likely);
 }
 
 #[test]

@@ -42,6 +42,7 @@ impl RunningVacuum {
             },
             kind: LoadMarkKind::Vacuum,
             text: self.text.clone(),
+            count: None,
         }
     }
 }
@@ -76,6 +77,7 @@ impl LockStorm {
                 "{} sessions waited for locks, most behind {}",
                 self.waiters_max, self.behind
             ),
+            count: None,
         }
     }
 }
@@ -118,6 +120,7 @@ impl MarkWatch {
             length_us,
             kind: LoadMarkKind::Checkpoint,
             text: "checkpoint".to_owned(),
+            count: None,
         });
     }
 

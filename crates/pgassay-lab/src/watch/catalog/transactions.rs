@@ -128,6 +128,7 @@ pub fn stalls(timeline: &[LoadInterval]) -> Vec<LoadMark> {
                 length_us: interval.length_us,
                 kind: LoadMarkKind::Stall,
                 text: "no transaction ended".to_owned(),
+                count: None,
             }),
         }
     }

@@ -16,6 +16,7 @@ use crate::args::ColorWhen;
 use crate::catalog;
 use crate::command::run::run_planned;
 use crate::command::study::{PlannedStudy, seed_of_now};
+use crate::output::print_line_stderr;
 
 /// The study that a question is. `command` is the name under which results are listed.
 pub fn question_of(args: &CompareArgs, command: &str) -> Result<LoadedStudy> {
@@ -51,6 +52,9 @@ pub fn overrides_of(args: &CompareArgs) -> Overrides {
 /// Compares, or saves the comparison as a study.
 pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
     let found = question_of(args, "compare")?;
+    if let Some(note) = question::note_on_chain(args) {
+        print_line_stderr(&format!("pgassay: note: {note}"));
+    }
     if let Some(path) = &args.save {
         std::fs::write(path, &found.source.text)
             .with_context(|| format!("cannot write {}", path.display()))?;

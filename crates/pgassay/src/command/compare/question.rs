@@ -45,9 +45,6 @@ pub fn study_text_of_any(args: &CompareArgs) -> Result<String> {
 }
 
 fn text_of(args: &CompareArgs, scripts: Vec<NamedScript>, variants: &[Variant]) -> Result<String> {
-    if args.stepwise {
-        check_one_kind(args, &scripts)?;
-    }
     let mut study = Table::new();
     let names: Vec<&str> = variants.iter().map(|it| it.name.as_str()).collect();
     study.insert("question".to_owned(), question(&names).into());
@@ -343,13 +340,13 @@ fn baseline_name(args: &CompareArgs, scripts: &[NamedScript], protocol: Protocol
     }
 }
 
-/// Refuses a chain of variants of several kinds: each differs from the baseline in one choice only, so the
-/// first of another kind would differ from the one before it in two.
-fn check_one_kind(args: &CompareArgs, scripts: &[NamedScript]) -> Result<()> {
+/// What to say of a chain of variants of several kinds: each differs from the baseline in one choice, so the first
+/// of another kind differs from the one before it in two.
+pub fn note_on_chain(args: &CompareArgs) -> Option<String> {
     let is_protocol = |it: &String| crate::command::choice::mode(it).is_some();
     let is_release = |it: &String| it.starts_with(|it: char| it.is_ascii_digit());
     let kinds = [
-        ("scripts", scripts.len() > 1),
+        ("scripts", scripts(args).is_ok_and(|it| it.len() > 1)),
         (
             "protocols",
             args.protocol.len() > 1 || args.vs.iter().any(is_protocol),
@@ -368,13 +365,13 @@ fn check_one_kind(args: &CompareArgs, scripts: &[NamedScript]) -> Result<()> {
     ];
     let varied = kinds.into_iter().filter(|(_, is_varied)| *is_varied);
     let varied: Vec<&str> = varied.map(|(kind, _)| kind).collect();
-    if let [one, other, ..] = varied[..] {
-        bail!(
-            "--stepwise compares each variant with the one before, so the variants can be {one} or {other}, but \
-             not both: ask two questions, or leave out --stepwise"
-        );
-    }
-    Ok(())
+    (args.stepwise && varied.len() > 1).then(|| {
+        format!(
+            "--stepwise compares each variant with the one before; where {} change into each other, the two \
+             differ in more than one choice",
+            varied.join(" and ")
+        )
+    })
 }
 
 /// Numbers names that are equal.
