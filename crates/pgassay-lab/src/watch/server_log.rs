@@ -188,14 +188,16 @@ impl ServerLog {
     }
 }
 
-/// The file that a logger appends to in the format `stderr`.
+/// The file that a logger appends to in the format `stderr`. Its standard error is still the postmaster's.
 fn appended_file(pid: u32) -> Option<PathBuf> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     let numbers = descriptors
         .flatten()
         .filter_map(|it| it.file_name().to_str()?.parse().ok());
     let numbers: BTreeSet<u32> = numbers.collect();
-    let paths = numbers.into_iter().filter(|number| appends(pid, *number));
+    let paths = numbers
+        .into_iter()
+        .filter(|&number| number > 2 && appends(pid, number));
     let mut paths = paths.map(|number| PathBuf::from(format!("/proc/{pid}/fd/{number}")));
     paths.find(|path| {
         let other = |name: PathBuf| {
@@ -251,7 +253,9 @@ fn without_constants(message: &str) -> String {
     let mut rest = message;
     while let Some(first) = rest.chars().next() {
         let taken = match first {
-            '"' | '\'' => quoted(rest, first),
+            '"' => quoted(rest, first),
+            // Not an apostrophe.
+            '\'' if !text.ends_with(char::is_alphanumeric) => quoted(rest, first),
             it if it.is_alphanumeric() || it == '_' => {
                 let is_word = |it: char| it.is_alphanumeric() || it == '_';
                 rest.find(|it| !is_word(it)).unwrap_or(rest.len())
@@ -275,7 +279,7 @@ fn without_constants(message: &str) -> String {
     }
 }
 
-/// The length of a quoted text; an apostrophe within a word does not begin one.
+/// The length of a quoted text.
 fn quoted(text: &str, quote: char) -> usize {
     let end = text[1..].find(quote).map(|it| it + 2);
     end.unwrap_or(if quote == '"' { text.len() } else { 1 })
@@ -366,7 +370,7 @@ mod tests {
             ),
             (
                 "relation \"t2\" does not exist\u{1b}[2J",
-                "relation \"t2\" does not exist [2J",
+                "relation \"t2\" does not exist […",
             ),
         ];
         for (message, expected) in cases {

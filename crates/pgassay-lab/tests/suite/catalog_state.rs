@@ -175,7 +175,7 @@ fn a_slot_holds_the_catalog_horizon_and_wal() {
     });
 }
 
-/// Regression: nothing read the archiver's view, so an archive_command that failed was not found.
+/// Regression: nothing read the archiver's view, so an `archive_command` that failed was not found.
 #[test]
 fn a_wal_file_that_cannot_be_archived_is_named_with_the_wal_behind_it() {
     let start = |version: &str| {

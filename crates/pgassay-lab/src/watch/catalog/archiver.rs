@@ -5,7 +5,7 @@ use pgassay_record::activity::ArchiverState;
 use super::reader::CatalogReader;
 
 /// What the server says of its archiver; `None` if WAL is not archived. A file's name is its timeline
-/// and its number, in two parts of 8 hexadecimal digits (`XLogFileName`, access/xlog_internal.h).
+/// and its number, in two parts of 8 hexadecimal digits (`XLogFileName`, `access/xlog_internal.h`).
 pub(super) fn archiver(reader: &mut CatalogReader) -> Option<ArchiverState> {
     // 10: xlog became wal, and location lsn.
     let (name, current) = if reader.version >= 100_000 {
