@@ -118,6 +118,11 @@ fn unknown_name_lists_the_newest_runs() {
     assert!(matches!(store.find(""), Err(StoreError::NotFound { .. })));
     assert!(matches!(
         store.find("./nowhere"),
+        Err(StoreError::Reading { .. })
+    ));
+    let elsewhere = env!("CARGO_MANIFEST_DIR");
+    assert!(matches!(
+        store.find(elsewhere),
         Err(StoreError::NoRun { .. })
     ));
 }

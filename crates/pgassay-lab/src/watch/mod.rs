@@ -12,12 +12,12 @@ mod attribution;
 pub mod catalog;
 mod collector;
 mod disabled_sessions;
+mod log_watch;
 mod names;
 mod opening;
 mod options;
 mod reading_log;
 mod sampling;
-mod server_log;
 mod session_status;
 mod statements;
 mod text_join;
@@ -39,12 +39,12 @@ use crate::system_env::monotonic_ns;
 use attribution::LoadSums;
 use catalog::{CatalogWatch, CountedStatements};
 use collector::{Collector, locked};
+use log_watch::LogWatch;
 use names::ObjectNames;
 pub use options::{Connect, WatchOptions, WatchedServer};
 pub use reading_log::StackColumns;
 pub use sampling::pause_after_query;
 use sampling::{SamplingPlan, SessionSource, sample};
-use server_log::ServerLog;
 use statements::JoinedCounters;
 use text_join::TextJoin;
 use unseen_sessions::UnseenSessions;
@@ -66,7 +66,7 @@ pub struct LiveWatch {
     collector: Mutex<Collector>,
     names: ObjectNames,
     catalog: Option<CatalogWatch>,
-    log: Option<ServerLog>,
+    log: Option<LogWatch>,
     /// Of the last [`LiveWatch::read_counters`].
     counters: JoinedCounters,
     unavailable: Vec<Check>,
@@ -304,7 +304,7 @@ impl LiveWatch {
                 read.transactions.fill(&mut activity.timeline);
             }
             activity.marks.extend(catalog::stalls(&activity.timeline));
-            let errors = self.log.iter().flat_map(ServerLog::marks);
+            let errors = self.log.iter().flat_map(LogWatch::marks);
             activity.marks.extend(errors);
             activity.marks.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
             activity.unavailable.extend(read.unavailable);
@@ -465,7 +465,7 @@ impl TickContext<'_> {
         now_us - start_us.unwrap_or(now_us)
     }
 
-    fn read_log(&self, log: Option<&mut ServerLog>) {
+    fn read_log(&self, log: Option<&mut LogWatch>) {
         if let Some(log) = log {
             let own_pids = locked(self.collector).own_pids.clone();
             log.read(self.at_us(), &own_pids);

@@ -10,10 +10,10 @@ use pgassay_record::activity::Activity;
 use pgassay_wire::Exchange;
 
 use super::catalog::{CatalogOptions, CatalogWatch};
+use super::log_watch::LogWatch;
 use super::names::ObjectNames;
 use super::options::{Connect, WatchOptions, WatchedServer};
 use super::sampling::SessionSource;
-use super::server_log::ServerLog;
 use crate::connector::TimedStream;
 use crate::major_version::major_of;
 use crate::observe::waits::{refusal, wait_reader};
@@ -26,7 +26,7 @@ pub(super) struct Opened {
     pub source: SessionSource,
     pub names: ObjectNames,
     pub catalog: Option<CatalogWatch>,
-    pub log: Option<ServerLog>,
+    pub log: Option<LogWatch>,
     pub major: String,
     /// Backends that serve pgassay; none behind a pooler, where each serves others, too.
     pub own_pids: BTreeSet<u32>,
@@ -103,7 +103,7 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
         own_pids.clear();
     }
     let log = server.live.as_ref();
-    let log = log.and_then(|live| ServerLog::open(live, options.keeps_text));
+    let log = log.and_then(|live| LogWatch::open(live, options.keeps_text));
     if server.live.is_some() && log.is_none() {
         unavailable.push(without_log());
     }

@@ -67,7 +67,7 @@ const NAMED: [&str; 18] = [
 ];
 
 /// The end of a log.
-pub(super) struct ServerLog {
+pub(super) struct LogWatch {
     file: File,
     /// So much of it was read.
     at: u64,
@@ -102,7 +102,7 @@ impl LoggedErrors {
     }
 }
 
-impl ServerLog {
+impl LogWatch {
     /// Finds the log, and its present end; `None` if there is no such file or it cannot be read.
     pub fn open(live: &LiveServer, keeps_text: bool) -> Option<Self> {
         let mut processes = live.processes().into_iter();
@@ -250,7 +250,8 @@ impl<'a> LoggedError<'a> {
 /// A message with its numbers and quoted texts replaced, except for names of objects.
 fn without_constants(message: &str) -> String {
     let mut text = String::new();
-    let mut rest = message;
+    // Behind it is the position in the statement, if there is one.
+    let mut rest = message.split(" at character ").next().unwrap_or_default();
     while let Some(first) = rest.chars().next() {
         let taken = match first {
             '"' => quoted(rest, first),
@@ -289,8 +290,8 @@ fn quoted(text: &str, quote: char) -> usize {
 mod tests {
     use super::*;
 
-    fn log() -> ServerLog {
-        ServerLog {
+    fn log() -> LogWatch {
+        LogWatch {
             file: tempfile::tempfile().expect("a file"),
             at: 0,
             rest: Vec::new(),
@@ -299,7 +300,7 @@ mod tests {
         }
     }
 
-    fn write(log: &ServerLog, text: &str) {
+    fn write(log: &LogWatch, text: &str) {
         let end = log.file.metadata().expect("a file").len();
         log.file
             .write_all_at(text.as_bytes(), end)
@@ -357,7 +358,7 @@ mod tests {
                 "duplicate key value violates unique constraint \"t_pkey\"",
             ),
             (
-                "invalid input syntax for type integer: \"4711 secret\"",
+                "invalid input syntax for type integer: \"4711 secret\" at character 8",
                 "invalid input syntax for type integer: \"…\"",
             ),
             (
