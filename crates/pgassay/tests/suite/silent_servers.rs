@@ -125,7 +125,7 @@ impl<'a> RunningProfile<'a> {
         let condition = if is_remote {
             "state = 'idle in transaction' and query like '%pg_stat_get_activity(null)%'"
         } else {
-            "state = 'idle' and query like 'select sum(xact_commit%'"
+            "state = 'idle' and query like '%; select sum(xact_commit%'"
         };
         let mut asking = server.connect().unwrap();
         let sql = format!(
