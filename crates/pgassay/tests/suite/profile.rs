@@ -206,9 +206,10 @@ fn a_server_that_stops_meanwhile_and_a_full_disk_are_described_as_they_were() {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().expect("the program starts");
     let mut witness = server.connect().expect("a connection");
-    // Its connection is first inspected, then read every second.
-    let is_observed = "select count(*) from pg_stat_activity where application_name like 'pgassay%' \
-                       and pid <> pg_backend_pid() and query_start > backend_start + interval '3 s'";
+    // What the connection that counts transactions does last before the samples.
+    let is_observed = "select count(*) from pg_stat_activity where state = 'idle' \
+                       and query like '%; select sum(xact_commit%' \
+                       and query_start < clock_timestamp() - interval '2 s'";
     wait_until("the server is observed", || {
         let seen = witness.value(is_observed).expect("an answer");
         seen.is_some_and(|it| it != "0")
