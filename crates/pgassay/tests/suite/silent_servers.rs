@@ -121,11 +121,14 @@ impl<'a> RunningProfile<'a> {
             .stderr(file("stderr"))
             .spawn()
             .unwrap();
-        // What the connection that counts transactions does last before the samples, or that of samples.
+        // What the connection that counts transactions does last before the samples, or that of samples; and a
+        // second, since a backend is idle before its answer has arrived.
         let condition = if is_remote {
-            "state = 'idle in transaction' and query like '%pg_stat_get_activity(null)%'"
+            "state = 'idle in transaction' and query like '%pg_stat_get_activity(null)%' \
+             and xact_start < clock_timestamp() - interval '1 s'"
         } else {
-            "state = 'idle' and query like '%; select sum(xact_commit%'"
+            "state = 'idle' and query like '%; select sum(xact_commit%' \
+             and state_change < clock_timestamp() - interval '1 s'"
         };
         let mut asking = server.connect().unwrap();
         let sql = format!(

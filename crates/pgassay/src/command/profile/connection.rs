@@ -12,8 +12,8 @@ use pgassay_model::check::Check;
 use pgassay_profile::LiveServer;
 use pgassay_record::activity::Activity;
 use pgassay_record::observation::Observation;
-use pgassay_wire::Exchange;
 use pgassay_wire::conninfo::Request;
+use pgassay_wire::{Exchange, ExchangeError};
 
 /// Timeout for connecting and for each query; all queries sent here are cheap.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -111,8 +111,8 @@ fn catalog_value(exchange: &mut Exchange<TimedStream>, sql: &str) -> Result<Opti
     let answers = exchange.query(&format!(
         "begin transaction read only; set local search_path = pg_catalog, pg_temp; {sql}; commit"
     ));
-    if answers.is_err() {
-        // On a connection that is lost, the first error says so.
+    if let Err(ExchangeError::Server(_)) = answers {
+        // If it has ended the connection, it says so itself.
         _ = exchange.run("rollback");
     }
     let row = answers?.into_iter().find_map(|mut it| it.rows.pop());
