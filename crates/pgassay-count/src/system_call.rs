@@ -37,7 +37,7 @@ pub(crate) fn by_name(tally: &InstructionTally) -> Vec<SystemCalls> {
     rows
 }
 
-/// The server makes its system calls through libc. One of its own functions seems to make one if a signal
+/// The server makes its system calls through libc. A function of the server itself seems to make one if a signal
 /// interrupted it: the return from the handler counts as the interrupted function's.
 const SIGNAL_RETURN: &str = "rt_sigreturn";
 

@@ -5,9 +5,7 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
 use super::live_view::LiveView;
-use super::names;
 use super::signature::OperatorSignature;
-use super::slots::MAX_WAL_SIZE;
 
 /// The archiver tries a file three times, a second apart, and then once more each minute
 /// (`pgarch_ArchiverCopyLoop`, postmaster/pgarch.c): what fails for longer failed in two rounds.
@@ -28,9 +26,7 @@ fn wal_archiving(view: &LiveView<'_>) -> Vec<Detection> {
     let since = archiver.archived_ago_us.unwrap_or(0.0);
     let failed = archiver.failed_wal.as_ref();
     let failed = failed.filter(|_| since >= FAILING_MIN_US);
-    // The WAL that the server keeps for itself is at most about this.
-    let own = view.setting("max_wal_size").and_then(names::bytes);
-    let own = own.unwrap_or(MAX_WAL_SIZE);
+    let own = view.max_wal_size();
     let waiting = archiver.backlog_bytes.unwrap_or(0) as f64;
     if failed.is_none() && waiting <= own {
         return Vec::new();

@@ -269,6 +269,12 @@ impl<'a> LiveView<'a> {
         found.map(|(_, value)| value.as_str())
     }
 
+    /// `max_wal_size` in bytes, or its default: the WAL that the server keeps for itself is at most about this.
+    pub(super) fn max_wal_size(&self) -> f64 {
+        let set = self.setting("max_wal_size").and_then(names::bytes);
+        set.unwrap_or(1_073_741_824.0)
+    }
+
     /// Whether a setting is not known to be this large already, in its unit or as a number. -1 stands for
     /// no limit, and is never less.
     pub(super) fn is_less(&self, name: &str, value: &str) -> bool {

@@ -210,14 +210,8 @@ fn checkpoints(view: &LiveView<'_>) -> Vec<Detection> {
 /// CREATE DATABASE and DROP DATABASE request them too, whatever the amount of WAL.
 fn is_by_wal(view: &LiveView<'_>, done: &CheckpointActivity) -> bool {
     let between = done.requested.saturating_sub(1) as f64;
-    let least = (wal_size(view) * WAL_PER_CHECKPOINT_MIN - WAL_PER_CHECKPOINT_SLACK).max(0.0);
+    let least = (view.max_wal_size() * WAL_PER_CHECKPOINT_MIN - WAL_PER_CHECKPOINT_SLACK).max(0.0);
     done.wal_bytes.is_none_or(|it| it as f64 >= between * least)
-}
-
-/// `max_wal_size`, in bytes.
-fn wal_size(view: &LiveView<'_>) -> f64 {
-    let now = view.setting("max_wal_size").and_then(names::bytes);
-    now.unwrap_or(1_073_741_824.0)
 }
 
 fn frequent(
@@ -226,7 +220,7 @@ fn frequent(
     interval_s: f64,
     timeout_s: f64,
 ) -> Detection {
-    let now = wal_size(view);
+    let now = view.max_wal_size();
     let wanted = now * WAL_RESERVE * timeout_s / interval_s;
     let detection = Detection::of(ObjectKind::Setting, "max_wal_size")
         .urgent(5)

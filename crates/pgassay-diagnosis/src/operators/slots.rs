@@ -8,9 +8,6 @@ use super::live_view::LiveView;
 use super::names;
 use super::signature::OperatorSignature;
 
-/// The default of `max_wal_size`, if the setting is unknown.
-pub(super) const MAX_WAL_SIZE: f64 = 1_073_741_824.0;
-
 /// A smaller limit on what a slot may keep is rarely wanted.
 const LIMIT_MIN_BYTES: f64 = 51_200.0 * 1_048_576.0;
 
@@ -23,9 +20,7 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[OperatorSignature {
 }];
 
 fn slot_wal(view: &LiveView<'_>) -> Vec<Detection> {
-    // The WAL that the server keeps for itself is at most about this.
-    let own = view.setting("max_wal_size").and_then(names::bytes);
-    let own = own.unwrap_or(MAX_WAL_SIZE);
+    let own = view.max_wal_size();
     let slots = view.catalog.slots.iter();
     slots
         .filter_map(|slot| {

@@ -74,11 +74,11 @@ pub(super) struct LogWatch {
     /// The beginning of a line whose end was not written yet.
     rest: Vec<u8>,
     keeps_text: bool,
-    errors: Vec<LoggedErrors>,
+    bursts: Vec<ErrorBurst>,
 }
 
 /// Errors that followed one another.
-struct LoggedErrors {
+struct ErrorBurst {
     began_us: f64,
     last_us: f64,
     count: u64,
@@ -86,7 +86,7 @@ struct LoggedErrors {
     first: String,
 }
 
-impl LoggedErrors {
+impl ErrorBurst {
     fn mark(&self) -> LoadMark {
         let more = match self.count - 1 {
             0 => String::new(),
@@ -120,7 +120,7 @@ impl LogWatch {
             at,
             rest: Vec::new(),
             keeps_text,
-            errors: Vec::new(),
+            bursts: Vec::new(),
         })
     }
 
@@ -140,7 +140,7 @@ impl LogWatch {
 
     /// All errors so far.
     pub fn marks(&self) -> impl Iterator<Item = LoadMark> {
-        self.errors.iter().map(LoggedErrors::mark)
+        self.bursts.iter().map(ErrorBurst::mark)
     }
 
     fn written(&mut self) -> Vec<u8> {
@@ -169,12 +169,12 @@ impl LogWatch {
         if numbers.any(|it| it.parse().is_ok_and(|pid: u32| own_pids.contains(&pid))) {
             return;
         }
-        match self.errors.last_mut() {
+        match self.bursts.last_mut() {
             Some(last) if at_us - last.last_us <= PAUSE_MAX_US => {
                 last.last_us = at_us;
                 last.count += 1;
             }
-            _ => self.errors.push(LoggedErrors {
+            _ => self.bursts.push(ErrorBurst {
                 began_us: at_us,
                 last_us: at_us,
                 count: 1,
@@ -186,6 +186,20 @@ impl LogWatch {
             }),
         }
     }
+}
+
+/// The settings `log_destination` and `lc_messages`, as [`is_understood`] takes them. The functions are the
+/// catalog's, whatever the user's `search_path` finds before them.
+pub(super) const LOG_SETTINGS: &str = "select pg_catalog.concat(\
+    pg_catalog.current_setting('log_destination'), ' ', pg_catalog.current_setting('lc_messages'))";
+
+/// Whether messages go to a file in the format that is read, and are in English. A logger has a file of this
+/// format open even if it writes others only.
+pub(super) fn is_understood(settings: &str) -> bool {
+    let (destinations, language) = settings.split_once(' ').unwrap_or((settings, ""));
+    let is_english = ["C", "POSIX", "en", "English"];
+    destinations.contains("stderr")
+        && (language.is_empty() || is_english.iter().any(|it| language.starts_with(it)))
 }
 
 /// The file that a logger appends to in the format `stderr`. Its standard error is still the postmaster's.
@@ -296,7 +310,7 @@ mod tests {
             at: 0,
             rest: Vec::new(),
             keeps_text: true,
-            errors: Vec::new(),
+            bursts: Vec::new(),
         }
     }
 
@@ -348,6 +362,20 @@ mod tests {
         write(&log, "PANIC:  new\n");
         log.read(9e6, &BTreeSet::new());
         assert_eq!(log.marks().count(), 2);
+    }
+
+    #[test]
+    fn logs_in_other_formats_and_languages_are_not_understood() {
+        for (settings, expected) in [
+            ("stderr C.UTF-8", true),
+            ("csvlog,stderr en_US.UTF-8", true),
+            ("stderr ", true),
+            ("csvlog C", false),
+            ("jsonlog,syslog en_US", false),
+            ("stderr de_DE.UTF-8", false),
+        ] {
+            assert_eq!(is_understood(settings), expected, "{settings}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use pgassay_record::activity::Activity;
 use pgassay_wire::Exchange;
 
 use super::catalog::{CatalogOptions, CatalogWatch};
-use super::log_watch::LogWatch;
+use super::log_watch::{LOG_SETTINGS, LogWatch, is_understood};
 use super::names::ObjectNames;
 use super::options::{Connect, WatchOptions, WatchedServer};
 use super::sampling::SessionSource;
@@ -67,6 +67,10 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
         ObjectNames::read(&mut exchange).context("cannot read the names of databases and users")?;
     let named = exchange.backend().map(|it| it.pid.cast_unsigned());
     let is_pooled = named != names.own_pid;
+    let log_settings = match server.live {
+        Some(_) => exchange.value(LOG_SETTINGS).ok().flatten(),
+        None => None,
+    };
     let mut own_pids = options.own_pids.clone();
     own_pids.extend(names.own_pid);
     let mut unavailable = Vec::new();
@@ -102,8 +106,10 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
     if is_pooled {
         own_pids.clear();
     }
-    let log = server.live.as_ref();
-    let log = log.and_then(|live| LogWatch::open(live, options.keeps_text));
+    // From here on: learning may have led to errors.
+    let is_readable = log_settings.is_some_and(|it| is_understood(&it));
+    let live = server.live.as_ref().filter(|_| is_readable);
+    let log = live.and_then(|live| LogWatch::open(live, options.keeps_text));
     if server.live.is_some() && log.is_none() {
         unavailable.push(without_log());
     }
@@ -168,7 +174,8 @@ fn without_log() -> Check {
         name: "log".to_owned(),
         value: "none".to_owned(),
         limitation: Some(
-            "the server's log is no readable file in the format stderr, so its errors are not marked"
+            "the server's log is no readable file in the format stderr and in English, so its errors are \
+             not marked"
                 .to_owned(),
         ),
         fix: None,

@@ -377,6 +377,22 @@ fn a_terminated_connection_is_said_and_blockers_are_seen_again() {
     }
 }
 
+/// A logger has the file of the format `stderr` open, though it writes nothing to it.
+#[test]
+fn a_log_in_another_format_is_a_limitation() {
+    let mut config = config();
+    for (name, value) in [("logging_collector", "on"), ("log_destination", "csvlog")] {
+        config.settings.insert(name.to_owned(), value.to_owned());
+    }
+    let Some(server) = servers::start_with("18", &config) else {
+        return;
+    };
+    let activity = watch_of(&server, true, &WatchOptions::default()).finish();
+    let mut missing = activity.unavailable.iter();
+    assert!(missing.any(|it| it.name == "log"), "{activity:?}");
+    server.stop().expect("the server stops");
+}
+
 /// Regression: the kind of mark existed, but nothing read the log.
 #[test]
 fn errors_in_the_log_are_marked() {
@@ -401,8 +417,13 @@ fn errors_in_the_log_are_marked() {
         let activity = watch.finish();
         let is_error = |it: &&LoadMark| it.kind == LoadMarkKind::LogError;
         let marks: Vec<&LoadMark> = activity.marks.iter().filter(is_error).collect();
+        let missing = &activity.unavailable;
+        assert!(
+            missing.iter().all(|it| it.name != "log"),
+            "{version}: {missing:?}"
+        );
         let [mark] = marks[..] else {
-            panic!("{version}: {:?} {:?}", activity.marks, activity.unavailable);
+            panic!("{version}: {:?} {missing:?}", activity.marks);
         };
         assert_eq!(mark.count, Some(3), "{version}");
         assert!(
