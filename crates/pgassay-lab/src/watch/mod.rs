@@ -12,6 +12,8 @@ mod attribution;
 pub mod catalog;
 mod collector;
 mod disabled_sessions;
+mod log_file;
+mod log_message;
 mod log_watch;
 mod names;
 mod opening;

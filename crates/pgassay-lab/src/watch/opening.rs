@@ -10,7 +10,7 @@ use pgassay_record::activity::Activity;
 use pgassay_wire::Exchange;
 
 use super::catalog::{CatalogOptions, CatalogWatch};
-use super::log_watch::{LOG_SETTINGS, LogWatch, is_understood};
+use super::log_watch::{LOG_SETTINGS, LogWatch};
 use super::names::ObjectNames;
 use super::options::{Connect, WatchOptions, WatchedServer};
 use super::sampling::SessionSource;
@@ -107,9 +107,9 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
         own_pids.clear();
     }
     // From here on: learning may have led to errors.
-    let is_readable = log_settings.is_some_and(|it| is_understood(&it));
-    let live = server.live.as_ref().filter(|_| is_readable);
-    let log = live.and_then(|live| LogWatch::open(live, options.keeps_text));
+    let readable = server.live.as_ref().zip(log_settings);
+    let log =
+        readable.and_then(|(live, settings)| LogWatch::open(live, &settings, options.keeps_text));
     if server.live.is_some() && log.is_none() {
         unavailable.push(without_log());
     }
@@ -174,8 +174,7 @@ fn without_log() -> Check {
         name: "log".to_owned(),
         value: "none".to_owned(),
         limitation: Some(
-            "the server's log is no readable file in the format stderr and in English, so its errors are \
-             not marked"
+            "the server's log is not a file in English that pgassay can read, so its errors are not marked"
                 .to_owned(),
         ),
         fix: None,

@@ -12,4 +12,5 @@ mod memory;
 mod slow_transactions;
 mod two_stages;
 mod watch_counters;
+mod watch_log;
 mod watch_sessions;

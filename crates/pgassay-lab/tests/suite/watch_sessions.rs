@@ -9,11 +9,11 @@ use pgassay_lab::Interrupt;
 use pgassay_lab::local_server;
 use pgassay_lab::watch::{LiveWatch, WatchOptions, WatchedServer};
 use pgassay_profile::LiveServer;
-use pgassay_record::activity::{Activity, ActivitySource, LoadMark, LoadMarkKind, SessionStatus};
+use pgassay_record::activity::{Activity, ActivitySource, SessionStatus};
 use pgassay_server::Server;
-use pgassay_test_support::{os::is_root, servers, skip, wait_until};
+use pgassay_test_support::{os::is_root, skip, wait_until};
 
-use crate::catalog_common::{ParallelQuery, Waiter, config, exchange, execute, pid, start};
+use crate::catalog_common::{ParallelQuery, Waiter, exchange, execute, pid, start};
 
 /// The versions of the tests with a load: fewer, since each loads the machine.
 const VERSIONS: [&str; 3] = ["12", "15", "18"];
@@ -373,65 +373,6 @@ fn a_terminated_connection_is_said_and_blockers_are_seen_again() {
         );
         execute(&mut root, "rollback");
         waiter.finish().expect("it goes on");
-        server.stop().expect("the server stops");
-    }
-}
-
-/// A logger has the file of the format `stderr` open, though it writes nothing to it.
-#[test]
-fn a_log_in_another_format_is_a_limitation() {
-    let mut config = config();
-    for (name, value) in [("logging_collector", "on"), ("log_destination", "csvlog")] {
-        config.settings.insert(name.to_owned(), value.to_owned());
-    }
-    let Some(server) = servers::start_with("18", &config) else {
-        return;
-    };
-    let activity = watch_of(&server, true, &WatchOptions::default()).finish();
-    let mut missing = activity.unavailable.iter();
-    assert!(missing.any(|it| it.name == "log"), "{activity:?}");
-    server.stop().expect("the server stops");
-}
-
-/// Regression: the kind of mark existed, but nothing read the log.
-#[test]
-fn errors_in_the_log_are_marked() {
-    let with_collector = |version: &str, is_on: bool| {
-        let mut config = config();
-        let value = if is_on { "on" } else { "off" };
-        let name = "logging_collector".to_owned();
-        config.settings.insert(name, value.to_owned());
-        servers::start_with(version, &config)
-    };
-    for (version, is_on) in [("9.6", true), ("10", false), ("18", true), ("18", false)] {
-        let Some(server) = with_collector(version, is_on) else {
-            continue;
-        };
-        let mut connection = server.connect().expect("a connection");
-        _ = connection.execute("select 1/0, 'before the watch'");
-        let mut watch = watch_of(&server, true, &WatchOptions::default());
-        for _ in 0..3 {
-            _ = connection.execute("select 'x'::int");
-        }
-        run(&mut watch, Duration::from_millis(300));
-        let activity = watch.finish();
-        let is_error = |it: &&LoadMark| it.kind == LoadMarkKind::LogError;
-        let marks: Vec<&LoadMark> = activity.marks.iter().filter(is_error).collect();
-        let missing = &activity.unavailable;
-        assert!(
-            missing.iter().all(|it| it.name != "log"),
-            "{version}: {missing:?}"
-        );
-        let [mark] = marks[..] else {
-            panic!("{version}: {:?} {missing:?}", activity.marks);
-        };
-        assert_eq!(mark.count, Some(3), "{version}");
-        assert!(
-            mark.text.starts_with("ERROR: invalid input syntax for ")
-                && mark.text.ends_with(": \"…\" (and 2 more)"),
-            "{version}: {}",
-            mark.text
-        );
         server.stop().expect("the server stops");
     }
 }

@@ -1,0 +1,259 @@
+//! The file that a server on this machine writes its log to: the logger's, or the postmaster's standard
+//! error. Only what is written from the start of the watch on is read.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use pgassay_profile::{LiveServer, Role};
+
+use super::log_message::LogFormat;
+
+/// Of what was written since the last reading, the end up to this size is read.
+const READ_MAX: u64 = 1 << 20;
+/// Longer lines are cut.
+const LINE_MAX: usize = 8192;
+
+/// A log, whichever file it is in.
+pub(super) struct LogFile {
+    live: LiveServer,
+    formats: LogFormats,
+    logger_pid: Option<u32>,
+    opened: SystemTime,
+    pub format: LogFormat,
+    end: FileEnd,
+}
+
+impl LogFile {
+    /// Finds the log, and its present end; `None` if there is no such file or it cannot be read.
+    pub fn open(live: &LiveServer, formats: LogFormats) -> Option<Self> {
+        let logger_pid = logger_of(live);
+        let opened = SystemTime::now();
+        let found = match logger_pid {
+            Some(pid) => logger_file(pid, live.postmaster_pid, formats)?,
+            None => FoundFile::of_postmaster(live.postmaster_pid),
+        };
+        let file = found.open()?;
+        let at = file.metadata().ok()?.len();
+        Some(Self {
+            live: live.clone(),
+            formats,
+            logger_pid,
+            opened,
+            format: found.format,
+            end: FileEnd::new(file, at),
+        })
+    }
+
+    /// Lines that were completed since the last time. After a rotation, also those of the new file.
+    pub fn lines(&mut self) -> Vec<String> {
+        // Before the old file is read to its end: nothing is written to it afterward.
+        let next = self.next();
+        let mut lines = self.end.lines();
+        if let Some(next) = next {
+            self.end = next;
+            lines.extend(self.end.lines());
+        }
+        lines
+    }
+
+    /// The file that the logger has opened instead.
+    fn next(&mut self) -> Option<FileEnd> {
+        let find = |pid| logger_file(pid, self.live.postmaster_pid, self.formats);
+        let found = find(self.logger_pid?).or_else(|| {
+            // It may have crashed, and started anew.
+            self.logger_pid = logger_of(&self.live).or(self.logger_pid);
+            find(self.logger_pid?)
+        })?;
+        let file = found.open()?;
+        let (new, old) = (file.metadata().ok()?, self.end.file.metadata().ok()?);
+        if (new.dev(), new.ino()) == (old.dev(), old.ino()) {
+            return None;
+        }
+        // Names can recur, such as those of weekdays: an earlier file is continued where its end is now.
+        let is_new = !found.appends || new.created().is_ok_and(|it| it >= self.opened);
+        let at = if is_new { 0 } else { new.len() };
+        Some(FileEnd::new(file, at))
+    }
+}
+
+/// Formats that the server writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LogFormats {
+    pub stderr: bool,
+    pub csv: bool,
+    pub json: bool,
+}
+
+impl LogFormats {
+    fn includes(self, format: LogFormat) -> bool {
+        match format {
+            LogFormat::Stderr => self.stderr,
+            LogFormat::Csv => self.csv,
+            LogFormat::Json => self.json,
+        }
+    }
+}
+
+fn logger_of(live: &LiveServer) -> Option<u32> {
+    let mut processes = live.processes().into_iter();
+    let logger = processes.find(|it| it.role == Role::Logger);
+    logger.map(|it| it.pid)
+}
+
+/// A file that a process has open.
+struct FoundFile {
+    path: PathBuf,
+    format: LogFormat,
+    /// It was not truncated when it was opened.
+    appends: bool,
+}
+
+impl FoundFile {
+    /// Without a logger, all formats are written as `stderr` is.
+    fn of_postmaster(pid: u32) -> Self {
+        Self {
+            path: PathBuf::from(format!("/proc/{pid}/fd/2")),
+            format: LogFormat::Stderr,
+            appends: true,
+        }
+    }
+
+    fn open(&self) -> Option<File> {
+        // Opening anything else could wait, or have effects.
+        let is_file = self.path.metadata().ok()?.is_file();
+        is_file.then(|| File::open(&self.path))?.ok()
+    }
+}
+
+/// The file that a logger writes in one of the formats. Its standard error is still the postmaster's, and so is
+/// what the postmaster was started with.
+fn logger_file(pid: u32, postmaster_pid: u32, formats: LogFormats) -> Option<FoundFile> {
+    let inherited = |number: u32| {
+        let target = |pid| fs::read_link(format!("/proc/{pid}/fd/{number}"));
+        target(pid).is_ok_and(|it| target(postmaster_pid).is_ok_and(|other| it == other))
+    };
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let numbers = descriptors
+        .flatten()
+        .filter_map(|it| it.file_name().to_str()?.parse().ok());
+    let numbers: BTreeSet<u32> = numbers.filter(|&it| it > 2).collect();
+    let written = numbers.into_iter().filter_map(|number| {
+        let flags = flags(pid, number)?;
+        let path = PathBuf::from(format!("/proc/{pid}/fd/{number}"));
+        let is_it = flags & libc::O_ACCMODE == libc::O_WRONLY
+            && path.metadata().is_ok_and(|it| it.is_file())
+            && !inherited(number);
+        let name = fs::read_link(&path).ok().filter(|_| is_it)?;
+        let name = name.to_string_lossy();
+        let name = name.trim_end_matches(" (deleted)");
+        let format = match name.rsplit_once('.') {
+            Some((_, "csv")) => LogFormat::Csv,
+            Some((_, "json")) => LogFormat::Json,
+            _ => LogFormat::Stderr,
+        };
+        let appends = flags & libc::O_APPEND != 0;
+        Some(FoundFile {
+            path,
+            format,
+            appends,
+        })
+    });
+    let written: Vec<FoundFile> = written.collect();
+    let mut preferred = [LogFormat::Csv, LogFormat::Json, LogFormat::Stderr].into_iter();
+    // All have the same messages. The separate fields of the others depend on no prefix.
+    let format = preferred
+        .find(|&format| formats.includes(format) && written.iter().any(|it| it.format == format))?;
+    // During a rotation, the old one is open as well.
+    written.into_iter().find(|it| it.format == format)
+}
+
+fn flags(pid: u32, number: u32) -> Option<i32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).ok()?;
+    let flags = text.lines().find_map(|it| it.strip_prefix("flags:"))?;
+    i32::from_str_radix(flags.trim(), 8).ok()
+}
+
+/// The end of a file that grows.
+struct FileEnd {
+    file: File,
+    /// So much of it was read.
+    at: u64,
+    /// The beginning of a line whose end was not written yet.
+    rest: Vec<u8>,
+}
+
+impl FileEnd {
+    fn new(file: File, at: u64) -> Self {
+        Self {
+            file,
+            at,
+            rest: Vec::new(),
+        }
+    }
+
+    fn lines(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for byte in self.written() {
+            if byte != b'\n' {
+                if self.rest.len() < LINE_MAX {
+                    self.rest.push(byte);
+                }
+                continue;
+            }
+            let line = std::mem::take(&mut self.rest);
+            lines.push(String::from_utf8_lossy(&line).into_owned());
+        }
+        lines
+    }
+
+    fn written(&mut self) -> Vec<u8> {
+        let end = self.file.metadata().map_or(self.at, |it| it.len());
+        if end < self.at {
+            // It was truncated.
+            self.at = 0;
+            self.rest.clear();
+        }
+        if end - self.at > READ_MAX {
+            self.at = end - READ_MAX;
+            self.rest.clear();
+        }
+        let mut bytes = vec![0; (end - self.at) as usize];
+        let read = self.file.read_at(&mut bytes, self.at).unwrap_or(0);
+        bytes.truncate(read);
+        self.at += read as u64;
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(end: &FileEnd, text: &str) {
+        let at = end.file.metadata().expect("a file").len();
+        end.file.write_all_at(text.as_bytes(), at).expect("written");
+    }
+
+    #[test]
+    fn a_line_is_read_once_it_is_complete() {
+        let mut end = FileEnd::new(tempfile::tempfile().expect("a file"), 0);
+        write(&end, "first\n[12] ERR");
+        assert_eq!(end.lines(), ["first"]);
+        write(&end, "OR:  deadlock detected\n");
+        assert_eq!(end.lines(), ["[12] ERROR:  deadlock detected"]);
+    }
+
+    #[test]
+    fn a_log_that_grows_without_bounds_or_is_truncated_is_read_at_its_end() {
+        let mut end = FileEnd::new(tempfile::tempfile().expect("a file"), 0);
+        write(&end, &"x".repeat(3 << 20));
+        write(&end, "\nERROR:  last\n");
+        assert_eq!(end.lines().last().map(String::as_str), Some("ERROR:  last"));
+        end.file.set_len(0).expect("truncated");
+        write(&end, "PANIC:  new\n");
+        assert_eq!(end.lines(), ["PANIC:  new"]);
+    }
+}
