@@ -42,7 +42,7 @@ pub fn comparisons_csv(run: &Run) -> String {
             }
         };
         let of_pairs = |figure| given(tps.by_pair.len() >= 2, figure);
-        let of_interval = |figure| given(sentence::has_interval(it), figure);
+        let of_interval = |figure| given(it.has_interval(), figure);
         records.push(vec![
             condition_title(run, it.condition),
             variant_name(run, it.variant).to_owned(),

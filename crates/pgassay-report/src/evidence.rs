@@ -116,11 +116,10 @@ pub(crate) fn fix_result(finding: &Finding) -> Option<String> {
     let fix = finding.fix_result.as_ref()?;
     let [low, high] = fix.interval;
     Some(format!(
-        "tried {}: throughput {} [{}, {}]",
+        "tried {}: throughput {} {}",
         fix.name,
         number::ratio(fix.tps_ratio),
-        number::decimals(low, 3),
-        number::decimals(high, 3)
+        number::interval(low, high)
     ))
 }
 

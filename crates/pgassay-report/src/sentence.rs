@@ -1,6 +1,6 @@
 //! A run's results in sentences, the same in the terminal and on the page.
 
-use pgassay_account::comparison::{Comparison, Inconclusive, Ratio, Verdict};
+use pgassay_account::comparison::{Comparison, Ratio, Verdict};
 use pgassay_account::cost_row::Change;
 use pgassay_account::ledger::{Ledger, LedgerChecks};
 use pgassay_model::check::Check;
@@ -221,17 +221,10 @@ fn range(comparisons: &[&Comparison]) -> String {
     }
 }
 
-/// Whether the ratio of throughput has an interval: not for a single pair, nor before the first analysis of a
-/// sequential comparison.
-pub(crate) fn has_interval(comparison: &Comparison) -> bool {
-    let is_before_analysis = comparison.inconclusive_reason == Some(Inconclusive::TooFewPairs);
-    comparison.tps.by_pair.len() >= 2 && !is_before_analysis
-}
-
 /// A comparison's ratio of throughput with its interval, if there is one yet.
 pub(crate) fn throughput_in_words(comparison: &Comparison) -> String {
     let tps = &comparison.tps;
-    if tps.by_pair.len() < 2 || has_interval(comparison) {
+    if tps.by_pair.len() < 2 || comparison.has_interval() {
         return ratio_in_words(tps);
     }
     format!("{} (no interval yet)", number::ratio(tps.ratio))

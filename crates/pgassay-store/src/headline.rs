@@ -1,7 +1,7 @@
 //! A run in one line, as lists print it.
 
-use pgassay_account::comparison::{Comparison, Inconclusive, Ratio, Verdict};
-use pgassay_model::wording::grouped;
+use pgassay_account::comparison::{Comparison, Verdict};
+use pgassay_model::wording::{grouped, interval, ratio};
 use pgassay_record::run::Run;
 
 /// More variants than this are summarized together, so that a list has lines of a bearable length.
@@ -39,7 +39,11 @@ fn compared(run: &Run) -> Option<String> {
             .collect();
         match of_variant[..] {
             [] => {}
-            [only] => parts.push(format!("{name}: {} {}", word(only.verdict), ratio(only))),
+            [only] => parts.push(format!(
+                "{name}: {} {}",
+                word(only.verdict),
+                throughput(only)
+            )),
             _ => parts.push(format!("{name}: {}", summarize(&of_variant))),
         }
     }
@@ -61,18 +65,16 @@ fn greatest(run: &Run) -> Option<String> {
     ))
 }
 
-/// A ratio with its interval, which neither a single pair has nor a comparison before its first analysis.
-fn ratio(comparison: &Comparison) -> String {
+/// The throughput ratio with its interval, which neither a single pair has nor a comparison before its first analysis.
+fn throughput(comparison: &Comparison) -> String {
     let tps = &comparison.tps;
-    let Ratio {
-        ratio, low, high, ..
-    } = tps;
+    let measured = ratio(tps.ratio);
     if tps.by_pair.len() < 2 {
-        format!("×{ratio:.3} (one pair)")
-    } else if comparison.inconclusive_reason == Some(Inconclusive::TooFewPairs) {
-        format!("×{ratio:.3} (no interval yet)")
+        format!("{measured} (one pair)")
+    } else if !comparison.has_interval() {
+        format!("{measured} (no interval yet)")
     } else {
-        format!("×{ratio:.3} [{low:.3}, {high:.3}]")
+        format!("{measured} {}", interval(tps.low, tps.high))
     }
 }
 
@@ -99,7 +101,7 @@ fn summarize(comparisons: &[&Comparison]) -> String {
     let ratios = || comparisons.iter().map(|it| it.tps.ratio);
     let low = ratios().fold(f64::INFINITY, f64::min);
     let high = ratios().fold(f64::NEG_INFINITY, f64::max);
-    format!("{} ×{low:.3} to ×{high:.3}", counts.join(", "))
+    format!("{} {} to {}", counts.join(", "), ratio(low), ratio(high))
 }
 
 /// The word for a verdict, in headlines and in the index.

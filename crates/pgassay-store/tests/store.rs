@@ -238,6 +238,20 @@ fn a_run_of_many_variants_does_not_fill_lines_of_a_list() {
     assert_eq!(headline, "12 variants: 12 faster ×1.412 to ×1.412");
 }
 
+/// Regression: `list` printed `[0.000, 20876.646]` where `compare` prints `[3e-5, 2e4]`.
+#[test]
+fn a_list_has_ratios_as_results_have_them() {
+    let (_root, store) = store();
+    let mut run = run(ID);
+    let tps = &mut run.comparisons[0].tps;
+    (tps.ratio, tps.low, tps.high) = (123.456, 0.000_03, 20_876.646);
+    store.save(&run, STUDY, &[]).unwrap();
+    assert_eq!(
+        store.list().unwrap()[0].headline,
+        "b: faster ×123.5 [3e-5, 2e4]"
+    );
+}
+
 #[test]
 fn a_list_is_newest_first_and_may_be_narrowed() {
     let (_root, store) = store();

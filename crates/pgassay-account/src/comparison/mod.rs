@@ -119,6 +119,15 @@ pub struct Comparison {
     pub ledger: Option<LedgerDifference>,
 }
 
+impl Comparison {
+    /// Whether the ratio of throughput has an interval: not for a single pair, nor before the first analysis of a
+    /// sequential comparison.
+    pub fn has_interval(&self) -> bool {
+        let is_before_analysis = self.inconclusive_reason == Some(Inconclusive::TooFewPairs);
+        self.tps.by_pair.len() >= 2 && !is_before_analysis
+    }
+}
+
 /// The result of a comparison, given an equivalence margin of ±2%. With a fixed number of pairs, an interval
 /// that lies within the margin is equivalent even if it excludes 1; a sequential comparison, and one in two stages,
 /// is then faster or slower, within the margin.

@@ -54,7 +54,7 @@ fn compared(run: &Run, group: &Group<'_>) -> bool {
 /// It always contains the whole equivalence margin.
 fn scale(run: &Run) -> Scale {
     let ends = run.comparisons.iter().flat_map(|it| {
-        if sentence::has_interval(it) {
+        if it.has_interval() {
             [it.tps.low, it.tps.high]
         } else {
             [it.tps.ratio; 2]
@@ -104,7 +104,7 @@ fn strip(comparison: &Comparison, scale: Scale) -> Markup {
             rect.band x=(percent(band_low)) width=(percent(band_high - band_low)) height="26" {}
             (grid(scale))
             line.one x1=(at(1.0)) x2=(at(1.0)) y2="26" {}
-            @if sentence::has_interval(comparison) {
+            @if comparison.has_interval() {
                 line.ci x1=(at(tps.low)) x2=(at(tps.high)) y1="13" y2="13" {}
                 line.ci x1=(at(tps.low)) x2=(at(tps.low)) y1="8" y2="18" {}
                 line.ci x1=(at(tps.high)) x2=(at(tps.high)) y1="8" y2="18" {}

@@ -6,7 +6,7 @@ use pgassay_record::run::Run;
 
 use super::scale::{Scale, px};
 use crate::outline::{condition_title, variant_name};
-use crate::{number, reliability, sentence};
+use crate::{number, reliability};
 
 const WIDTH: f64 = 220.0;
 const HEIGHT: f64 = 78.0;
@@ -62,7 +62,7 @@ fn chart(run: &Run, comparison: &Comparison) -> Markup {
                 }
             }
             svg viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label="pairs in order" {
-                @if sentence::has_interval(comparison) {
+                @if comparison.has_interval() {
                     rect.shade x="0" width=(WIDTH) y=(px(up(tps.high)))
                         height=(px(up(tps.low) - up(tps.high))) {}
                 }
@@ -81,7 +81,7 @@ fn chart(run: &Run, comparison: &Comparison) -> Markup {
 fn spread(comparison: &Comparison) -> f64 {
     let tps = &comparison.tps;
     let bounds = [&tps.low, &tps.high].into_iter();
-    let bounds = bounds.filter(|_| sentence::has_interval(comparison));
+    let bounds = bounds.filter(|_| comparison.has_interval());
     let ends = tps.by_pair.iter().chain(bounds);
     let distances = ends.map(|end| (end / tps.ratio).ln().abs().exp() - 1.0);
     distances
