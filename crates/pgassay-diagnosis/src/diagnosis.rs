@@ -104,7 +104,7 @@ pub(super) fn apply_fix_results(
     comparisons: &[Comparison],
     found: &[Finding],
 ) {
-    for comparison in comparisons {
+    for comparison in comparisons.iter().filter(|it| it.has_interval()) {
         let id = comparison
             .variant
             .checked_sub(1)

@@ -12,8 +12,7 @@ use pgassay_record::run::Run;
 /// does not have to be tried again.
 pub(super) fn note_measured_fixes(run: &Run, findings: &mut [Finding]) {
     for comparison in &run.comparisons {
-        // One pair has no interval.
-        if comparison.tps.by_pair.len() < 2 {
+        if !comparison.has_interval() {
             continue;
         }
         let variant = comparison.variant;

@@ -1,6 +1,6 @@
 //! Findings of a run, in reports.
 
-use pgassay_account::comparison::{Ratio, Verdict};
+use pgassay_account::comparison::{Inconclusive, Ratio, Verdict};
 use pgassay_diagnosis::diagnose;
 use pgassay_record::finding::{Confidence, Finding};
 use pgassay_record::run::Run;
@@ -58,6 +58,22 @@ fn a_fix_that_a_variant_of_the_run_measured_without_gain_is_not_suggested() {
             assert!(!text.contains("Prepare statements once"), "{verdict:?}");
         }
     }
+}
+
+/// Regression: after two of four pairs, a fix had a result of `[0.000, 20876.646]`, and "did not raise throughput beyond
+/// noise".
+#[test]
+fn a_fix_without_an_interval_yet_has_no_result() {
+    let mut run = with_outcome(Verdict::Inconclusive, 1.264, [0.000_03, 20_876.646]);
+    run.comparisons[0].inconclusive_reason = Some(Inconclusive::TooFewPairs);
+    run.findings = diagnose(&run);
+    assert_eq!(at_variant(&run, 0).fix_result, None);
+    let text = words(&run);
+    assert!(
+        !text.contains("beyond noise") && !text.contains("tried protocol"),
+        "{text}"
+    );
+    assert!(text.contains("Suggested fix: Prepare statements"), "{text}");
 }
 
 #[test]
