@@ -15,15 +15,20 @@ use crate::command::choice::protocol;
 pub struct CountArgs {
     /// Study whose variants to count: a file, or the name of a built-in study. Without a study,
     /// specify a script with -S, -N, -b or -f.
-    #[arg(conflicts_with_all = ["script_choice", "setup", "protocol", "set", "vs"])]
+    #[arg(conflicts_with_all = ["script_choice", "setup", "scale", "protocol", "set", "vs"])]
     pub study: Option<String>,
 
     #[command(flatten)]
     pub script: ScriptArgs,
 
-    /// SQL file that fills the database, instead of pgbench's tables at scale 1.
+    /// SQL file that fills the database, instead of pgbench's tables.
     #[arg(long, value_name = "FILE")]
     pub setup: Option<PathBuf>,
+
+    /// Scale of pgbench's tables.
+    #[arg(short, long, value_name = "N", default_value_t = 1, conflicts_with = "setup",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub scale: u32,
 
     /// Protocol for submitting queries: simple, extended, prepared [default: simple].
     #[arg(short = 'M', long, value_name = "MODE", value_parser = protocol)]

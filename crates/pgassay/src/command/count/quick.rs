@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail};
 use pgassay_lab::LoadedStudy;
 use pgassay_model::study::{
-    Conditions, Data, Length, Maintenance, Script, ServerChoice, Study, StudySource,
+    Conditions, Data, Length, Maintenance, Scalar, Script, ServerChoice, Study, StudySource,
 };
 use pgassay_script::{Builtin, ParseOptions, VariableNames};
 use pgassay_server::VersionRequest;
@@ -33,7 +33,7 @@ pub fn study(args: &CountArgs) -> Result<LoadedStudy> {
             environment: BTreeMap::new(),
             data_checksums: None,
         },
-        parameters: BTreeMap::new(),
+        parameters: scale(args),
         data: Data {
             setup: Some(setup(args)?),
             reset: None,
@@ -68,10 +68,22 @@ pub fn study(args: &CountArgs) -> Result<LoadedStudy> {
     LoadedStudy::new(&name, source, study)
 }
 
+/// What `:scale` is in the script; none with data of the user's.
+fn scale(args: &CountArgs) -> BTreeMap<String, Scalar> {
+    let scale = args
+        .setup
+        .is_none()
+        .then_some(Scalar(args.scale.to_string()));
+    scale
+        .map(|it| ("scale".to_owned(), it))
+        .into_iter()
+        .collect()
+}
+
 /// The SQL that fills the database.
 fn setup(args: &CountArgs) -> Result<String> {
     match &args.setup {
-        None => Ok(pgbench_tables(1)),
+        None => Ok(pgbench_tables(args.scale)),
         Some(path) => std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the setup file {}", path.display())),
     }
@@ -125,5 +137,34 @@ fn baseline_name(args: &CountArgs) -> String {
             args.protocol.unwrap_or_default().as_str().to_owned()
         }
         _ => "default".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: CountArgs,
+    }
+
+    /// Regression: `count` had no `-s`, which `bench` and `compare` have.
+    #[test]
+    fn a_scale_is_that_of_the_tables_and_of_the_script() {
+        let Line { args } = Line::parse_from(["count", "-S", "-s", "3"]);
+        let study = study(&args).unwrap().study;
+        assert_eq!(study.parameters["scale"], Scalar("3".to_owned()));
+        assert!(
+            study
+                .data
+                .setup
+                .unwrap()
+                .contains("generate_series(1, 300000)")
+        );
+        assert!(Line::try_parse_from(["count", "-S", "-s", "3", "--setup", "s.sql"]).is_err());
     }
 }
