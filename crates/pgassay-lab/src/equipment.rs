@@ -42,6 +42,20 @@ pub trait Equipment {
         Ok(())
     }
 
+    /// Warnings about variants whose settings make no difference on their servers, which have their data. By default
+    /// none.
+    ///
+    /// # Errors
+    /// If a stop was requested.
+    fn same_settings(
+        &self,
+        _plan: &Plan,
+        _servers: &Servers,
+        _context: &RunContext<'_>,
+    ) -> Result<Vec<Warning>> {
+        Ok(Vec::new())
+    }
+
     /// What drives the load of a plan.
     fn driver(&mut self, plan: &Plan) -> Result<Box<dyn LoadDriver>>;
 

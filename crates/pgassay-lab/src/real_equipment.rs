@@ -7,7 +7,7 @@ use pgassay_server::InstallationSource;
 
 use crate::equipment::Equipment;
 use crate::host::{self, ExternalServer, Host, Servers};
-use crate::load::{EngineDriver, LoadDriver, session_settings};
+use crate::load::{EngineDriver, LoadDriver, same_settings, session_settings};
 use crate::observe::{BackendMemoryPeaks, HardwareCounters, Probes, Statistics, TrialObserver};
 use crate::plans::{self, TakenPlans};
 use crate::run_context::RunContext;
@@ -67,6 +67,15 @@ impl Equipment for RealEquipment {
         context: &RunContext<'_>,
     ) -> Result<()> {
         session_settings::check(plan, server, host, context)
+    }
+
+    fn same_settings(
+        &self,
+        plan: &Plan,
+        servers: &Servers,
+        context: &RunContext<'_>,
+    ) -> Result<Vec<Warning>> {
+        same_settings::warnings(plan, servers, context)
     }
 
     fn driver(&mut self, plan: &Plan) -> Result<Box<dyn LoadDriver>> {

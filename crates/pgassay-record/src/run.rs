@@ -242,6 +242,8 @@ pub enum WarningKind {
     DataInMemory,
     /// An external server has different settings than the study.
     SettingsDiffer,
+    /// The settings of two variants that differ in nothing else have the same values.
+    SameSettings,
     /// Resource usage of an external server could not be read.
     NotObserved,
     /// An earlier run left databases or settings on an external server.

@@ -74,6 +74,8 @@ impl Servers {
             all.start_relay(point)?;
         }
         all.warn_of_builds(plan);
+        let same = equipment.same_settings(plan, &all, context)?;
+        all.warnings.extend(same);
         Ok(all)
     }
 

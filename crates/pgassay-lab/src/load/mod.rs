@@ -3,6 +3,7 @@
 mod engine;
 mod postgres;
 mod redis;
+pub mod same_settings;
 pub mod scripts;
 pub mod session_settings;
 mod statements;

@@ -1,6 +1,8 @@
 //! Variants that are identical to what they are compared with.
 
-use super::{Plan, PlannedScript, Point};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Plan, PlannedScript, Point, PointId, ServerPlan};
 
 impl Plan {
     /// Variants that are measured exactly as what they are compared with, each with that: A/A comparisons. The names of
@@ -14,6 +16,49 @@ impl Plan {
         let repeated = compared.filter(|[baseline, variant]| of(*baseline).eq(of(*variant)));
         repeated.collect()
     }
+
+    /// The settings in which two variants differ under a condition; `None` if they differ in anything else. Whether
+    /// the settings have different values there, only the servers know.
+    pub fn only_settings_differ(
+        &self,
+        condition: usize,
+        variants: [usize; 2],
+    ) -> Option<Vec<&str>> {
+        let points = variants.map(|it| self.point(PointId::new(condition, it)));
+        let [a, b] = points.map(|it| without_settings(self, it));
+        if a != b {
+            return None;
+        }
+        let [a, b] = points.map(|it| (&self.servers[it.server].settings, &it.session));
+        let names = [a.0, a.1, b.0, b.1].into_iter().flat_map(BTreeMap::keys);
+        let names: BTreeSet<&str> = names.map(String::as_str).collect();
+        let differs =
+            |name: &&str| a.0.get(*name) != b.0.get(*name) || a.1.get(*name) != b.1.get(*name);
+        Some(names.into_iter().filter(differs).collect())
+    }
+}
+
+/// A point, its server and the setup of its data, without settings.
+fn without_settings(plan: &Plan, point: &Point) -> (Point, ServerPlan) {
+    let server = &plan.servers[point.server];
+    let of_point = Point {
+        server: 0,
+        database: 0,
+        session: BTreeMap::new(),
+        ..without_names(point)
+    };
+    let of_server = ServerPlan {
+        settings: BTreeMap::new(),
+        databases: server
+            .databases
+            .get(point.database)
+            .cloned()
+            .into_iter()
+            .collect(),
+        connections: 0,
+        ..server.clone()
+    };
+    (of_point, of_server)
 }
 
 fn without_names(point: &Point) -> Point {

@@ -2,7 +2,7 @@
 
 use pgassay_account::comparison::Verdict;
 use pgassay_profile::AwakeCpus;
-use pgassay_record::run::Run;
+use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_test_support::{Scratch, collapse_whitespace, servers};
 
 const TABLE: &str = "create table t (a int); \
@@ -52,6 +52,26 @@ fn a_script_that_sends_no_statement_is_not_faster_without_a_word() {
     );
     assert!(!output.contains("planned at every execution"), "{output}");
     assert!(!output.contains("Parallel workers"), "{output}");
+}
+
+/// Regression: `--vs work_mem=4MB` on a server whose work_mem is 4MB was "equivalent" without a word.
+#[test]
+fn a_setting_that_the_server_has_anyway_is_announced_as_an_a_a_comparison() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let mut args = vec!["compare", "--setup", "", "select 1", "--json"];
+    args.extend(["--vs", "work_mem=4096kB", "--vs", "work_mem=5MB"]);
+    args.extend(SHORT);
+    let run: Run = serde_json::from_str(&scratch.ok(&args)).expect("the result is JSON");
+    let is_same = |it: &&Warning| it.kind == WarningKind::SameSettings;
+    let same: Vec<&Warning> = run.warnings.iter().filter(is_same).collect();
+    assert_eq!(same.len(), 1, "{same:?}");
+    assert_eq!(same[0].variant.as_deref(), Some("work_mem=4096kB"));
+    assert!(
+        same[0]
+            .message
+            .contains("work_mem = 4MB in both. This is an A/A comparison"),
+        "{same:?}"
+    );
 }
 
 #[test]
