@@ -8,7 +8,7 @@ mod sessions;
 use std::io::Write;
 
 use anyhow::{Result, anyhow, bail};
-use pgassay_lab::{Interrupt, Patience};
+use pgassay_lab::{Interrupt, Interrupted, Patience};
 use pgassay_profile::LiveServer;
 use pgassay_record::observation::Observation;
 use pgassay_report::ExportedStacks;
@@ -29,7 +29,8 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
     let conninfo = args.conninfo()?;
     let reached = conninfo.as_deref().map(Reached::open).transpose()?;
     let interrupt = interrupt::watch()?;
-    let observation = interrupt.or(observe(args, conninfo, reached, &interrupt))?;
+    let observation = interrupt.or(observe(args, conninfo, reached, &interrupt));
+    let observation = observation.map_err(without_observation)?;
     // The report is printed also if a file cannot be written.
     let written = write_files(args, &observation, out);
     let is_taken = *written.as_ref().unwrap_or(&false);
@@ -47,6 +48,15 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
     match incomplete(&observation) {
         Some(reason) => Err(IncompleteProfile { reason }.into()),
         None => Ok(()),
+    }
+}
+
+/// An interrupt before the first sample leaves nothing to print.
+fn without_observation(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<Interrupted>() {
+        error.context("interrupted before the profile began; there is no result")
+    } else {
+        error
     }
 }
 
@@ -178,5 +188,25 @@ fn why(observation: &Observation) -> String {
         "no backend was on a CPU when sampled".to_owned()
     } else {
         limits.join("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::text_of;
+
+    /// Regression: "interrupted" did not say whether anything had been observed.
+    #[test]
+    fn a_profile_that_is_interrupted_before_it_begins_says_that_there_is_no_result() {
+        let error = without_observation(Interrupted.into());
+        assert!(
+            error.is::<Interrupted>(),
+            "the exit status is that of an interrupt"
+        );
+        assert_eq!(
+            text_of(&error),
+            "interrupted before the profile began; there is no result"
+        );
     }
 }
