@@ -222,14 +222,14 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
     }
     if plan.servers.iter().any(|server| server.dsn.is_none()) {
         let restarts = match schedule.blocks_per_server_start {
-            0 => "never".to_owned(),
-            1 => "after every block".to_owned(),
-            blocks => format!("after every {blocks} blocks"),
+            0 => "do not restart".to_owned(),
+            1 => "restart after every block".to_owned(),
+            blocks => format!("restart after every {blocks} blocks"),
         };
         let maintenance = schedule.maintenance;
         writeln!(
             out,
-            "servers restart {restarts}; checkpoints {}, vacuum {}, unless overridden by the settings above",
+            "servers {restarts}; checkpoints {}, vacuum {}, unless overridden by the settings above",
             maintenance.checkpoint.as_str(),
             maintenance.vacuum.as_str(),
         )?;
@@ -281,4 +281,28 @@ fn spaced(us: u64) -> String {
 
 fn seconds(us: u64) -> String {
     format!("{:.0} s", us as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: "servers restart never".
+    #[test]
+    fn servers_that_keep_running_do_not_restart_never() {
+        let source = StudySource {
+            file: "s.toml".to_owned(),
+            text: "question = \"?\"\n[length]\nrestart_every = 0\n[[script]]\nname = \"a\"\ntext = \"select 1\"\n\
+                   [[variant]]\nname = \"a\"\n"
+                .to_owned(),
+        };
+        let planned = plan(&source.parse().unwrap(), &source, &Overrides::default()).unwrap();
+        let mut text = Vec::new();
+        print_summary(&planned, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(
+            text.contains("\nservers do not restart; checkpoints"),
+            "{text}"
+        );
+    }
 }
