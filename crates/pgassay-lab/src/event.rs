@@ -19,6 +19,8 @@ pub enum LabEvent<'a> {
     TrialsBegin {
         /// Planned number of trials in the whole run.
         total: u64,
+        /// Whether the run may end after fewer.
+        is_most: bool,
     },
     /// The trials of a condition begin: connecting and warm-up come first.
     RoundBegins {

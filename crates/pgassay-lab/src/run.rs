@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use anyhow::Result;
-use pgassay_model::plan::{Plan, PointId};
+use pgassay_model::plan::{Plan, PointId, StoppingRule};
 use pgassay_model::profile::Profile;
 use pgassay_model::statement::ScriptStatements;
 use pgassay_model::trial::Trial;
@@ -237,7 +237,8 @@ fn serve(
         plan.trials_without_hardware_counters()
     };
     let total = total + further;
-    events.event(&LabEvent::TrialsBegin { total });
+    let is_most = plan.schedule.stopping != StoppingRule::AllBlocks;
+    events.event(&LabEvent::TrialsBegin { total, is_most });
     let start = plan.server_start(first.block.number);
     let mut is_cold = true;
     let mut next = Some(first);

@@ -32,6 +32,8 @@ struct Shown {
     /// Trials that have ended, and their planned number.
     done: u64,
     total: u64,
+    /// Whether the run may end after fewer trials than `total`.
+    is_most: bool,
     /// Whether `total` is of several runs.
     is_of_all: bool,
 }
@@ -79,14 +81,15 @@ impl ProgressDisplay {
         shown.is_of_all = true;
     }
 
-    fn begin_trials(&self, of_run: u64) {
+    fn begin_trials(&self, of_run: u64, is_most: bool) {
         let mut shown = self.shown.borrow_mut();
         shown.plain_at = None;
         let total = if shown.is_of_all { shown.total } else { of_run };
         shown.total = total;
+        shown.is_most = is_most;
         if let Some(bar) = &self.bar {
             bar.set_length(total);
-            bar.set_style(trials());
+            bar.set_style(trials(is_most));
         }
     }
 
@@ -103,7 +106,8 @@ impl ProgressDisplay {
                 done, total, round, ..
             } = &*shown;
             let next = (done + 1).min(*total);
-            print_line_stderr(&format!("trial {next} of {total}: {round}"));
+            let of = of(shown.is_most);
+            print_line_stderr(&format!("trial {next} {of} {total}: {round}"));
         }
     }
 
@@ -120,7 +124,7 @@ impl EventSink for ProgressDisplay {
         match event {
             LabEvent::Stage(message) => self.stage(message),
             LabEvent::Note(message) => self.note(message),
-            LabEvent::TrialsBegin { total } => self.begin_trials(*total),
+            LabEvent::TrialsBegin { total, is_most } => self.begin_trials(*total, *is_most),
             LabEvent::RoundBegins {
                 block,
                 blocks,
@@ -153,27 +157,46 @@ fn spinner() -> ProgressStyle {
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
-fn trials() -> ProgressStyle {
-    ProgressStyle::with_template("{bar:24} {pos}/{len} trials{left}  {wide_msg}")
+fn trials(is_most: bool) -> ProgressStyle {
+    let of = of(is_most);
+    let template = format!("{{bar:24}} {{pos}} {of} {{len}} trials{{left}}  {{wide_msg}}");
+    ProgressStyle::with_template(&template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
-        .with_key("left", |state: &ProgressState, out: &mut dyn Write| {
+        .with_key("left", move |state: &ProgressState, out: &mut dyn Write| {
             // Before the first trial has ended, nothing is known, which indicatif shows as 0 seconds.
             if state.pos() > 0 {
-                _ = write!(out, ", {:#} left", HumanDuration(state.eta()));
+                let at_most = if is_most { "at most " } else { "" };
+                _ = write!(out, ", {at_most}{:#} left", HumanDuration(state.eta()));
             }
         })
+}
+
+/// What is between a number of trials and that of all: a run that ends with its verdicts may not need all.
+fn of(is_most: bool) -> &'static str {
+    if is_most { "of at most" } else { "of" }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Regression: a run that ends with its verdicts counted its trials as if all of them would run.
+    #[test]
+    fn trials_that_may_not_run_are_counted_as_at_most() {
+        let progress = ProgressDisplay::on_stderr();
+        for (is_most, words) in [(true, "of at most"), (false, "of")] {
+            let total = 3;
+            progress.event(&LabEvent::TrialsBegin { total, is_most });
+            assert_eq!(of(progress.shown.borrow().is_most), words);
+        }
+    }
+
     #[test]
     fn the_trials_of_a_calibrations_second_study_are_not_beyond_its_total() {
         let progress = ProgressDisplay::on_stderr();
         progress.expect_in_all(4);
         for _ in 0..2 {
-            progress.begin_trials(2);
+            progress.begin_trials(2, false);
             progress.event(&LabEvent::TrialsKept(2));
         }
         let shown = progress.shown.borrow();

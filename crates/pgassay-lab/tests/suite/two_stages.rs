@@ -94,7 +94,7 @@ impl EventSink for Seen {
         match event {
             LabEvent::TrialEnded(trial) => self.trials.borrow_mut().push((*trial).clone()),
             LabEvent::ServersStarted(servers) => *self.servers.borrow_mut() = servers.to_vec(),
-            LabEvent::TrialsBegin { total } => self.totals.borrow_mut().push(*total),
+            LabEvent::TrialsBegin { total, .. } => self.totals.borrow_mut().push(*total),
             _ => {}
         }
     }

@@ -223,6 +223,7 @@ impl EventSink for CurveEvents<'_> {
         match event {
             LabEvent::TrialsBegin { .. } => self.inner.event(&LabEvent::TrialsBegin {
                 total: self.trials_max,
+                is_most: true,
             }),
             other => self.inner.event(other),
         }
