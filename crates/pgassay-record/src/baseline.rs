@@ -63,6 +63,16 @@ impl GateBaseline {
         }
     }
 
+    /// Whether its ratios are those of its trials, as far as it has any: an edited interval would decide a gate.
+    pub fn has_ratios_of_its_trials(&self) -> bool {
+        let Some(plan) = self.plan.as_ref().filter(|_| !self.ratios.is_empty()) else {
+            return self.ratios.is_empty();
+        };
+        let measured = earlier_ratios(plan, &self.trials);
+        let is_measured = |stored: &EarlierRatio| measured.iter().any(|it| is_same(it, stored));
+        self.ratios.iter().all(is_measured)
+    }
+
     /// What a gate takes from counts. Without a plan, only the counts themselves say what is comparable.
     pub fn of_counts(counts: Counts, plan: Option<Plan>) -> Self {
         Self {
@@ -78,4 +88,11 @@ impl GateBaseline {
             instructions: Some(counts),
         }
     }
+}
+
+/// Whether two ratios are the same but for rounding.
+fn is_same(a: &EarlierRatio, b: &EarlierRatio) -> bool {
+    let is_near = |a: f64, b: f64| (a - b).abs() <= a.abs() * 1e-6;
+    let names = (&a.variant, &a.condition) == (&b.variant, &b.condition);
+    names && is_near(a.ratio, b.ratio) && is_near(a.low, b.low) && is_near(a.high, b.high)
 }

@@ -64,6 +64,20 @@ fn another_machine_configuration_or_build_is_not_comparable_and_starts_no_server
     let unanalyzed = altered(&scratch, "unanalyzed.json", |it| {
         it["ratios"] = Value::Array(Vec::new());
     });
+    let swapped = altered(&scratch, "swapped.json", |it| {
+        let ratio = &mut it["ratios"][0];
+        let [low, high] = [ratio["low"].take(), ratio["high"].take()];
+        (ratio["low"], ratio["high"]) = (high, low);
+    });
+    // Regression: a gate passed with the interval [1.141, 1.183], one that an edited baseline gave.
+    let edited = gate(&scratch, &[FAST, SLOW, "--against", &swapped]);
+    assert_eq!(edited.code, Some(1), "{edited:?}");
+    assert!(
+        edited
+            .stderr
+            .contains("its ratios are not those of its trials"),
+        "{edited:?}"
+    );
     for (file, more, reason) in [
         (machine.as_str(), &[][..], "it is of another machine"),
         (&build, &[], "compiler flags was -O0"),

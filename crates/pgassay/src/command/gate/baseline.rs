@@ -64,7 +64,18 @@ fn read(path: &Path, is_replaced: bool) -> Result<GateBaseline> {
             "{shown} is no baseline file, and --update would replace it: give --against another name, or leave out \
              --update"
         ),
-        BASELINE_SCHEMA => serde_json::from_str(&text).with_context(damaged),
+        BASELINE_SCHEMA => {
+            let found: GateBaseline = serde_json::from_str(&text).with_context(damaged)?;
+            // Another version may compute them in another way, and is not comparable anyway.
+            let is_of_this = found.pgassay_version.as_deref() == Some(env!("CARGO_PKG_VERSION"));
+            if is_of_this && !found.has_ratios_of_its_trials() {
+                bail!(
+                    "{shown} was changed: its ratios are not those of its trials; restore it, or remove it and write a \
+                     new one with --update"
+                );
+            }
+            Ok(found)
+        }
         RUN_SCHEMA => {
             let run: Run = serde_json::from_str(&text).with_context(damaged)?;
             Ok(GateBaseline::of_run(&run))
