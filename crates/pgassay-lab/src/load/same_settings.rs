@@ -90,7 +90,7 @@ fn values(
     let mut all = Vec::new();
     for name in names {
         let sql = format!(
-            "select current_setting('{}', true)",
+            "select pg_catalog.current_setting('{}', true)",
             name.replace('\'', "''")
         );
         let Ok(Some(value)) = connection.value(&sql) else {
