@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use pgassay_model::plan::CONNECTIONS_SPARE;
 use pgassay_model::study::Network;
 use pgassay_profile::LiveServer;
 use pgassay_record::run::{ServerFacts, Warning, WarningKind};
@@ -192,8 +193,9 @@ impl ExternalServer {
     pub fn check_connection_limit(&self, connections: u32) -> Result<()> {
         if connections > self.facts.connections_max {
             bail!(
-                "role {} may have {} connections to the server at {}, but the study may need {connections}: \
-                 increase the server's max_connections or the role's connection limit, or use fewer --clients",
+                "role {} may have {} connections to the server at {}, but the study may need {connections}, of \
+                 which {CONNECTIONS_SPARE} are for setup, statistics and other sessions: increase the server's \
+                 max_connections or the role's connection limit, or use fewer --clients",
                 self.facts.role,
                 self.facts.connections_max,
                 self.place

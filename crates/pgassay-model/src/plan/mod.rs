@@ -35,6 +35,7 @@ use crate::study::{
 };
 
 pub use expand::plan;
+pub use schedule::CONNECTIONS_SPARE;
 
 /// Command-line options that override the study file.
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]

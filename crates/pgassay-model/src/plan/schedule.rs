@@ -9,7 +9,7 @@ const SETTLE_US: u64 = 20_000;
 const WARM_UP_WINDOW_US: u64 = 50_000;
 const WARM_UP_CAP_US: u64 = 2_000_000;
 /// Connections in addition to the clients': setup, checks, a user with psql.
-const CONNECTIONS_SPARE: u32 = 10;
+pub const CONNECTIONS_SPARE: u32 = 10;
 
 /// A sequential comparison ends after this number of server starts at the latest, each with the mean of
 /// its pairs; or after this number of pairs, if servers are not restarted. The critical values in

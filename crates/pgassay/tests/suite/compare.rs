@@ -54,7 +54,7 @@ fn a_script_that_sends_no_statement_is_not_faster_without_a_word() {
     assert!(!output.contains("Parallel workers"), "{output}");
 }
 
-/// Regression: `--vs work_mem=4MB` on a server whose work_mem is 4MB was "equivalent" without a word.
+/// Regression: `--vs work_mem=4MB` on a server whose default is that was "equivalent" without a word.
 #[test]
 fn a_setting_that_the_server_has_anyway_is_announced_as_an_a_a_comparison() {
     let scratch = Scratch::new(crate::PROGRAM);

@@ -105,6 +105,11 @@ fn a_roles_connection_limit_is_named_where_a_study_needs_more() {
     let said = &finished.stderr;
     assert!(said.contains("role maker may have 3 connections"), "{said}");
     assert!(said.contains("the role's connection limit"), "{said}");
+    // Regression: it did not say why one client needs 12 connections.
+    assert!(
+        said.contains("10 are for setup, statistics and other sessions"),
+        "{said}"
+    );
 }
 
 #[test]
