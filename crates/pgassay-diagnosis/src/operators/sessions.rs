@@ -191,10 +191,12 @@ fn connections_exhausted(view: &LiveView<'_>) -> Vec<Detection> {
         return Vec::new();
     }
     let idle = f64::from(connections.idle);
+    // Superusers and other privileged roles also use the reserved ones.
+    let in_use = (used / available).min(1.0);
     let detection = Detection::of(ObjectKind::Server, "")
         .urgent(8)
         .extent(used / available)
-        .figure("of the connections are in use", used / available, FactUnit::Share)
+        .figure("of the connections for clients are in use", in_use, FactUnit::Share)
         .figure("connections", used, FactUnit::Count)
         .figure("connections for clients (max_connections less reserved ones)", available, FactUnit::Count)
         .figure("of them idle", idle, FactUnit::Count)

@@ -336,7 +336,10 @@ fn wraparound(view: &LiveView<'_>) -> Vec<Detection> {
         let is_late = it.freeze_max_age > 0 && it.age as f64 >= FREEZE_LATE * limit;
         let is_close = it.age as f64 > limit && days.is_some_and(|days| days < DAYS_MIN);
         let is_multixact = it.multixact_age >= MULTIXACT_AGE_MAX;
-        (is_late || is_close || is_multixact).then(|| close(view, it, days))
+        // With a low limit, a busy server passes it between two visits of autovacuum.
+        let is_overdue = it.consumed_per_s <= 0.0
+            || (it.age as f64 - limit) / it.consumed_per_s >= LATE_US / 1e6;
+        (is_overdue && (is_late || is_close) || is_multixact).then(|| close(view, it, days))
     })
     .collect()
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use pgassay_record::activity::{
-    ArchiverState, CatalogActivity, HorizonKind, IndexActivity, TableActivity,
+    ArchiverState, CatalogActivity, ConnectionUse, HorizonKind, IndexActivity, TableActivity,
 };
 
 use super::figures::{share, size};
@@ -57,12 +57,24 @@ pub fn dead_share(table: &TableActivity) -> String {
     share(table.dead_rows as f64, all as f64)
 }
 
+/// Beyond those of clients, privileged roles use the reserved ones.
+fn connections(it: &ConnectionUse) -> String {
+    let of_clients = it.used.min(it.available);
+    let reserved = match it.used - of_clients {
+        0 => String::new(),
+        more => format!(" and {more} reserved"),
+    };
+    format!(
+        "{of_clients} of {}{reserved} in use, {} idle",
+        it.available, it.idle
+    )
+}
+
 /// Connections, what holds the horizon, slots, wraparound and checkpoints: a title and a text each.
 pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
     let mut lines: Vec<(&'static str, String)> = Vec::new();
     if let Some(it) = &catalog.connections {
-        let text = format!("{} of {} in use, {} idle", it.used, it.available, it.idle);
-        lines.push(("connections", text));
+        lines.push(("connections", connections(it)));
     }
     if let Some(oldest) = catalog.horizon.first() {
         let kind = match oldest.kind {
@@ -113,5 +125,26 @@ fn archiving(archiver: &ArchiverState) -> String {
         Some(file) => format!("{file} failed; {waiting}"),
         None if waiting.is_empty() => "no failure".to_owned(),
         None => waiting,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: "117 of 97 in use".
+    #[test]
+    fn reserved_connections_are_not_among_those_for_clients() {
+        let with = |used| ConnectionUse {
+            used,
+            idle: 30,
+            available: 97,
+            ..ConnectionUse::default()
+        };
+        assert_eq!(connections(&with(42)), "42 of 97 in use, 30 idle");
+        assert_eq!(
+            connections(&with(99)),
+            "97 of 97 and 2 reserved in use, 30 idle"
+        );
     }
 }

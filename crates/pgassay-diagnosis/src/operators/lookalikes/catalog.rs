@@ -275,7 +275,14 @@ fn edges_of_indexes() -> Vec<Edge> {
 }
 
 fn edges_of_tables() -> Vec<Edge> {
-    let days = |per_s: f64| aged(201e6).catalog(|it| it.ages[0].consumed_per_s = per_s);
+    let days = |per_s: f64| aged(202e6).catalog(|it| it.ages[0].consumed_per_s = per_s);
+    // Regression: with the lowest limit, each busy server had the finding between two visits of autovacuum.
+    let lowest = |age: f64| {
+        aged(age).catalog(|it| {
+            it.ages[0].freeze_max_age = 100_000;
+            it.ages[0].consumed_per_s = 1000.0;
+        })
+    };
     let multixacts =
         |age: f64| ExampleServer::new().catalog(|it| it.ages[0].multixact_age = age as u64);
     let never = |rows: f64| {
@@ -319,7 +326,8 @@ fn edges_of_tables() -> Vec<Edge> {
         edge("dead-rows", since, 300e6, 299e6),
         edge("autovacuum-disabled", disabled, 200_051.0, 200_050.0),
         edge("wraparound", aged, 250e6, 249e6),
-        edge("wraparound", days, 3300.0, 3100.0),
+        edge("wraparound", days, 3400.0, 3100.0),
+        edge("wraparound", lowest, 400_000.0, 399_000.0),
         edge("wraparound", multixacts, 800e6, 799e6),
     ]
 }

@@ -564,3 +564,16 @@ fn more_waiting_sessions_than_can_hold_locks_are_in_queues() {
     };
     assert_eq!([found(2.0), found(10.0)], [1, 0]);
 }
+
+/// Regression: "117% of the connections are in use".
+#[test]
+fn no_more_than_all_connections_are_in_use() {
+    let found = super::of_id("connections-exhausted", &connected(117).activity);
+    let facts = found[0].evidence.iter();
+    let mut shares = facts.filter(|it| it.what.ends_with("are in use"));
+    let share = shares.next().and_then(|it| it.value);
+    assert!(
+        share.is_some_and(|it| it.total_cmp(&1.0).is_eq()),
+        "{found:?}"
+    );
+}
