@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
-use std::time::SystemTime;
+use std::path::{Path, PathBuf};
 
 use pgassay_profile::{LiveServer, Role};
 
@@ -21,7 +20,8 @@ pub(super) struct LogFile {
     live: LiveServer,
     formats: LogFormats,
     logger_pid: Option<u32>,
-    opened: SystemTime,
+    /// Files that existed when the watch began, or that were read since.
+    known: BTreeSet<PathBuf>,
     pub format: LogFormat,
     end: FileEnd,
 }
@@ -30,7 +30,6 @@ impl LogFile {
     /// Finds the log, and its present end; `None` if there is no such file or it cannot be read.
     pub fn open(live: &LiveServer, formats: LogFormats) -> Option<Self> {
         let logger_pid = logger_of(live);
-        let opened = SystemTime::now();
         let found = match logger_pid {
             Some(pid) => logger_file(pid, live.postmaster_pid, formats)?,
             None => FoundFile::of_postmaster(live.postmaster_pid),
@@ -41,7 +40,7 @@ impl LogFile {
             live: live.clone(),
             formats,
             logger_pid,
-            opened,
+            known: logger_pid.map_or_else(BTreeSet::new, |pid| found.siblings(pid)),
             format: found.format,
             end: FileEnd::new(file, at),
         })
@@ -72,8 +71,9 @@ impl LogFile {
         if (new.dev(), new.ino()) == (old.dev(), old.ino()) {
             return None;
         }
-        // Names can recur, such as those of weekdays: an earlier file is continued where its end is now.
-        let is_new = !found.appends || new.created().is_ok_and(|it| it >= self.opened);
+        // Names can recur, such as those of weekdays: an earlier file is continued where its end is now. When a file
+        // was created is not known on each file system.
+        let is_new = self.known.insert(found.name) || !found.appends;
         let at = if is_new { 0 } else { new.len() };
         Some(FileEnd::new(file, at))
     }
@@ -106,6 +106,8 @@ fn logger_of(live: &LiveServer) -> Option<u32> {
 /// A file that a process has open.
 struct FoundFile {
     path: PathBuf,
+    /// Its path as the process sees it.
+    name: PathBuf,
     format: LogFormat,
     /// It was not truncated when it was opened.
     appends: bool,
@@ -116,9 +118,19 @@ impl FoundFile {
     fn of_postmaster(pid: u32) -> Self {
         Self {
             path: PathBuf::from(format!("/proc/{pid}/fd/2")),
+            name: PathBuf::new(),
             format: LogFormat::Stderr,
             appends: true,
         }
+    }
+
+    /// The files in its directory. A logger in a container has another root.
+    fn siblings(&self, pid: u32) -> BTreeSet<PathBuf> {
+        let directory = self.name.parent().unwrap_or(Path::new("/"));
+        let inside = directory.strip_prefix("/").unwrap_or(directory);
+        let entries = fs::read_dir(Path::new(&format!("/proc/{pid}/root")).join(inside));
+        let names = entries.into_iter().flatten().flatten();
+        names.map(|it| directory.join(it.file_name())).collect()
     }
 
     fn open(&self) -> Option<File> {
@@ -157,6 +169,7 @@ fn logger_file(pid: u32, postmaster_pid: u32, formats: LogFormats) -> Option<Fou
         let appends = flags & libc::O_APPEND != 0;
         Some(FoundFile {
             path,
+            name: PathBuf::from(name),
             format,
             appends,
         })

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pgassay_lab::watch::WatchOptions;
 use pgassay_record::activity::{Activity, LoadMark, LoadMarkKind};
 use pgassay_server::Server;
-use pgassay_test_support::{os::is_root, servers, skip};
+use pgassay_test_support::{os::is_root, servers, skip, wait_until};
 
 use crate::catalog_common::{config, execute};
 use crate::watch_sessions::{run, watch_of};
@@ -18,6 +18,15 @@ fn start_with(version: &str, settings: &[(&str, &str)]) -> Option<Server> {
             .insert((*name).to_owned(), (*value).to_owned());
     }
     servers::start_with(version, &config)
+}
+
+/// Waits until this text is so often in the log: a logger writes what backends have sent to it whenever it runs.
+fn logged(server: &Server, text: &str, times: usize) {
+    wait_until("the logger writes", || {
+        let files = server.log_files().into_iter();
+        let written = files.filter_map(|it| std::fs::read_to_string(it).ok());
+        written.map(|it| it.matches(text).count()).sum::<usize>() >= times
+    });
 }
 
 fn error_marks(activity: &Activity) -> Vec<&LoadMark> {
@@ -62,12 +71,14 @@ fn errors_in_the_log_are_marked() {
             continue;
         };
         let mut connection = server.connect().expect("a connection");
+        let files = format.split(',').count();
         _ = connection.execute("select 1/0, 'before the watch'");
-        let mut watch = watch_of(&server, true, &WatchOptions::default());
+        logged(&server, "division by zero", files);
+        let watch = watch_of(&server, true, &WatchOptions::default());
         for _ in 0..3 {
             _ = connection.execute("select\n'x'::int, '1,ERROR,22012,x'");
         }
-        run(&mut watch, Duration::from_millis(300));
+        logged(&server, "invalid input syntax", 3 * files);
         let activity = watch.finish();
         let marks = error_marks(&activity);
         let [mark] = marks[..] else {
@@ -107,11 +118,15 @@ fn errors_are_marked_in_the_old_and_the_new_file_of_a_rotated_log() {
             &mut connection,
             "alter system set log_filename = 'second.log'",
         );
-        execute(&mut connection, "select pg_reload_conf(), pg_sleep(0.3)");
-        execute(&mut connection, "select pg_rotate_logfile(), pg_sleep(0.3)");
+        execute(&mut connection, "select pg_reload_conf()");
+        wait_until("the new file exists", || {
+            let mut files = server.log_files().into_iter();
+            files.any(|it| it.file_stem().is_some_and(|it| it == "second"))
+        });
         _ = connection.execute("select 1/0");
         run(&mut watch, Duration::from_millis(300));
         _ = connection.execute("select 1/0");
+        logged(&server, "division by zero", 3);
         let activity = watch.finish();
         let counts = error_marks(&activity);
         let counted: u64 = counts.iter().filter_map(|it| it.count).sum();
@@ -141,9 +156,9 @@ mod slow {
         // The time of the next rotation is a multiple of a minute.
         let sql = "select pg_sleep(61.5 - extract(second from clock_timestamp()))";
         execute(&mut connection, sql);
-        let mut watch = watch_of(&server, true, &WatchOptions::default());
+        let watch = watch_of(&server, true, &WatchOptions::default());
         _ = connection.execute("select 1/0");
-        run(&mut watch, Duration::from_millis(300));
+        logged(&server, "division by zero", 1);
         let activity = watch.finish();
         assert_eq!(error_marks(&activity).len(), 1, "{:?}", activity.marks);
         server.stop().expect("the server stops");
