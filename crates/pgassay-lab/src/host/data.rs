@@ -14,7 +14,7 @@ use crate::interrupt::Interrupted;
 use crate::run_context::RunContext;
 use crate::study_errors::at_line;
 
-/// How long the backend that reset the data may take to exit; under valgrind it writes a file first.
+/// How long the backend that filled or reset the data may take to exit; under valgrind it writes a file first.
 const EXIT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Characters of a statement that a message cites.
@@ -32,8 +32,10 @@ pub fn set_up(
         context.check()?;
         let name = host.make_database(&database.name)?;
         let mut connection = host.connect(&name)?;
-        let _watch = cancel_on_stop(host, &name, connection.as_ref(), context)?;
+        let watch = cancel_on_stop(host, &name, connection.as_ref(), context)?;
         run_all(connection.as_mut(), &database.setup, "setup", context)?;
+        drop(watch);
+        close(connection, host)?;
         names.push(name);
     }
     Ok(names)
@@ -164,7 +166,11 @@ pub fn reset(
     run_all(connection.as_mut(), resets, "reset", context)?;
     // No thread of it may wake up during the trial.
     drop(watch);
-    // The backend reports its statistics when it exits, which must not happen during the trial.
+    close(connection, host)
+}
+
+/// Disconnects. The backend reports its statistics when it exits, which must not happen during a trial.
+fn close(connection: Box<dyn SqlConnection>, host: &dyn Host) -> Result<()> {
     let is_here = host.live()?.is_some();
     let pid = connection.backend_pid().filter(|_| is_here);
     drop(connection);
