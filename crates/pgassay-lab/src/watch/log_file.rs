@@ -18,7 +18,6 @@ const LINE_MAX: usize = 8192;
 /// A log, whichever file it is in.
 pub(super) struct LogFile {
     live: LiveServer,
-    formats: LogFormats,
     logger_pid: Option<u32>,
     /// Files that existed when the watch began, or that were read since.
     known: BTreeSet<PathBuf>,
@@ -27,18 +26,19 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// Finds the log, and its present end; `None` if there is no such file or it cannot be read.
-    pub fn open(live: &LiveServer, formats: LogFormats) -> Option<Self> {
+    /// Finds the log in the first of these formats that a file has, and its present end; `None` if there is no such
+    /// file or it cannot be read.
+    pub fn open(live: &LiveServer, formats: &[LogFormat]) -> Option<Self> {
         let logger_pid = logger_of(live);
         let found = match logger_pid {
             Some(pid) => logger_file(pid, live.postmaster_pid, formats)?,
+            None if formats.is_empty() => return None,
             None => FoundFile::of_postmaster(live.postmaster_pid),
         };
         let file = found.open()?;
         let at = file.metadata().ok()?.len();
         Some(Self {
             live: live.clone(),
-            formats,
             logger_pid,
             known: logger_pid.map_or_else(BTreeSet::new, |pid| found.siblings(pid)),
             format: found.format,
@@ -60,7 +60,7 @@ impl LogFile {
 
     /// The file that the logger has opened instead.
     fn next(&mut self) -> Option<FileEnd> {
-        let find = |pid| logger_file(pid, self.live.postmaster_pid, self.formats);
+        let find = |pid| logger_file(pid, self.live.postmaster_pid, &[self.format]);
         let found = find(self.logger_pid?).or_else(|| {
             // It may have crashed, and started anew.
             self.logger_pid = logger_of(&self.live).or(self.logger_pid);
@@ -76,24 +76,6 @@ impl LogFile {
         let is_new = self.known.insert(found.name) || !found.appends;
         let at = if is_new { 0 } else { new.len() };
         Some(FileEnd::new(file, at))
-    }
-}
-
-/// Formats that the server writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LogFormats {
-    pub stderr: bool,
-    pub csv: bool,
-    pub json: bool,
-}
-
-impl LogFormats {
-    fn includes(self, format: LogFormat) -> bool {
-        match format {
-            LogFormat::Stderr => self.stderr,
-            LogFormat::Csv => self.csv,
-            LogFormat::Json => self.json,
-        }
     }
 }
 
@@ -140,9 +122,9 @@ impl FoundFile {
     }
 }
 
-/// The file that a logger writes in one of the formats. Its standard error is still the postmaster's, and so is
+/// The file that a logger writes in the first of these formats that it writes. Its standard error is still the postmaster's, and so is
 /// what the postmaster was started with.
-fn logger_file(pid: u32, postmaster_pid: u32, formats: LogFormats) -> Option<FoundFile> {
+fn logger_file(pid: u32, postmaster_pid: u32, formats: &[LogFormat]) -> Option<FoundFile> {
     let inherited = |number: u32| {
         let target = |pid| fs::read_link(format!("/proc/{pid}/fd/{number}"));
         target(pid).is_ok_and(|it| target(postmaster_pid).is_ok_and(|other| it == other))
@@ -175,12 +157,11 @@ fn logger_file(pid: u32, postmaster_pid: u32, formats: LogFormats) -> Option<Fou
         })
     });
     let written: Vec<FoundFile> = written.collect();
-    let mut preferred = [LogFormat::Csv, LogFormat::Json, LogFormat::Stderr].into_iter();
-    // All have the same messages. The separate fields of the others depend on no prefix.
-    let format = preferred
-        .find(|&format| formats.includes(format) && written.iter().any(|it| it.format == format))?;
+    let format = formats
+        .iter()
+        .find(|&&format| written.iter().any(|it| it.format == format))?;
     // During a rotation, the old one is open as well.
-    written.into_iter().find(|it| it.format == format)
+    written.into_iter().find(|it| it.format == *format)
 }
 
 fn flags(pid: u32, number: u32) -> Option<i32> {

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use pgassay_profile::LiveServer;
 use pgassay_record::activity::{LoadMark, LoadMarkKind};
 
-use super::log_file::{LogFile, LogFormats};
-use super::log_message::{LoggedError, without_constants};
+use super::log_file::LogFile;
+use super::log_message::{LogFormat, LoggedError, without_constants};
 
 /// Errors that are no further apart are one mark.
 const PAUSE_MAX_US: f64 = 2.5e6;
@@ -23,7 +23,7 @@ impl LogWatch {
     /// Finds the log, and its present end; `None` if it cannot be read, or is not understood. `settings` is the
     /// answer to [`LOG_SETTINGS`].
     pub fn open(live: &LiveServer, settings: &str, keeps_text: bool) -> Option<Self> {
-        let file = LogFile::open(live, understood(settings)?)?;
+        let file = LogFile::open(live, &understood(settings))?;
         let errors = ErrorBursts::new(keeps_text);
         Some(Self { file, errors })
     }
@@ -48,18 +48,21 @@ impl LogWatch {
 pub(super) const LOG_SETTINGS: &str = "select pg_catalog.concat(\
     pg_catalog.current_setting('log_destination'), ' ', pg_catalog.current_setting('lc_messages'))";
 
-/// The formats of files that messages go to, if they are in English. A logger has a file of the format `stderr`
-/// open even if it writes others only.
-fn understood(settings: &str) -> Option<LogFormats> {
+/// The formats of files that messages go to, if they are in English: all have the same messages, and the separate fields
+/// of the first two depend on no prefix. A logger has a file of the format `stderr` open even if it writes others only.
+fn understood(settings: &str) -> Vec<LogFormat> {
     let (destinations, language) = settings.split_once(' ').unwrap_or((settings, ""));
     let mut english = ["C", "POSIX", "en", "English"].into_iter();
     let is_english = language.is_empty() || english.any(|it| language.starts_with(it));
-    let formats = LogFormats {
-        stderr: destinations.contains("stderr"),
-        csv: destinations.contains("csvlog"),
-        json: destinations.contains("jsonlog"),
-    };
-    (is_english && (formats.stderr || formats.csv || formats.json)).then_some(formats)
+    let all = [
+        ("csvlog", LogFormat::Csv),
+        ("jsonlog", LogFormat::Json),
+        ("stderr", LogFormat::Stderr),
+    ];
+    let written = all
+        .into_iter()
+        .filter(|(name, _)| is_english && destinations.contains(name));
+    written.map(|(_, format)| format).collect()
 }
 
 struct ErrorBursts {
@@ -124,7 +127,6 @@ impl ErrorBursts {
 
 #[cfg(test)]
 mod tests {
-    use super::super::log_message::LogFormat;
     use super::*;
 
     #[test]
@@ -157,16 +159,18 @@ mod tests {
     #[test]
     fn logs_in_other_languages_or_in_no_file_are_not_understood() {
         for (settings, expected) in [
-            ("stderr C.UTF-8", Some((true, false, false))),
-            ("csvlog,stderr en_US.UTF-8", Some((true, true, false))),
-            ("stderr ", Some((true, false, false))),
-            ("csvlog C", Some((false, true, false))),
-            ("jsonlog,syslog en_US", Some((false, false, true))),
-            ("syslog C", None),
-            ("stderr de_DE.UTF-8", None),
+            ("stderr C.UTF-8", &[LogFormat::Stderr][..]),
+            (
+                "csvlog,stderr en_US.UTF-8",
+                &[LogFormat::Csv, LogFormat::Stderr],
+            ),
+            ("stderr ", &[LogFormat::Stderr]),
+            ("csvlog C", &[LogFormat::Csv]),
+            ("jsonlog,syslog en_US", &[LogFormat::Json]),
+            ("syslog C", &[]),
+            ("stderr de_DE.UTF-8", &[]),
         ] {
-            let found = understood(settings).map(|it| (it.stderr, it.csv, it.json));
-            assert_eq!(found, expected, "{settings}");
+            assert_eq!(understood(settings), expected, "{settings}");
         }
     }
 }

@@ -397,11 +397,13 @@ fn the_lightweight_lock_is_the_one_that_the_server_names(major: &str) {
     let sessions: Vec<Connection> = (0..6).map(|_| connect(&server)).collect();
     let pids: Vec<u32> = sessions.iter().map(pid).collect();
     let over = AtomicBool::new(false);
+    // If the test fails meanwhile, nothing sets `over`.
+    let until = Instant::now() + Duration::from_mins(3);
     let locks = thread::scope(|scope| {
         for mut session in sessions {
             let over = &over;
             scope.spawn(move || {
-                while !over.load(Ordering::Relaxed) {
+                while !over.load(Ordering::Relaxed) && Instant::now() < until {
                     execute(&mut session, SEQUENCE);
                 }
             });
