@@ -54,6 +54,15 @@ pub fn places(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// The keepers of servers in a directory, which is an argument of theirs; they work in the root directory.
+pub fn keepers_in(directory: &Path) -> Vec<i32> {
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let title = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let of_keeper = format!("pgassay-keeper\0{}/", directory.display());
+    pids.filter(|pid| title(pid).contains(&of_keeper)).collect()
+}
+
 /// The id of a server's System V segment: the second word of the seventh line of
 /// `postmaster.pid`; see `src/include/utils/pidfile.h`.
 pub fn segment(pid_file: &str) -> i32 {

@@ -78,14 +78,6 @@ fn running(programs: &[&str]) -> Vec<i32> {
     found
 }
 
-fn keepers() -> Vec<i32> {
-    let pids = fs::read_dir("/proc").unwrap().flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let title = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    pids.filter(|pid| title(pid).contains("pgassay-keeper"))
-        .collect()
-}
-
 /// Signals processes that may have ended already.
 fn signal(pids: &[i32], signal: libc::c_int) {
     for &pid in pids {
@@ -123,7 +115,7 @@ fn strike(program: &mut Child, random: &mut Random) -> String {
     }
     let with_keeper = random.below(2) == 0;
     if with_keeper {
-        signal(&keepers(), libc::SIGKILL);
+        signal(&common::keepers_in(Path::new("/tmp")), libc::SIGKILL);
         done.push_str("killed the keeper, ");
         if random.below(2) == 0 {
             sleep(Duration::from_millis(random.below(300)));
@@ -141,7 +133,7 @@ fn left() -> Vec<String> {
     let mut left = Vec::new();
     for pid in running(&["postgres", "initdb"])
         .into_iter()
-        .chain(keepers())
+        .chain(common::keepers_in(Path::new("/tmp")))
     {
         left.push(format!("process {pid}"));
     }
@@ -183,7 +175,7 @@ fn rounds_of_random_kills() {
         let mut program = start(version, false);
         let done = strike(&mut program, &mut random);
         let waiting = Instant::now();
-        while !keepers().is_empty() && waiting.elapsed() < BOUND {
+        while !common::keepers_in(Path::new("/tmp")).is_empty() && waiting.elapsed() < BOUND {
             sleep(Duration::from_millis(20));
         }
         let status = start(VERSIONS[0], true).wait().unwrap();

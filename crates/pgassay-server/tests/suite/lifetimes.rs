@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use pgassay_server::{Finder, Installation, Server, ServerConfig, VersionRequest};
 use pgassay_test_support::{
@@ -194,10 +194,17 @@ fn the_next_start_removes_what_a_process_killed_during_startup_left() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    // A process killed before it has a keeper leaves an empty directory; the next start removes it.
     wait_until("the keepers are done", || {
-        processes_in(directory.path()).is_empty()
+        common::keepers_in(directory.path()).is_empty() && processes_in(directory.path()).is_empty()
     });
+    // A process killed before it has a keeper leaves a directory; the next start removes it, but within a minute only
+    // if it has a lock.
+    for place in common::places(directory.path()) {
+        if !place.join("lock").exists() {
+            let past = SystemTime::now() - Duration::from_mins(2);
+            fs::File::open(&place).unwrap().set_modified(past).unwrap();
+        }
+    }
     let mut command = common::helper("lifetimes::a_process_with_a_server", directory.path(), None);
     command
         .env("PGASSAY_TEST_STOP", "1")
@@ -215,6 +222,7 @@ fn the_terminals_interrupt_does_not_reach_server_or_keeper() {
     let mut helper = Helper::start(&installation, directory.path(), None);
     // A terminal sends Ctrl-C to the foreground process group and hangup to the session.
     let ours = session_and_group(helper.pid());
+    assert_eq!(common::keepers_in(directory.path()), [helper.keeper()]);
     for pid in [helper.postmaster, helper.keeper()] {
         assert_eq!(session_and_group(pid), (pid, pid));
         assert_ne!(session_and_group(pid), ours);
@@ -390,7 +398,9 @@ mod slow {
                 }
                 helper.die();
                 wait_until("the keeper is done", || {
-                    processes_in(directory.path()).is_empty() && !has_base(directory.path())
+                    common::keepers_in(directory.path()).is_empty()
+                        && processes_in(directory.path()).is_empty()
+                        && !has_base(directory.path())
                 });
                 start_and_stop(&installation, directory.path(), uid);
                 nothing_is_left(directory.path());
