@@ -14,6 +14,7 @@ mod deadlocks;
 mod detection;
 mod ending;
 mod horizon;
+mod index_not_used;
 mod indexes;
 mod live_view;
 mod locks;
@@ -32,6 +33,8 @@ mod slots;
 mod sql_text;
 mod sql_tokens;
 mod statements;
+mod table_indexes;
+mod table_scans;
 mod tables;
 mod transaction_waits;
 mod unnamed_scans;
@@ -76,6 +79,7 @@ pub(crate) fn operator_signatures() -> impl Iterator<Item = &'static OperatorSig
         slots::SIGNATURES,
         archiver::SIGNATURES,
         missing_index::SIGNATURES,
+        index_not_used::SIGNATURES,
         indexes::SIGNATURES,
         tables::SIGNATURES,
         statements::SIGNATURES,

@@ -5,9 +5,10 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
 use super::live_view::{LiveView, StatementLoad, statement_name};
-use super::missing_index::{self, BLOCK_BYTES, ROWS_PER_SCAN_MIN, SCANS_PER_EXECUTION_MIN};
 use super::names;
 use super::sql_text;
+use super::table_indexes::{is_served, uses_partial_index};
+use super::table_scans::{BLOCK_BYTES, ROWS_PER_SCAN_MIN, SCANS_PER_EXECUTION_MIN};
 
 /// Rows returned, as a share of those in the blocks that were accessed.
 const KEPT_MAX: f64 = 0.01;
@@ -36,8 +37,7 @@ pub(super) fn of_statement(
     let passed = blocks * rows_per_block;
     let rows = counters.rows as f64 / calls;
     let reads_much = passed >= ROWS_PER_SCAN_MIN && rows <= KEPT_MAX * passed;
-    let is_served = missing_index::is_served(view, table, &columns)
-        || missing_index::uses_partial_index(view, table);
+    let is_served = is_served(view, table, &columns) || uses_partial_index(view, table);
     if !is_known || !reads_much || is_served {
         return None;
     }

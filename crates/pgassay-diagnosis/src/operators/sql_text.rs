@@ -20,6 +20,8 @@ pub(super) struct TableFilter {
     pub equal: Vec<String>,
     /// Compared with `<`, `>`, `<=`, `>=` or `between`.
     pub range: Vec<String>,
+    /// There is no other condition.
+    pub is_whole: bool,
 }
 
 impl TableFilter {
@@ -231,9 +233,11 @@ fn mention(tokens: &[StatementToken], at: usize) -> (RelationMention, usize) {
 pub(super) fn filter(tokens: &[StatementToken]) -> Option<TableFilter> {
     let (conditions, names) = conditions(tokens)?;
     let mut filter = TableFilter::default();
-    for condition in conditions {
-        add(&mut filter, condition, &names);
-    }
+    let read = conditions
+        .iter()
+        .filter(|it| add(&mut filter, it, &names))
+        .count();
+    filter.is_whole = read == conditions.len();
     (!filter.equal.is_empty() || !filter.range.is_empty()).then_some(filter)
 }
 
@@ -314,8 +318,8 @@ fn conjuncts(clause: &[StatementToken]) -> Option<Vec<&[StatementToken]>> {
     Some(parts)
 }
 
-/// Adds the column of a comparison with constants; anything else adds nothing.
-fn add(filter: &mut TableFilter, conjunct: &[StatementToken], names: &[&str]) {
+/// Adds the column of a comparison with constants; anything else adds nothing, and is false.
+fn add(filter: &mut TableFilter, conjunct: &[StatementToken], names: &[&str]) -> bool {
     let inner = match conjunct {
         [open, inner @ .., close]
             if open.is("(") && close.is(")") && !inner.iter().any(|it| it.is_any(&["(", ")"])) =>
@@ -325,7 +329,7 @@ fn add(filter: &mut TableFilter, conjunct: &[StatementToken], names: &[&str]) {
         all => all,
     };
     if inner.iter().any(|it| it.is("or")) {
-        return;
+        return false;
     }
     let (column, rest) = match column(inner, names) {
         Some(found) => found,
@@ -333,25 +337,28 @@ fn add(filter: &mut TableFilter, conjunct: &[StatementToken], names: &[&str]) {
         None => match inner {
             [constant, operator, rest @ ..] if constant.kind == TokenKind::Constant => {
                 let Some((column, [])) = column(rest, names) else {
-                    return;
+                    return false;
                 };
                 (column, std::slice::from_ref(operator))
             }
-            _ => return,
+            _ => return false,
         },
     };
-    let Some(operator) = rest.first() else { return };
-    if !rest[1..].iter().all(is_of_constant) {
-        return;
+    let Some(operator) = rest.first() else {
+        return false;
+    };
+    if !rest[1..].iter().all(StatementToken::is_of_value) {
+        return false;
     }
     let list = match operator.text.as_str() {
         "=" | "in" => &mut filter.equal,
         "<" | ">" | "<=" | ">=" | "between" => &mut filter.range,
-        _ => return,
+        _ => return false,
     };
     if !list.contains(&column) {
         list.push(column);
     }
+    true
 }
 
 /// A column at the start, and what follows it.
@@ -369,46 +376,6 @@ pub(super) fn column<'a>(
             (!is_function).then(|| (column.text.clone(), rest))
         }
         _ => None,
-    }
-}
-
-/// Whether it can be a part of a value that does not depend on the row: constants, casts, arithmetic
-/// and the functions of the current time.
-pub(super) fn is_of_constant(token: &StatementToken) -> bool {
-    const WORDS: [&str; 27] = [
-        "now",
-        "current_date",
-        "current_timestamp",
-        "localtimestamp",
-        "interval",
-        "date",
-        "timestamp",
-        "timestamptz",
-        "time",
-        "int",
-        "integer",
-        "bigint",
-        "smallint",
-        "text",
-        "numeric",
-        "uuid",
-        "varchar",
-        "character",
-        "varying",
-        "boolean",
-        "bool",
-        "any",
-        "array",
-        "and",
-        "true",
-        "false",
-        "int4",
-    ];
-    match token.kind {
-        TokenKind::Constant => true,
-        TokenKind::Quoted => false,
-        TokenKind::Word => WORDS.contains(&token.text.as_str()),
-        TokenKind::Symbol => token.is_any(&["(", ")", ",", "::", "+", "-", "[", "]", "."]),
     }
 }
 

@@ -4,6 +4,48 @@ use pgassay_script::{SqlLexeme, lexemes};
 
 /// Characters of operators (`scan.l`, `op_chars`).
 const OPERATOR: &str = "+-*/<>=~!@#%^&|`?";
+/// Words of values that do not depend on the row: types to cast to, and functions of the current time.
+const VALUE_WORDS: [&str; 38] = [
+    "now",
+    "current_date",
+    "current_timestamp",
+    "localtimestamp",
+    "interval",
+    "date",
+    "timestamp",
+    "timestamptz",
+    "time",
+    "int",
+    "integer",
+    "bigint",
+    "smallint",
+    "text",
+    "numeric",
+    "uuid",
+    "varchar",
+    "character",
+    "varying",
+    "boolean",
+    "bool",
+    "any",
+    "array",
+    "and",
+    "true",
+    "false",
+    "int2",
+    "int4",
+    "int8",
+    "decimal",
+    "real",
+    "float4",
+    "float8",
+    "double",
+    "precision",
+    "char",
+    "json",
+    "jsonb",
+];
+
 /// A lexical element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StatementToken {
@@ -40,6 +82,17 @@ impl StatementToken {
     /// Whether it can be an identifier.
     pub fn is_name(&self) -> bool {
         matches!(self.kind, TokenKind::Word | TokenKind::Quoted)
+    }
+
+    /// Whether it can be a part of a value that does not depend on the row: constants, casts, arithmetic and the
+    /// functions of the current time.
+    pub fn is_of_value(&self) -> bool {
+        match self.kind {
+            TokenKind::Constant => true,
+            TokenKind::Quoted => false,
+            TokenKind::Word => VALUE_WORDS.contains(&self.text.as_str()),
+            TokenKind::Symbol => self.is_any(&["(", ")", ",", "::", "+", "-", "[", "]", "."]),
+        }
     }
 }
 

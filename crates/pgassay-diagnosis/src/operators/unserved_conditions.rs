@@ -1,5 +1,5 @@
-//! Conditions on a column that an index on the column itself cannot serve: the column is cast, is the argument of
-//! a function, or is matched with a pattern.
+//! Conditions on a column that a B-tree index on the column itself cannot serve: the column is cast, is the argument
+//! of a function, is matched with a pattern or searched for an element, or a key of it is compared.
 
 use pgassay_record::activity::{IndexActivity, TableActivity};
 
@@ -10,6 +10,10 @@ use super::sql_tokens::{StatementToken, TokenKind};
 
 /// Comparisons that an index could serve.
 const COMPARISONS: [&str; 7] = ["=", "<", ">", "<=", ">=", "in", "between"];
+/// Operators of `jsonb`, arrays, ranges and geometric types, which no B-tree serves.
+const CONTAINS: [&str; 5] = ["@>", "&&", "?", "?|", "?&"];
+/// Operators that take a key or a path of a JSON value.
+const KEYS: [&str; 4] = ["->", "->>", "#>", "#>>"];
 /// What stands for an expression in [`IndexActivity::columns`].
 const EXPRESSION: &str = "expression";
 /// Words before a parenthesis that are no functions.
@@ -38,6 +42,10 @@ enum UnservedKind {
     Function(String),
     /// `column like …`.
     Pattern,
+    /// `column @> …`.
+    Contains(String),
+    /// `column ->> 'key' = …`, with the last of these operators.
+    Key(String),
 }
 
 /// The first such condition of a statement on a single table, whose conditions are joined by AND.
@@ -63,12 +71,13 @@ fn of_condition(condition: &[StatementToken], tables: &[&str]) -> Option<Unserve
     if condition.iter().any(|it| it.is("or")) {
         return None;
     }
-    let (kind, column, rest) =
-        of_function(condition, tables).or_else(|| of_column(condition, tables))?;
+    let (kind, column, rest) = of_function(condition, tables)
+        .or_else(|| of_key(condition, tables))
+        .or_else(|| of_column(condition, tables))?;
     let (operator, value) = rest.split_first()?;
-    let is_pattern = kind == UnservedKind::Pattern;
-    let is_compared = operator.is_any(&COMPARISONS) || is_pattern;
-    let has_value = !value.is_empty() && value.iter().all(sql_text::is_of_constant);
+    let is_own = matches!(kind, UnservedKind::Pattern | UnservedKind::Contains(_));
+    let is_compared = operator.is_any(&COMPARISONS) || is_own;
+    let has_value = !value.is_empty() && value.iter().all(StatementToken::is_of_value);
     (is_compared && has_value && names::is_decoded(&column)).then(|| UnservedCondition {
         column,
         is_equality: operator.is_any(&["=", "in"]),
@@ -99,12 +108,41 @@ fn of_function<'a>(condition: &'a [StatementToken], tables: &[&str]) -> Option<C
         .then(|| (UnservedKind::Function(function.text.clone()), column, rest))
 }
 
-/// `column::type`, or `column like`, and what follows; of the latter with LIKE.
+/// `column ->> 'key'`, maybe in parentheses and cast, and what follows it.
+fn of_key<'a>(condition: &'a [StatementToken], tables: &[&str]) -> Option<Compared<'a>> {
+    let (is_open, inner) = match condition {
+        [open, inner @ ..] if open.is("(") => (true, inner),
+        all => (false, all),
+    };
+    let (column, mut rest) = sql_text::column(inner, tables)?;
+    let mut taken = None;
+    while let [operator, key, after @ ..] = rest {
+        if !operator.is_any(&KEYS) || key.kind != TokenKind::Constant {
+            break;
+        }
+        (taken, rest) = (Some(operator), after);
+    }
+    let kind = UnservedKind::Key(taken?.text.clone());
+    if is_open {
+        let (close, after) = rest.split_first()?;
+        rest = close.is(")").then_some(after)?;
+    }
+    let after = match rest {
+        [cast, to, after @ ..] if cast.is("::") && to.is_name() => after,
+        all => all,
+    };
+    Some((kind, column, after))
+}
+
+/// `column::type`, or `column like` and other operators, and what follows; of the latter with the operator.
 fn of_column<'a>(condition: &'a [StatementToken], tables: &[&str]) -> Option<Compared<'a>> {
     let (column, rest) = sql_text::column(condition, tables)?;
     match rest {
         [operator, ..] if operator.is_any(&["like", "ilike"]) => {
             Some((UnservedKind::Pattern, column, rest))
+        }
+        [operator, ..] if operator.is_any(&CONTAINS) => {
+            Some((UnservedKind::Contains(operator.text.clone()), column, rest))
         }
         [cast, kind, rest @ ..] if cast.is("::") && kind.is_name() => {
             Some((UnservedKind::Cast, column, rest))
@@ -125,6 +163,11 @@ impl UnservedCondition {
             UnservedKind::Cast | UnservedKind::Function(_) => {
                 index.columns.first().is_some_and(|it| it == EXPRESSION)
             }
+            UnservedKind::Contains(_) => {
+                !matches!(&*index.method, "btree" | "hash" | "brin")
+                    && (names(&self.column) || names(EXPRESSION))
+            }
+            UnservedKind::Key(_) => names(EXPRESSION),
         }
     }
 
@@ -181,6 +224,22 @@ impl UnservedCondition {
                 ))
                 .sql(format!("{create} using gin ({column} gin_trgm_ops)"))
                 .risk(RISK),
+            UnservedKind::Contains(operator) => detection
+                .fix(format!(
+                    "Create an index that serves {operator}: of the kind GIN if {column} is jsonb or an array, of the \
+                     kind GiST if it is a range or a geometric type. A B-tree does not serve it. Check with EXPLAIN \
+                     that the statement uses it."
+                ))
+                .sql(format!("{create} using gin ({column})"))
+                .risk(RISK),
+            UnservedKind::Key(operator) => detection
+                .fix(format!(
+                    "Create an index on the expression as the statement has it, with its keys, which the normalized \
+                     text does not show: {create} (({column} {operator} 'key')). If the statement casts the \
+                     expression, index the cast. A GIN index on {column} serves {column} @> '…', but not {operator}. \
+                     Check with EXPLAIN that the statement uses it."
+                ))
+                .risk(RISK),
         }
     }
 }
@@ -235,6 +294,38 @@ mod tests {
             ),
         ] {
             assert_eq!(found(text), Some((kind, column.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn elements_and_keys_are_conditions_that_no_b_tree_on_the_column_serves() {
+        let key = |operator: &str| UnservedKind::Key(operator.to_owned());
+        let contains = |operator: &str| UnservedKind::Contains(operator.to_owned());
+        for (text, kind) in [
+            ("select * from t where data @> $1", contains("@>")),
+            ("select * from t where t.data @> $1::jsonb", contains("@>")),
+            ("select * from t where data ? $1 and a = $2", contains("?")),
+            (
+                "select * from t where data && array[$1, $2]",
+                contains("&&"),
+            ),
+            ("select * from t where data->>$1 = $2", key("->>")),
+            ("select * from t where data->$1->>$2 = $3", key("->>")),
+            ("select * from t where (data->>$1)::int > $2", key("->>")),
+            ("select * from t where (data #>> $1) = $2", key("#>>")),
+        ] {
+            assert_eq!(found(text), Some((kind, "data".to_owned())), "{text}");
+        }
+        for text in [
+            "select * from t where data <@ $1",
+            "select * from t where data->>$1 is null",
+            "select * from t where data->>other = $1",
+            "select * from t where data->>$1 = other",
+            "select * from t where (data->>$1 = $2 or a = $3)",
+            "select * from t where (data->>$1",
+            "select * from t where data->>",
+        ] {
+            assert_eq!(found(text), None, "{text}");
         }
     }
 

@@ -84,7 +84,7 @@ pub(super) fn observed(findings: &[Finding], style: Style) -> String {
         let why = "what to act on first; pgassay does not run the fixes";
         out.push_str(&heading("FINDINGS", why, style));
         for (at, finding) in shown.iter().enumerate() {
-            let is_known = shown[..at].iter().any(|it| it.id == finding.id);
+            let is_known = shown[..at].iter().any(|it| is_covered(finding, it));
             out.push_str(&of_object(findings, finding, is_known, style));
         }
         out.push_str(&not_shown(rest, style));
@@ -98,6 +98,12 @@ pub(super) fn observed(findings: &[Finding], style: Style) -> String {
         out.push('\n');
     }
     out + &list(findings, &others, why, style, None)
+}
+
+/// Whether the words of an earlier finding say what to do about this one, maybe with other SQL.
+fn is_covered(finding: &Finding, earlier: &Finding) -> bool {
+    let has_fix = finding.fix_sql.is_some() || finding.suggested_fix == earlier.suggested_fix;
+    finding.id == earlier.id && has_fix
 }
 
 /// A finding about an object: its name, the evidence, the fix with its SQL, and the risk. Fix and risk

@@ -5,6 +5,7 @@ use pgassay_model::check::Check;
 use pgassay_model::cpu::CpuTotals;
 use pgassay_model::waits::{WaitCount, Waits};
 use pgassay_record::activity::{Activity, ActivitySession, ActivityWait, LoadCell, SessionStatus};
+use pgassay_record::finding::Finding;
 use pgassay_record::observation::Observation;
 use pgassay_report::activity::{blocked_waits, headline, waited_in_all};
 use pgassay_report::{Style, observation_html, observation_json, observation_text};
@@ -39,6 +40,29 @@ fn a_cause_among_operators_findings_explains_a_mechanism() {
     assert!(words_of(&text).contains(wanted), "{text}");
     let page = observation_html(&seen).replace("&quot;", "\"");
     assert!(page.contains(wanted), "{page}");
+}
+
+/// Regression: a second finding of a cause whose fix has no SQL said nothing about what to do.
+#[test]
+fn a_fix_in_words_is_shown_unless_an_earlier_finding_has_the_same() {
+    let blocker = findings("").remove(0);
+    let shown = |change: &dyn Fn(&mut Finding)| {
+        let mut second = blocker.clone();
+        change(&mut second);
+        let mut seen = observation(outage());
+        seen.findings = vec![blocker.clone(), second];
+        words_of(&observation_text(&seen, &at(80)))
+            .matches("Suggested fix")
+            .count()
+    };
+    let other = |it: &mut Finding| it.suggested_fix = "Ask its owner.".to_owned();
+    assert_eq!(shown(&|_| ()), 1);
+    assert_eq!(shown(&other), 1, "the SQL says it");
+    let without_sql = |it: &mut Finding| {
+        other(it);
+        it.fix_sql = None;
+    };
+    assert_eq!(shown(&without_sql), 2);
 }
 
 /// The words with single spaces between.

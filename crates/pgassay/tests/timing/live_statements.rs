@@ -75,6 +75,7 @@ fn check_statements(server: &Server, version: &str) {
         clients.stop();
         let statement = "statement select id from job where state = $1";
         assert_found(&found, &expected(&[("empty-polling", statement)]), version);
+        check_indexes(server, version);
     }
     // From version 15 on, a session that touches no table does not report its transactions.
     let failing = ["begin", "select note from item where id = 7", "rollback"];
@@ -85,5 +86,51 @@ fn check_statements(server: &Server, version: &str) {
         &found,
         &expected(&[("rollbacks", "database postgres")]),
         version,
+    );
+}
+
+/// Regression: no finding where an index fits and is not used, and none for keys and elements of JSON.
+fn check_indexes(server: &Server, version: &str) {
+    session(
+        server,
+        &[
+            "create table document (id int primary key, data jsonb)",
+            "insert into document select i, jsonb_build_object('user', i) \
+             from generate_series(1, 50000) i",
+            "vacuum analyze document",
+        ],
+    );
+    let clients = Clients::none()
+        .repeat(
+            server,
+            1,
+            &["select data from document where id = 7::numeric"],
+        )
+        .repeat(
+            server,
+            1,
+            &["select id from document where data @> '{\"user\": 7}'"],
+        )
+        .repeat(
+            server,
+            1,
+            &["select id from document where data->>'user' = '7'"],
+        );
+    let found = profiled(server, "3s");
+    clients.stop();
+    let table = "table public.document";
+    let list = [("index-not-used", table), ("missing-index", table)];
+    assert_found(&found, &expected(&list), version);
+    let sql = |id: &str| {
+        let of_id = found.iter().filter(|it| it.id == id);
+        of_id.map(|it| it.fix_sql.as_deref()).collect::<Vec<_>>()
+    };
+    let gin = "create index concurrently on public.document using gin (data)";
+    let missing = sql("missing-index");
+    assert_eq!(sql("index-not-used"), [None], "{found:#?}");
+    assert_eq!(missing.len(), 2, "{found:#?}");
+    assert!(
+        missing.contains(&Some(gin)) && missing.contains(&None),
+        "{found:#?}"
     );
 }

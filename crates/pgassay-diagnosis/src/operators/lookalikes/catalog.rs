@@ -3,6 +3,7 @@
 use pgassay_record::activity::{
     IndexActivity, LoadMark, LoadMarkKind, StatementCounters, TableActivity, UncoveredForeignKey,
 };
+use pgassay_record::finding::Confidence;
 
 use super::build::{ExampleServer, WINDOW_US, calls, index, relation, table, unused_index};
 use super::{Edge, LiveCase, case, edge};
@@ -68,6 +69,10 @@ pub(super) fn updating(text: &str, moved: u64) -> ExampleServer {
     })
 }
 
+pub(super) fn by_customer() -> IndexActivity {
+    index("orders_customer_at_idx", &["customer", "at"])
+}
+
 fn redundant(size_bytes: f64) -> ExampleServer {
     ExampleServer::new()
         .table(table("orders"))
@@ -115,6 +120,13 @@ fn of_indexes() -> Vec<LiveCase> {
                 1,
                 Some(calls(1, 1.0)),
             ),
+        ),
+        case(
+            "index-not-used",
+            "table public.orders",
+            "a filter on an indexed column that keeps a tenth of the rows",
+            scanned(BY_CUSTOMER, 20, Some(calls(20, 30.0))).index(by_customer()),
+            scanned(BY_CUSTOMER, 20, Some(calls(20, 100_000.0))).index(by_customer()),
         ),
         case(
             "foreign-key-index",
@@ -246,6 +258,12 @@ fn edges_of_indexes() -> Vec<Edge> {
     vec![
         edge("missing-index", kept, 100_000.0, 100_001.0),
         edge("missing-index", per_scan, 1000.0, 999.0),
+        edge(
+            "index-not-used",
+            |rows| kept(rows).index(by_customer()),
+            10_000.0,
+            10_001.0,
+        ),
         edge("missing-index", often, 3.0, 2.0),
         edge("foreign-key-index", deleting, 1000.0, 999.0),
         edge("unused-index", unused_index, 1.0, 0.9),
@@ -346,14 +364,11 @@ fn a_missing_index_has_the_columns_of_the_filter() {
         found.fix_sql.as_deref(),
         Some("create index concurrently on public.orders (customer, at)")
     );
-    assert_eq!(
-        found.confidence,
-        pgassay_record::finding::Confidence::Likely
-    );
+    assert_eq!(found.confidence, Confidence::Likely);
     assert!((found.saved_sessions.expect("a load") - 2.0).abs() < 1e-3);
     // Without pg_stat_statements, the number of rows that it keeps is unknown.
     let found = first("missing-index", &scanned(BY_CUSTOMER, 20, None));
-    assert_eq!(found.confidence, pgassay_record::finding::Confidence::Hint);
+    assert_eq!(found.confidence, Confidence::Hint);
     assert_eq!(found.evidence_against.len(), 1);
 }
 
@@ -363,12 +378,17 @@ fn a_missing_index_is_none_if_it_exists_or_others_scan_or_its_columns_are_unknow
     let found = |server: ExampleServer| super::of_id("missing-index", &server.activity);
     let with = |columns: &[&str]| {
         let existing = index("orders_idx", columns);
-        found(scanned(BY_CUSTOMER, 20, counters()).index(existing)).len()
+        let found = found(scanned(BY_CUSTOMER, 20, counters()).index(existing));
+        found.first().map(|it| it.confidence)
     };
-    assert_eq!(
-        [with(&["customer"]), with(&["at"]), with(&["note"])],
-        [0, 0, 1]
-    );
+    let (likely, hint) = (Some(Confidence::Likely), Some(Confidence::Hint));
+    let found_with = [
+        with(&["customer", "at"]),
+        with(&["customer"]),
+        with(&["at"]),
+        with(&["note"]),
+    ];
+    assert_eq!(found_with, [None, hint, hint, likely]);
     // Most executions use an index; the scans are others'.
     let others = scanned(BY_CUSTOMER, 20, Some(calls(2000, 30.0)));
     assert_eq!(found(others), []);
@@ -398,7 +418,6 @@ fn a_missing_index_is_none_if_it_exists_or_others_scan_or_its_columns_are_unknow
 #[test]
 fn an_unused_index_is_a_hint_while_statistics_are_young_or_standbys_exist() {
     use pgassay_record::activity::SlotState;
-    use pgassay_record::finding::Confidence;
     let confidence = |server: &ExampleServer| first("unused-index", server).confidence;
     assert_eq!(confidence(&unused_index(40.0)), Confidence::Likely);
     let young = unused_index(40.0).catalog(|it| it.statistics_age_us = Some(3600e6));
@@ -432,7 +451,6 @@ fn updates_of_referenced_rows_need_an_index_only_if_they_set_the_key() {
 
 #[test]
 fn an_unused_index_is_a_hint_if_it_is_new_or_a_standby_has_no_slot() {
-    use pgassay_record::finding::Confidence;
     let of = |server: ExampleServer| {
         let found = first("unused-index", &server);
         (found.confidence, found.evidence_against.concat())
@@ -527,10 +545,7 @@ fn stacks_that_empty_a_pending_list_show_it() {
     let found = diagnose_with(&server.activity, Some("18"), Some(&evidence), None);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].id, "gin-pending-list");
-    assert_eq!(
-        found[0].confidence,
-        pgassay_record::finding::Confidence::Hint
-    );
+    assert_eq!(found[0].confidence, Confidence::Hint);
 }
 
 #[test]

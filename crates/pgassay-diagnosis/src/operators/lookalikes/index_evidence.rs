@@ -168,3 +168,78 @@ fn what_makes_an_index_redundant_is_among_the_first_facts() {
     let is_named = |it: &Fact| it.what.contains("orders_customer_at_idx serves every scan");
     assert!(found.evidence[..3].iter().any(is_named), "{found:?}");
 }
+
+/// Regression: a statement that reads a whole table although an index fits its filter had no finding.
+#[test]
+fn an_index_that_fits_and_is_not_used_is_named_with_the_reason_if_the_text_has_it() {
+    let of = |text: &str, existing: IndexActivity| {
+        let server = scanned(text, 20, Some(calls(20, 30.0))).index(existing);
+        super::of_id("index-not-used", &server.activity)
+    };
+    let on_id = || index("orders_pkey", &["id"]);
+    let found = of("select * from orders where id = $1::numeric", on_id());
+    assert_eq!(found[0].confidence, Confidence::Likely);
+    let says = |it: &Fact| it.what.contains("casts a value to numeric");
+    assert!(found[0].evidence.iter().any(says), "{found:?}");
+    let by_id = "select * from orders where id = $1";
+    let found = of(by_id, on_id());
+    assert_eq!(found[0].confidence, Confidence::Hint);
+    // It may not fit, or not yet.
+    let partial = index("orders_open", &["id", "where expression"]);
+    assert_eq!(of(by_id, partial), []);
+    let building = IndexActivity {
+        is_being_built: true,
+        ..on_id()
+    };
+    assert_eq!(of(by_id, building), []);
+    let other = "select * from orders where id = $1 and note <> $2";
+    assert_eq!(of(other, on_id()), []);
+    // How many rows it keeps is unknown.
+    let unknown = scanned(by_id, 20, None).index(on_id());
+    assert_eq!(super::of_id("index-not-used", &unknown.activity), []);
+}
+
+/// Regression: an index on one of two columns that are compared was taken for one that serves the filter.
+#[test]
+fn an_index_on_one_column_of_two_is_not_enough() {
+    let of = |existing: IndexActivity| {
+        let text = "select * from orders where state = $1 and customer = $2";
+        let server = scanned(text, 20, Some(calls(20, 30.0))).index(existing);
+        super::of_id("missing-index", &server.activity)
+    };
+    let found = of(index("orders_state_idx", &["state"]));
+    assert_eq!(found[0].confidence, Confidence::Hint);
+    assert_eq!(
+        found[0].fix_sql.as_deref(),
+        Some("create index concurrently on public.orders (state, customer)")
+    );
+    assert_eq!(of(index("orders_idx", &["customer", "state"])), []);
+}
+
+/// Regression: conditions of jsonb and arrays had no finding, or one without a fix.
+#[test]
+fn elements_and_keys_of_a_column_need_an_index_of_another_kind() {
+    let of = |condition: &str, existing: IndexActivity| {
+        let text = format!("select * from orders where {condition}");
+        let server = scanned(&text, 20, Some(calls(20, 30.0))).index(existing);
+        super::of_id("missing-index", &server.activity)
+    };
+    let on_data = || index("orders_data_idx", &["data"]);
+    let gin = |column: &str| IndexActivity {
+        method: "gin".to_owned(),
+        ..index("orders_gin", &[column])
+    };
+    let found = of("data @> $1::jsonb and at is not null", on_data());
+    assert_eq!(
+        found[0].fix_sql.as_deref(),
+        Some("create index concurrently on public.orders using gin (data)")
+    );
+    assert_eq!(of("data @> $1::jsonb", gin("data")), []);
+    let found = of("data->>$1 = $2", gin("data"));
+    assert_eq!(found[0].fix_sql, None);
+    assert!(found[0].suggested_fix.contains("((data ->> 'key'))"));
+    assert_eq!(of("data->>$1 = $2", index("by_key", &["expression"])), []);
+    // The index on another column of the filter keeps too many rows.
+    let found = of("at > $1 and data @> $2", index("orders_at_idx", &["at"]));
+    assert!(found[0].suggested_fix.contains("GIN"), "{found:?}");
+}

@@ -1,0 +1,71 @@
+//! Statements that read a table from end to end although an index fits their filter.
+
+use super::detection::Detection;
+use super::live_view::LiveView;
+use super::missing_index::KEPT_CERTAIN_MAX;
+use super::names;
+use super::signature::OperatorSignature;
+use super::sql_tokens::{StatementToken, TokenKind};
+use super::table_indexes::fitting;
+use super::table_scans::{self, ROWS_PER_SCAN_MIN, TableScan, rows_per_scan, whole_tables};
+
+/// Types to which comparing with them converts an integer column, which its index does not serve.
+const NOT_INTEGER: [&str; 6] = ["numeric", "decimal", "real", "float4", "float8", "double"];
+
+/// The signatures of this family.
+pub(super) const SIGNATURES: &[OperatorSignature] = &[OperatorSignature {
+    id: "index-not-used",
+    title: "A statement reads a whole table although an index fits its filter",
+    manual: "Indexes: Examining Index Usage",
+    detect: index_not_used,
+}];
+
+fn index_not_used(view: &LiveView<'_>) -> Vec<Detection> {
+    let tables = whole_tables(&view.catalog.tables);
+    let scanned = tables
+        .iter()
+        .filter(|it| rows_per_scan(it) >= ROWS_PER_SCAN_MIN);
+    scanned
+        .flat_map(|table| {
+            table_scans::of_statements(view, table).filter_map(|it| of_scan(view, &it))
+        })
+        .collect()
+}
+
+fn of_scan(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<Detection> {
+    let filter = scan.filter.as_ref().filter(|it| it.is_whole)?;
+    let keeps_few = scan.share().is_some_and(|it| it <= KEPT_CERTAIN_MAX);
+    let index = fitting(view, scan.table, filter).filter(|_| keeps_few)?;
+    let name = names::relation(&index.relation);
+    let converted = converted_to(&scan.load.tokens);
+    let detection = scan
+        .evidence(view)
+        .state(format!("the index {name} begins with the columns of the filter"))
+        .with(converted, |it, kind| {
+            it.state(format!(
+                "the statement casts a value to {kind}, which an index on integers does not serve"
+            ))
+        })
+        .against(
+            converted.is_none(),
+            "why the planner does not use the index is unknown, and few rows per execution is an average",
+        )
+        .fix(
+            "Run EXPLAIN for the statement, with values as the application passes them. If the condition shows the \
+             column converted, such as (id)::numeric = …, pass the value in the type of the column: drivers pass \
+             decimals as numeric. If it expects many more rows than it gets, run ANALYZE, raise the statistics \
+             target of the column, or, for a prepared statement with a generic plan, set plan_cache_mode = \
+             force_custom_plan. Otherwise look at enable_indexscan, enable_bitmapscan and random_page_cost.",
+        )
+        .risk("None; EXPLAIN without ANALYZE only plans the statement.");
+    Some(detection)
+}
+
+/// The type to which a value is cast, if an index on integers does not serve a comparison with it.
+fn converted_to(tokens: &[StatementToken]) -> Option<&str> {
+    let cast = tokens.windows(3).find(|it| {
+        let is_value = it[0].kind == TokenKind::Constant;
+        is_value && it[1].is("::") && it[2].is_any(&NOT_INTEGER)
+    })?;
+    Some(&cast[2].text)
+}
