@@ -184,7 +184,7 @@ pub struct ProfileArgs {
     /// Same as DBNAME. The connection is used to find the server's processes and to read its sessions,
     /// locks, statements and tables. For a server on another machine, sessions come from
     /// `pg_stat_activity`, and there is no CPU profile.
-    #[arg(long, value_name = "CONNINFO")]
+    #[arg(long, value_name = "CONNINFO", conflicts_with = "dbname")]
     pub dsn: Option<String>,
 
     /// Do not keep the texts of statements, only their fingerprints. By default texts are kept without

@@ -8,7 +8,7 @@ use crate::args::{
 };
 
 /// The place of the options of all commands in the help of one: after its own.
-const AFTER_ALL: usize = 900;
+pub const AFTER_ALL: usize = 900;
 
 /// A performance laboratory for PostgreSQL: which is faster, by how much, and why.
 #[derive(Debug, Parser)]
@@ -85,8 +85,10 @@ pub enum CliCommand {
     Curve(Box<crate::command::curve::CurveArgs>),
     /// Profile a running server: its statements, waits, blockers, tables and indexes, and the functions
     /// that use its CPU time.
+    #[command(disable_help_flag = true)]
     Profile(Box<ProfileArgs>),
     /// Watch a running server in the terminal: its statements, waits, blockers and tables.
+    #[command(disable_help_flag = true)]
     Top(crate::command::top::TopArgs),
     /// Count the instructions that a transaction executes, under valgrind. Counts are repeatable
     /// even on a busy machine.

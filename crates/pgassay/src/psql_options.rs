@@ -1,13 +1,16 @@
-//! psql's options for a connection, for commands where `-h` prints help.
+//! psql's options for a connection, and for help, whose short form is `-?`.
 
 use clap::Args;
 use pgassay_wire::conninfo::{ConninfoError, Request};
 
-/// Where to connect to, besides a database name or a connection string.
+use crate::cli::AFTER_ALL;
+
+/// Where to connect to, besides a database name or a connection string. For commands with
+/// `disable_help_flag`.
 #[derive(Debug, Default, Args)]
 pub struct PsqlOptions {
-    /// Host name, address, or directory of the server's socket, as psql's -h.
-    #[arg(long, value_name = "HOSTNAME")]
+    /// Host name, address, or directory of the server's socket, as for psql.
+    #[arg(short = 'h', long, value_name = "HOSTNAME")]
     host: Option<String>,
 
     /// Port, as for psql.
@@ -17,16 +20,26 @@ pub struct PsqlOptions {
     /// User name, as for psql.
     #[arg(short = 'U', long, value_name = "USERNAME")]
     username: Option<String>,
+
+    /// Same as the argument DBNAME, as for psql.
+    #[arg(short, long, value_name = "DBNAME", conflicts_with = "database")]
+    dbname: Option<String>,
+
+    /// Print help.
+    #[arg(short = '?', long, action = clap::ArgAction::Help, display_order = AFTER_ALL)]
+    help: Option<bool>,
 }
 
 impl PsqlOptions {
-    /// The connection string for a database name, a URI or a connection string, which may be empty.
+    /// The connection string for a database name, a URI or a connection string, which may be empty unless it is an
+    /// option.
     pub fn conninfo(&self, database: &str) -> Result<String, ConninfoError> {
         let given = [
             ("host", &self.host),
             ("port", &self.port),
             ("user", &self.username),
         ];
+        let database = self.dbname.as_deref().unwrap_or(database);
         let mut request = Request::new();
         if !database.is_empty() {
             request = request.database(database)?;
@@ -40,7 +53,26 @@ impl PsqlOptions {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::{Cli, CliCommand};
+
+    /// Regression: `-h` printed help, and `-d` was unknown.
+    #[test]
+    fn a_line_for_psql_is_one_for_profile_and_top() {
+        let line = "-h db1 -p 6500 -U ann -d shop";
+        let expected = "dbname=shop host=db1 port=6500 user=ann";
+        for command in ["profile", "top"] {
+            let words = ["pgassay", command].into_iter().chain(line.split(' '));
+            let conninfo = match Cli::try_parse_from(words).unwrap().command {
+                CliCommand::Profile(args) => args.conninfo().unwrap(),
+                CliCommand::Top(args) => Some(args.psql.conninfo("").unwrap()),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(conninfo.as_deref(), Some(expected), "{command}");
+        }
+    }
 
     #[test]
     fn options_join_a_name_a_connection_string_and_a_uri() {
@@ -48,6 +80,7 @@ mod tests {
             host: Some("/run/a b".to_owned()),
             port: Some("6500".to_owned()),
             username: Some("o'hara".to_owned()),
+            ..PsqlOptions::default()
         };
         for (database, expected) in [
             ("", "host='/run/a b' port=6500 user='o\\'hara'"),
@@ -66,6 +99,11 @@ mod tests {
         ] {
             assert_eq!(options.conninfo(database).unwrap(), expected);
         }
+        let named = PsqlOptions {
+            dbname: Some("dbname=shop".to_owned()),
+            ..PsqlOptions::default()
+        };
+        assert_eq!(named.conninfo("").unwrap(), "dbname=shop");
         let none = PsqlOptions::default();
         assert_eq!(none.conninfo("shop").unwrap(), "dbname=shop");
         assert_eq!(none.conninfo("").unwrap(), "");

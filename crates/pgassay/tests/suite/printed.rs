@@ -79,14 +79,14 @@ fn plans_of_two_built_in_studies() {
     }
 }
 
-/// Regression: such errors began with "error:", all others with "pgassay:", and `-d shop`, as for psql, was answered with
-/// how to pass `-d` as a value.
+/// Regression: such errors began with "error:", all others with "pgassay:", and an unknown option was answered with how to
+/// pass it as a value.
 #[test]
 fn errors_of_the_command_line_begin_as_all_others_and_give_no_useless_tip() {
     for (arguments, message) in [
         (
-            &["profile", "-d", "shop"][..],
-            "pgassay: unexpected argument '-d' found\n",
+            &["profile", "-w", "shop"][..],
+            "pgassay: unexpected argument '-w' found\n",
         ),
         (
             &["compare", "-S", "-c", "many"][..],
