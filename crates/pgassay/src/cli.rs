@@ -6,9 +6,7 @@ use crate::args::{
     ColorWhen, JsonArgs, ListArgs, ProfileArgs, ReportArgs, ResumeArgs, RunArgs, ShowArgs,
     StudyCommand,
 };
-
-/// The place of the options of all commands in the help of one: after its own.
-pub const AFTER_ALL: usize = 900;
+use crate::psql_options::AFTER_ALL;
 
 /// A performance laboratory for PostgreSQL: which is faster, by how much, and why.
 #[derive(Debug, Parser)]
@@ -129,4 +127,25 @@ pub enum CliCommand {
 fn without_refused(arg: clap::Arg) -> clap::Arg {
     let is_refused = ["pairs", "half_width", "save"].contains(&arg.get_id().as_str());
     arg.hide(is_refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: `-h` printed help, and `-d` was unknown.
+    #[test]
+    fn a_line_for_psql_is_one_for_profile_and_top() {
+        let line = "-h db1 -p 6500 -U ann -d shop";
+        let expected = "dbname=shop host=db1 port=6500 user=ann";
+        for command in ["profile", "top"] {
+            let words = ["pgassay", command].into_iter().chain(line.split(' '));
+            let conninfo = match Cli::try_parse_from(words).unwrap().command {
+                CliCommand::Profile(args) => args.conninfo().unwrap(),
+                CliCommand::Top(args) => Some(args.psql.conninfo("").unwrap()),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(conninfo.as_deref(), Some(expected), "{command}");
+        }
+    }
 }

@@ -3,7 +3,8 @@
 use clap::Args;
 use pgassay_wire::conninfo::{ConninfoError, Request};
 
-use crate::cli::AFTER_ALL;
+/// The place of what all commands have in the help of one: after its options.
+pub const AFTER_ALL: usize = 900;
 
 /// Where to connect to, besides a database name or a connection string. For commands with
 /// `disable_help_flag`.
@@ -53,26 +54,7 @@ impl PsqlOptions {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-    use crate::cli::{Cli, CliCommand};
-
-    /// Regression: `-h` printed help, and `-d` was unknown.
-    #[test]
-    fn a_line_for_psql_is_one_for_profile_and_top() {
-        let line = "-h db1 -p 6500 -U ann -d shop";
-        let expected = "dbname=shop host=db1 port=6500 user=ann";
-        for command in ["profile", "top"] {
-            let words = ["pgassay", command].into_iter().chain(line.split(' '));
-            let conninfo = match Cli::try_parse_from(words).unwrap().command {
-                CliCommand::Profile(args) => args.conninfo().unwrap(),
-                CliCommand::Top(args) => Some(args.psql.conninfo("").unwrap()),
-                other => panic!("{other:?}"),
-            };
-            assert_eq!(conninfo.as_deref(), Some(expected), "{command}");
-        }
-    }
 
     #[test]
     fn options_join_a_name_a_connection_string_and_a_uri() {

@@ -1,8 +1,9 @@
 //! What `compare` and `count` understand as a choice: settings, a version, a protocol; and their data.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use pgassay_model::study::{Protocol, Scalar, Variant};
 use pgassay_server::VersionRequest;
 
@@ -97,6 +98,18 @@ pub fn settings(flag: &str, pairs: &[String]) -> Result<BTreeMap<String, Scalar>
             _ => bail!("{flag} {pair}: expected NAME=VALUE, for example {flag} work_mem=4MB"),
         })
         .collect()
+}
+
+/// The SQL that a flag specifies: the text of a file if there is one with this name.
+pub fn sql_or_file(flag: &str, value: &str) -> Result<String> {
+    let path = Path::new(value);
+    // A statement contains a space; the name of a missing file should not be run as SQL.
+    let names_a_file = path.extension().is_some_and(|it| it == "sql") && !value.contains(' ');
+    if path.is_file() || names_a_file {
+        return std::fs::read_to_string(path)
+            .with_context(|| format!("{flag}: cannot read {value}"));
+    }
+    Ok(value.to_owned())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use pgassay_wire::conninfo::split_secrets;
 use toml::{Table, Value};
 
 use super::CompareArgs;
-use crate::command::choice::{other, pgbench_tables, settings, variant};
+use crate::command::choice::{other, pgbench_tables, settings, sql_or_file, variant};
 
 /// Characters of a statement that are shown as a variant's name.
 const NAME_CHARS: usize = 40;
@@ -427,16 +427,4 @@ fn short(sql: &str) -> String {
     }
     let kept: String = words.chars().take(NAME_CHARS - 1).collect();
     format!("{}…", kept.trim_end())
-}
-
-/// The SQL that a flag specifies: the text of a file if there is one with this name.
-pub fn sql_or_file(flag: &str, value: &str) -> Result<String> {
-    let path = Path::new(value);
-    // A statement contains a space; the name of a missing file should not be run as SQL.
-    let names_a_file = path.extension().is_some_and(|it| it == "sql") && !value.contains(' ');
-    if path.is_file() || names_a_file {
-        return std::fs::read_to_string(path)
-            .with_context(|| format!("{flag}: cannot read {value}"));
-    }
-    Ok(value.to_owned())
 }

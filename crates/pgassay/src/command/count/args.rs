@@ -21,9 +21,9 @@ pub struct CountArgs {
     #[command(flatten)]
     pub script: ScriptArgs,
 
-    /// SQL file that fills the database, instead of pgbench's tables.
-    #[arg(long, value_name = "FILE")]
-    pub setup: Option<PathBuf>,
+    /// Fill the database with this SQL, or with this file, instead of pgbench's tables.
+    #[arg(long, value_name = "SQL|FILE")]
+    pub setup: Option<String>,
 
     /// Scale of pgbench's tables.
     #[arg(short, long, value_name = "N", default_value_t = 1, conflicts_with = "setup",

@@ -11,7 +11,7 @@ use pgassay_script::{Builtin, ParseOptions, VariableNames};
 use pgassay_server::VersionRequest;
 
 use super::CountArgs;
-use crate::command::choice::{mode, other, pgbench_tables, settings, variant};
+use crate::command::choice::{mode, other, pgbench_tables, settings, sql_or_file, variant};
 
 /// The study that the flags describe.
 pub fn study(args: &CountArgs) -> Result<LoadedStudy> {
@@ -84,8 +84,7 @@ fn scale(args: &CountArgs) -> BTreeMap<String, Scalar> {
 fn setup(args: &CountArgs) -> Result<String> {
     match &args.setup {
         None => Ok(pgbench_tables(args.scale)),
-        Some(path) => std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the setup file {}", path.display())),
+        Some(setup) => sql_or_file("--setup", setup),
     }
 }
 
@@ -166,5 +165,17 @@ mod tests {
                 .contains("generate_series(1, 300000)")
         );
         assert!(Line::try_parse_from(["count", "-S", "-s", "3", "--setup", "s.sql"]).is_err());
+    }
+
+    /// Regression: `count --setup` took files only, and `--setup ''` not at all, unlike `compare`.
+    #[test]
+    fn a_setup_is_sql_or_a_file() {
+        for sql in ["create table t (a int)", ""] {
+            let Line { args } = Line::parse_from(["count", "-S", "--setup", sql]);
+            assert_eq!(setup(&args).unwrap(), sql);
+        }
+        let Line { args } = Line::parse_from(["count", "-S", "--setup", "missing.sql"]);
+        let error = setup(&args).unwrap_err().to_string();
+        assert_eq!(error, "--setup: cannot read missing.sql");
     }
 }

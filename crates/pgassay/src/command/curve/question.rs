@@ -7,8 +7,8 @@ use pgassay_wire::conninfo::split_secrets;
 use toml::{Table, Value};
 
 use super::args::{CurveArgs, Levels, LevelsForm};
-use crate::command::choice::{pgbench_tables, settings, variant};
-use crate::command::compare::question::{absolute, named_scripts, sql_or_file, table};
+use crate::command::choice::{pgbench_tables, settings, sql_or_file, variant};
+use crate::command::compare::question::{absolute, named_scripts, table};
 
 /// Clients of a curve against the rate: enough for a server with few processors.
 const CLIENTS_WITH_RATE: u32 = 16;
