@@ -1,7 +1,7 @@
 //! Sessions and connections: idle lock holders, connections that come too often or are too many, and
 //! clients that read slowly.
 
-use pgassay_record::activity::{RootBlocker, SessionStatus};
+use pgassay_record::activity::{ActivityStatement, RootBlocker, SessionStatus};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
@@ -214,7 +214,7 @@ fn slow_client(view: &LiveView<'_>) -> Vec<Detection> {
     if waiting.is_chance() {
         return Vec::new();
     }
-    let mut clients: BTreeMap<String, f64> = BTreeMap::new();
+    let mut clients: BTreeMap<String, SlowClient> = BTreeMap::new();
     for cell in &view.activity.cells {
         let is_it =
             cell.state == SessionStatus::Active && view.wait(cell) == ("Client", "ClientWrite");
@@ -222,16 +222,19 @@ fn slow_client(view: &LiveView<'_>) -> Vec<Detection> {
             let names = [session.application.as_str(), session.client.as_str()];
             let name: Vec<&str> = names.into_iter().filter(|it| !it.is_empty()).collect();
             let load = cell.time_us / view.activity.window_us.max(1.0);
-            *clients.entry(name.join(", ")).or_default() += load;
+            let client = clients.entry(name.join(", ")).or_default();
+            client.load += load;
+            if let Some(statement) = cell.statement {
+                *client.statements.entry(statement).or_default() += load;
+            }
         }
     }
-    let statement = waiting
-        .statement
-        .and_then(|index| view.activity.statements.get(index));
     clients
         .into_iter()
-        .map(|(client, load)| {
-            Detection::of(ObjectKind::Client, client)
+        .map(|(name, client)| {
+            let statement = client.statement(view);
+            let load = client.load;
+            Detection::of(ObjectKind::Client, name)
                 .statement(statement)
                 .saved(load)
                 .load("average sessions that wait for the client to read", load)
@@ -251,7 +254,22 @@ fn slow_client(view: &LiveView<'_>) -> Vec<Detection> {
         .collect()
 }
 
-fn rows_per_call(statement: Option<&pgassay_record::activity::ActivityStatement>) -> Option<f64> {
+/// The waits for one client to read, by statement.
+#[derive(Default)]
+struct SlowClient {
+    load: f64,
+    statements: BTreeMap<u32, f64>,
+}
+
+impl SlowClient {
+    /// The statement with most of its waits.
+    fn statement<'a>(&self, view: &LiveView<'a>) -> Option<&'a ActivityStatement> {
+        let most = self.statements.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
+        view.activity.statements.get(*most.0 as usize)
+    }
+}
+
+fn rows_per_call(statement: Option<&ActivityStatement>) -> Option<f64> {
     let counters = statement?.counters.filter(|it| it.calls > 0)?;
     Some(counters.rows as f64 / counters.calls as f64)
 }

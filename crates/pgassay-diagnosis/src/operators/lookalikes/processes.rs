@@ -135,3 +135,29 @@ fn a_slot_that_waits_for_transactions_to_end_waits_for_no_row() {
         assert!((seen - share).abs() < 1e-9, "{text}");
     }
 }
+
+/// Regression: a client that reads slowly was said to read the result of another client's statement.
+#[test]
+fn each_slow_client_has_its_own_statement() {
+    let mut server = ExampleServer::new()
+        .load("select * from orders", "Client:ClientWrite", 1.0)
+        .load("select * from parts", "Client:ClientWrite", 0.5);
+    let last = server.activity.cells.last().expect("a cell").session as usize;
+    server.activity.sessions[last].application = "reports".to_owned();
+    let found = of_id("slow-client", &server.activity);
+    let mostly = |client: &str| {
+        let object = |it: &&Finding| {
+            it.object
+                .as_ref()
+                .is_some_and(|it| it.name.starts_with(client))
+        };
+        let finding = found.iter().find(object).expect("a finding");
+        let mut facts = finding.evidence.iter().map(|it| it.what.clone());
+        facts.find(|it| it.starts_with("mostly in: "))
+    };
+    assert_eq!(
+        mostly("reports").as_deref(),
+        Some("mostly in: select * from parts")
+    );
+    assert_ne!(mostly("checkout"), mostly("reports"));
+}
