@@ -1,6 +1,8 @@
 //! Statements in words: their text, executions and mean time.
 
-use pgassay_record::activity::{Activity, ActivityStatement, LoadRow};
+use std::collections::BTreeSet;
+
+use pgassay_record::activity::{Activity, ActivityStatement, LoadCell, LoadRow};
 
 use super::age;
 
@@ -13,13 +15,28 @@ pub fn one_line(text: &str) -> String {
 pub fn statement_text(activity: &Activity, statement: Option<u32>) -> String {
     let found = statement.and_then(|it| activity.statements.get(it as usize));
     let Some(statement) = found else {
-        return "(unknown statement)".to_owned();
+        return without_statement(activity);
     };
     match &statement.text {
         Some(text) if statement.is_cut => one_line(text) + " …",
         Some(text) => one_line(text),
         None => format!("(statement {})", statement.fingerprint),
     }
+}
+
+/// Whose load has no statement. Some processes never have one, such as those that apply changes for a subscription,
+/// and, before 18, parallel workers.
+fn without_statement(activity: &Activity) -> String {
+    let cells = activity.cells.iter().filter(|it| it.statement.is_none());
+    let kind = |cell: &LoadCell| match activity.sessions.get(cell.session as usize) {
+        Some(session) if session.backend_type != "client backend" => session.backend_type.as_str(),
+        _ => "",
+    };
+    let kinds: BTreeSet<&str> = cells.map(kind).collect();
+    if kinds.is_empty() || kinds.contains("") {
+        return "(unknown statement)".to_owned();
+    }
+    format!("({})", kinds.into_iter().collect::<Vec<_>>().join(", "))
 }
 
 /// How often a statement was executed.
@@ -80,5 +97,47 @@ pub fn mean(activity: &Activity, row: &LoadRow) -> Option<(f64, bool)> {
             Some((row.load * activity.window_us / seen as f64, true))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgassay_record::activity::{ActivitySession, SessionStatus};
+
+    use super::*;
+
+    /// Regression: the worker of a subscription was an "(unknown statement)".
+    #[test]
+    fn load_without_a_statement_is_that_of_its_processes() {
+        let named = |kinds: &[&str]| {
+            let session = |kind: &&str| ActivitySession {
+                backend_type: (*kind).to_owned(),
+                ..ActivitySession::default()
+            };
+            let sessions: Vec<ActivitySession> = kinds.iter().map(session).collect();
+            let cells = (0..sessions.len()).map(|session| LoadCell {
+                session: session as u32,
+                statement: None,
+                state: SessionStatus::Active,
+                wait: 0,
+                relation: None,
+                time_us: 1e6,
+                samples: 1,
+            });
+            let activity = Activity {
+                cells: cells.collect(),
+                sessions,
+                ..Activity::default()
+            };
+            statement_text(&activity, None)
+        };
+        let apply = "logical replication apply worker";
+        assert_eq!(named(&[apply, apply]), format!("({apply})"));
+        assert_eq!(
+            named(&["parallel worker", "autovacuum worker"]),
+            "(autovacuum worker, parallel worker)"
+        );
+        assert_eq!(named(&[apply, "client backend"]), "(unknown statement)");
+        assert_eq!(named(&[]), "(unknown statement)");
     }
 }
