@@ -33,8 +33,9 @@ fn slot_wal(view: &LiveView<'_>) -> Vec<Detection> {
 }
 
 fn detection(view: &LiveView<'_>, slot: &SlotState, own: f64) -> Detection {
-    let kept = slot.retained_bytes.unwrap_or(0) as f64;
+    let kept = slot.retained_bytes.map(|it| it as f64);
     let status = slot.wal_status.as_deref().unwrap_or_default();
+    let is_lost = status == "lost";
     let receiver = if slot.is_active {
         "its receiver is connected, but behind"
     } else {
@@ -42,10 +43,14 @@ fn detection(view: &LiveView<'_>, slot: &SlotState, own: f64) -> Detection {
     };
     let name = names::literal(&slot.name);
     let detection = Detection::of(ObjectKind::Slot, &slot.name)
+        .title(is_lost.then_some("A replication slot is invalid"))
         .urgent(if status == "unreserved" { 9 } else { 7 })
-        .extent(kept)
-        .figure("WAL that it keeps", kept, FactUnit::Bytes)
-        .figure("max_wal_size", own, FactUnit::Bytes)
+        .extent(kept.unwrap_or(0.0))
+        // Which WAL an invalid slot would need is no longer known.
+        .with(kept.filter(|_| !is_lost), |it, kept| {
+            it.figure("WAL that it keeps", kept, FactUnit::Bytes)
+                .figure("max_wal_size", own, FactUnit::Bytes)
+        })
         .state(receiver)
         .with(slot.inactive_us, |it, us| {
             it.figure("time since its receiver left", us, FactUnit::Micros)
@@ -61,11 +66,11 @@ fn detection(view: &LiveView<'_>, slot: &SlotState, own: f64) -> Detection {
     match (slot.is_active, status) {
         (_, "lost") => detection
             .fix(
-                "Drop the slot: the WAL that its receiver needs is gone. Build the standby or \
-                 subscription again.",
+                "Drop the slot. It keeps nothing anymore, and its receiver cannot continue from it: \
+                 build the standby or subscription again, unless an archive has the WAL.",
             )
             .sql(drop)
-            .risk("None for this server; the receiver cannot continue in any case."),
+            .risk("None for this server; a receiver cannot use the slot in any case."),
         (true, _) => {
             let detection = detection.fix(
                 "Find out why the receiver is slow: network, its disk, or a long transaction on a \

@@ -5,11 +5,12 @@ use std::cell::Cell;
 use anyhow::{Result, bail};
 use pgassay_lab::connector::TimedStream;
 use pgassay_record::activity::{Activity, HorizonKind, LoadMarkKind};
-use pgassay_test_support::{servers, wait_until};
+use pgassay_test_support::{BareServer, servers, wait_until};
 use pgassay_wire::Exchange;
 
 use crate::catalog_common::{
-    ParallelQuery, VERSIONS, Waiter, config, exchange, execute, on_each, open, pid, start,
+    ParallelQuery, VERSIONS, Waiter, config, exchange, execute, on_each, open, open_bare, pid,
+    start,
 };
 
 #[test]
@@ -173,6 +174,62 @@ fn a_slot_holds_the_catalog_horizon_and_wal() {
         assert_eq!(logical.wal_status.is_some(), number >= 13, "{version}");
         assert_eq!(logical.inactive_us.is_some(), number >= 17, "{version}");
     });
+}
+
+/// Regression: a slot whose WAL was removed was said to hold back the removal of dead rows.
+#[test]
+fn an_invalid_slot_does_not_hold_the_horizon() {
+    on_each(&["13", "18"], start, |version, server| {
+        let mut connection = server.connect().expect("a connection");
+        execute(
+            &mut connection,
+            "select pg_create_logical_replication_slot('lost', 'pgoutput')",
+        );
+        execute(&mut connection, "create table t (n int)");
+        execute(
+            &mut connection,
+            "alter system set max_slot_wal_keep_size = '1MB'",
+        );
+        execute(&mut connection, "select pg_reload_conf()");
+        let slot = || {
+            let catalog = open(server).finish().catalog.expect("a catalog");
+            let slot = catalog.slots.first().expect("a slot");
+            (slot.wal_status.clone(), catalog.horizon.len())
+        };
+        let mut seen = slot();
+        wait_until("the slot is invalid", || {
+            execute(&mut connection, "insert into t values (1)");
+            execute(&mut connection, "select pg_switch_wal()");
+            execute(&mut connection, "checkpoint");
+            seen = slot();
+            seen.0.as_deref() == Some("lost")
+        });
+        assert_eq!(seen.1, 0, "{version}");
+    });
+}
+
+/// Regression: a standby that was promoted remained one, and its checkpoints were compared with the restartpoints
+/// before.
+#[test]
+fn a_standby_that_is_promoted_is_a_primary() {
+    let Some((_primary, standby)) = BareServer::streaming_pair("18") else {
+        return;
+    };
+    let watch = open_bare(&standby);
+    standby.value("select pg_promote()");
+    standby.value("checkpoint");
+    let before = "select num_requested + restartpoints_req from pg_stat_checkpointer";
+    let before: u64 = standby
+        .value(before)
+        .and_then(|it| it.parse().ok())
+        .expect("a number");
+    let catalog = watch.finish().catalog.expect("a catalog");
+    assert!(!catalog.is_standby);
+    let done = catalog.checkpoints.expect("counters");
+    assert!(
+        (1..=before).contains(&done.requested),
+        "{done:?} of {before}"
+    );
 }
 
 /// Regression: nothing read the archiver's view, so an `archive_command` that failed was not found.

@@ -48,13 +48,19 @@ pub fn busy_tables(catalog: &CatalogActivity) -> Vec<&TableActivity> {
     rows
 }
 
-/// Dead rows as a share of all; empty if there are none.
+/// Below this part of the catalog's estimate, the statistics do not know the live rows.
+const LIVE_MIN: f64 = 0.5;
+
+/// Dead rows as a share of all; empty if there are none, or if the live rows are not known. After a crash, an
+/// immediate shutdown or a failover, the statistics have no rows but those written since, until VACUUM or ANALYZE.
 pub fn dead_share(table: &TableActivity) -> String {
-    if table.dead_rows == 0 {
+    let (dead, live) = (table.dead_rows as f64, table.live_rows as f64);
+    let is_counted = table.vacuumed_ago_us.is_some() || table.analyzed_ago_us.is_some();
+    let estimated = table.estimated_rows.unwrap_or(0.0);
+    if table.dead_rows == 0 || (!is_counted && live < LIVE_MIN * estimated) {
         return String::new();
     }
-    let all = table.dead_rows + table.live_rows;
-    share(table.dead_rows as f64, all as f64)
+    share(dead, dead + live)
 }
 
 /// Beyond those of clients, privileged roles use the reserved ones.
@@ -84,8 +90,14 @@ pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
             HorizonKind::SlotCatalog => "replication slot (system catalogs only)",
             HorizonKind::Standby => "standby",
         };
+        // A standby removes dead rows when the primary does, whatever its sessions see.
+        let does = if catalog.is_standby {
+            "has the oldest snapshot"
+        } else {
+            "holds back the removal of dead rows"
+        };
         let text = format!(
-            "{kind} {} holds back the removal of dead rows, at an age of {} transactions",
+            "{kind} {} {does}, at an age of {} transactions",
             oldest.name,
             number::whole(oldest.age as f64)
         );
@@ -111,7 +123,12 @@ pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
     }
     if let Some(it) = &catalog.checkpoints {
         let text = format!("{} timed, {} requested", it.timed, it.requested);
-        lines.push(("checkpoints", text));
+        let title = if catalog.is_standby {
+            "restartpoints"
+        } else {
+            "checkpoints"
+        };
+        lines.push((title, text));
     }
     lines
 }
@@ -130,7 +147,56 @@ fn archiving(archiver: &ArchiverState) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pgassay_record::activity::{CheckpointActivity, HorizonHolder};
+
     use super::*;
+
+    /// Regression: "100%" after a crash or a failover, when the statistics have no live rows yet.
+    #[test]
+    fn dead_rows_are_no_share_of_live_rows_that_are_not_known() {
+        let table = |live_rows, analyzed_ago_us| TableActivity {
+            dead_rows: 1000,
+            live_rows,
+            estimated_rows: Some(19_000.0),
+            analyzed_ago_us,
+            ..TableActivity::default()
+        };
+        assert_eq!(dead_share(&table(0, None)), "");
+        assert_eq!(dead_share(&table(19_000, None)), "5.0%");
+        assert_eq!(dead_share(&table(0, Some(1e6))), "100%");
+    }
+
+    /// Regression: sessions of a standby were said to hold back the removal of dead rows, and its restartpoints were
+    /// called checkpoints.
+    #[test]
+    fn a_standby_has_restartpoints_and_removes_no_rows_by_itself() {
+        let catalog = CatalogActivity {
+            is_standby: true,
+            horizon: vec![HorizonHolder {
+                kind: HorizonKind::Session,
+                name: "4711".to_owned(),
+                age: 25,
+                lasting_us: None,
+                database: None,
+                detail: String::new(),
+                state: String::new(),
+                wait: None,
+            }],
+            checkpoints: Some(CheckpointActivity {
+                requested: 3,
+                ..CheckpointActivity::default()
+            }),
+            ..CatalogActivity::default()
+        };
+        let expected = [
+            (
+                "horizon",
+                "session 4711 has the oldest snapshot, at an age of 25 transactions".to_owned(),
+            ),
+            ("restartpoints", "0 timed, 3 requested".to_owned()),
+        ];
+        assert_eq!(server_lines(&catalog), expected);
+    }
 
     /// Regression: "117 of 97 in use".
     #[test]

@@ -56,3 +56,11 @@ fn max_wal_size_is_enough_for_checkpoints_by_time() {
     assert!(fix.contains("128GB would be enough"), "{fix}");
     assert_eq!(sql(2, 10e6, "64GB"), None);
 }
+
+/// Regression: on a standby, whose restartpoints follow the checkpoints of the primary, a larger `max_wal_size` was
+/// suggested so that fewer pages are written to the WAL, which a standby does not write.
+#[test]
+fn restartpoints_of_a_standby_do_not_call_for_max_wal_size() {
+    let standby = checkpointed(4, 0).catalog(|it| it.is_standby = true);
+    assert_eq!(of_id("checkpoints-requested", &standby.activity), []);
+}

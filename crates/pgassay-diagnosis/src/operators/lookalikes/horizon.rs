@@ -6,7 +6,7 @@ use pgassay_record::finding::Finding;
 use super::build::{ExampleServer, blocked, episode, root};
 use super::catalog::{aged, dead};
 use super::of_id;
-use super::sessions::{horizon, kept_back};
+use super::sessions::{horizon, kept_back, slot};
 
 fn elsewhere(holder: HorizonHolder) -> HorizonHolder {
     HorizonHolder {
@@ -186,4 +186,23 @@ fn a_prepared_transaction_that_holds_the_horizon_is_ranked_by_the_sessions_that_
     let has = |what: &str| facts.iter().any(|it| it.what == what);
     assert!(has("dead rows that VACUUM could not remove"), "{facts:?}");
     assert!(has("sessions waiting for it, on average"), "{facts:?}");
+}
+
+/// Regression: an invalid slot was said to keep 0 bytes of WAL, and to fill the disk.
+#[test]
+fn an_invalid_slot_keeps_nothing() {
+    let server = slot("replica", "lost", 0).catalog(|it| it.slots[0].retained_bytes = None);
+    let found = of_id("slot-wal", &server.activity).remove(0);
+    assert_eq!(found.title, "A replication slot is invalid");
+    let evidence: Vec<&str> = found.evidence.iter().map(|it| it.what.as_str()).collect();
+    assert_eq!(
+        evidence,
+        [
+            "no receiver is connected",
+            "time since its receiver left",
+            "wal_status lost"
+        ]
+    );
+    let drop = "select pg_drop_replication_slot('replica')";
+    assert_eq!(found.fix_sql.as_deref(), Some(drop));
 }

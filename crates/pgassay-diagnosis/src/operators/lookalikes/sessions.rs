@@ -236,7 +236,7 @@ pub(super) fn kept_back(holder: HorizonHolder, vacuumed_us: f64) -> ExampleServe
     server.catalog(|it| it.horizon.push(holder))
 }
 
-fn slot(name: &str, status: &str, retained: u64) -> ExampleServer {
+pub(super) fn slot(name: &str, status: &str, retained: u64) -> ExampleServer {
     let slot = SlotState {
         name: name.to_owned(),
         kind: "physical".to_owned(),

@@ -50,7 +50,8 @@ impl CheckpointReading {
                  (checkpoint_sync_time * 1e3)::bigint, buffers_checkpoint, {}, {wal} from pg_stat_bgwriter",
                 backend_writes("writes")
             ),
-            // 17: a view for checkpoints, with those of a standby.
+            // 17: a view for checkpoints. A standby counts its restartpoints in columns of their own; in the sum,
+            // a promotion within the window does no harm.
             version => {
                 // 18: bytes instead of blocks, since one write can have several blocks.
                 let written = if version >= 180_000 {
@@ -59,10 +60,9 @@ impl CheckpointReading {
                     "writes"
                 };
                 format!(
-                    "select case when r then restartpoints_timed else num_timed end, \
-                     case when r then restartpoints_req else num_requested end, \
+                    "select num_timed + restartpoints_timed, num_requested + restartpoints_req, \
                      (write_time * 1e3)::bigint, (sync_time * 1e3)::bigint, buffers_written, \
-                     {}, {wal} from pg_stat_checkpointer, pg_is_in_recovery() r",
+                     {}, {wal} from pg_stat_checkpointer",
                     backend_writes(written)
                 )
             }

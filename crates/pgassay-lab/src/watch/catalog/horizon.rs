@@ -71,11 +71,19 @@ fn prepared_sql() -> String {
     )
 }
 
-const SLOTS: &str = "select slot_name, age(xmin) from pg_replication_slots \
-     where xmin is not null order by 2 desc limit 20";
-
-const SLOT_CATALOGS: &str = "select slot_name, age(catalog_xmin) from pg_replication_slots \
-     where catalog_xmin is not null order by 2 desc limit 20";
+/// Slots with this horizon. Those that are invalid (from 13 on) keep it in the view, but it does not count
+/// anymore.
+fn slots_sql(version: u32, horizon: &str) -> String {
+    let is_valid = if version >= 130_000 {
+        "wal_status is distinct from 'lost'"
+    } else {
+        "true"
+    };
+    format!(
+        "select slot_name, age({horizon}) from pg_replication_slots \
+         where {horizon} is not null and {is_valid} order by 2 desc limit 20"
+    )
+}
 
 /// With a slot, the feedback moves to the slot, and this one is empty.
 const STANDBYS: &str = "select application_name, age(backend_xmin) from pg_stat_replication \
@@ -87,8 +95,11 @@ pub(super) fn horizon(reader: &mut CatalogReader, keeps_text: bool) -> Vec<Horiz
     for (kind, sql) in [
         (HorizonKind::Session, &*sessions_sql(reader.version)),
         (HorizonKind::PreparedTransaction, &prepared_sql()),
-        (HorizonKind::Slot, SLOTS),
-        (HorizonKind::SlotCatalog, SLOT_CATALOGS),
+        (HorizonKind::Slot, &slots_sql(reader.version, "xmin")),
+        (
+            HorizonKind::SlotCatalog,
+            &slots_sql(reader.version, "catalog_xmin"),
+        ),
         (HorizonKind::Standby, STANDBYS),
     ] {
         let rows = reader.rows("xmin horizon", sql).unwrap_or_default();

@@ -40,7 +40,8 @@ impl CatalogReading {
                    (select extract(epoch from clock_timestamp() - \
                        greatest(s.stats_reset, b.stats_reset)) * 1e6 \
                      from pg_stat_database s, pg_stat_bgwriter b \
-                     where s.datname = current_database())";
+                     where s.datname = current_database()), \
+                   pg_is_in_recovery()";
         let mut reading = Self::default();
         let rows = reader.rows("server", sql).unwrap_or_default();
         if let Some(row) = rows.first() {
@@ -48,6 +49,8 @@ impl CatalogReading {
             reading.next_xid = row.count(1);
             reading.uptime_us = row.duration(2).unwrap_or(0.0);
             reading.statistics_age_us = row.duration(3);
+            // It may have been promoted.
+            reader.is_standby = row.is_true(4);
         }
         reading.tables = TableReading::read(reader).unwrap_or_else(TableReading::unknown);
         reading.indexes = IndexReading::read(reader).unwrap_or_else(IndexReading::unknown);

@@ -181,6 +181,13 @@ pub(super) fn tables(
             partition_of: partitioned.get(&(row.number(0) as u32)).cloned(),
             ..table(row, database, reader.version, differences, settings)
         })
+        .map(|table| {
+            if reader.is_standby {
+                without_maintenance(table)
+            } else {
+                table
+            }
+        })
         .collect();
     let activity =
         |it: &TableActivity| it.sequential_rows + it.index_scans + it.inserted + it.updated;
@@ -258,6 +265,19 @@ fn table(
     }
 }
 
+/// On a standby, only scans are counted. What a former primary still counts as dead or changed is of the time
+/// before (from 15 on, a clean restart keeps the statistics).
+fn without_maintenance(table: TableActivity) -> TableActivity {
+    TableActivity {
+        live_rows: table.estimated_rows.unwrap_or(0.0) as u64,
+        dead_rows: 0,
+        modified_since_analyze: 0,
+        vacuumed_ago_us: None,
+        analyzed_ago_us: None,
+        ..table
+    }
+}
+
 /// A table's storage parameters, as in `reloptions`.
 pub(super) struct StorageParameters(pub Vec<String>);
 
@@ -287,6 +307,27 @@ impl StorageParameters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: a former primary, now a standby, was said to need VACUUM and ANALYZE.
+    #[test]
+    fn a_standby_has_no_dead_rows_of_the_time_before() {
+        let table = without_maintenance(TableActivity {
+            estimated_rows: Some(500.0),
+            live_rows: 3,
+            dead_rows: 40_000,
+            modified_since_analyze: 40_000,
+            analyzed_ago_us: Some(1e9),
+            has_statistics: true,
+            sequential_scans: 7,
+            ..TableActivity::default()
+        });
+        assert_eq!((table.live_rows, table.dead_rows), (500, 0));
+        assert_eq!(
+            (table.modified_since_analyze, table.analyzed_ago_us),
+            (0, None)
+        );
+        assert!(table.has_statistics && table.sequential_scans == 7);
+    }
 
     /// Regression: with a lost connection, "more than 10000 tables of the database are in use", of 70.
     #[test]

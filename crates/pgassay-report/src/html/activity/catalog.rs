@@ -56,7 +56,8 @@ pub(super) fn tables(catalog: &CatalogActivity) -> Markup {
                                 td.n { (count(it.live_rows)) }
                                 td.n {
                                     (count(it.dead_rows))
-                                    @if it.dead_rows > 0 { " (" (dead_share(it)) ")" }
+                                    @let share = dead_share(it);
+                                    @if !share.is_empty() { " (" (share) ")" }
                                 }
                                 td.n { (ago(it.vacuumed_ago_us)) }
                                 td.n { (ago(it.analyzed_ago_us)) }

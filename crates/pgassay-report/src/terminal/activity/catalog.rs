@@ -120,9 +120,11 @@ pub(super) fn server(catalog: &CatalogActivity, style: Style) -> String {
         return String::new();
     }
     let mut out = heading("SERVER", "", style);
+    let width = lines.iter().map(|it| it.0.len()).max().unwrap_or(0);
     for (title, text) in lines {
-        let first = format!("  {title:<11}  ");
-        out.push_str(&wrap(&text, style.columns(), &first, "               "));
+        let first = format!("  {title:<width$}  ");
+        let rest = " ".repeat(first.len());
+        out.push_str(&wrap(&text, style.columns(), &first, &rest));
     }
     out
 }
