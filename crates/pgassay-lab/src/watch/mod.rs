@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use pgassay_model::check::Check;
 use pgassay_profile::{Samples, own_cpu_ns, own_peak_bytes, process_cpu_ns};
-use pgassay_record::activity::{Activity, CatalogActivity, WatchCost};
+use pgassay_record::activity::{Activity, CatalogActivity, LoadMark, WatchCost};
 
 use crate::interrupt::Interrupt;
 use crate::system_env::monotonic_ns;
@@ -218,7 +218,8 @@ impl LiveWatch {
         Ok(())
     }
 
-    /// What was seen since the last call, with the blocking so far, and what cannot be seen now.
+    /// What was seen since the last call, with the blocking so far, and what cannot be seen now. Whether transactions
+    /// stalled is not known.
     pub fn take(&mut self) -> Activity {
         let sums = locked(&self.collector).take();
         self.read_missing_names(&sums);
@@ -226,6 +227,7 @@ impl LiveWatch {
         let grant = self.catalog.as_ref().map(CatalogWatch::grant);
         self.note_limitations(unseen, grant);
         let (mut activity, _) = self.describe(&sums, &self.counters);
+        activity.marks = self.marks_of_last(activity.window_us);
         if let Some(catalog) = &self.catalog {
             activity.blocking = catalog.blocking();
             activity.unavailable.extend(catalog.unavailable());
@@ -236,6 +238,30 @@ impl LiveWatch {
             disabled_sessions::explain(&mut activity.unavailable, is_on);
         }
         activity
+    }
+
+    /// What happened in the last so many microseconds, on the time axis that begins then.
+    fn marks_of_last(&self, window_us: f64) -> Vec<LoadMark> {
+        let now_us = at_us(&self.collector, self.epoch_ns);
+        let since_us = now_us - window_us;
+        let seen = self.catalog.iter();
+        let seen = seen.flat_map(|it| it.marks_since(since_us));
+        let errors = self.log.iter().flat_map(LogWatch::marks);
+        let errors = errors.filter(|it| it.at_us + it.length_us >= since_us);
+        let mut marks: Vec<LoadMark> = seen
+            .chain(errors)
+            .map(|it| {
+                let began_us = (it.at_us - since_us).max(0.0);
+                let ended_us = it.at_us + it.length_us - since_us;
+                LoadMark {
+                    at_us: began_us,
+                    length_us: (ended_us - began_us).max(0.0),
+                    ..it
+                }
+            })
+            .collect();
+        marks.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
+        marks
     }
 
     /// Reads tables, indexes and the server's state, with what was counted since the last call, or since
@@ -449,6 +475,13 @@ impl LiveWatch {
     }
 }
 
+/// Time since the first reading, in microseconds.
+fn at_us(collector: &Mutex<Collector>, epoch_ns: u64) -> f64 {
+    let start_us = locked(collector).start_us();
+    let now_us = monotonic_ns().saturating_sub(epoch_ns) as f64 / 1e3;
+    now_us - start_us.unwrap_or(now_us)
+}
+
 /// When and how the views are asked.
 struct TickContext<'a> {
     collector: &'a Mutex<Collector>,
@@ -460,11 +493,8 @@ struct TickContext<'a> {
 }
 
 impl TickContext<'_> {
-    /// Time since the first reading, in microseconds.
     fn at_us(&self) -> f64 {
-        let start_us = locked(self.collector).start_us();
-        let now_us = monotonic_ns().saturating_sub(self.epoch_ns) as f64 / 1e3;
-        now_us - start_us.unwrap_or(now_us)
+        at_us(self.collector, self.epoch_ns)
     }
 
     fn read_log(&self, log: Option<&mut LogWatch>) {

@@ -95,6 +95,36 @@ fn errors_in_the_log_are_marked() {
     }
 }
 
+/// Regression: of intervals, as `top` shows them, none had a mark.
+#[test]
+fn each_interval_has_its_own_marks() {
+    let Some(server) = start_with("18", &[("logging_collector", "on")]) else {
+        return;
+    };
+    let mut connection = server.connect().expect("a connection");
+    let mut watch = watch_of(&server, true, &WatchOptions::default());
+    let length = Duration::from_millis(2500);
+    run(&mut watch, length);
+    assert_eq!(watch.take().marks, []);
+    _ = connection.execute("select 1/0");
+    logged(&server, "division by zero", 1);
+    execute(&mut connection, "checkpoint");
+    run(&mut watch, length);
+    let activity = watch.take();
+    let kinds: Vec<LoadMarkKind> = activity.marks.iter().map(|it| it.kind).collect();
+    assert_eq!(kinds.len(), 2, "{kinds:?}");
+    for kind in [LoadMarkKind::Checkpoint, LoadMarkKind::LogError] {
+        assert!(kinds.contains(&kind), "{kinds:?}");
+    }
+    for mark in &activity.marks {
+        let span = 0.0..=activity.window_us + 0.5e6;
+        assert!(span.contains(&(mark.at_us + mark.length_us)), "{mark:?}");
+    }
+    run(&mut watch, length);
+    assert_eq!(watch.take().marks, []);
+    server.stop().expect("the server stops");
+}
+
 /// Regression: after a rotation, the old file was read on, and no error was ever marked again.
 #[test]
 fn errors_are_marked_in_the_old_and_the_new_file_of_a_rotated_log() {

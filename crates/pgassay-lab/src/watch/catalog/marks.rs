@@ -169,6 +169,15 @@ impl MarkWatch {
         }
     }
 
+    /// What lasts, as long as it has been seen, and what ended at this time or later.
+    pub fn since(&self, since_us: f64) -> Vec<LoadMark> {
+        let storm = self.storm.iter().map(|storm| storm.mark(true));
+        let vacuums = self.vacuums.values().map(|vacuum| vacuum.mark(true));
+        let finished = self.finished.iter();
+        let finished = finished.filter(|it| it.at_us + it.length_us >= since_us);
+        finished.cloned().chain(storm).chain(vacuums).collect()
+    }
+
     /// All marks in order of time.
     pub fn marks(&self) -> Vec<LoadMark> {
         let storm = self.storm.iter().map(|storm| storm.mark(false));
@@ -263,6 +272,24 @@ mod tests {
             (3e6, 0.0, "autovacuum of public.two".to_owned()),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_lasts_or_has_just_ended_is_of_the_last_interval() {
+        let mut watch = MarkWatch {
+            checkpoint_us: Some(0.0),
+            ..MarkWatch::default()
+        };
+        for (second, waiters) in [(1, 3), (2, 0), (5, 4), (6, 4)] {
+            watch.add_waiters(f64::from(second) * 1e6, waiters, "PID 7".to_owned());
+        }
+        watch.add_checkpoint(4e6, 1e15, 1e15 - 1e6);
+        let spans = |since_us| -> Vec<(f64, f64)> {
+            let marks = watch.since(since_us).into_iter();
+            marks.map(|it| (it.at_us, it.length_us)).collect()
+        };
+        assert_eq!(spans(3.5e6), [(3e6, 1e6), (5e6, 1e6)]);
+        assert_eq!(spans(7e6), [(5e6, 1e6)]);
     }
 
     #[test]

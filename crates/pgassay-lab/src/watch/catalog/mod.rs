@@ -192,6 +192,11 @@ impl CatalogWatch {
         self.blocking.episodes()
     }
 
+    /// Checkpoints, vacuums and lock storms that last, or ended at this time or later.
+    pub fn marks_since(&self, since_us: f64) -> Vec<LoadMark> {
+        self.marks.since(since_us)
+    }
+
     /// The PID of the backend that served the connection's first reading.
     pub fn own_pid(&self) -> u32 {
         self.reader.own_pid

@@ -18,6 +18,8 @@ use super::{detail, wrapping};
 /// Screens lower than this have no room for the answer and the load by class.
 const HEIGHT_FOR_HEADER: usize = 12;
 const HEADLINE_LINES: usize = 3;
+/// Checkpoints, vacuums, lock storms and errors.
+const EVENT_LINES: usize = 1;
 /// What cannot be seen.
 const MISSING_LINES: usize = 4;
 const SPARKLINE_WIDTH: usize = 20;
@@ -135,12 +137,23 @@ fn header(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Li
     let answer = limited(&[headline_of_seen(activity)], width, HEADLINE_LINES);
     lines.extend(answer.into_iter().map(Line::from));
     lines.push(by_class(state, activity, width, paint));
+    let style = paint.of(Color::Yellow);
+    let events = limited(&events(activity), width, EVENT_LINES).into_iter();
+    lines.extend(events.map(|it| Line::styled(it, style)));
     let missing = blind_spots(activity).into_iter();
     let missing: Vec<String> = missing.map(|it| format!("! {}", blind_spot(it))).collect();
     let missing = limited(&missing, width, MISSING_LINES).into_iter();
-    let style = paint.of(Color::Yellow);
     lines.extend(missing.map(|it| Line::styled(it, style)));
     lines
+}
+
+/// Checkpoints, vacuums, lock storms and errors in the interval, on one line, if there were any.
+fn events(activity: &Activity) -> Vec<String> {
+    let marks: Vec<&str> = activity.marks.iter().map(|it| it.text.as_str()).collect();
+    if marks.is_empty() {
+        return Vec::new();
+    }
+    vec![format!("Events: {}", marks.join("; "))]
 }
 
 /// Whether the server answers no query. Its memory may be readable all the same.

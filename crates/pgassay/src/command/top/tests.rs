@@ -6,8 +6,8 @@ use insta::assert_snapshot;
 use pgassay_model::check::Check;
 use pgassay_record::activity::{
     Activity, ActivitySession, ActivityStatement, ActivityWait, BlockedSession, BlockingEpisode,
-    CatalogActivity, LoadCell, LockTarget, RelationName, RootBlocker, SessionHold, SessionStatus,
-    StatementCounters, TableActivity, WatchCost,
+    CatalogActivity, LoadCell, LoadMark, LoadMarkKind, LockTarget, RelationName, RootBlocker,
+    SessionHold, SessionStatus, StatementCounters, TableActivity, WatchCost,
 };
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -254,6 +254,30 @@ fn the_statement_that_ends_a_blocker_is_shown_with_its_tree() {
         );
     }
     assert!(shown.contains("SELECT pg_terminate_backend(4711); (pgassay does not run it)"));
+}
+
+/// Regression: checkpoints, vacuums and errors in the log were on the page of a profile, but not on the screen.
+#[test]
+fn what_happened_in_the_interval_is_on_the_screen() {
+    let mark = |kind, text: &str| LoadMark {
+        at_us: 0.5e6,
+        length_us: 1e6,
+        kind,
+        text: text.to_owned(),
+        count: None,
+    };
+    let mut state = state();
+    assert!(!screen_of(&state, 80, 24).contains("Events:"));
+    state.update(Activity {
+        marks: vec![
+            mark(LoadMarkKind::Checkpoint, "checkpoint"),
+            mark(LoadMarkKind::LogError, "ERROR: division by zero"),
+        ],
+        ..activity()
+    });
+    let shown = screen_of(&state, 80, 24);
+    let expected = "Events: checkpoint; ERROR: division by zero";
+    assert!(shown.contains(expected), "{shown}");
 }
 
 fn missing(name: &str, value: &str, limitation: &str, fix: Option<&str>) -> Check {
