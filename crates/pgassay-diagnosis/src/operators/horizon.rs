@@ -55,9 +55,7 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
 /// How long it has held the horizon: known, or by its age at the present rate of transactions, since the
 /// server does not know when a slot or a standby began to.
 fn lasting_us(view: &LiveView<'_>, holder: &HorizonHolder) -> Option<f64> {
-    let rates = view.catalog.ages.iter().map(|it| it.consumed_per_s);
-    let rate = rates.fold(0.0, f64::max);
-    let estimated = (rate > 0.0).then(|| holder.age as f64 / rate * 1e6);
+    let estimated = view.transactions_us(holder.age);
     holder.lasting_us.or(estimated)
 }
 
@@ -348,18 +346,18 @@ fn slot(view: &LiveView<'_>) -> Vec<Detection> {
     let found = holders(view, &[HorizonKind::Slot, HorizonKind::SlotCatalog]);
     let with_fix = |it: Detection| {
         let mut slots = view.catalog.slots.iter();
-        let is_active = slots.any(|slot| slot.name == it.name() && slot.is_active);
+        let active = slots.find(|slot| slot.name == it.name() && slot.is_active);
         let name = names::literal(it.name());
-        let detection = it.fix(
-            "Start what reads from the slot. If nothing will, drop it. On a standby, a long query with \
-             hot_standby_feedback has the same effect: end that query.",
-        );
-        if is_active {
-            detection.risk("A standby or subscriber that still needs the slot must be built again.")
-        } else {
-            detection
+        match active.map(|slot| slot.kind.as_str()) {
+            Some("physical") => end_feedback(it),
+            Some(_) => it.fix(
+                "Find out why what reads from the slot is slow, such as a long transaction on a \
+                 subscriber.",
+            ),
+            None => it
+                .fix("Start what reads from the slot. If nothing will, drop it.")
                 .sql(format!("select pg_drop_replication_slot({name})"))
-                .risk("A standby or subscriber that still needs the slot must be built again.")
+                .risk("A standby or subscriber that still needs the slot must be built again."),
         }
     };
     found.into_iter().map(with_fix).collect()
@@ -367,13 +365,16 @@ fn slot(view: &LiveView<'_>) -> Vec<Detection> {
 
 fn standby(view: &LiveView<'_>) -> Vec<Detection> {
     let found = holders(view, &[HorizonKind::Standby]);
-    let with_fix = |it: Detection| {
-        it.fix(
+    found.into_iter().map(end_feedback).collect()
+}
+
+/// The fix for a snapshot that a standby reports, through a slot or without.
+fn end_feedback(detection: Detection) -> Detection {
+    detection
+        .fix(
             "On the standby, end the long query, or turn hot_standby_feedback off there and reload: \
              it reports its oldest snapshot to this server.",
         )
         .sql("alter system set hot_standby_feedback = off -- on the standby, which must reload")
         .risk("Long queries on the standby are then canceled when they conflict with recovery.")
-    };
-    found.into_iter().map(with_fix).collect()
 }

@@ -140,13 +140,9 @@ fn standbys(view: &LiveView<'_>) -> String {
     all.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// The age of an index's definition at the present rate of transactions: no view has the time at which
-/// it was created.
+/// The age of an index's definition, estimated.
 fn definition_age_us(view: &LiveView<'_>, index: &IndexActivity) -> Option<f64> {
-    let rates = view.catalog.ages.iter().map(|it| it.consumed_per_s);
-    let rate = rates.fold(0.0, f64::max);
-    let age = index.definition_age?;
-    (rate > 0.0).then(|| age as f64 / rate * 1e6)
+    view.transactions_us(index.definition_age?)
 }
 
 /// What the age of an index says against its scans, which are counted since it was created.

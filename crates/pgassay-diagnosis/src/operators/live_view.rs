@@ -307,6 +307,14 @@ impl<'a> LiveView<'a> {
         Some(evidence.of_cpu(evidence.in_functions(functions)))
     }
 
+    /// The time that so many transaction IDs take at the present rate; `None` if none are used now. No view has the
+    /// time at which a table or an index was created, or a slot began to hold a snapshot.
+    pub(super) fn transactions_us(&self, count: u64) -> Option<f64> {
+        let rates = self.catalog.ages.iter().map(|it| it.consumed_per_s);
+        let rate = rates.fold(0.0, f64::max);
+        (rate > 0.0).then(|| count as f64 / rate * 1e6)
+    }
+
     /// The age of the statistics, as far as it is known: since their reset, or since the server
     /// started.
     pub(super) fn statistics_age_us(&self) -> f64 {

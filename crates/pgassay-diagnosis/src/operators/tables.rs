@@ -77,7 +77,9 @@ fn stale_statistics(view: &LiveView<'_>) -> Vec<Detection> {
         let is_far = modified as f64 > FAR * table.analyze_threshold;
         // Autovacuum is given the time that it needs.
         let overdue_us = overdue_us(modified, table.analyze_threshold, rate);
-        let since_us = table.analyzed_ago_us.unwrap_or(f64::INFINITY);
+        // Of a table that was never vacuumed either, this is the age of the table.
+        let created_us = view.transactions_us(table.age).unwrap_or(f64::INFINITY);
+        let since_us = table.analyzed_ago_us.unwrap_or(created_us);
         let is_late = overdue_us.unwrap_or(f64::INFINITY).min(since_us) >= LATE_US
             || !table.autovacuum_enabled;
         let is_missing = !table.has_statistics && table.analyzed_ago_us.is_none();

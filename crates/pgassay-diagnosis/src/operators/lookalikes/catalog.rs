@@ -307,6 +307,7 @@ fn edges_of_tables() -> Vec<Edge> {
         read_with(
             1.0,
             TableActivity {
+                age: 40_000_000,
                 has_statistics: false,
                 analyzed_ago_us: None,
                 estimated_rows: None,
@@ -314,6 +315,13 @@ fn edges_of_tables() -> Vec<Edge> {
                 ..table("orders")
             },
         )
+    };
+    // Regression: a table that was created a moment ago lacked statistics. 100 transactions begin per second.
+    let created = |seconds: f64| {
+        let mut orders = modified(900_000.0, 0.0);
+        (orders.has_statistics, orders.analyzed_ago_us) = (false, None);
+        orders.age = (seconds * 100.0) as u64;
+        read_with(1.0, orders)
     };
     // No writes now: the changes may have come a moment ago.
     let analyzed = |us: f64| {
@@ -329,6 +337,7 @@ fn edges_of_tables() -> Vec<Edge> {
     vec![
         edge("stale-statistics", analyzed, 300e6, 299e6),
         edge("stale-statistics", never, 1000.0, 999.0),
+        edge("stale-statistics", created, 300.0, 299.0),
         edge(
             "dead-rows",
             |rows| ExampleServer::new().table(dead(rows, 100.0)),

@@ -206,3 +206,33 @@ fn an_invalid_slot_keeps_nothing() {
     let drop = "select pg_drop_replication_slot('replica')";
     assert_eq!(found.fix_sql.as_deref(), Some(drop));
 }
+
+/// Regression: of a slot that a standby with a long query uses, the advice was to start the standby, or drop the slot.
+#[test]
+fn a_slot_in_use_holds_the_snapshot_of_a_standby() {
+    let fix = |is_active| {
+        let holder = horizon(HorizonKind::Slot, "replica", "");
+        let server = kept_back(holder, 20e6).catalog(|it| {
+            let with_slot = slot("replica", "reserved", 0).activity.catalog;
+            it.slots = with_slot.expect("a catalog").slots;
+            it.slots[0].is_active = is_active;
+        });
+        let found = of_id("slot-horizon", &server.activity).remove(0);
+        (found.suggested_fix, found.fix_sql.unwrap_or_default())
+    };
+    let (words, sql) = fix(true);
+    assert!(
+        words.starts_with("On the standby, end the long query"),
+        "{words}"
+    );
+    assert!(
+        sql.starts_with("alter system set hot_standby_feedback = off"),
+        "{sql}"
+    );
+    let (words, sql) = fix(false);
+    assert!(
+        words.starts_with("Start what reads from the slot"),
+        "{words}"
+    );
+    assert_eq!(sql, "select pg_drop_replication_slot('replica')");
+}
