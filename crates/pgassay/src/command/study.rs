@@ -184,6 +184,15 @@ fn print_changes(planned: &ExternalUse, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
+/// Names, separated by commas; one that contains a comma is in quotes.
+pub fn listed<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
+    let quoted = |name: &'a String| match name.contains(',') {
+        true => format!("\"{name}\""),
+        false => name.clone(),
+    };
+    names.into_iter().map(quoted).collect::<Vec<_>>().join(", ")
+}
+
 fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
     let schedule = &plan.schedule;
     let most = match schedule.stopping {
@@ -194,7 +203,7 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
     writeln!(
         out,
         "variants: {} (the first is the baseline)",
-        plan.variants.join(", ")
+        listed(&plan.variants)
     )?;
     writeln!(
         out,
@@ -247,13 +256,7 @@ fn print_order(plan: &Plan, out: &mut impl Write) -> Result<()> {
     for block in 0..plan.schedule.blocks {
         writeln!(out, "block {}:", block + 1)?;
         for round in plan.block(block) {
-            let names = |order: &[usize]| -> String {
-                order
-                    .iter()
-                    .map(|variant| plan.variants[*variant].as_str())
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            };
+            let names = |order: &[usize]| listed(order.iter().map(|it| &plan.variants[*it]));
             let also = |what: &str, order: &[usize]| match order {
                 [] => String::new(),
                 _ => format!("; {what}: {}", names(order)),
@@ -286,6 +289,13 @@ fn seconds(us: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: "default, jit=off, work_mem=8MB" were two variants.
+    #[test]
+    fn names_with_commas_are_in_quotes() {
+        let names = ["default", "jit=off, work_mem=8MB"].map(str::to_owned);
+        assert_eq!(listed(&names), "default, \"jit=off, work_mem=8MB\"");
+    }
 
     /// Regression: "servers restart never".
     #[test]

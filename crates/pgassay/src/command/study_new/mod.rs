@@ -19,7 +19,7 @@ use pgassay_model::wording::counted;
 use crate::args::NewArgs;
 use crate::catalog;
 use crate::command::compare::{CompareArgs, question};
-use crate::command::study::PlannedStudy;
+use crate::command::study::{PlannedStudy, listed};
 use crate::output_file::write_to;
 use interview::Interview;
 
@@ -54,7 +54,7 @@ pub fn study_new(args: &NewArgs, out: &mut impl Write) -> Result<()> {
     writeln!(
         out,
         "{name} written: variants {}; {} (variant × condition)",
-        plan.variants.join(", "),
+        listed(&plan.variants),
         counted(plan.points.len(), "point"),
     )?;
     writeln!(out, "what a run does:      pgassay study plan {name}")?;
