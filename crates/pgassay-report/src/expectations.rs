@@ -75,7 +75,7 @@ fn one(run: &Run, reading: &Reading) -> String {
     if reading.right.parse::<f64>().is_err() {
         let noise = if is_open { ", within noise" } else { "" };
         return format!(
-            "largest CPU difference in {}, expected in {} ({condition}{noise})",
+            "largest CPU difference: {}, expected: {} ({condition}{noise})",
             reading.left, reading.right
         );
     }

@@ -157,6 +157,10 @@ pub(crate) fn basis(run: &Run) -> Option<String> {
     let fewest = all.iter().map(|it| it.server_starts).min().unwrap_or(0);
     let most = all.iter().map(|it| it.server_starts).max().unwrap_or(0);
     let by_starts = all.iter().all(|it| it.unit == UnitOfAnalysis::ServerStart);
+    if first.units_max.is_some() && !run.comparisons.iter().any(Comparison::has_interval) {
+        parts.push("There are no intervals yet.".to_owned());
+        return Some(parts.join(" "));
+    }
     if let Some(units_max) = first.units_max {
         parts.push(sequential_basis(by_starts, units_max));
     }
@@ -188,7 +192,7 @@ fn sequential_basis(by_starts: bool, units_max: u32) -> String {
         "every two pairs"
     };
     format!(
-        "Decided sequentially: an analysis after {unit}, from the fourth to at most {units_max}, with one interval \
+        "Decided sequentially: an analysis after {unit}, from 4 to at most {units_max}, with one interval \
          that is valid at all of them."
     )
 }

@@ -176,6 +176,12 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
     .collect();
     clauses.sort_by_key(|(_, with)| std::cmp::Reverse(with.len()));
     let (name, baseline) = (variant_name(run, variant), baseline_name(run, variant));
+    // A run that ended early has not reached every condition.
+    let measured = if comparisons.len() < run.plan.conditions.len() {
+        " that were measured"
+    } else {
+        ""
+    };
     let subject = match clauses.first() {
         Some((Verdict::Inconclusive, _)) => format!("{name} vs {baseline}:"),
         _ => format!("{name} is"),
@@ -194,12 +200,16 @@ fn answer_over_many(run: &Run, variant: usize, comparisons: &[&Comparison]) -> S
                 (Verdict::Inconclusive, _) => "inconclusive".to_owned(),
             };
             let place = match with[..] {
-                [_, _] if comparisons.len() == 2 => "in both conditions".to_owned(),
+                [_, _] if comparisons.len() == 2 => format!("in both conditions{measured}"),
                 _ if with.len() == comparisons.len() => {
-                    format!("in all {} conditions", with.len())
+                    format!("in all {} conditions{measured}", with.len())
                 }
                 [only] => format!("with {}", condition_title(run, only.condition)),
-                _ => format!("in {} of {} conditions", with.len(), comparisons.len()),
+                _ => format!(
+                    "in {} of {} conditions{measured}",
+                    with.len(),
+                    comparisons.len()
+                ),
             };
             format!("{words} {place}: {}", range(with))
         })

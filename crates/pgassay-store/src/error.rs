@@ -181,7 +181,7 @@ fn known(runs: &[String]) -> String {
     if runs.is_empty() {
         "there are no runs yet".to_owned()
     } else {
-        format!("the newest runs are {}", shortened(runs))
+        format!("the newest runs: {}", shortened(runs))
     }
 }
 

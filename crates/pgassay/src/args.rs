@@ -350,7 +350,7 @@ pub struct ChoiceArgs {
 pub struct IdleCpuArgs {
     /// Do not let idle CPUs sleep during the run (requires root): with few clients, the time that it takes
     /// to wake them up is most of the noise. Latencies then do not include it. `compare`, and `gate` without
-    /// --study, do so by default for servers that they start, if it is permitted; others do not.
+    /// --study, do so by default for servers that they start, if it is permitted; other commands do not.
     #[arg(long)]
     keep_cpus_awake: bool,
 

@@ -90,7 +90,7 @@ pub fn load() -> Option<Check> {
                 .to_owned()
         }),
         fix: is_busy.then(|| {
-            "stop them, or count instructions, which they hardly change: pgassay count".to_owned()
+            "stop them, or use pgassay count: other programs hardly change instruction counts".to_owned()
         }),
     })
 }

@@ -89,12 +89,21 @@ pub fn after_printing(printed: Result<()>, verdict: Result<()>) -> Result<()> {
 pub fn text_of(error: &anyhow::Error) -> String {
     let mut kept: Vec<String> = Vec::new();
     for cause in error.chain() {
-        let cause = cause.to_string().trim_end().to_owned();
+        let cause = without_os_error(cause.to_string().trim_end());
         if !kept.iter().any(|earlier| earlier.contains(&cause)) {
             kept.push(cause);
         }
     }
     kept.join(": ")
+}
+
+/// Without the numbers that Rust adds to the system's messages, as C's `%m` prints them.
+fn without_os_error(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |out, part| {
+        out + part.split_once(')').map_or(part, |(_, after)| after)
+    })
 }
 
 /// Not any broken pipe: a server that has ended closes its connections.

@@ -14,7 +14,7 @@ pub struct PsqlOptions {
     #[arg(short = 'h', long, value_name = "HOSTNAME")]
     host: Option<String>,
 
-    /// Port, as for psql.
+    /// Port of the server, as for psql.
     #[arg(short, long, value_name = "PORT")]
     port: Option<String>,
 

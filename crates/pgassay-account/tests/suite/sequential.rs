@@ -270,7 +270,7 @@ fn a_gate_passes_what_is_slower_by_less_than_its_limit() {
 fn what_can_be_decided_is_said_before_the_run() {
     let one = decidable_effects(&planned(SERVER, 1, None)).expect("the plan is sequential");
     assert!(
-        one.starts_with("at SD 2%: 20% in about 4 server starts, 5% in "),
+        one.starts_with("at SD 2%: 20% after about 4 server starts, 5% after "),
         "{one}"
     );
     let gate = planned(SERVER, 1, Some(5.0));

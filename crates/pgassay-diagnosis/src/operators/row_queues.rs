@@ -70,12 +70,12 @@ fn row_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
                 .saved(waiting)
                 .load("average sessions of one statement that wait for rows", waiting)
                 .figure(
-                    "sessions in the queue that a waiting session is in",
+                    "mean length of the queue that a waiting session is in",
                     queue,
                     FactUnit::Count,
                 )
                 .sampled(
-                    "of them wait for a tuple lock",
+                    "of these waits are for a tuple lock",
                     queued / waiting,
                     FactUnit::Share,
                 )

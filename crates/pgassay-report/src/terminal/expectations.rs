@@ -76,7 +76,12 @@ fn expectation(run: &Run, it: &ExpectationOutcome, style: Style) -> String {
         None => TextStyle::Faint,
     };
     let word = format!("{:<12}", expectations::word(it));
-    let text = format!("{}: {}", it.that, expectations::readings(run, it));
+    let text = format!(
+        "{} ({}): {}",
+        it.that,
+        it.check,
+        expectations::readings(run, it)
+    );
     let indent = " ".repeat(word.len() + 4);
     let text = wrap(&text, style.columns(), "  ____________  ", &indent);
     text.replacen("____________", &paint(&word, ink, style.color), 1)

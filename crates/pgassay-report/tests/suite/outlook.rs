@@ -23,6 +23,18 @@ fn undecided() -> Run {
     run
 }
 
+/// Regression: "no interval yet" was followed by how the intervals were computed.
+#[test]
+fn a_run_without_intervals_does_not_explain_how_they_were_computed() {
+    let mut run = undecided();
+    let how = "Intervals are computed from 6 server starts";
+    assert!(terminal(&run, &PLAIN).contains(how));
+    run.comparisons[0].inconclusive_reason = Some(Inconclusive::TooFewPairs);
+    let text = terminal(&run, &PLAIN);
+    assert!(!text.contains("Intervals are computed"), "{text}");
+    assert!(text.contains("There are no intervals yet."), "{text}");
+}
+
 /// Regression: a run ended after half of its server starts and did not say why, nor how to go on.
 #[test]
 fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {

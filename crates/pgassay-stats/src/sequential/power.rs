@@ -141,7 +141,7 @@ impl DecidableEffects {
 }
 
 impl std::fmt::Display for DecidableEffects {
-    /// `at SD 3%: 5% in about 8 pairs, 2% in 20, 1% unlikely`. Effects whose sign is found in less than 80% of runs
+    /// `at SD 3%: 5% after about 8 pairs, 2% after 20, 1% unlikely`. Effects whose sign is found in less than 80% of runs
     /// are shown with the chance, and below 50% as hardly decidable.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let unit = match self.schedule {
@@ -158,7 +158,7 @@ impl std::fmt::Display for DecidableEffects {
                 continue;
             };
             let (about, unit) = if is_first { ("about ", unit) } else { ("", "") };
-            write!(out, " in {about}{units}{unit}")?;
+            write!(out, " after {about}{units}{unit}")?;
             is_first = false;
             if prospect.sign_chance < 0.8 {
                 write!(out, " (in {:.0}% of runs)", 100.0 * prospect.sign_chance)?;
@@ -229,7 +229,7 @@ mod tests {
         let found = DecidableEffects::new(&plan, 0.03, &[5.0, 2.0, 1.0]).unwrap();
         assert_eq!(
             found.to_string(),
-            "at SD 3%: 5% in about 8 pairs, 2% in 20, 1% unlikely"
+            "at SD 3%: 5% after about 8 pairs, 2% after 20, 1% unlikely"
         );
         let none = DecidableEffects::new(&plan, 0.25, &[5.0]).unwrap();
         assert_eq!(none.to_string(), "at SD 25%: 5% unlikely");

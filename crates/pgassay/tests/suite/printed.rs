@@ -120,6 +120,7 @@ fn examples_for_running_servers_allow_the_writes_that_they_need() {
         if ["profile", "top"].contains(&&*command) {
             continue;
         }
+        let text = text.replace("\\\n", " ");
         let lines = text.lines().filter(|line| line.contains("pgassay "));
         for line in lines.filter(|line| line.contains("--dsn '")) {
             assert!(line.contains("--allow-writes"), "{command}: {line}");
@@ -127,4 +128,21 @@ fn examples_for_running_servers_allow_the_writes_that_they_need() {
         }
     }
     assert!(examples >= 2, "{examples}");
+}
+
+/// Regression: on a terminal of 80 columns, clap broke the examples of `compare`, `gate` and `curve` in the
+/// middle of a command, so that a copied line did something else.
+#[test]
+fn examples_fit_into_80_columns() {
+    let mut examples = 0;
+    for (command, text) in helps() {
+        let Some((_, after)) = text.split_once("\nExamples:\n") else {
+            continue;
+        };
+        for line in after.lines().take_while(|line| !line.is_empty()) {
+            assert!(line.chars().count() <= 80, "{command}: {line}");
+            examples += 1;
+        }
+    }
+    assert!(examples >= 20, "{examples}");
 }

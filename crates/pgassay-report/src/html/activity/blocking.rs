@@ -57,7 +57,7 @@ fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
     let root = &episode.root;
     let when = if episode.is_lasting {
         format!(
-            "from {} into the window on, still blocking",
+            "since {} into the window, still blocking",
             age(episode.first_seen_us)
         )
     } else {

@@ -111,7 +111,8 @@ fn when(episode: &BlockingEpisode, window_us: f64) -> String {
     let (first, last) = (age(episode.first_seen_us), age(episode.last_seen_us));
     match (episode.is_lasting, from_start) {
         (true, true) => "still blocking".to_owned(),
-        (true, false) => format!("from {first} into the window on, still blocking"),
+        (true, false) => format!("since {first} into the window, still blocking"),
+        (false, _) if first == last => format!("at {first} into the window"),
         (false, _) => format!("from {first} to {last} into the window"),
     }
 }

@@ -12,7 +12,8 @@ use crate::command::choice::protocol;
 /// Shown after the list of options.
 const EXAMPLES: &str = "\
 Examples:
-  an index            pgassay compare --setup s.sql --vs-setup 'create index on t (a)' \\
+  an index            pgassay compare --setup s.sql \\
+                        --vs-setup 'create index on t (a)' \\
                         'select * from t where a = 42'
   a setting           pgassay compare --setup s.sql -f q.sql --vs work_mem=64MB
   two statements      pgassay compare --setup s.sql 'select …' 'select …'
@@ -20,9 +21,10 @@ Examples:
   durability          pgassay compare -N -c 16 --vs synchronous_commit=off
   releases            pgassay compare -S --servers 15,16,17,18 --stepwise
   your builds         pgassay compare -S --binaries /opt/pg-base,/opt/pg-patched
-  two servers         pgassay compare -S --allow-writes --dsn 'host=a' --vs-dsn 'host=b'
+  two servers         pgassay compare -S --allow-writes \\
+                        --dsn 'host=a' --vs-dsn 'host=b'
 
-The first statement, script, protocol, server or setup is the baseline. Each further choice is one
+The first statement, script, protocol, server or setup is the baseline. Each further choice is one \
 variant, which is compared with the baseline or, with --stepwise, with the variant before.";
 
 /// Flags of `pgassay compare`.

@@ -20,7 +20,8 @@ const RATE_DOUBLINGS: u32 = 14;
 const EXAMPLES: &str = "\
 Examples:
   lookups             pgassay curve -S -M prepared
-  a statement         pgassay curve --setup s.sql -c 1..32 'select * from t where a = 42'
+  a statement         pgassay curve --setup s.sql -c 1..32 \\
+                        'select * from t where a = 42'
   writes, with a page pgassay curve -b tpcb-like -s 10 -o curve.html
   your own server     pgassay curve -S --allow-writes --dsn 'host=a'
   latency by rate     pgassay curve -S --rate 500 -c 16
@@ -172,7 +173,7 @@ impl FromStr for Levels {
         let mut values = if let Some((low, high)) = ends {
             let (low, high) = (number(low)?, number(high)?);
             if low >= high {
-                return Err(format!("{low} is not below {high}; expected MIN..MAX"));
+                return Err(format!("{low} is not less than {high}; expected MIN..MAX"));
             }
             range(low, high)
         } else {

@@ -15,13 +15,18 @@ pub(super) const NAME: &str = "gate";
 /// Shown after the list of options.
 const EXAMPLES: &str = "\
 Examples:
-  a patched build     pgassay gate -S -c 8 --binaries /opt/pg-base,/opt/pg-patched
-  a new release       pgassay gate --setup s.sql -f q.sql --servers 17,18 --fail-if 'slower > 3%'
-  a schema change     pgassay gate --setup s.sql --vs-setup change.sql -f q.sql --markdown gate.md
+  a patched build     pgassay gate -S -c 8 \\
+                        --binaries /opt/pg-base,/opt/pg-patched
+  a new release       pgassay gate --setup s.sql -f q.sql --servers 17,18 \\
+                        --fail-if 'slower > 3%'
+  a schema change     pgassay gate --setup s.sql --vs-setup change.sql \\
+                        -f q.sql --markdown gate.md
   a commit            git bisect run sh -c 'make install || exit 125; \\
                         pgassay gate --bisect -S --binaries BASE,NEW'
-  a busy machine      pgassay gate -S --binaries BASE,NEW --fail-if 'instructions > 1%'
-  saved counts        pgassay gate -S --binaries NEW --fail-if 'instructions > 1%' \\
+  a busy machine      pgassay gate -S --binaries BASE,NEW \\
+                        --fail-if 'instructions > 1%'
+  saved counts        pgassay gate -S --binaries NEW \\
+                        --fail-if 'instructions > 1%' \\
                         --against counts.json --update
   an earlier run      pgassay gate -S --binaries BASE,NEW --against last
 

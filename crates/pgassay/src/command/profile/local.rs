@@ -432,12 +432,12 @@ fn ended_processes(log: &CpuLog, ended_cpu: Option<Duration>) -> Option<Check> {
     }
     let missing = match ended_cpu {
         Some(cpu) => format!(
-            "processes ended during profiling: {:.1} s of CPU time, which they used after their last reading, belong \
-             to no statement and no function",
+            "they ended during profiling: {:.1} s of CPU time, used after they were last sampled, is not in any \
+             statement or function",
             cpu.as_secs_f64()
         ),
         None => format!(
-            "processes ended during profiling: up to {} ms of CPU time before each exit is missing",
+            "they ended during profiling: up to {} ms of CPU time before each exit is missing",
             reading_every(log).as_millis()
         ),
     };

@@ -22,7 +22,7 @@ pub struct TopArgs {
     #[arg(long, value_name = "TIME", default_value = "2s")]
     pub interval: HumanDuration,
 
-    /// Readings of all sessions per second. Fewer with many sessions, and at most 10 if they come from
+    /// Samples of all sessions per second; fewer with many sessions, and at most 10 if they come from
     /// `pg_stat_activity`. (The CPU is not sampled.)
     #[arg(long, value_name = "HZ", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
     pub frequency: u32,

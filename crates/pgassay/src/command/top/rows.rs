@@ -276,7 +276,7 @@ fn root(activity: &Activity, at: usize, episode: &BlockingEpisode) -> TopRow {
         (None, None) => "?".to_owned(),
     };
     let text = pgassay_report::activity::one_line(root.statement.as_deref().unwrap_or_default());
-    let is_over = if episode.is_lasting { "" } else { " (over)" };
+    let was = if episode.is_lasting { "" } else { "was " };
     let held = relation(root.holds.as_ref().map(|it| &it.relation));
     TopRow {
         key: format!("root {name}"),
@@ -292,7 +292,7 @@ fn root(activity: &Activity, at: usize, episode: &BlockingEpisode) -> TopRow {
         cells: vec![
             word(name),
             word(age(root.state_age_us)),
-            word(format!("{}{is_over}", root.state)),
+            word(format!("{was}{}", root.state)),
             word(held),
             word(text),
         ],
