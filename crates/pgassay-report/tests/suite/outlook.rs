@@ -28,9 +28,9 @@ fn undecided() -> Run {
 fn a_run_without_intervals_does_not_explain_how_they_were_computed() {
     let mut run = undecided();
     let how = "Intervals are computed from 6 server starts";
-    assert!(terminal(&run, &PLAIN).contains(how));
+    assert!(words(&run).contains(how));
     run.comparisons[0].inconclusive_reason = Some(Inconclusive::TooFewPairs);
-    let text = terminal(&run, &PLAIN);
+    let text = words(&run);
     assert!(!text.contains("Intervals are computed"), "{text}");
     assert!(text.contains("There are no intervals yet."), "{text}");
 }

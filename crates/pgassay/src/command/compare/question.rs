@@ -391,7 +391,8 @@ fn make_distinct<'a>(names: impl Iterator<Item = &'a mut String>) {
 fn names_of(statements: &[String]) -> Vec<String> {
     let names: Vec<String> = statements.iter().map(|sql| short(sql)).collect();
     let distinct: BTreeSet<&String> = names.iter().collect();
-    if distinct.len() == names.len() {
+    let is_cut = names.iter().any(|it| it.ends_with('…'));
+    if distinct.len() == names.len() || !is_cut {
         return names;
     }
     let words: Vec<Vec<&str>> = statements
@@ -427,4 +428,19 @@ fn short(sql: &str) -> String {
     }
     let kept: String = words.chars().take(NAME_CHARS - 1).collect();
     format!("{}…", kept.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: `select 1` and `select 1;` were called "… 1" and "… 1 (2)".
+    #[test]
+    fn only_long_statements_lose_what_they_have_in_common() {
+        let named = |texts: [&str; 2]| names_of(&texts.map(str::to_owned));
+        assert_eq!(named(["select 1", "select 1;"]), ["select 1", "select 1"]);
+        let long = |end: &str| format!("select {} from t where a = {end}", "x, ".repeat(30));
+        let (one, two) = (long("1"), long("2"));
+        assert_eq!(named([&one, &two]), ["… 1", "… 2"]);
+    }
 }
