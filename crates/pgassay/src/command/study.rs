@@ -186,9 +186,12 @@ fn print_changes(planned: &ExternalUse, out: &mut impl Write) -> Result<()> {
 
 /// Names, separated by commas; one that contains a comma is in quotes.
 pub fn listed<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
-    let quoted = |name: &'a String| match name.contains(',') {
-        true => format!("\"{name}\""),
-        false => name.clone(),
+    let quoted = |name: &'a String| {
+        if name.contains(',') {
+            format!("\"{name}\"")
+        } else {
+            name.clone()
+        }
     };
     names.into_iter().map(quoted).collect::<Vec<_>>().join(", ")
 }
@@ -290,7 +293,7 @@ fn seconds(us: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Regression: "default, jit=off, work_mem=8MB" were two variants.
+    /// Regression: `a=1, b=2` was two variants.
     #[test]
     fn names_with_commas_are_in_quotes() {
         let names = ["default", "jit=off, work_mem=8MB"].map(str::to_owned);
