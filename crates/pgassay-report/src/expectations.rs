@@ -88,7 +88,7 @@ fn one(run: &Run, reading: &Reading) -> String {
     };
     let without = reading.left_interval.is_none() && reading.right_interval.is_none();
     format!(
-        "{} vs {} ({condition}{})",
+        "{}, expected {relation}\u{a0}{} ({condition}{})",
         side(&reading.left, reading.left_interval),
         side(&reading.right, reading.right_interval),
         if without && is_open {

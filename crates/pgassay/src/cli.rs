@@ -133,6 +133,26 @@ fn without_refused(arg: clap::Arg) -> clap::Arg {
 mod tests {
     use super::*;
 
+    /// Regression: `0 is not in 1..=262143`.
+    #[test]
+    fn a_number_out_of_limits_is_refused_with_the_limits_in_words() {
+        for (line, limits) in [
+            ("compare -S -c 0", "from 1 to 262143"),
+            ("compare -S -s x", "from 1 to 10000"),
+            ("count -S -t 3", "from 10 to 500000000"),
+            ("calibrate --comparisons 0", "from 1 to 100000"),
+        ] {
+            let words = std::iter::once("pgassay").chain(line.split(' '));
+            let error = Cli::try_parse_from(words).unwrap_err().to_string();
+            let wanted = format!("expected a whole number {limits}");
+            assert!(error.contains(&wanted), "{error}");
+        }
+        for line in ["compare -S", "count -S -t 20", "curve -S", "calibrate"] {
+            let words = std::iter::once("pgassay").chain(line.split(' '));
+            assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+        }
+    }
+
     /// Regression: `-h` printed help, and `-d` was unknown.
     #[test]
     fn a_line_for_psql_is_one_for_profile_and_top() {

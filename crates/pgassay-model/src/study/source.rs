@@ -192,10 +192,14 @@ mod tests {
             .unwrap_err();
         let text = error.to_string();
         assert!(
-            text.starts_with("s.toml:10:1: unknown field `protocoll`"),
+            text.starts_with("s.toml:10:1: unknown key `protocoll`"),
             "{text}"
         );
         assert!(text.contains("did you mean \"protocol\"?"), "{text}");
+        // Regression: "unknown variant", in a study that has variants.
+        let error = source(&format!("{MINIMAL}protocol = \"simpel\"\n"));
+        let text = error.parse().unwrap_err().to_string();
+        assert!(text.contains("unknown value `simpel`"), "{text}");
     }
 
     #[test]

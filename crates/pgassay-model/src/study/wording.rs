@@ -41,9 +41,15 @@ pub(super) fn reworded(
         let hint = REPEATED.contains(&name.as_str());
         let hint = hint.then(|| header_hint(&name, 1));
         let hint = hint.unwrap_or_else(|| "remove one of them, or join them".to_owned());
-        return (format!("`{name}` is there twice"), Some(hint));
+        return (format!("`{name}` appears twice"), Some(hint));
     }
-    (message.to_owned(), suggest_known_key(message))
+    let shown = match message.split_once(" `") {
+        Some(("unknown field", rest)) => format!("unknown key `{rest}"),
+        // Not one of the study's variants.
+        Some(("unknown variant", rest)) => format!("unknown value `{rest}"),
+        _ => message.to_owned(),
+    };
+    (shown, suggest_known_key(message))
 }
 
 /// What serde found, and what it expected.
@@ -182,11 +188,11 @@ mod tests {
             ),
             (
                 "[variant]\nname = \"v\"\n[variant]\nname = \"w\"",
-                "s.toml:7:2: `variant` is there twice",
+                "s.toml:7:2: `variant` appears twice",
             ),
             (
                 "[[variant]]\nname = \"v\"\n[variant]\nname = \"w\"",
-                "s.toml:7:2: `variant` is there twice",
+                "s.toml:7:2: `variant` appears twice",
             ),
         ] {
             let words = refused(lines);

@@ -33,7 +33,7 @@ fn a_study_that_cannot_be_run_is_refused_with_its_line_before_any_server_starts(
     let table = [
         (
             SMALL_STUDY.replace("[length]", "[lenght]"),
-            "study.toml:22:2: unknown field `lenght`",
+            "study.toml:22:2: unknown key `lenght`",
             "did you mean \"length\"?",
         ),
         (

@@ -27,7 +27,7 @@ pub struct CountArgs {
 
     /// Scale of pgbench's tables.
     #[arg(short, long, value_name = "N", default_value_t = 1, conflicts_with = "setup",
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+          value_parser = within::<u32>(1..=10_000))]
     pub scale: u32,
 
     /// Protocol for submitting queries: simple, extended, prepared [default: simple].
@@ -71,7 +71,7 @@ pub struct CountArgs {
 
     /// Number of transactions N: each round counts three segments, of N, 2N and 4N transactions
     /// [default: 20 to 500, depending on their cost].
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(10..=500_000_000))]
+    #[arg(short, long, value_name = "N", value_parser = within::<u64>(10..=500_000_000))]
     pub transactions: Option<u64>,
 
     /// Seed for the scripts' random numbers.
