@@ -120,7 +120,7 @@ pub(crate) fn signed_counter_value(value: f64, unit: CounterUnit) -> String {
     }
 }
 
-/// A duration in a suitable unit: `403 ms`, `2.5 s`, `66 s`, `12 min`, `2.5 h`.
+/// A duration in a suitable unit: `403 ms`, `2.5 s`, `66 s`, `12 min`, `2.5 h`, `347 h`.
 pub(crate) fn duration(value_us: f64) -> String {
     if value_us < 1_000_000.0 {
         let ms = value_us / 1000.0;
@@ -132,6 +132,8 @@ pub(crate) fn duration(value_us: f64) -> String {
         format!("{:.0}\u{a0}s", value_us / 1e6)
     } else if value_us < 6_000_000_000.0 {
         format!("{:.0}\u{a0}min", value_us / 60e6)
+    } else if value_us < 360e9 {
+        format!("{:.1}\u{a0}h", value_us / 3600e6)
     } else {
         format!("{:.1}\u{a0}h", value_us / 3600e6)
     }
@@ -250,6 +252,7 @@ mod tests {
         assert_eq!(plain(duration(66_000_000.0)), "66 s");
         assert_eq!(plain(duration(1_200_000_000.0)), "20 min");
         assert_eq!(plain(duration(63_360_000_000.0)), "17.6 h");
+        assert_eq!(plain(duration(1_250_280_000_000.0)), "347 h");
         assert_eq!(millis(112.4), "0.112");
         assert_eq!(moment(1_795_304_631_000_000), "2026-11-21 23:43:51 UTC");
         assert_eq!(moment(i64::MAX), "9223372036854775807 µs since 1970");

@@ -111,7 +111,7 @@ fn mechanisms_follow_the_activity() {
 fn the_headline_names_load_wait_statement_and_blocker() {
     assert_eq!(
         plain(&headline(&outage())),
-        "6.95 active sessions on average, on 2 processors. 70% of the load is waiting for row locks \
+        "6.95 active sessions on average, on 2 CPUs. 70% of the load is waiting for row locks \
          in one statement: UPDATE accounts SET balance = balance + $1 WHERE id = $2. Session 4711, \
          idle in transaction for 20 s, blocks 8 sessions."
     );
