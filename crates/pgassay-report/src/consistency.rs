@@ -95,7 +95,7 @@ fn clause(check: &ConsistencyCheck) -> String {
             format!("{error} of the difference is unexplained (limit {limit})")
         }
         CheckName::ExplainedShare => {
-            format!("the 95% CI of the explained share is not within {limit} of 100%")
+            format!("the 95% CI of the explained share is not within 100% ± {limit}")
         }
         CheckName::Sources => {
             format!("{error} of the difference is in rows with only one source (limit {limit})")

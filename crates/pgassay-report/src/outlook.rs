@@ -131,7 +131,8 @@ fn units_sentence(which: Undecided, run: &Run, basis: Basis, ratio: &Ratio) -> S
         );
     };
     let pairs_each = ratio.by_pair.len() as f64 / f64::from(basis.units.max(1));
-    let pairs = (f64::from(needed) * pairs_each.max(1.0)).ceil();
+    let needed = rounded_up(u64::from(needed)) as u32;
+    let pairs = rounded_up((f64::from(needed) * pairs_each.max(1.0)).ceil() as u64);
     format!(
         "{decision} needs about {} instead of {} (--pairs {pairs}): about {}.{}",
         units(needed, basis),
@@ -155,6 +156,12 @@ fn units(count: u32, basis: Basis) -> String {
     number::count(u64::from(count), basis.unit.name())
 }
 
+/// An estimate to two digits, upwards: a standard deviation from a few pairs does not give more.
+fn rounded_up(estimate: u64) -> u64 {
+    let step = 10_u64.pow(estimate.max(1).ilog10().saturating_sub(1));
+    estimate.div_ceil(step).saturating_mul(step)
+}
+
 /// How many pairs an inconclusive comparison needs.
 fn pairs_sentence(which: Undecided, run: &Run, ratio: &Ratio) -> String {
     let decision = which.decision();
@@ -162,9 +169,11 @@ fn pairs_sentence(which: Undecided, run: &Run, ratio: &Ratio) -> String {
         return format!("{decision} needs more than one pair.");
     };
     let pairs = ratio.by_pair.len();
+    let needed = rounded_up(needed);
     let time_us = run.elapsed_us() / pairs as f64 * needed as f64;
     format!(
-        "{decision} needs about {needed} pairs instead of {pairs} (--pairs {needed}): about {}.{}",
+        "{decision} needs about {} instead of {pairs} (--pairs {needed}): about {}.{}",
+        number::count(needed, "pair"),
         number::duration(time_us),
         if_too_long(time_us)
     )

@@ -47,7 +47,7 @@ pub(crate) fn reason(comparison: &Comparison) -> Option<String> {
         ),
         Inconclusive::TooFewPairs => Some(
             "The run ended before the first analysis, which takes 4 server starts (4 pairs, if the servers are \
-             not restarted). Until then, there is no interval."
+             not restarted)."
                 .to_owned(),
         ),
         Inconclusive::RanksDisagree => Some(

@@ -245,7 +245,7 @@ fn misfit(curve: &ScalabilityCurve, law: &FittedLaw) -> Option<String> {
 pub(crate) fn limit_name(limit: &ScalingLimit) -> String {
     match limit.kind {
         LimitKind::Nothing => "none".to_owned(),
-        LimitKind::Processors => "processors".to_owned(),
+        LimitKind::Processors => "CPUs".to_owned(),
         LimitKind::ServerCpu => "server CPU work".to_owned(),
         LimitKind::LoadGenerator => "load generator".to_owned(),
         LimitKind::Network => "network, wake-up".to_owned(),
@@ -262,7 +262,7 @@ pub(crate) fn limit_name(limit: &ScalingLimit) -> String {
 fn limit_phrase(limit: &ScalingLimit, row: &str) -> String {
     match limit.kind {
         LimitKind::Nothing => "nothing".to_owned(),
-        LimitKind::Processors => format!("the processors ({row})"),
+        LimitKind::Processors => format!("the CPUs ({row})"),
         LimitKind::ServerCpu => {
             "CPU work that each transaction does more of (spinning, cache misses)".to_owned()
         }

@@ -1,11 +1,11 @@
 //! The flags of the subcommands; those of `bench`, `calibrate`, `count` and `timing` are with their code.
 
+use std::fmt::Display;
 use std::num::ParseIntError;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::builder::RangedI64ValueParser;
 use clap::{Args, Subcommand};
 use pgassay_lab::ServerOptions;
 use pgassay_model::study::{HumanDuration, Percentage, limits};
@@ -14,9 +14,16 @@ use pgassay_wire::conninfo::ConninfoError;
 
 use crate::psql_options::PsqlOptions;
 
-/// Parses a whole number within limits, which the message about another number gives.
-pub fn within(limits: &RangeInclusive<u32>) -> RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(i64::from(*limits.start())..=i64::from(*limits.end()))
+/// Parses a whole number within limits, which the message about anything else gives.
+pub fn within<T>(limits: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
+where
+    T: Clone + Display + FromStr + PartialOrd,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|it| limits.contains(it));
+        let (low, high) = (limits.start(), limits.end());
+        number.ok_or_else(|| format!("expected a whole number from {low} to {high}"))
+    }
 }
 
 /// Parses a number of pairs of trials.
@@ -196,12 +203,12 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "TIME", default_value = "10s")]
     pub duration: HumanDuration,
 
-    /// Samples per second of each busy CPU. 99 costs the server less than 1%, 999 about 8%.
-    #[arg(long, value_name = "HZ", default_value_t = 99, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Samples per second of each busy CPU. 99 costs less than 1% of the server's throughput, 999 about 8%.
+    #[arg(long, value_name = "HZ", default_value_t = 99, value_parser = within(1..=u32::MAX))]
     pub frequency: u32,
 
     /// Also record where backends are blocked, by tracing context switches for 10 ms of every
-    /// 150 ms. Costs the server 2% to 10% more. The HTML page shows both flame graphs; exports
+    /// 150 ms. Costs another 2% to 10% of throughput. The HTML page shows both flame graphs; exports
     /// contain the blocked time.
     #[arg(long)]
     pub off_cpu: bool,
@@ -285,13 +292,13 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "N%", conflicts_with = "pairs")]
     pub half_width: Option<Percentage>,
 
-    /// End with the block of trials that ends closest to this long after the first trial begins (such as 2min), and
-    /// report the verdicts reached so far. Their intervals remain valid [default: no limit].
+    /// End about this long after the first trial begins (such as 2min), between two blocks of trials, and report the
+    /// verdicts reached so far. Their intervals remain valid [default: no limit].
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
     /// Numbers of concurrent clients, instead of the study's list.
-    #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = within(&limits::CLIENTS))]
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = within(limits::CLIENTS))]
     pub clients: Option<Vec<u32>>,
 
     /// Run only these variants; can be repeated. The first is the baseline.

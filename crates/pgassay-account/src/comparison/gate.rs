@@ -175,7 +175,8 @@ pub fn earlier_ratios(plan: &Plan, trials: &[Trial]) -> Vec<EarlierRatio> {
         .collect()
 }
 
-/// What a gate can tell, in words: `at SD 2%: passes an equal variant in 99% of runs, …`. If it compares with an
+/// What a gate can tell, in words: `if server starts differ by 2% (SD, assumed): passes an
+/// equal variant in 99% of runs, …`. If it compares with an
 /// earlier run, of the comparison with the widest interval then. `None` if the plan has no gate.
 pub fn gate_power(plan: &Plan) -> Option<String> {
     let limit = plan.schedule.gate_limit_percent?;
@@ -198,15 +199,25 @@ pub fn gate_power(plan: &Plan) -> Option<String> {
         Some(it) => (
             "unchanged",
             format!(
-                " and an earlier interval of ±{:.1}%",
+                " and the earlier interval is ±{:.1}%",
                 50.0 * (it.high / it.low).ln()
             ),
         ),
     };
     Some(format!(
-        "at SD {:.0}%{then}: passes an {equal} variant in {:.0}% of runs, and fails one that is slower by {twice}% in {:.0}%",
+        "if {} differ by {:.0}% (SD, assumed){then}: passes an {equal} variant in {} of runs, and fails one that is slower by {twice}% in {}",
+        schedule.unit_name(),
         100.0 * UNIT_SD_USUAL,
-        100.0 * prospect(rules.percent[1], 0.0)?.pass,
-        100.0 * prospect(rules.percent[0], twice)?.regression,
+        chance(prospect(rules.percent[1], 0.0)?.pass),
+        chance(prospect(rules.percent[0], twice)?.regression),
     ))
+}
+
+/// A chance as a percentage. No run is certain, so none is shown as 100%.
+fn chance(share: f64) -> String {
+    if share < 0.995 {
+        format!("{:.0}%", 100.0 * share)
+    } else {
+        "over 99%".to_owned()
+    }
 }

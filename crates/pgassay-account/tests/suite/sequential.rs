@@ -270,7 +270,9 @@ fn a_gate_passes_what_is_slower_by_less_than_its_limit() {
 fn what_can_be_decided_is_said_before_the_run() {
     let one = decidable_effects(&planned(SERVER, 1, None)).expect("the plan is sequential");
     assert!(
-        one.starts_with("at SD 2%: 20% after about 4 server starts, 5% after "),
+        one.starts_with(
+            "if server starts differ by 2% (SD, assumed): 20% in about 4 server starts, 5% in "
+        ),
         "{one}"
     );
     let gate = planned(SERVER, 1, Some(5.0));
@@ -326,8 +328,9 @@ fn a_gate_compares_ratios_with_those_of_an_earlier_run() {
     }
     let power = gate_power(&later).expect("the plan has a gate");
     assert!(
-        power.starts_with("at SD 2% and an earlier interval of ±")
-            && power.contains("passes an unchanged variant in "),
+        power.starts_with(
+            "if server starts differ by 2% (SD, assumed) and the earlier interval is ±"
+        ) && power.contains("passes an unchanged variant in "),
         "{power}"
     );
 }

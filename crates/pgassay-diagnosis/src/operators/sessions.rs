@@ -205,7 +205,7 @@ fn connections_exhausted(view: &LiveView<'_>) -> Vec<Detection> {
              as PgBouncer. New clients are refused when none is left. As a stopgap, raise \
              max_connections: at a restart, on standbys first.",
         )
-        .risk("More active sessions than processors make all of them slower.");
+        .risk("More active sessions than CPUs make all of them slower.");
     vec![detection]
 }
 

@@ -87,7 +87,7 @@ fn client_limited(e: &Evidence) -> Evaluation {
                 )
         })
         .remedy(
-            "Give the load generator more threads ([length] threads, -j) or a machine of its own, \
+            "Give the load generator more threads ([length] threads, -j) or run it on another machine, \
              or simplify the script's expressions. The figures show the limit of the load \
              generator, not of the server.",
         )

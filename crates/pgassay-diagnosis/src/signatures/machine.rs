@@ -86,7 +86,7 @@ fn cpu_saturation(e: &Evidence) -> Evaluation {
         })
         .against(
             e.other_programs >= OTHER_PROGRAMS_MIN,
-            "other programs used 10% or more of the machine at the same time",
+            "other programs used 10% or more of the machine's CPU time meanwhile",
         )
         .against(
             own.is_some_and(|it| it.leaves_the_cpus_to_others),
@@ -101,13 +101,13 @@ fn cpu_saturation(e: &Evidence) -> Evaluation {
 fn saturation_remedy(e: &Evidence, leaves_the_cpus_to_others: bool) -> &'static str {
     if leaves_the_cpus_to_others {
         "Stop the other programs, which include clients on the same machine, or move them to another machine, \
-             or give the server CPUs of its own (cpuset.cpus): its backends alone would not fill the CPUs, so \
+             or dedicate CPUs to the server (cpuset.cpus): its backends alone would not fill the CPUs, so \
              fewer connections or less work per transaction gains little."
     } else if e
         .cpu_utilization()
         .is_some_and(|share| e.other_programs > share / 2.0)
     {
-        "Stop the other programs or move them to another machine, or give the server CPUs of its own \
+        "Stop the other programs or move them to another machine, or dedicate CPUs to the server \
              (cpuset.cpus): most of the CPU time is theirs, so fewer connections or less work per transaction \
              gains little."
     } else if !e.is_live && e.clients <= 1.0 {

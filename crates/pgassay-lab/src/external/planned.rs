@@ -119,13 +119,13 @@ impl ExternalUse {
             "\nThe load may write, so it does not run in the database that --dsn names but in a new one, which is \
              empty without a setup."
         } else if self.databases > 0 && self.changes.is_empty() {
-            "\nStatements that only read need no database of their own: without a setup (compare --setup ''), they \
+            "\nStatements that only read need no separate database: without a setup (compare --setup ''), they \
              run in the one that --dsn names."
         } else {
             ""
         };
         Some(format!(
-            "the study changes this external server, which requires --allow-writes; nothing was \
+            "the run would change this external server, which requires --allow-writes; nothing was \
              changed. Planned changes:\n  {}{in_place}",
             lines.join("\n  ")
         ))

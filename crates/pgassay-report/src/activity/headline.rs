@@ -48,7 +48,7 @@ pub fn headline_of_seen(activity: &Activity) -> String {
         ));
     } else {
         let processors = activity.processors.map_or_else(String::new, |count| {
-            format!(", on {}", number::count(count.into(), "processor"))
+            format!(", on {}", number::count(count.into(), "CPU"))
         });
         let bound = if sees_all { "" } else { "At least " };
         sentences.push(format!(
@@ -81,7 +81,7 @@ pub fn headline_of_seen(activity: &Activity) -> String {
 /// What a wait in this statement is, after "of the load".
 fn predicate(wait: &ActivityWait, statement: Option<&str>) -> String {
     match (WaitClass::of(&wait.kind), &*wait.name) {
-        (WaitClass::Cpu, _) => "is running on a CPU or waiting for one".to_owned(),
+        (WaitClass::Cpu, _) => "is running on or waiting for a CPU".to_owned(),
         (WaitClass::Lock, name) => format!("is waiting for {}", locks(name, statement)),
         (WaitClass::LightweightLock, name) => format!("is waiting for the lightweight lock {name}"),
         (WaitClass::Io, name) => format!("is waiting for I/O ({name})"),

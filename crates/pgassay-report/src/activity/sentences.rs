@@ -125,7 +125,7 @@ pub fn cost(activity: &Activity) -> String {
         format!(", its backends {}", share(us, activity.window_us))
     });
     format!(
-        "pgassay used {} of one CPU{backend}, {} of memory, and sent {}; all sessions were read {} \
+        "pgassay used {} of one CPU{backend}, {} of memory, and sent {}; all sessions were sampled {} \
          times ({}/s), from {source}",
         share(cost.own_cpu_us, activity.window_us),
         size(cost.peak_memory_bytes),

@@ -58,7 +58,7 @@ pub(super) fn observed(findings: &[Finding], position: impl Fn(&Finding) -> Stri
             section #operator-findings {
                 h2 { "What to act on" }
                 p.faint {
-                    "Ranked by the load that a fix would save at most. pgassay does not run the "
+                    "Ranked by the load that a fix could save, at most. pgassay does not run the "
                     "fixes."
                 }
                 @for (at, finding) in operators.iter().enumerate() {

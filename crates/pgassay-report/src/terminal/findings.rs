@@ -213,7 +213,10 @@ fn suggested_elsewhere(others: &[&Finding], shown: &Finding) -> String {
     cases.remove(sentence::first_sentences(&shown.suggested_fix));
     let most = cases.into_iter().max_by_key(|(_, count)| *count);
     most.map_or_else(String::new, |(fix, count)| {
-        format!(" In {} of the others: {fix}", number::whole(count as f64))
+        format!(
+            " In {} of these combinations: {fix}",
+            number::whole(count as f64)
+        )
     })
 }
 

@@ -33,6 +33,14 @@ pub enum AnalysisSchedule {
 }
 
 impl AnalysisSchedule {
+    /// What its units are, in the plural.
+    pub fn unit_name(self) -> &'static str {
+        match self {
+            Self::Pairs => "pairs",
+            Self::Units => "server starts",
+        }
+    }
+
     /// Number of units (pairs, with [`AnalysisSchedule::Pairs`]) at the first analysis.
     pub fn first(self) -> usize {
         4

@@ -141,28 +141,32 @@ impl DecidableEffects {
 }
 
 impl std::fmt::Display for DecidableEffects {
-    /// `at SD 3%: 5% after about 8 pairs, 2% after 20, 1% unlikely`. Effects whose sign is found in less than 80% of runs
-    /// are shown with the chance, and below 50% as hardly decidable.
+    /// `if pairs differ by 3% (SD, assumed): 5% in about 8 pairs, 2% in 20; unlikely: 1%`. Effects whose sign is found
+    /// in less than 80% of runs are shown with the chance, and below 50% as unlikely.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let unit = match self.schedule {
-            AnalysisSchedule::Pairs => " pairs",
-            AnalysisSchedule::Units => " server starts",
-        };
-        write!(out, "at SD {}", rounded(100.0 * self.unit_sd_log))?;
-        let mut is_first = true;
-        for (index, prospect) in self.prospects.iter().enumerate() {
-            let separator = if index == 0 { ':' } else { ',' };
-            write!(out, "{separator} {}", percent(prospect.effect_log))?;
+        let unit = self.schedule.unit_name();
+        let sd = rounded(100.0 * self.unit_sd_log);
+        write!(out, "if {unit} differ by {sd} (SD, assumed)")?;
+        let mut separator = ": ";
+        for prospect in &self.prospects {
             let Some(units) = prospect.units_median else {
-                write!(out, " unlikely")?;
                 continue;
             };
+            let is_first = separator == ": ";
             let (about, unit) = if is_first { ("about ", unit) } else { ("", "") };
-            write!(out, " after {about}{units}{unit}")?;
-            is_first = false;
+            let space = if is_first { " " } else { "" };
+            let effect = percent(prospect.effect_log);
+            write!(out, "{separator}{effect} in {about}{units}{space}{unit}")?;
+            separator = ", ";
             if prospect.sign_chance < 0.8 {
                 write!(out, " (in {:.0}% of runs)", 100.0 * prospect.sign_chance)?;
             }
+        }
+        let unlikely = self.prospects.iter().filter(|it| it.units_median.is_none());
+        let unlikely: Vec<String> = unlikely.map(|it| percent(it.effect_log)).collect();
+        if !unlikely.is_empty() {
+            let separator = if separator == ": " { ": " } else { "; " };
+            write!(out, "{separator}unlikely: {}", unlikely.join(", "))?;
         }
         Ok(())
     }
@@ -229,10 +233,13 @@ mod tests {
         let found = DecidableEffects::new(&plan, 0.03, &[5.0, 2.0, 1.0]).unwrap();
         assert_eq!(
             found.to_string(),
-            "at SD 3%: 5% after about 8 pairs, 2% after 20, 1% unlikely"
+            "if pairs differ by 3% (SD, assumed): 5% in about 8 pairs, 2% in 20; unlikely: 1%"
         );
         let none = DecidableEffects::new(&plan, 0.25, &[5.0]).unwrap();
-        assert_eq!(none.to_string(), "at SD 25%: 5% unlikely");
+        assert_eq!(
+            none.to_string(),
+            "if pairs differ by 25% (SD, assumed): unlikely: 5%"
+        );
         assert!(DecidableEffects::new(&plan, 0.0, &[5.0]).is_err());
         assert!(DecidableEffects::new(&plan, 0.03, &[-100.0]).is_err());
     }

@@ -335,11 +335,10 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
         counted(plan.points.len(), "point"),
         plan.schedule.seed,
     ));
-    let assumed = format!("SD: standard deviation between {}, assumed", units(plan).1);
     if let Some(power) = gate_power(plan) {
-        context.note(&format!("the gate, {power} ({assumed})"));
+        context.note(&format!("the gate, {power}"));
     } else if let Some(effects) = decidable_effects(plan) {
-        context.note(&format!("detectable differences, {effects} ({assumed})"));
+        context.note(&format!("detectable differences, {effects}"));
     }
     if let Some(note) = too_little_time(plan) {
         context.note(&note);

@@ -27,7 +27,7 @@ fn an_index_answers_faster_without_a_study_file() {
     args.extend(SHORT);
     let output = scratch.ok(&args);
     let run: Run = serde_json::from_str(&output).expect("the result is JSON");
-    assert_eq!(run.plan.variants, ["as set up", index]);
+    assert_eq!(run.plan.variants, ["setup only", index]);
     assert_eq!(
         run.comparisons[0].verdict,
         Verdict::Faster,

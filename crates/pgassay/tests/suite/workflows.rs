@@ -198,9 +198,9 @@ mod slow {
             "{}",
             finished.stderr
         );
-        let power = finished
-            .stderr
-            .find("the gate, at SD 2%: passes an equal variant in ");
+        let power = finished.stderr.find(
+            "the gate, if server starts differ by 2% (SD, assumed): passes an equal variant in ",
+        );
         let server = finished.stderr.find("starting");
         assert!(
             power.is_some_and(|power| server.is_none_or(|server| power < server)),

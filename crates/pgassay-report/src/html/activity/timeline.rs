@@ -28,7 +28,7 @@ pub(super) fn section(activity: &Activity) -> Markup {
                 p.lead {
                     "Average active sessions by wait class."
                     @if activity.processors.is_some() {
-                        " The dashed line is the number of processors: CPU load above it waits in the "
+                        " The dashed line is the number of CPUs: CPU load above it waits in the "
                         "run queue."
                     }
                 }
@@ -75,7 +75,7 @@ fn chart(activity: &Activity, found: &[TimeStretch<'_>]) -> Markup {
                 @if let Some(count) = processors {
                     line.processors x1=(LEFT) x2=(WIDTH - RIGHT) y1=(px(up(count)))
                         y2=(px(up(count))) {
-                        title { (number::count(count as u64, "processor")) }
+                        title { (number::count(count as u64, "CPU")) }
                     }
                 }
                 @for (mark, x, label) in flags(&activity.marks, &across) { (flag(mark, x, &label)) }

@@ -13,7 +13,7 @@ use pgassay_model::plan::{Overrides, Plan, plan};
 use pgassay_model::study::StudySource;
 use pgassay_profile::AwakeCpus;
 
-use crate::args::{ResultsArgs, ServerArgs};
+use crate::args::{ResultsArgs, ServerArgs, within};
 use crate::command::study::seed_of_now;
 use crate::exit::{Partial, text_of};
 use crate::progress::ProgressDisplay;
@@ -44,7 +44,7 @@ pub struct CalibrateArgs {
         long,
         value_name = "N",
         default_value_t = 200,
-        value_parser = within::<u32>(1..=100_000)
+        value_parser = within(1..=100_000)
     )]
     pub comparisons: u32,
 

@@ -79,7 +79,7 @@ pub struct CompareArgs {
 
     /// Scale of pgbench's tables.
     #[arg(short, long, value_name = "N", default_value_t = 1, conflicts_with = "setup",
-          value_parser = within::<u32>(1..=10_000))]
+          value_parser = within(1..=10_000))]
     pub scale: u32,
 
     /// Protocol for submitting queries: simple, extended, prepared [default: simple]. If there are
@@ -122,12 +122,12 @@ pub struct CompareArgs {
         value_name = "N,…",
         value_delimiter = ',',
         default_value = "1",
-        value_parser = within(&limits::CLIENTS)
+        value_parser = within(limits::CLIENTS)
     )]
     pub clients: Vec<u32>,
 
     /// Threads of the load generator.
-    #[arg(short = 'j', long, value_name = "N", default_value_t = 1, value_parser = within(&limits::THREADS))]
+    #[arg(short = 'j', long, value_name = "N", default_value_t = 1, value_parser = within(limits::THREADS))]
     pub jobs: u32,
 
     /// Maximum measuring time of all trials together, such as 10s or 2min, without warm-up and setup.
@@ -144,8 +144,8 @@ pub struct CompareArgs {
     #[arg(long, value_name = "N%", conflicts_with = "pairs")]
     pub half_width: Option<Percentage>,
 
-    /// End with the block of trials that ends closest to this long after the first trial begins (such as 2min), and
-    /// report the verdicts reached so far. Their intervals remain valid [default: no limit].
+    /// End about this long after the first trial begins (such as 2min), between two blocks of trials, and report the
+    /// verdicts reached so far. Their intervals remain valid [default: no limit].
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 

@@ -331,7 +331,7 @@ fn baseline_name(args: &CompareArgs, scripts: &[NamedScript], protocol: Protocol
         args.binaries.get(1).map(|_| args.binaries[0].clone()),
         args.vs_dsn.first().and(dsn.ok()),
         vs,
-        args.vs_setup.first().map(|_| "as set up".to_owned()),
+        args.vs_setup.first().map(|_| "setup only".to_owned()),
     ];
     let mut varied = kinds.into_iter().flatten();
     match (varied.next(), varied.next()) {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use pgassay_model::study::Protocol;
 
-use crate::args::{ExportTo, ServerArgs};
+use crate::args::{ExportTo, ServerArgs, within};
 use crate::command::choice::protocol;
 
 /// Flags of `pgassay count`.
@@ -27,7 +27,7 @@ pub struct CountArgs {
 
     /// Scale of pgbench's tables.
     #[arg(short, long, value_name = "N", default_value_t = 1, conflicts_with = "setup",
-          value_parser = within::<u32>(1..=10_000))]
+          value_parser = within(1..=10_000))]
     pub scale: u32,
 
     /// Protocol for submitting queries: simple, extended, prepared [default: simple].
@@ -66,12 +66,12 @@ pub struct CountArgs {
 
     /// Number of rounds, each on a newly started server. Their range is the ± of each figure.
     /// Fewer than 3 rounds give no verdict.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = within(1..=u32::MAX))]
     pub repeats: u32,
 
     /// Number of transactions N: each round counts three segments, of N, 2N and 4N transactions
     /// [default: 20 to 500, depending on their cost].
-    #[arg(short, long, value_name = "N", value_parser = within::<u64>(10..=500_000_000))]
+    #[arg(short, long, value_name = "N", value_parser = within(10..=500_000_000))]
     pub transactions: Option<u64>,
 
     /// Seed for the scripts' random numbers.

@@ -81,7 +81,7 @@ pub struct CurveArgs {
 
     /// Scale of pgbench's tables.
     #[arg(short, long, value_name = "N", default_value_t = 1, conflicts_with = "setup",
-          value_parser = within::<u32>(1..=10_000))]
+          value_parser = within(1..=10_000))]
     pub scale: u32,
 
     /// Protocol for submitting queries: simple, extended, prepared.
@@ -101,7 +101,7 @@ pub struct CurveArgs {
     pub dsn: Option<String>,
 
     /// Threads of the load generator.
-    #[arg(short = 'j', long, value_name = "N", default_value_t = 1, value_parser = within(&limits::THREADS))]
+    #[arg(short = 'j', long, value_name = "N", default_value_t = 1, value_parser = within(limits::THREADS))]
     pub jobs: u32,
 
     /// Maximum measuring time of all trials together, such as 10s or 2min, without warm-up and setup.
@@ -114,7 +114,7 @@ pub struct CurveArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Disable CPU profiling: fewer trials, but waits have no names.
+    /// Do not profile: fewer trials, but no names of waits.
     #[arg(long)]
     pub no_profile: bool,
 

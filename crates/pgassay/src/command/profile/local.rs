@@ -432,17 +432,16 @@ fn ended_processes(log: &CpuLog, ended_cpu: Option<Duration>) -> Option<Check> {
     }
     let missing = match ended_cpu {
         Some(cpu) => format!(
-            "they ended during profiling: {:.1} s of CPU time, used after they were last sampled, is not in any \
-             statement or function",
+            "{:.1} s of CPU time, after their last samples, belong to no statement and no function",
             cpu.as_secs_f64()
         ),
         None => format!(
-            "they ended during profiling: up to {} ms of CPU time before each exit is missing",
+            "up to {} ms of CPU time before each exit is missing",
             reading_every(log).as_millis()
         ),
     };
     Some(Check {
-        name: "ended processes".to_owned(),
+        name: "number of ended processes".to_owned(),
         value: log.ended().to_string(),
         limitation: Some(missing),
         fix: None,

@@ -4,6 +4,7 @@ use clap::Args;
 
 use pgassay_model::study::HumanDuration;
 
+use crate::args::within;
 use crate::psql_options::PsqlOptions;
 
 /// Flags of `pgassay top`.
@@ -22,9 +23,9 @@ pub struct TopArgs {
     #[arg(long, value_name = "TIME", default_value = "2s")]
     pub interval: HumanDuration,
 
-    /// Samples of all sessions per second; fewer with many sessions, and at most 10 if they come from
-    /// `pg_stat_activity`. (The CPU is not sampled.)
-    #[arg(long, value_name = "HZ", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Samples of all sessions per second: fewer with many sessions, and at most 10 from `pg_stat_activity`. (CPU stacks
+    /// are not sampled.)
+    #[arg(long, value_name = "HZ", default_value_t = 40, value_parser = within(1..=u32::MAX))]
     pub frequency: u32,
 
     /// Show fingerprints instead of the texts of statements.
