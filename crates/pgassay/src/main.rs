@@ -73,7 +73,6 @@ fn print_parse_error(error: &clap::Error) {
     let text = error.render().to_string();
     // The standard library's words, and how to write an option as a value.
     let text = text.replace("invalid digit found in string", "expected a whole number");
-    let text = range_in_words(&text);
     let paragraphs = text.split_inclusive("\n\n");
     let text: String = paragraphs
         .filter(|it| !it.starts_with("  tip: to pass"))
@@ -82,24 +81,6 @@ fn print_parse_error(error: &clap::Error) {
         Some(message) => output::print_stderr(&format!("pgassay: {message}")),
         // If printing fails, there is nowhere left to report it.
         None => _ = error.print(),
-    }
-}
-
-/// Replaces a range in Rust's notation, as in `0 is not in 1..=1000`.
-fn range_in_words(text: &str) -> String {
-    const BEFORE: &str = " is not in ";
-    let Some((before, rest)) = text.split_once(BEFORE) else {
-        return text.to_owned();
-    };
-    let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
-    let (range, after) = rest.split_at(end);
-    match range.split_once("..") {
-        Some((low, "")) => format!("{before} is less than {low}{after}"),
-        Some((low, high)) => {
-            let high = high.trim_start_matches('=');
-            format!("{before} is not between {low} and {high}{after}")
-        }
-        None => text.to_owned(),
     }
 }
 

@@ -268,7 +268,7 @@ fn an_error_in_a_question_names_no_file_and_a_reserved_setting_starts_no_server(
         ),
         (
             &["-S", "--vs", "jit=off", "-c", "0"],
-            "0 is not between 1 and 262143",
+            "expected a whole number from 1 to 262143",
         ),
         (
             &["\\foo", "--vs", "jit=off"],
