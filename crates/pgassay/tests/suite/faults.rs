@@ -38,7 +38,7 @@ fn a_study_that_cannot_be_run_is_refused_with_its_line_before_any_server_starts(
         ),
         (
             SMALL_STUDY.replace("protocol = \"prepared\"", "protocol = \"preparde\""),
-            "study.toml:19:12: unknown variant `preparde`",
+            "study.toml:19:12: unknown value `preparde`",
             "did you mean \"prepared\"?",
         ),
         (

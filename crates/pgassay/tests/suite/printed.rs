@@ -90,7 +90,7 @@ fn errors_of_the_command_line_begin_as_all_others_and_give_no_useless_tip() {
         ),
         (
             &["compare", "-S", "-c", "many"][..],
-            "pgassay: invalid value 'many' for '--clients <N,…>': expected a whole number\n",
+            "pgassay: invalid value 'many' for '--clients <N,…>': expected a whole number from 1 to 262143\n",
         ),
     ] {
         let output = Command::new(PROGRAM).args(arguments).output().unwrap();
