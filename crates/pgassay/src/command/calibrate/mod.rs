@@ -44,7 +44,7 @@ pub struct CalibrateArgs {
         long,
         value_name = "N",
         default_value_t = 200,
-        value_parser = within(1..=100_000)
+        value_parser = within::<u32>(1..=100_000)
     )]
     pub comparisons: u32,
 

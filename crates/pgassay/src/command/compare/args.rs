@@ -79,7 +79,7 @@ pub struct CompareArgs {
 
     /// Scale of pgbench's tables.
     #[arg(short, long, value_name = "N", default_value_t = 1, conflicts_with = "setup",
-          value_parser = within(1..=10_000))]
+          value_parser = within::<u32>(1..=10_000))]
     pub scale: u32,
 
     /// Protocol for submitting queries: simple, extended, prepared [default: simple]. If there are

@@ -27,7 +27,7 @@ pub struct CountArgs {
 
     /// Scale of pgbench's tables.
     #[arg(short, long, value_name = "N", default_value_t = 1, conflicts_with = "setup",
-          value_parser = within(1..=10_000))]
+          value_parser = within::<u32>(1..=10_000))]
     pub scale: u32,
 
     /// Protocol for submitting queries: simple, extended, prepared [default: simple].
@@ -66,12 +66,12 @@ pub struct CountArgs {
 
     /// Number of rounds, each on a newly started server. Their range is the ± of each figure.
     /// Fewer than 3 rounds give no verdict.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = within(1..=u32::MAX))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = within::<u32>(1..=10_000))]
     pub repeats: u32,
 
     /// Number of transactions N: each round counts three segments, of N, 2N and 4N transactions
     /// [default: 20 to 500, depending on their cost].
-    #[arg(short, long, value_name = "N", value_parser = within(10..=500_000_000))]
+    #[arg(short, long, value_name = "N", value_parser = within::<u64>(10..=500_000_000))]
     pub transactions: Option<u64>,
 
     /// Seed for the scripts' random numbers.

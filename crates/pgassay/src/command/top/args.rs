@@ -25,7 +25,7 @@ pub struct TopArgs {
 
     /// Samples of all sessions per second: fewer with many sessions, and at most 10 from `pg_stat_activity`. (CPU stacks
     /// are not sampled.)
-    #[arg(long, value_name = "HZ", default_value_t = 40, value_parser = within(1..=u32::MAX))]
+    #[arg(long, value_name = "HZ", default_value_t = 40, value_parser = within::<u32>(1..=100_000))]
     pub frequency: u32,
 
     /// Show fingerprints instead of the texts of statements.
