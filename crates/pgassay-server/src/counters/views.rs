@@ -66,10 +66,12 @@ const VIEWS: [View; 7] = [
         sql: "select * from pg_stat_checkpointer",
         keys: 0,
     },
+    // A standby writes no WAL, and refuses the function.
     View {
         name: "wal",
         since: 100_000,
-        sql: "select pg_current_wal_insert_lsn() - '0/0' as insert_bytes",
+        sql: "select pg_current_wal_insert_lsn() - '0/0' as insert_bytes \
+              where not pg_is_in_recovery()",
         keys: 0,
     },
 ];
@@ -78,7 +80,8 @@ const VIEWS: [View; 7] = [
 const XLOG: View = View {
     name: "wal",
     since: 0,
-    sql: "select pg_current_xlog_insert_location() - '0/0' as insert_bytes",
+    sql: "select pg_current_xlog_insert_location() - '0/0' as insert_bytes \
+          where not pg_is_in_recovery()",
     keys: 0,
 };
 

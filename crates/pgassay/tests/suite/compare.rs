@@ -3,7 +3,7 @@
 use pgassay_account::comparison::Verdict;
 use pgassay_profile::AwakeCpus;
 use pgassay_record::run::{Run, Warning, WarningKind};
-use pgassay_test_support::{Scratch, collapse_whitespace, servers};
+use pgassay_test_support::{BareServer, Scratch, collapse_whitespace, servers};
 
 const TABLE: &str = "create table t (a int); \
                      insert into t select i from generate_series(1, 20000) i; vacuum analyze t";
@@ -122,6 +122,33 @@ fn every_further_choice_is_a_variant_of_the_first() {
         1,
         "{versions:?}"
     );
+}
+
+/// Regression: "recovery is in progress" ended the run at the standby's first trial.
+#[test]
+fn a_standby_is_compared_with_its_primary() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    for version in ["9.6", "18"] {
+        let Some((primary, standby)) = BareServer::streaming_pair(version) else {
+            continue;
+        };
+        let [primary, standby] = [&primary, &standby].map(|it| {
+            let (host, port) = (it.socket_directory(), it.port());
+            format!(
+                "host={} port={port} user=tester dbname=postgres",
+                host.display()
+            )
+        });
+        let servers = ["--dsn", &primary, "--vs-dsn", &standby];
+        let rest = ["--allow-superuser", "--json", "--setup", "", "select 1"];
+        let args = [&["compare"], &servers[..], &rest, &SHORT].concat();
+        let run: Run = serde_json::from_str(&scratch.ok(&args)).expect("the result is JSON");
+        assert_eq!(
+            (run.complete, run.comparisons.len()),
+            (true, 1),
+            "{version}"
+        );
+    }
 }
 
 /// Regression: "15 is slower than prepared" compared 15, unprepared, with 9.6, prepared, without a word.
