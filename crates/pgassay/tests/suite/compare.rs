@@ -124,6 +124,16 @@ fn every_further_choice_is_a_variant_of_the_first() {
     );
 }
 
+/// Regression: it wrote a file named `-`.
+#[test]
+fn a_comparison_saved_to_stdout_is_a_study_and_nothing_else() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let study = scratch.ok(&["compare", "-S", "--vs", "jit=off", "--save", "-"]);
+    let path = scratch.path().join("study.toml");
+    std::fs::write(&path, study).expect("the study is written");
+    scratch.ok(&["study", "plan", path.to_str().expect("a plain path")]);
+}
+
 /// Regression: "recovery is in progress" ended the run at the standby's first trial.
 #[test]
 fn a_standby_is_compared_with_its_primary() {

@@ -5,7 +5,7 @@ pub mod question;
 
 use std::io::Write;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use pgassay_lab::LoadedStudy;
 use pgassay_model::plan::Overrides;
 use pgassay_model::study::StudySource;
@@ -17,6 +17,7 @@ use crate::catalog;
 use crate::command::run::run_planned;
 use crate::command::study::{PlannedStudy, seed_of_now};
 use crate::output::print_line_stderr;
+use crate::output_file::write_to;
 
 /// The study that a question is. `command` is the name under which results are listed.
 pub fn question_of(args: &CompareArgs, command: &str) -> Result<LoadedStudy> {
@@ -56,8 +57,9 @@ pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Re
         print_line_stderr(&format!("pgassay: note: {note}"));
     }
     if let Some(path) = &args.save {
-        std::fs::write(path, &found.source.text)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        if write_to(path, found.source.text.as_bytes(), out)? {
+            return Ok(());
+        }
         let (path, flags) = (path.display(), not_in_study(args));
         writeln!(out, "{path} saved; run it with: pgassay run {path}{flags}")?;
         return Ok(());
