@@ -474,6 +474,16 @@ fn round_trips_over_a_unix_socket_are_not_advised_to_use_one() {
     assert!(!found(true).title.contains("dominate"));
 }
 
+/// Regression: without samples, two seconds of waiting for deadlocks were round trips.
+#[test]
+fn blocked_time_of_unknown_cause_is_not_round_trips() {
+    let evidence = Evidence {
+        response_us: 2e6,
+        ..counted(&[("backends.voluntary_switches", 8.0)])
+    };
+    assert!(!is_found("round-trips", &evidence));
+}
+
 #[test]
 fn inserts_waiting_for_equal_keys_are_not_a_hot_row_without_stacks() {
     let waited = |counter: &str| {

@@ -42,13 +42,10 @@ fn round_trips(e: &Evidence) -> Evaluation {
     let trips = e.counter("backends.voluntary_switches");
     let waited = e.blocked(&[CLIENT]);
     let network = e.phases(&["network"]);
-    // Without wait samples: the time that is neither on CPU nor in the run queue.
-    let rest = (e.response_us - e.cpu_us - e.run_queue_us).max(0.0);
-    let away = if e.blocked.is_empty() { rest } else { waited };
     let others: f64 = e.blocked.values().sum::<f64>() - waited;
     let many = trips.is_some_and(|count| count >= ROUND_TRIPS_MIN);
-    let large = e.of_response(away) >= 0.35 || e.of_cpu(network) >= 0.35;
-    Evaluation::of(away + network)
+    let large = e.of_response(waited) >= 0.35 || e.of_cpu(network) >= 0.35;
+    Evaluation::of(waited + network)
         .when(many && large)
         .counter("waits of a backend (voluntary context switches)", trips)
         .waits("server waiting for the client", waited)
