@@ -2,7 +2,7 @@
 
 use pgassay_account::calibration::CalibrationSummary;
 use pgassay_model::plan::Plan;
-use pgassay_record::run::Run;
+use pgassay_record::run::{Run, Warning, WarningKind};
 
 /// A sentence for each variant that is measured exactly as what it is compared with.
 pub fn identical_variants(plan: &Plan) -> Vec<String> {
@@ -13,6 +13,16 @@ pub fn identical_variants(plan: &Plan) -> Vec<String> {
         )
     };
     plan.repeated_variants().into_iter().map(sentence).collect()
+}
+
+/// Whether a variant is what it is compared with, so that a verdict would be about noise.
+pub(crate) fn is_repeated(run: &Run, variant: usize) -> bool {
+    let is_same = |it: &Warning| {
+        it.kind == WarningKind::SameSettings
+            && it.variant.as_ref() == run.plan.variants.get(variant)
+    };
+    let repeated = run.plan.repeated_variants();
+    repeated.iter().any(|[_, it]| *it == variant) || run.warnings.iter().any(is_same)
 }
 
 /// Notes about A/A comparisons: which of this run are some, and the results of those on this machine, if there were any.

@@ -5,7 +5,7 @@ use pgassay_model::elapsed_time::ElapsedTime;
 use pgassay_record::run::Run;
 
 use crate::outline::EQUIVALENCE_MARGIN;
-use crate::{number, reliability};
+use crate::{calibration, number, reliability};
 
 /// The units before the first analysis of a sequential comparison (docs/method.md, When a run ends).
 const FIRST_ANALYSIS: u32 = 4;
@@ -46,7 +46,7 @@ pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
     let undecided = || {
         run.comparisons
             .iter()
-            .filter(|it| reliability::needs_pairs(it))
+            .filter(|it| reliability::needs_pairs(it) && !is_answered(run, it))
     };
     let hardest = undecided().max_by_key(|it| {
         let units = it.basis.and_then(|basis| basis.units_needed);
@@ -58,6 +58,11 @@ pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
         Undecided::One
     };
     Some(needed(which, run, hardest))
+}
+
+/// Whether a comparison needs no verdict: it is of a variant with itself, and all there is to say is that it is.
+pub(crate) fn is_answered(run: &Run, comparison: &Comparison) -> bool {
+    run.complete && calibration::is_repeated(run, comparison.variant)
 }
 
 /// What a verdict would take: time and units for a sequential comparison, otherwise pairs.
@@ -87,6 +92,9 @@ pub(crate) fn needed(which: Undecided, run: &Run, comparison: &Comparison) -> St
 
 /// Whether the planned units or pairs are enough for a verdict, as far as is known.
 fn suffices(run: &Run, comparison: &Comparison) -> bool {
+    if calibration::is_repeated(run, comparison.variant) {
+        return true;
+    }
     match comparison.basis {
         Some(basis) if basis.units_max.is_some() => basis.units_needed <= basis.units_max,
         _ => pairs_needed(&comparison.tps)

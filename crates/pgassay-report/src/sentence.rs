@@ -138,9 +138,10 @@ fn answer_alone(run: &Run, comparison: &Comparison) -> String {
         }
         Verdict::Inconclusive => {
             // A gate ends when its own question is answered, which its first sentence says.
-            let is_gate = run.plan.schedule.gate_limit_percent.is_some();
+            let needs_none = run.plan.schedule.gate_limit_percent.is_some()
+                || outlook::is_answered(run, comparison);
             let needed = || outlook::needed(outlook::Undecided::One, run, comparison);
-            let why = reliability::reason(comparison).or_else(|| (!is_gate).then(needed));
+            let why = reliability::reason(comparison).or_else(|| (!needs_none).then(needed));
             let why = why.unwrap_or_default();
             let text = format!("{name} vs {baseline} is inconclusive: throughput {figures}. {why}");
             text.trim_end().to_owned()

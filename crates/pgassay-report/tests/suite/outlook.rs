@@ -2,7 +2,7 @@
 
 use pgassay_account::comparison::{Inconclusive, UnitOfAnalysis, Verdict};
 use pgassay_model::plan::StoppingRule;
-use pgassay_record::run::Run;
+use pgassay_record::run::{Run, Warning, WarningKind};
 
 use crate::fixture::{small_run, words};
 
@@ -93,6 +93,28 @@ fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
     let text = words(&gate);
     assert!(
         !text.contains("A verdict needs") && !text.contains("--pairs"),
+        "{text}"
+    );
+}
+
+/// Regression: 142 pairs were to decide whether a server is faster than itself.
+#[test]
+fn a_variant_that_is_its_baseline_needs_no_pairs() {
+    let mut run = undecided();
+    run.warnings.push(Warning {
+        kind: WarningKind::SameSettings,
+        variant: Some(run.plan.variants[run.comparisons[0].variant].clone()),
+        message: "the same settings".to_owned(),
+    });
+    let text = words(&run);
+    assert!(
+        text.contains("is inconclusive") && !text.contains("--pairs"),
+        "{text}"
+    );
+    run.complete = false;
+    let text = words(&run);
+    assert!(
+        text.contains("pgassay resume") && !text.contains("--pairs"),
         "{text}"
     );
 }
