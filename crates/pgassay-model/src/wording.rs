@@ -19,10 +19,16 @@ pub fn grouped(value: f64) -> String {
     out
 }
 
-/// A ratio: `×1.412`.
+/// A ratio: `×1.412`. One that would be all zeros is written as `×3.8e-5`.
 pub fn ratio(value: f64) -> String {
+    if value > 0.0 && value < SMALL_RATIO {
+        return format!("×{value:.1e}");
+    }
     format!("×{}", decimals(value, ratio_digits(value)))
 }
+
+/// A smaller ratio has no digit other than 0 among the first three after the point.
+const SMALL_RATIO: f64 = 0.001;
 
 /// The digits of a ratio after the point: four in all, and at least three below 1.
 fn ratio_digits(value: f64) -> usize {
@@ -42,7 +48,7 @@ pub fn interval(low: f64, high: f64) -> String {
 }
 
 fn ratio_bound(value: f64) -> String {
-    if value.is_finite() && (value >= 10_000.0 || (value > 0.0 && value < 0.001)) {
+    if value.is_finite() && (value >= 10_000.0 || (value > 0.0 && value < SMALL_RATIO)) {
         return format!("{value:.0e}");
     }
     let digits = ratio_digits(value);
@@ -98,6 +104,13 @@ mod tests {
         assert_eq!(interval(1.000_04, 1.2), "[1.00004, 1.200]");
         assert_eq!(interval(0.9995, 1.0005), "[0.9995, 1.0005]");
         assert_eq!(interval(1.0, 1.000_000_01), "[1.000, 1.000]");
+    }
+
+    #[test]
+    fn a_small_ratio_has_no_row_of_zeros() {
+        assert_eq!(ratio(0.000_038_2), "×3.8e-5");
+        assert_eq!(ratio(0.001), "×0.001");
+        assert_eq!(ratio(0.0), "×0.000");
     }
 
     #[test]
