@@ -132,7 +132,7 @@ pub(crate) fn duration(value_us: f64) -> String {
         format!("{:.0}\u{a0}s", value_us / 1e6)
     } else if value_us < 6_000_000_000.0 {
         format!("{:.0}\u{a0}min", value_us / 60e6)
-    } else if value_us < 36e9 {
+    } else if value_us < 360e9 {
         format!("{:.1}\u{a0}h", value_us / 3600e6)
     } else {
         format!("{}\u{a0}h", whole(value_us / 3600e6))

@@ -166,7 +166,7 @@ pub struct CompareArgs {
     #[command(flatten)]
     pub idle_cpus: IdleCpuArgs,
 
-    /// Write the comparison as a study file, for `pgassay run`, and do not run it.
+    /// Write the comparison as a study file, for `pgassay run`, and do not run it; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
 
