@@ -75,6 +75,8 @@ pub struct LiveWatch {
     /// Time 0 of the readings, on `CLOCK_MONOTONIC`.
     epoch_ns: u64,
     ticked: Option<Instant>,
+    /// Time of the last [`LiveWatch::take`] since the first reading.
+    taken_us: f64,
     statements_sent: u64,
     /// Transactions on connections of the caller, since the start.
     callers_transactions: u64,
@@ -103,6 +105,7 @@ impl LiveWatch {
         let mut collector = Collector::new(&opened.major, own_pids, options.keeps_readings);
         collector.is_pooled = opened.is_pooled;
         Ok(Self {
+            taken_us: 0.0,
             cpu_before: (own_before_ns, cpu_before),
             collector: Mutex::new(collector),
             source: opened.source,
@@ -227,7 +230,7 @@ impl LiveWatch {
         let grant = self.catalog.as_ref().map(CatalogWatch::grant);
         self.note_limitations(unseen, grant);
         let (mut activity, _) = self.describe(&sums, &self.counters);
-        activity.marks = self.marks_of_last(activity.window_us);
+        activity.marks = self.take_marks(activity.window_us);
         if let Some(catalog) = &self.catalog {
             activity.blocking = catalog.blocking();
             activity.unavailable.extend(catalog.unavailable());
@@ -240,14 +243,13 @@ impl LiveWatch {
         activity
     }
 
-    /// What happened in the last so many microseconds, on the time axis that begins then.
-    fn marks_of_last(&self, window_us: f64) -> Vec<LoadMark> {
+    /// What lasts or was noticed since the last call, on the time axis of the last so many microseconds.
+    fn take_marks(&mut self, window_us: f64) -> Vec<LoadMark> {
         let now_us = at_us(&self.collector, self.epoch_ns);
         let since_us = now_us - window_us;
-        let seen = self.catalog.iter();
-        let seen = seen.flat_map(|it| it.marks_since(since_us));
+        let seen = self.catalog.iter_mut().flat_map(CatalogWatch::take_marks);
         let errors = self.log.iter().flat_map(LogWatch::marks);
-        let errors = errors.filter(|it| it.at_us + it.length_us >= since_us);
+        let errors = errors.filter(|it| it.at_us + it.length_us > self.taken_us);
         let mut marks: Vec<LoadMark> = seen
             .chain(errors)
             .map(|it| {
@@ -261,6 +263,7 @@ impl LiveWatch {
             })
             .collect();
         marks.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
+        self.taken_us = now_us;
         marks
     }
 

@@ -103,25 +103,28 @@ fn each_interval_has_its_own_marks() {
     };
     let mut connection = server.connect().expect("a connection");
     let mut watch = watch_of(&server, true, &WatchOptions::default());
-    let length = Duration::from_millis(2500);
-    run(&mut watch, length);
-    assert_eq!(watch.take().marks, []);
+    let mut kinds_in_an_interval = || -> Vec<LoadMarkKind> {
+        run(&mut watch, Duration::from_millis(500));
+        let activity = watch.take();
+        for mark in &activity.marks {
+            let span = 0.0..=activity.window_us + 0.5e6;
+            assert!(span.contains(&(mark.at_us + mark.length_us)), "{mark:?}");
+        }
+        let kinds = activity.marks.iter().map(|it| it.kind);
+        kinds.filter(|it| *it != LoadMarkKind::Vacuum).collect()
+    };
+    assert_eq!(kinds_in_an_interval(), []);
     _ = connection.execute("select 1/0");
     logged(&server, "division by zero", 1);
     execute(&mut connection, "checkpoint");
-    run(&mut watch, length);
-    let activity = watch.take();
-    let kinds: Vec<LoadMarkKind> = activity.marks.iter().map(|it| it.kind).collect();
-    assert_eq!(kinds.len(), 2, "{kinds:?}");
-    for kind in [LoadMarkKind::Checkpoint, LoadMarkKind::LogError] {
-        assert!(kinds.contains(&kind), "{kinds:?}");
-    }
-    for mark in &activity.marks {
-        let span = 0.0..=activity.window_us + 0.5e6;
-        assert!(span.contains(&(mark.at_us + mark.length_us)), "{mark:?}");
-    }
-    run(&mut watch, length);
-    assert_eq!(watch.take().marks, []);
+    // On a busy machine, the watch asks for checkpoints less often.
+    let mut kinds = Vec::new();
+    wait_until("both are seen", || {
+        kinds.extend(kinds_in_an_interval());
+        kinds.contains(&LoadMarkKind::Checkpoint) && kinds.contains(&LoadMarkKind::LogError)
+    });
+    assert_eq!(kinds.len(), 2, "each once: {kinds:?}");
+    assert_eq!(kinds_in_an_interval(), []);
     server.stop().expect("the server stops");
 }
 

@@ -14,6 +14,8 @@ const STORM_WAITERS: usize = 3;
 #[derive(Debug, Default)]
 pub(super) struct MarkWatch {
     finished: Vec<LoadMark>,
+    /// How many of them were taken.
+    taken: usize,
     storm: Option<LockStorm>,
     /// When the last checkpoint began, by the server's clock; `None` if it cannot be read.
     checkpoint_us: Option<f64>,
@@ -169,13 +171,14 @@ impl MarkWatch {
         }
     }
 
-    /// What lasts, as long as it has been seen, and what ended at this time or later.
-    pub fn since(&self, since_us: f64) -> Vec<LoadMark> {
+    /// What lasts, as far as it has been seen, and what was found to have ended since the last call.
+    pub fn take(&mut self) -> Vec<LoadMark> {
         let storm = self.storm.iter().map(|storm| storm.mark(true));
         let vacuums = self.vacuums.values().map(|vacuum| vacuum.mark(true));
-        let finished = self.finished.iter();
-        let finished = finished.filter(|it| it.at_us + it.length_us >= since_us);
-        finished.cloned().chain(storm).chain(vacuums).collect()
+        let new = self.finished.iter().skip(self.taken).cloned();
+        let marks = new.chain(storm).chain(vacuums).collect();
+        self.taken = self.finished.len();
+        marks
     }
 
     /// All marks in order of time.
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_or_has_just_ended_is_of_the_last_interval() {
+    fn what_has_ended_is_taken_once_and_what_lasts_each_time() {
         let mut watch = MarkWatch {
             checkpoint_us: Some(0.0),
             ..MarkWatch::default()
@@ -284,12 +287,12 @@ mod tests {
             watch.add_waiters(f64::from(second) * 1e6, waiters, "PID 7".to_owned());
         }
         watch.add_checkpoint(4e6, 1e15, 1e15 - 1e6);
-        let spans = |since_us| -> Vec<(f64, f64)> {
-            let marks = watch.since(since_us).into_iter();
+        let mut spans = || -> Vec<(f64, f64)> {
+            let marks = watch.take().into_iter();
             marks.map(|it| (it.at_us, it.length_us)).collect()
         };
-        assert_eq!(spans(3.5e6), [(3e6, 1e6), (5e6, 1e6)]);
-        assert_eq!(spans(7e6), [(5e6, 1e6)]);
+        assert_eq!(spans(), [(1e6, 0.0), (3e6, 1e6), (5e6, 1e6)]);
+        assert_eq!(spans(), [(5e6, 1e6)]);
     }
 
     #[test]

@@ -192,9 +192,9 @@ impl CatalogWatch {
         self.blocking.episodes()
     }
 
-    /// Checkpoints, vacuums and lock storms that last, or ended at this time or later.
-    pub fn marks_since(&self, since_us: f64) -> Vec<LoadMark> {
-        self.marks.since(since_us)
+    /// Checkpoints, vacuums and lock storms that last, or were found to have ended since the last call.
+    pub fn take_marks(&mut self) -> Vec<LoadMark> {
+        self.marks.take()
     }
 
     /// The PID of the backend that served the connection's first reading.
