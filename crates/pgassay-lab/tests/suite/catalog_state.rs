@@ -215,21 +215,22 @@ fn a_standby_that_is_promoted_is_a_primary() {
     let Some((_primary, standby)) = BareServer::streaming_pair("18") else {
         return;
     };
+    let all = "select num_requested + restartpoints_req from pg_stat_checkpointer";
+    let requested = || -> u64 {
+        let count = standby.value(all).and_then(|it| it.parse().ok());
+        count.expect("a number")
+    };
     let watch = open_bare(&standby);
+    let before = requested();
     standby.value("select pg_promote()");
     standby.value("checkpoint");
-    let before = "select num_requested + restartpoints_req from pg_stat_checkpointer";
-    let before: u64 = standby
-        .value(before)
-        .and_then(|it| it.parse().ok())
-        .expect("a number");
+    // The checkpointer reports what it did a moment later.
+    wait_until("the checkpoint is counted", || requested() > before);
     let catalog = watch.finish().catalog.expect("a catalog");
     assert!(!catalog.is_standby);
-    let done = catalog.checkpoints.expect("counters");
-    assert!(
-        (1..=before).contains(&done.requested),
-        "{done:?} of {before}"
-    );
+    let done = catalog.checkpoints.expect("counters").requested;
+    let all = requested();
+    assert!((1..=all).contains(&done), "{done} of {all}");
 }
 
 /// Regression: nothing read the archiver's view, so an `archive_command` that failed was not found.
