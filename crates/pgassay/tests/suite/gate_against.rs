@@ -269,7 +269,7 @@ mod slow {
             same.stdout
         );
         assert!(
-            same.stderr.contains("and an earlier interval of ±"),
+            same.stderr.contains("and the earlier interval is ±"),
             "{same:?}"
         );
 
