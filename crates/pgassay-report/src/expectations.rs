@@ -19,7 +19,7 @@ pub(crate) fn word(it: &ExpectationOutcome) -> &'static str {
     }
 }
 
-/// `1.332 [1.290, 1.375], expected > 1.2 (plain, 1 client); …`: the readings that do not meet the expectation;
+/// `1.332 [1.290, 1.375] vs 1.2 (plain, 1 client); …`, the two sides of the check: the readings that do not meet the expectation;
 /// if there are none, the inconclusive ones; else all.
 pub(crate) fn readings(run: &Run, it: &ExpectationOutcome) -> String {
     let Some(outcome) = it.outcome() else {
@@ -30,7 +30,7 @@ pub(crate) fn readings(run: &Run, it: &ExpectationOutcome) -> String {
     let mut parts: Vec<String> = decisive
         .iter()
         .take(READINGS_MAX)
-        .map(|reading| one(run, relation(&it.check), reading))
+        .map(|reading| one(run, reading))
         .collect();
     if decisive.len() > READINGS_MAX {
         parts.push(format!("{} more", decisive.len() - READINGS_MAX));
@@ -68,15 +68,7 @@ fn bound(value: f64) -> String {
     }
 }
 
-/// How a check compares its sides.
-fn relation(check: &str) -> &'static str {
-    const RELATIONS: [&str; 4] = ["<=", ">=", "<", ">"];
-    // Every second part is a quoted name.
-    let is_used = |it: &&str| check.split('\'').step_by(2).any(|part| part.contains(it));
-    RELATIONS.into_iter().find(is_used).unwrap_or("about")
-}
-
-fn one(run: &Run, relation: &str, reading: &Reading) -> String {
+fn one(run: &Run, reading: &Reading) -> String {
     let is_open = reading.outcome() == CheckOutcome::Inconclusive;
     let condition = condition_title(run, reading.condition);
     // A check of figures has a number on the right, one of the largest difference a name.
@@ -96,7 +88,7 @@ fn one(run: &Run, relation: &str, reading: &Reading) -> String {
     };
     let without = reading.left_interval.is_none() && reading.right_interval.is_none();
     format!(
-        "{}, expected {relation} {} ({condition}{})",
+        "{} vs\u{a0}{} ({condition}{})",
         side(&reading.left, reading.left_interval),
         side(&reading.right, reading.right_interval),
         if without && is_open {

@@ -109,15 +109,22 @@ fn early_end(which: Undecided, run: &Run, basis: Basis) -> Option<String> {
     let comparison = which.comparison();
     let limit_us = run.plan.schedule.max_time_us;
     let reached = limit_us.filter(|limit_us| ElapsedTime::of(&run.trials).is_up(*limit_us));
-    Some(match reached {
-        Some(limit_us) => {
-            let limit = number::duration(limit_us as f64);
-            format!("{comparison} ended {after}, at the time limit of {limit} (--max-time).")
-        }
-        None => format!(
-            "{comparison} ended {after}, because the chance of a verdict by the last one was below 10%."
-        ),
-    })
+    if let Some(limit_us) = reached {
+        let limit = number::duration(limit_us as f64);
+        return Some(format!(
+            "{comparison} ended {after}, at the time limit of {limit} (--max-time)."
+        ));
+    }
+    // Comparisons that are decided leave their share of the error rate to the others.
+    let is_enough_now = basis.units_needed.is_some_and(|needed| needed <= most);
+    let then = if is_enough_now {
+        " while more comparisons were undecided"
+    } else {
+        ""
+    };
+    Some(format!(
+        "{comparison} ended {after}, because the chance of a verdict by the last one was below 10%{then}."
+    ))
 }
 
 /// `A verdict needs about 30 server starts instead of 12 (--pairs 30): about 4 min.`

@@ -46,6 +46,14 @@ fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
     let text = words(&futile);
     assert!(text.contains(&format!("{chance} {needs}")), "{text}");
 
+    // Regression: "the chance by the last one was below 10%", and "needs about 12", of at most 12.
+    let mut later = undecided();
+    let basis = later.comparisons[0].basis.as_mut().unwrap();
+    basis.units_needed = basis.units_max;
+    let text = words(&later);
+    let then = "was below 10% while more comparisons were undecided. A verdict needs about 12 server starts";
+    assert!(text.contains(then), "{text}");
+
     let mut late = undecided();
     late.plan.schedule.max_time_us = Some(60_000_000);
     late.trials.last_mut().unwrap().started_us += 60_000_000;
