@@ -44,21 +44,21 @@ impl Outlook {
         let plan = comparison.plan();
         let margin_log = plan.margin.half_width_log();
         let is_decided =
-            |range: LogRange| range.side_of(0.0).is_some() || range.is_within(margin_log);
-        if is_decided(comparison.range()) {
+            |[range]: [LogRange; 1]| range.side_of(0.0).is_some() || range.is_within(margin_log);
+        if is_decided([comparison.range()]) {
             return None;
         }
         let critical = comparison.critical();
         let goals = |mean: f64| [(mean.abs(), critical), (margin_log - mean.abs(), critical)];
-        Self::of_question(comparison, critical, is_decided, goals)
+        Self::of_question(comparison, [critical], is_decided, goals)
     }
 
-    /// Of a comparison without an answer to a question, whose interval has these critical values. `goals` are
-    /// distances from the mean; the half-width of the interval must fall below any of them.
-    pub(super) fn of_question<'a, const GOALS: usize>(
+    /// Of a comparison without an answer to a question. The answer is given by its intervals with these critical
+    /// values. `goals` are distances from the mean; the half-width of an interval must fall below any of them.
+    pub(super) fn of_question<'a, const LEVELS: usize, const GOALS: usize>(
         comparison: &SequentialComparison,
-        critical: &CriticalValues,
-        is_answered: impl Fn(LogRange) -> bool,
+        levels: [&CriticalValues; LEVELS],
+        is_answered: impl Fn([LogRange; LEVELS]) -> bool,
         goals: impl Fn(f64) -> [(f64, &'a CriticalValues); GOALS],
     ) -> Option<Self> {
         let schedule = comparison.plan().schedule;
@@ -67,17 +67,17 @@ impl Outlook {
             AnalysisSchedule::Units => &[6, 8, 10, 12],
         };
         let units = comparison.units();
-        let range = comparison.range_at(critical);
-        if units < judged_after[0] || range.is_empty() {
+        let ranges = levels.map(|critical| comparison.range_at(critical));
+        if units < judged_after[0] || ranges.iter().any(|range| range.is_empty()) {
             return None;
         }
         let moments = Moments::of(comparison.unit_logs());
-        let path = SimulatedPath { moments, range };
+        let path = SimulatedPath { moments, ranges };
         let mut stream = SplitMix64::new(stream_seed(SEED, &[units as u64]));
         let answered = (0..CONTINUATIONS).filter(|_| {
             let drift = possible_drift(&moments, &mut stream);
-            let answer = |range: LogRange| is_answered(range).then_some(());
-            let found = path.first_answer(&mut stream, critical, drift, answer);
+            let answer = |ranges| is_answered(ranges).then_some(());
+            let found = path.first_answer(&mut stream, levels, drift, answer);
             found.is_some()
         });
         let chance = answered.count() as f64 / CONTINUATIONS as f64;

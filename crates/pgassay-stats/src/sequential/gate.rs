@@ -73,12 +73,12 @@ impl GateRule {
         let direction = comparison.plan().direction;
         let critical = comparison.plan().schedule.critical_values(alpha).ok()?;
         let is_answered =
-            |range: LogRange| self.answer_on(range, direction) != GateAnswer::Inconclusive;
-        if is_answered(comparison.range_at(&critical)) {
+            |[range]: [LogRange; 1]| self.answer_on(range, direction) != GateAnswer::Inconclusive;
+        if is_answered([comparison.range_at(&critical)]) {
             return None;
         }
         let goals = |mean: f64| [((mean - self.threshold_log(direction)).abs(), &critical)];
-        Outlook::of_question(comparison, &critical, is_answered, goals)
+        Outlook::of_question(comparison, [&critical], is_answered, goals)
     }
 
     pub(super) fn answer_on(self, range: LogRange, direction: Direction) -> GateAnswer {

@@ -292,8 +292,8 @@ impl SequentialMatrix {
         self.given_up[comparison]
     }
 
-    /// What to expect of the rest of a comparison at its level in the matrix; `None` if it is decided, and before
-    /// there is enough to judge by.
+    /// What to expect of the rest of a comparison at its levels in the matrix: that of a sign, and that of an
+    /// equivalence. `None` if it is decided, and before there is enough to judge by.
     ///
     /// # Panics
     /// There is no such comparison.
@@ -302,12 +302,14 @@ impl SequentialMatrix {
             return None;
         }
         let running = &self.comparisons[comparison];
-        let critical = self.level(running.plan().schedule, self.open_max());
-        let margin_log = running.plan().margin.half_width_log();
-        let is_decided =
-            |range: LogRange| range.side_of(0.0).is_some() || range.is_within(margin_log);
+        let plan = running.plan();
+        let levels = self.open().map(|open| self.level(plan.schedule, open));
+        let margin_log = plan.margin.half_width_log();
+        let is_decided = |[sign, equivalence]: [LogRange; 2]| {
+            sign.side_of(0.0).is_some() || equivalence.is_within(margin_log)
+        };
         let goals = |mean: f64| self.goals(comparison, mean);
-        Outlook::of_question(running, critical, is_decided, goals)
+        Outlook::of_question(running, levels, is_decided, goals)
     }
 
     /// Whether a comparison still gets blocks: it has no verdict, is not given up, and has an analysis left.
@@ -482,6 +484,38 @@ mod tests {
         assert_eq!(matrix.cell(0).interval, None);
         let none = SequentialMatrix::new(&[], 0.05).unwrap();
         assert_eq!((none.next_block(), none.cells().len()), (None, 0));
+    }
+
+    /// Regression: with the signs of all others claimed and none of them equivalent, a comparison was given up since
+    /// its sign had little chance at α/18, where α is what it needs.
+    #[test]
+    fn a_sign_is_not_futile_at_the_level_of_an_equivalence() {
+        let plan = SequentialPlan::new(AnalysisSchedule::Units, Direction::HigherIsBetter);
+        let mut matrix = SequentialMatrix::new(&[plan; 18], 0.05).unwrap();
+        // Standard deviation of the units: 6%.
+        let unit = |mean: f64, number: usize| {
+            let noise = [0.067, -0.067, 0.053, -0.053, 0.04, -0.04][number];
+            [Pair {
+                baseline: 1.0,
+                variant: (mean + noise).exp(),
+            }]
+        };
+        for index in 1..18 {
+            for number in 0..6 {
+                matrix.push(index, &unit(0.7, number)).unwrap();
+            }
+            assert!(matrix.cell(index).verdict.is_sign());
+        }
+        for number in 0..6 {
+            matrix.push(0, &unit(0.056, number)).unwrap();
+        }
+        let outlook = matrix.outlook(0).unwrap();
+        assert!(outlook.chance > 0.5 && !outlook.is_futile(), "{outlook:?}");
+        let at_18 = matrix.level(plan.schedule, 18);
+        let is_sign = |[range]: [LogRange; 1]| range.side_of(0.0).is_some();
+        let goals = |mean: f64| [(mean.abs(), at_18)];
+        let outlook = Outlook::of_question(&matrix.comparisons[0], [at_18], is_sign, goals);
+        assert!(outlook.is_some_and(|it| it.chance < 0.3), "{outlook:?}");
     }
 
     #[test]

@@ -108,14 +108,14 @@ impl Moments {
     }
 }
 
-/// A simulated comparison, or the continuation of a real one.
+/// A simulated comparison, or the continuation of a real one, with an interval at each of its levels.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SimulatedPath {
+pub(crate) struct SimulatedPath<const LEVELS: usize> {
     pub(crate) moments: Moments,
-    pub(crate) range: LogRange,
+    pub(crate) ranges: [LogRange; LEVELS],
 }
 
-impl SimulatedPath {
+impl<const LEVELS: usize> SimulatedPath<LEVELS> {
     /// A comparison without any unit.
     pub(crate) const NEW: Self = Self {
         moments: Moments {
@@ -123,28 +123,29 @@ impl SimulatedPath {
             mean: 0.0,
             squares: 0.0,
         },
-        range: LogRange::EVERYTHING,
+        ranges: [LogRange::EVERYTHING; LEVELS],
     };
 
     /// Adds normal units with this mean and standard deviation until an analysis gives an answer. Returns the
-    /// answer and the number of units; `None` if there is none by the last analysis.
+    /// answer and the number of units; `None` if there is none by the last analysis. The levels have one schedule.
     pub(crate) fn first_answer<Answer>(
         mut self,
         stream: &mut SplitMix64,
-        critical: &CriticalValues,
+        levels: [&CriticalValues; LEVELS],
         [mean, sd]: [f64; 2],
-        answer: impl Fn(LogRange) -> Option<Answer>,
+        answer: impl Fn([LogRange; LEVELS]) -> Option<Answer>,
     ) -> Option<(Answer, usize)> {
-        let schedule = critical.schedule();
+        let schedule = levels.first()?.schedule();
         while self.moments.count < schedule.cap() {
             self.moments.push(mean + sd * stream.next_normal());
             let Some(analysis) = schedule.analysis_at(self.moments.count) else {
                 continue;
             };
-            let half_width = critical.values()[analysis] * self.moments.std_err();
-            let own = LogRange::around(self.moments.mean, half_width);
-            self.range = self.range.intersection(own);
-            if let Some(answer) = answer(self.range) {
+            for (range, critical) in self.ranges.iter_mut().zip(levels) {
+                let half_width = critical.values()[analysis] * self.moments.std_err();
+                *range = range.intersection(LogRange::around(self.moments.mean, half_width));
+            }
+            if let Some(answer) = answer(self.ranges) {
                 return Some((answer, self.moments.count));
             }
         }

@@ -194,7 +194,8 @@ fn simulate<Answer>(
     answer: impl Fn(LogRange) -> Option<Answer>,
 ) -> Vec<Option<(Answer, usize)>> {
     let mut stream = SplitMix64::new(stream_seed(SEED, &[critical.schedule().cap() as u64]));
-    let run = |_| SimulatedPath::NEW.first_answer(&mut stream, critical, drift, &answer);
+    let answer = |[range]: [LogRange; 1]| answer(range);
+    let run = |_| SimulatedPath::NEW.first_answer(&mut stream, [critical], drift, answer);
     (0..SIMULATIONS).map(run).collect()
 }
 
