@@ -38,6 +38,11 @@ impl LoadedStudy {
         Ok(shown)
     }
 
+    /// Whether its connection strings had secrets, which its text lacks.
+    pub fn has_secrets(&self) -> bool {
+        self.secrets.values().any(|it| !it.is_empty())
+    }
+
     /// The connection request for a connection string without secrets, with its secrets added.
     pub fn request(&self, dsn: &str) -> Result<Request> {
         let request = Request::new().database(dsn)?;

@@ -13,6 +13,7 @@ mod output_file;
 mod progress;
 mod psql_options;
 mod results;
+mod shell_word;
 mod study_files;
 mod style;
 

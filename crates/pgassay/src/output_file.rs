@@ -1,13 +1,13 @@
 //! Files that commands write; `-` is stdout.
 
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::interrupt::NextSignal;
 
@@ -53,6 +53,24 @@ pub fn write_to(file: &Path, content: &[u8], out: &mut impl Write) -> Result<boo
         return Ok(true);
     }
     write_file(file, content)?;
+    Ok(false)
+}
+
+/// Writes the content to a new file, or to `out` if the file is `-`; returns whether it wrote to `out`. A regular file
+/// that exists is left as it is.
+pub fn write_new(file: &Path, content: &[u8], out: &mut impl Write) -> Result<bool> {
+    if is_stdout(file) || is_special(file) {
+        return write_to(file, content, out);
+    }
+    let cannot = || format!("cannot write {}", file.display());
+    let new = OpenOptions::new().write(true).create_new(true).open(file);
+    let exists = |error: &std::io::Error| error.kind() == ErrorKind::AlreadyExists;
+    if new.as_ref().is_err_and(exists) {
+        bail!("{} exists; remove it, or give another FILE", file.display());
+    }
+    new.with_context(cannot)?
+        .write_all(content)
+        .with_context(cannot)?;
     Ok(false)
 }
 

@@ -7,6 +7,13 @@ use crate::password::Password;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Secrets(Vec<(String, Password)>);
 
+impl Secrets {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 /// Splits a database argument (a URI, `keyword=value …` or a plain name) into a string that can be
 /// displayed and its secrets. Without secrets the string is returned unchanged, otherwise as
 /// `keyword=value …`.

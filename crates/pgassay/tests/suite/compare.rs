@@ -134,6 +134,39 @@ fn a_comparison_saved_to_stdout_is_a_study_and_nothing_else() {
     scratch.ok(&["study", "plan", path.to_str().expect("a plain path")]);
 }
 
+/// Regression: a study that was there was replaced; a password was dropped without a word; a shell took a file name with
+/// a space as two words.
+#[test]
+fn a_saved_comparison_replaces_no_file_and_says_what_it_lacks() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let file = scratch.path().join("my study.toml").display().to_string();
+    let dsn = "host=localhost password=s3cret";
+    let compare = [
+        "compare", "-S", "--dsn", dsn, "--vs", "jit=off", "--save", &file,
+    ];
+    let saved = scratch.finished(&compare);
+    assert_eq!(saved.code, Some(0), "{saved:?}");
+    assert!(
+        saved.stdout.contains(&format!("pgassay run '{file}'")),
+        "{saved:?}"
+    );
+    let words = collapse_whitespace(&saved.stderr);
+    assert!(words.contains("the password is not saved"), "{words}");
+    let study = std::fs::read_to_string(&file).expect("the study was written");
+    assert!(!study.contains("s3cret"), "{study}");
+    let refused = scratch.finished(&["compare", "-S", "--vs", "jit=on", "--save", &file]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let words = collapse_whitespace(&refused.stderr);
+    assert!(
+        words.contains("exists; remove it, or give another FILE"),
+        "{words}"
+    );
+    assert_eq!(
+        std::fs::read_to_string(&file).expect("it is still there"),
+        study
+    );
+}
+
 /// Regression: "recovery is in progress" ended the run at the standby's first trial.
 #[test]
 fn a_standby_is_compared_with_its_primary() {
@@ -165,8 +198,8 @@ fn a_standby_is_compared_with_its_primary() {
 #[test]
 fn a_chain_of_variants_of_several_kinds_has_a_note() {
     let scratch = Scratch::new(crate::PROGRAM);
-    let saved = scratch.path().join("study.toml");
-    let saved = saved.to_str().expect("a plain path");
+    let file = |name: &str| scratch.path().join(name).display().to_string();
+    let saved = file("study.toml");
     let chain = [
         "compare",
         "-S",
@@ -176,14 +209,14 @@ fn a_chain_of_variants_of_several_kinds_has_a_note() {
         "--vs",
         "18",
     ];
-    let save = ["--save", saved];
+    let save = ["--save", &saved];
     let plain = scratch.finished(&[&chain[..], &save].concat());
     assert!(!plain.stderr.contains("differ in more"), "{plain:?}");
-    let plan = scratch.ok(&["study", "plan", saved, "--json"]);
+    let plan = scratch.ok(&["study", "plan", &saved, "--json"]);
     let plan: pgassay_model::plan::Plan = serde_json::from_str(&plan).expect("the plan is JSON");
     assert!(plan.stepwise && plan.baseline_of(2) == 1);
     for other in [["-M", "simple,prepared"], ["--vs", "jit=off"]] {
-        let noted = scratch.finished(&[&chain[..], &other, &save].concat());
+        let noted = scratch.finished(&[&chain[..], &other, &["--save", "-"]].concat());
         assert_eq!(noted.code, Some(0), "{noted:?}");
         let words = collapse_whitespace(&noted.stderr);
         assert!(words.contains("differ in more than one choice"), "{words}");
@@ -219,6 +252,7 @@ fn a_saved_comparison_names_the_flags_that_are_no_part_of_a_study() {
         "--no-profile",
         "--no-plans",
     ];
+    std::fs::remove_file(saved).expect("the study was saved");
     let output = scratch.ok(&[&asked[..], &flags].concat());
     let run = format!("pgassay run {saved} {}\n", flags.join(" "));
     assert!(output.ends_with(&run), "{output}");

@@ -4,6 +4,7 @@ mod args;
 pub mod question;
 
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::Result;
 use pgassay_lab::LoadedStudy;
@@ -17,7 +18,8 @@ use crate::catalog;
 use crate::command::run::run_planned;
 use crate::command::study::{PlannedStudy, seed_of_now};
 use crate::output::print_line_stderr;
-use crate::output_file::write_to;
+use crate::output_file::write_new;
+use crate::shell_word;
 
 /// The study that a question is. `command` is the name under which results are listed.
 pub fn question_of(args: &CompareArgs, command: &str) -> Result<LoadedStudy> {
@@ -57,15 +59,26 @@ pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Re
         print_line_stderr(&format!("pgassay: note: {note}"));
     }
     if let Some(path) = &args.save {
-        if write_to(path, found.source.text.as_bytes(), out)? {
-            return Ok(());
-        }
-        let (path, flags) = (path.display(), not_in_study(args));
-        writeln!(out, "{path} saved; run it with: pgassay run {path}{flags}")?;
-        return Ok(());
+        return save(&found, path, &not_in_study(args), out);
     }
     let planned = PlannedStudy::of(found, overrides_of(args))?;
     run_planned(&planned, args.seed, &args.run, color, out)
+}
+
+/// Writes a comparison as a study. `flags` are those that `pgassay run` needs besides it.
+fn save(found: &LoadedStudy, path: &Path, flags: &str, out: &mut impl Write) -> Result<()> {
+    let is_on_stdout = write_new(path, found.source.text.as_bytes(), out)?;
+    if found.has_secrets() {
+        print_line_stderr(
+            "pgassay: note: the password is not saved; a run takes it from PGPASSWORD or ~/.pgpass",
+        );
+    }
+    if !is_on_stdout {
+        let file = shell_word::quoted(&path.display().to_string());
+        let path = path.display();
+        writeln!(out, "{path} saved; run it with: pgassay run {file}{flags}")?;
+    }
+    Ok(())
 }
 
 /// The flags that are no part of a study, as `pgassay run` takes them: without them it would not measure the same.

@@ -6,7 +6,6 @@ mod comments;
 mod interview;
 mod questions;
 
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +19,8 @@ use crate::args::NewArgs;
 use crate::catalog;
 use crate::command::compare::{CompareArgs, question};
 use crate::command::study::{PlannedStudy, listed};
-use crate::output_file::write_to;
+use crate::output_file::{write_new, write_to};
+use crate::shell_word;
 use interview::Interview;
 
 /// The file that is suggested.
@@ -57,9 +57,10 @@ pub fn study_new(args: &NewArgs, out: &mut impl Write) -> Result<()> {
         listed(&plan.variants),
         counted(plan.points.len(), "point"),
     )?;
-    writeln!(out, "what a run does:      pgassay study plan {name}")?;
-    writeln!(out, "run it:               pgassay run {name}")?;
-    let line = words.iter().map(|it| questions::quoted(it));
+    let file = shell_word::quoted(&name);
+    writeln!(out, "what a run does:      pgassay study plan {file}")?;
+    writeln!(out, "run it:               pgassay run {file}")?;
+    let line = words.iter().map(|it| shell_word::quoted(it));
     let line = line.collect::<Vec<_>>().join(" ");
     writeln!(out, "the same in one line: pgassay compare {line}")?;
     Ok(())
@@ -124,17 +125,8 @@ impl TargetFile {
     }
 
     fn write(&self, text: &str, out: &mut impl Write) -> Result<()> {
-        if self.replaces || self.is_stdout() {
-            write_to(&self.path, text.as_bytes(), out)?;
-            return Ok(());
-        }
-        let cannot = || format!("cannot write {}", self.path.display());
         // A file that has appeared since the question is not replaced.
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&self.path)
-            .with_context(cannot)?;
-        file.write_all(text.as_bytes()).with_context(cannot)
+        let write = if self.replaces { write_to } else { write_new };
+        write(&self.path, text.as_bytes(), out).map(drop)
     }
 }
