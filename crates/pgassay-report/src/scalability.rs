@@ -190,7 +190,7 @@ fn rates(curve: &ScalabilityCurve) -> Option<String> {
     })
 }
 
-/// The limit of the last point, and from where on it is the limit.
+/// The limit of the last point, from where on it is the limit, and the limit before it.
 fn limit(curve: &ScalabilityCurve) -> Option<String> {
     let last = curve.points.last()?.limit.as_ref()?;
     if last.kind == LimitKind::Nothing {
@@ -198,28 +198,57 @@ fn limit(curve: &ScalabilityCurve) -> Option<String> {
     }
     // A rate that the server sustains has not reached a limit, if a higher one has.
     let sustains_all = curve.points.iter().all(CurvePoint::is_sustained);
-    let is_same = |it: &&CurvePoint| {
-        let limit = it.limit.as_ref();
-        let is_limited = it.rate.is_none() || sustains_all || !it.is_sustained();
-        is_limited && limit.is_some_and(|it| it.kind == last.kind)
+    let is_limited = |it: &CurvePoint| it.rate.is_none() || sustains_all || !it.is_sustained();
+    let limited: Vec<&CurvePoint> = {
+        let points = curve.points.iter().rev();
+        points.take_while(|it| is_limited(it)).collect()
     };
-    let same: Vec<&CurvePoint> = curve.points.iter().rev().take_while(is_same).collect();
-    let first = same.last()?;
+    let mut groups = limited.chunk_by(|a, b| kind(a) == kind(b));
+    let same = groups.next()?;
+    let from = |point: &CurvePoint| match point.rate {
+        Some(rate) => format!("{} tps", number::tps(rate)),
+        None => clients(f64::from(point.clients)),
+    };
+    let share = number::percent((last.us / last.growth_us).clamp(0.0, 1.0));
+    let sentence = format!(
+        "From {} on, the limit is {}: {share} of the growth of the response time.",
+        from(same.last()?),
+        limit_phrase(last, &rows(same))
+    );
+    // A single point may have another limit by chance.
+    let earlier = groups.next().filter(|it| it.len() > 1);
+    let earlier = earlier.and_then(|group| {
+        let [most, .., least] = group else {
+            return None;
+        };
+        let limit = least.limit.as_ref()?;
+        (limit.kind != LimitKind::Nothing).then(|| {
+            let phrase = limit_phrase(limit, &rows(group));
+            let begin = least
+                .rate
+                .map_or_else(|| least.clients.to_string(), number::tps);
+            format!("From {begin} to {}, it is {phrase}.", from(most))
+        })
+    });
+    Some(match earlier {
+        Some(earlier) => format!("{sentence} {earlier}"),
+        None => sentence,
+    })
+}
+
+fn kind(point: &CurvePoint) -> Option<LimitKind> {
+    point.limit.as_ref().map(|it| it.kind)
+}
+
+/// The rows of the limits of points in descending order, each once and from the first point on.
+fn rows(points: &[&CurvePoint]) -> String {
     let mut rows: Vec<&str> = Vec::new();
-    for row in same.iter().rev().filter_map(|it| it.limit.as_ref()) {
+    for row in points.iter().rev().filter_map(|it| it.limit.as_ref()) {
         if !rows.contains(&row.row.as_str()) {
             rows.push(&row.row);
         }
     }
-    let from = match first.rate {
-        Some(rate) => format!("{} tps", number::tps(rate)),
-        None => clients(f64::from(first.clients)),
-    };
-    let share = number::percent((last.us / last.growth_us).clamp(0.0, 1.0));
-    Some(format!(
-        "From {from} on, the limit is {}: {share} of the growth of the response time.",
-        limit_phrase(last, &rows.join(", "))
-    ))
+    rows.join(", ")
 }
 
 /// Whether and where the law misses the measurements by more than their noise.

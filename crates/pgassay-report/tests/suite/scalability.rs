@@ -164,6 +164,26 @@ fn a_curve_without_a_law_says_why_and_one_point_is_no_plot() {
     parsed(&scalability_html(&curve));
 }
 
+/// Regression: locks limited a hot row from 2 clients on, but the answer had only the limit of the last number.
+#[test]
+fn the_limit_at_the_knee_was_not_in_the_answer() {
+    let text = |curve: &ScalabilityCurve| {
+        let text = scalability_text(curve, &PLAIN);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let mut curve = curve();
+    let before = "From 8 to 10 clients, it is lightweight locks (LWLock WALWrite).";
+    assert!(text(&curve).contains(before), "{}", text(&curve));
+    // A single number of clients may differ by chance.
+    curve.points[3].limit = Some(limit(LimitKind::Nothing, ""));
+    let lone = text(&curve);
+    assert!(
+        lone.contains("From 16 clients on, the limit is the CPUs"),
+        "{lone}"
+    );
+    assert!(!lone.contains("it is lightweight locks"), "{lone}");
+}
+
 /// Regression: after a sentence with the peak, the next one read "Nor do they determine the knee."
 #[test]
 fn an_unknown_knee_is_a_sentence_of_its_own_after_a_known_peak() {

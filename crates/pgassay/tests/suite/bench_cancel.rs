@@ -86,3 +86,25 @@ fn ctrl_c_left_statements_of_a_run_on_the_server() {
         assert_eq!(running(&server, "select pg_sleep"), "0", "{options}");
     }
 }
+
+/// Regression: the exit code was 0 if the last transaction ended before the signal was noticed, as after `\shell`.
+#[test]
+fn a_run_that_was_complete_when_it_was_interrupted_had_the_exit_code_of_success() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.script("shell.sql", "\\shell touch begun; sleep 1\n");
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let child = start(&scratch, &server, "-n -f shell.sql -t 1");
+        let begun = scratch.path().join("begun");
+        wait_until("the command has begun", || begun.exists());
+        kill(i32::try_from(child.id()).unwrap(), signal);
+        Finished::from(&child.wait_with_output().unwrap()).has(
+            130,
+            &["actually processed: 1/1\n"],
+            &["Run was interrupted; the above results are complete.\n"],
+        );
+        std::fs::remove_file(begun).unwrap();
+    }
+}

@@ -265,3 +265,55 @@ fn help_and_version_after_compat_were_refused() {
         }
     }
 }
+
+/// Regression: it was `script 0 aborted in command 0 query 0: server closed the connection unexpectedly`.
+#[test]
+fn a_client_whose_backend_died_had_the_message_of_an_error() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    // The backend is gone without a message.
+    scratch.script(
+        "die.sql",
+        "select 1;\ncopy (select 1) to program 'kill -9 $PPID';\n",
+    );
+    let run = scratch.ours(Some(&server), "-n -f die.sql -t 1");
+    let died = "client 0 aborted in command 1 (SQL) of script 0; perhaps the backend died while \
+                processing\n";
+    run.has(2, &[], &[died, "Run was aborted"]);
+}
+
+/// Regression: pgbench names the command that stores rows.
+#[test]
+fn gset_in_a_pipeline_was_called_sql() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    for command in ["gset", "aset"] {
+        let script = format!("\\startpipeline\nselect 1 as a \\{command}\n\\endpipeline\n");
+        scratch.script("s.sql", &script);
+        let run = scratch.ours(Some(&server), "-n -f s.sql -t 1 -M extended");
+        let refused = format!(
+            "client 0 aborted in command 1 ({command}) of script 0; \\{command} is not allowed in \
+             pipeline mode\n"
+        );
+        run.has(2, &[], &[&refused]);
+    }
+}
+
+/// Regression: only a connection that was tried had this line.
+#[test]
+fn invalid_connection_strings_did_not_say_what_they_prevent() {
+    let scratch = Scratch::new();
+    for (options, prevented) in [("-n", "setup"), ("-i", "initialization")] {
+        for database in ["foo=bar", "port=x", "host='x", "sslmode=no"] {
+            let run = scratch.ours(None, &format!("{options} {database}"));
+            let last = format!("pgbench: error: could not create connection for {prevented}\n");
+            run.has(1, &[], &[]);
+            assert!(run.err.ends_with(&last), "{run:?}");
+            assert_eq!(run.err.lines().count(), 2, "{run:?}");
+        }
+    }
+}

@@ -202,6 +202,31 @@ fn an_interrupt_ends_a_profile_whose_connections_fall_silent() {
     server.stop().unwrap();
 }
 
+/// Regression: the signal ended pgassay without a message.
+#[test]
+fn an_interrupt_while_a_profile_connects_said_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let scratch = Scratch::new(PROGRAM);
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let dsn = format!("host=127.0.0.1 port={port} dbname=x user=x");
+        let mut child = scratch
+            .command()
+            .args(["profile", "--dsn", &dsn])
+            .stderr(File::create(scratch.path().join("stderr")).unwrap())
+            .spawn()
+            .unwrap();
+        // It then waits for an answer.
+        let _silent = listener.accept().unwrap();
+        os::kill(child.id().cast_signed(), signal);
+        let code = wait_for_exit(&mut child, LIMIT);
+        let said = scratch.stderr();
+        assert_eq!(code, Some(130), "{said}");
+        let expected = "interrupted before the profile began; there is no result";
+        assert!(collapse_whitespace(&said).contains(expected), "{said}");
+    }
+}
+
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;

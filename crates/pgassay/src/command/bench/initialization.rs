@@ -39,9 +39,9 @@ struct Initialization<'a> {
 
 /// Runs the initialization steps.
 pub fn initialize(settings: &Settings, application: &str) -> Result<(), Exit> {
-    let mut target = connection::target(settings, application)?;
-    let setup = Setup::open(&mut target)
-        .map_err(|_| fatal("could not create connection for initialization"))?;
+    let refused = |_| fatal("could not create connection for initialization");
+    let mut target = connection::target(settings, application).map_err(refused)?;
+    let setup = Setup::open(&mut target).map_err(refused)?;
     let mut initialization = Initialization {
         cancellation: Cancellation::watch(&setup, &target)?,
         setup,

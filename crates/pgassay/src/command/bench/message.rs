@@ -119,7 +119,12 @@ pub fn of_notice(notice: &ServerMessage) -> String {
     of_server(&without_context, None)
 }
 
-/// The line of a statement with a caret below; `position` counts characters from 1.
+/// The columns that libpq shows of a line, and how many of them at least from the error on.
+const EXCERPT_COLUMNS: usize = 60;
+const COLUMNS_FROM_ERROR: usize = 10;
+
+/// The line of a statement with a caret below; `position` counts characters from 1. Source:
+/// `reportErrorPosition` in fe-protocol3.c.
 fn excerpt(sql: &str, position: u32) -> String {
     let before: String = sql
         .chars()
@@ -135,11 +140,25 @@ fn excerpt(sql: &str, position: u32) -> String {
     let Some(line) = sql.lines().nth(number - 1) else {
         return String::new();
     };
-    let label = format!("LINE {number}: ");
+    // A tab would shift the caret.
+    let line: Vec<char> = line
+        .chars()
+        .map(|it| if it == '\t' { ' ' } else { it })
+        .collect();
+    let end = if line.len() <= EXCERPT_COLUMNS {
+        line.len()
+    } else {
+        EXCERPT_COLUMNS.max((column + COLUMNS_FROM_ERROR).min(line.len()))
+    };
+    let begin = end.saturating_sub(EXCERPT_COLUMNS);
+    let dots = |is_cut: bool| if is_cut { "..." } else { "" };
+    let label = format!("LINE {number}: {}", dots(begin > 0));
+    let shown: String = line[begin..end].iter().collect();
     format!(
-        "{label}{line}\n{:>width$}\n",
+        "{label}{shown}{}\n{:>width$}\n",
+        dots(end < line.len()),
         '^',
-        width = label.len() + column + 1
+        width = label.len() + column - begin + 1
     )
 }
 
@@ -161,5 +180,47 @@ pub fn of_load(error: &LoadError) -> String {
             address, source, ..
         } => format!("{}{source}", failed_at(address)),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: lines were printed whole, however long. Expected is what pgbench 15 prints.
+    #[test]
+    fn a_long_line_of_a_statement_was_printed_whole() {
+        let end = "y".repeat(28);
+        let text = |before: usize, end: &str| {
+            let sql = format!("select 1,\n'{}',\tnosuch{end};\nfrom t", "x".repeat(before));
+            let position = sql.find("nosuch").unwrap() + 1;
+            excerpt(&sql, u32::try_from(position).unwrap())
+        };
+        let (x20, x47) = ("x".repeat(20), "x".repeat(47));
+        assert_eq!(
+            text(20, ""),
+            format!("LINE 2: '{x20}', nosuch;\n{:>33}\n", '^')
+        );
+        assert_eq!(
+            text(20, &end),
+            format!("LINE 2: '{x20}', nosuch{end};\n{:>33}\n", '^')
+        );
+        assert_eq!(
+            text(30, &end),
+            format!(
+                "LINE 2: '{}', nosuch{}...\n{:>43}\n",
+                "x".repeat(30),
+                &end[..20],
+                '^'
+            )
+        );
+        assert_eq!(
+            text(60, &end),
+            format!("LINE 2: ...{x47}', nosuchyyyy...\n{:>62}\n", '^')
+        );
+        assert_eq!(
+            text(60, ""),
+            format!("LINE 2: ...{}', nosuch;\n{:>65}\n", "x".repeat(50), '^')
+        );
     }
 }

@@ -281,10 +281,6 @@ fn result(outcome: TransactionOutcome, detailed: bool) -> Option<&'static str> {
     }
 }
 
-/// libpq's message for a connection that was closed without an error.
-const CLOSED: &str = "server closed the connection unexpectedly\n\tThis probably means the server \
-     terminated abnormally\n\tbefore or while processing the request.";
-
 /// Reports why a client aborted, as pgbench does.
 fn report_abort(client: u32, error: &LoadError) {
     match error {
@@ -301,23 +297,50 @@ fn report_abort(client: u32, error: &LoadError) {
             place,
             ..
         } => {
-            let why = match (last, source) {
-                // Warnings were already reported on arrival.
-                (Some(last), _) if last.is_fatal() => message::of_server(last, None),
-                (_, Some(source)) => connector::os_error_text(source),
-                _ => CLOSED.into(),
-            };
-            let at = match place {
-                Some(place) => format!(
-                    " script {} aborted in command {} query {}",
-                    place.script_index, place.command, place.query
-                ),
-                None => " aborted".to_owned(),
-            };
-            message::error(&format!("client {client}{at}: {why}"));
+            // Warnings were already reported on arrival.
+            let fatal = last.as_deref().filter(|last| last.is_fatal());
+            tell_lost(client, place.as_deref(), fatal, source.as_ref());
         }
         other => message::error(&other.to_string()),
     }
+}
+
+/// libpq's message for a connection that was closed without an error.
+const CLOSED: &str = "server closed the connection unexpectedly\n\tThis probably means the server \
+     terminated abnormally\n\tbefore or while processing the request.";
+
+/// Reports a lost connection. pgbench does not say why it was lost while a statement was in progress.
+fn tell_lost(
+    client: u32,
+    place: Option<&ScriptLocation>,
+    fatal: Option<&pgassay_wire::ServerMessage>,
+    source: Option<&std::io::Error>,
+) {
+    let text = match (place, fatal) {
+        (Some(place), None) => format!(
+            "client {client} aborted in command {} (SQL) of script {}; perhaps the backend died \
+             while processing",
+            place.command, place.script_index
+        ),
+        (Some(place), Some(fatal)) => format!(
+            "client {client} script {} aborted in command {} query {}: {}",
+            place.script_index,
+            place.command,
+            place.query,
+            message::of_server(fatal, None)
+        ),
+        (None, Some(fatal)) => {
+            format!(
+                "client {client} aborted: {}",
+                message::of_server(fatal, None)
+            )
+        }
+        (None, None) => {
+            let why = source.map_or_else(|| CLOSED.to_owned(), connector::os_error_text);
+            format!("client {client} aborted: {why}")
+        }
+    };
+    message::error(&text);
 }
 
 fn tell_cause(client: u32, place: &ScriptLocation, cause: &AbortCause) {
@@ -328,6 +351,11 @@ fn tell_cause(client: u32, place: &ScriptLocation, cause: &AbortCause) {
         script_index: script,
         ..
     } = place;
+    let word = match cause {
+        AbortCause::Refusal(Refusal::GsetInPipeline) => "gset",
+        AbortCause::Refusal(Refusal::AsetInPipeline) => "aset",
+        _ => word,
+    };
     let failed = |what: &dyn std::fmt::Display| {
         message::error(&format!(
             "client {client} aborted in command {command} ({word}) of script {script}; {what}"

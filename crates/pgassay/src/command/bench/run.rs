@@ -60,7 +60,7 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     }
     check_files(settings)?;
     let scripts = parse(settings, message::warning)?;
-    let mut target = connection::target(settings, application)?;
+    let mut target = connection::target(settings, application).map_err(without_setup)?;
     let tables = prepare(settings, &mut target, !settings.json)?;
     let interrupt = interrupt::watch().map_err(|error| fatal(&error.to_string()))?;
     let common = common(settings, &scripts, None)?;
@@ -87,6 +87,10 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
         Ok(())
     };
     conclude(&measurement, common.has_incomplete_log())?;
+    if interrupt.is_requested() {
+        message::error("Run was interrupted; the above results are complete.");
+        return Err(Exit(INTERRUPTED));
+    }
     printed
 }
 
@@ -110,14 +114,18 @@ pub(super) fn check_files(settings: &Settings) -> Result<(), Exit> {
     check_open_files(open_files_with(files + u64::from(logs)))
 }
 
+/// Says what the error that was just reported prevents.
+fn without_setup(_: Exit) -> Exit {
+    fatal("could not create connection for setup")
+}
+
 /// Inspects the tables and vacuums them.
 pub(super) fn prepare(
     settings: &Settings,
     target: &mut Target,
     has_banner: bool,
 ) -> Result<Tables, Exit> {
-    let mut setup =
-        Setup::open(target).map_err(|_| fatal("could not create connection for setup"))?;
+    let mut setup = Setup::open(target).map_err(without_setup)?;
     if has_banner {
         banner(setup.server_version(), settings);
     }

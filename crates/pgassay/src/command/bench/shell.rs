@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 /// The size of pgbench's buffer without the NUL.
@@ -12,7 +13,8 @@ const OUTPUT_BYTES_MAX: u64 = 63;
 pub fn run(line: &[u8], captures: bool) -> Result<Vec<u8>, &'static str> {
     const LAUNCH: &str = "could not launch shell command";
     let mut command = Command::new("/bin/sh");
-    command.arg("-c").arg(OsStr::from_bytes(line));
+    // As system(3), which pgbench calls; the shell begins its messages with this name.
+    command.arg0("sh").arg("-c").arg(OsStr::from_bytes(line));
     if !captures {
         return match command.status() {
             Ok(status) if status.success() => Ok(Vec::new()),

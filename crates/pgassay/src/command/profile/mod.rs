@@ -27,9 +27,8 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
     }
     check_outputs(args)?;
     let conninfo = args.conninfo()?;
-    let reached = conninfo.as_deref().map(Reached::open).transpose()?;
     let interrupt = interrupt::watch()?;
-    let observation = interrupt.or(observe(args, conninfo, reached, &interrupt));
+    let observation = interrupt.or(observe(args, conninfo, &interrupt));
     let observation = observation.map_err(without_observation)?;
     // The report is printed also if a file cannot be written.
     let written = write_files(args, &observation, out);
@@ -64,13 +63,17 @@ fn without_observation(error: anyhow::Error) -> anyhow::Error {
 fn observe(
     args: &ProfileArgs,
     conninfo: Option<String>,
-    reached: Option<Reached>,
     interrupt: &Interrupt,
 ) -> Result<Observation> {
     let patience = Patience::until(interrupt);
+    let reached = match conninfo.clone() {
+        Some(conninfo) => Some(patience.wait_for(move || Reached::open(&conninfo))?),
+        None => None,
+    };
     if let Some(reached) = &reached {
         reached.end_waits(&patience);
     }
+    interrupt.check()?;
     match reached {
         Some(Reached::RemoteServer(server)) if args.pid.is_some() => {
             Err(server.why.context(format!(
