@@ -50,14 +50,19 @@ pub(super) fn end_session(
 /// stays (manual, "CREATE INDEX: Building Indexes Concurrently").
 pub(super) fn risk_of_cancel(statement: Option<&str>) -> String {
     let risk = "Its statement fails, and what its transaction did so far is rolled back.";
-    let statement = statement.unwrap_or_default().to_ascii_lowercase();
-    if statement.contains("concurrently") {
+    if is_concurrent(statement) {
         format!(
             "{risk} An index that it builds or drops concurrently stays, invalid, and must be dropped."
         )
     } else {
         risk.to_owned()
     }
+}
+
+/// Whether a statement works concurrently with others already.
+pub(super) fn is_concurrent(statement: Option<&str>) -> bool {
+    let statement = statement.unwrap_or_default().to_ascii_lowercase();
+    statement.contains("concurrently")
 }
 
 /// Adds what a session waits for.

@@ -6,7 +6,7 @@ use pgassay_record::activity::{BlockedSession, BlockingEpisode, EndingSignal, Ro
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
-use super::ending::{STALLED_WAL, end_session, risk_of_cancel, waiting};
+use super::ending::{STALLED_WAL, end_session, is_concurrent, risk_of_cancel, waiting};
 use super::live_view::{LiveView, statement_name};
 use super::names;
 use super::recovery_locks;
@@ -243,8 +243,12 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
             if root.state == "idle" {
                 return idle_holder(detection, episode);
             }
-            let shorter = "shorten the transaction: commit in batches, take the lock last, and use commands \
-                           that lock less, such as CREATE INDEX CONCURRENTLY.";
+            let shorter = if is_concurrent(root.statement.as_deref()) {
+                "run such commands when the table is little used."
+            } else {
+                "shorten the transaction: commit in batches, take the lock last, and use commands that lock \
+                 less, such as CREATE INDEX CONCURRENTLY."
+            };
             if episode.is_lasting {
                 let words = format!("Let it end or cancel it. Then {shorter}");
                 let pid = root.pid.unwrap_or(0).to_string();

@@ -105,19 +105,22 @@ fn a_statement_about_idle_transactions_is_not_an_idle_transaction() {
     assert_eq!(sql(&found[0]), "select pg_cancel_backend(4711)");
 }
 
+/// Regression: behind CREATE INDEX CONCURRENTLY, the suggestion was to use CREATE INDEX CONCURRENTLY.
 #[test]
 fn a_concurrent_build_that_is_canceled_leaves_an_invalid_index() {
-    let risk = |statement: &str| {
+    let found = |statement: &str| {
         let blocker = RootBlocker {
             statement: Some(statement.to_owned()),
             ..root("active", 30e6)
         };
         let server = blocking(episode(blocker, vec![blocked(1, 20e6)]));
         let found = of_id("long-blocker", &server.activity).remove(0);
-        found.risk.unwrap_or_default()
+        (found.risk.unwrap_or_default(), found.suggested_fix)
     };
-    let concurrent = risk("CREATE INDEX CONCURRENTLY i ON orders (note)");
-    assert!(concurrent.contains("invalid"), "{concurrent}");
-    let plain = risk("create index i on orders (note)");
-    assert!(!plain.contains("invalid"), "{plain}");
+    let (risk, fix) = found("CREATE INDEX CONCURRENTLY i ON orders (note)");
+    assert!(risk.contains("invalid"), "{risk}");
+    assert!(!fix.contains("CREATE INDEX CONCURRENTLY"), "{fix}");
+    let (risk, fix) = found("create index i on orders (note)");
+    assert!(!risk.contains("invalid"), "{risk}");
+    assert!(fix.contains("CREATE INDEX CONCURRENTLY"), "{fix}");
 }
