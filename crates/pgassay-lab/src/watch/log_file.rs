@@ -2,8 +2,8 @@
 //! error. Only what is written from the start of the watch on is read.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use pgassay_profile::{LiveServer, Role};
@@ -35,7 +35,7 @@ impl LogFile {
             None if formats.is_empty() => return None,
             None => FoundFile::of_postmaster(live.postmaster_pid),
         };
-        let file = found.open()?;
+        let file = found.open(&ServerUser::of(live.postmaster_pid)?)?;
         let at = file.metadata().ok()?.len();
         Some(Self {
             live: live.clone(),
@@ -66,7 +66,7 @@ impl LogFile {
             self.logger_pid = logger_of(&self.live).or(self.logger_pid);
             find(self.logger_pid?)
         })?;
-        let file = found.open()?;
+        let file = found.open(&ServerUser::of(self.live.postmaster_pid)?)?;
         let (new, old) = (file.metadata().ok()?, self.end.file.metadata().ok()?);
         if (new.dev(), new.ino()) == (old.dev(), old.ino()) {
             return None;
@@ -115,10 +115,53 @@ impl FoundFile {
         names.map(|it| directory.join(it.file_name())).collect()
     }
 
-    fn open(&self) -> Option<File> {
-        // Opening anything else could wait, or have effects.
-        let is_file = self.path.metadata().ok()?.is_file();
-        is_file.then(|| File::open(&self.path))?.ok()
+    fn open(&self, user: &ServerUser) -> Option<File> {
+        // Opening a device could have effects.
+        if !self.path.metadata().ok()?.is_file() {
+            return None;
+        }
+        // The server may have opened a FIFO since, which must not hold up who opens it.
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(&self.path)
+            .ok()?;
+        let found = file.metadata().ok()?;
+        (found.is_file() && user.may_read(&found)).then_some(file)
+    }
+}
+
+/// The user of a server: what root may read, but the server may only write, is none of its log. The real IDs,
+/// because a program with the name of a server may have others than its user by its mode.
+struct ServerUser {
+    uid: u32,
+    groups: Vec<u32>,
+}
+
+impl ServerUser {
+    fn of(postmaster_pid: u32) -> Option<Self> {
+        let status = fs::read_to_string(format!("/proc/{postmaster_pid}/status")).ok()?;
+        let ids = |name: &str| {
+            let line = status.lines().find_map(|it| it.strip_prefix(name))?;
+            let ids = line.split_whitespace().map(|it| it.parse().ok());
+            ids.collect::<Option<Vec<u32>>>()
+        };
+        let mut groups = ids("Groups:")?;
+        groups.push(*ids("Gid:")?.first()?);
+        let uid = *ids("Uid:")?.first()?;
+        Some(Self { uid, groups })
+    }
+
+    fn may_read(&self, file: &fs::Metadata) -> bool {
+        let readable_by = if file.uid() == self.uid {
+            // It can also change the mode.
+            return true;
+        } else if self.groups.contains(&file.gid()) {
+            libc::S_IRGRP
+        } else {
+            libc::S_IROTH
+        };
+        file.mode() & readable_by != 0
     }
 }
 
@@ -224,11 +267,91 @@ impl FileEnd {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     fn write(end: &FileEnd, text: &str) {
         let at = end.file.metadata().expect("a file").len();
         end.file.write_all_at(text.as_bytes(), at).expect("written");
+    }
+
+    /// Regression test: root showed lines of any file that a server had open for writing.
+    #[test]
+    fn a_file_that_the_servers_user_may_only_write_is_not_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("log");
+        fs::write(&path, "ERROR:  secret\n").expect("written");
+        let own = path.metadata().expect("a file");
+        let found = FoundFile {
+            path: path.clone(),
+            name: path.clone(),
+            format: LogFormat::Stderr,
+            appends: true,
+        };
+        let owner = (own.uid(), vec![]);
+        let member = (own.uid() + 1, vec![7, own.gid()]);
+        let other = (own.uid() + 1, vec![own.gid() + 1]);
+        for (mode, (uid, groups), is_readable) in [
+            (0o600, owner, true),
+            (0o620, member.clone(), false),
+            (0o640, member.clone(), true),
+            (0o604, member, false),
+            (0o662, other.clone(), false),
+            (0o604, other, true),
+        ] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
+            let user = ServerUser { uid, groups };
+            assert_eq!(found.open(&user).is_some(), is_readable, "{mode:o} {uid}");
+        }
+    }
+
+    #[test]
+    fn the_user_of_a_process_may_read_what_it_writes() {
+        let user = ServerUser::of(std::process::id()).expect("this process");
+        let file = tempfile::tempfile().expect("a file");
+        assert!(user.may_read(&file.metadata().expect("a file")));
+    }
+
+    /// Regression test: a FIFO that a server opened between the check and the opening stopped `profile`.
+    #[test]
+    fn a_log_that_is_swapped_with_a_fifo_does_not_hang() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let [path, fifo] = ["log", "fifo"].map(|it| directory.path().join(it));
+        fs::write(&path, "").expect("written");
+        let c = |it: &Path| CString::new(it.as_os_str().as_bytes()).expect("no NUL");
+        let (log_name, fifo_name) = (c(&path), c(&fifo));
+        // SAFETY: the name is NUL-terminated and outlives the call.
+        assert_eq!(unsafe { libc::mkfifo(fifo_name.as_ptr(), 0o666) }, 0);
+        let (sender, done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let user = ServerUser::of(std::process::id()).expect("this process");
+            let found = FoundFile {
+                name: path.clone(),
+                path,
+                format: LogFormat::Stderr,
+                appends: true,
+            };
+            let opened = (0..20_000).filter(|_| found.open(&user).is_some());
+            sender.send(opened.count())
+        });
+        let swapped_until = Instant::now() + Duration::from_mins(1);
+        let opened = loop {
+            // SAFETY: both names are NUL-terminated and outlive the call.
+            let swapped = unsafe {
+                let (at, flag) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+                libc::renameat2(at, log_name.as_ptr(), at, fifo_name.as_ptr(), flag)
+            };
+            assert_eq!(swapped, 0);
+            if let Ok(opened) = done.try_recv() {
+                break opened;
+            }
+            assert!(Instant::now() < swapped_until, "it hangs");
+        };
+        assert!(opened > 0);
     }
 
     #[test]
