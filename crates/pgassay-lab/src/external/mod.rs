@@ -16,7 +16,7 @@ mod state;
 pub use backup::{SettingBackup, restore};
 pub use databases::drop_database;
 pub use journal::{JournalLine, JournaledServer, UndoJournal};
-pub use limits::{PATIENCE, limit_inspection, limit_study};
+pub use limits::{PATIENCE, limit_inspection, limit_study, limit_to_catalog};
 pub use permission::{check, check_writes};
 pub use planned::ExternalUse;
 pub use recovery::recover;

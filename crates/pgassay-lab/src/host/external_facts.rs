@@ -125,7 +125,9 @@ pub fn differing_settings<'a>(
 ) -> Result<Vec<String>> {
     let mut differ = Vec::new();
     for (name, value) in wanted {
-        let sql = "select current_setting(name) from pg_settings where lower(name) = lower($1)";
+        // pgassay's own connection has another search_path.
+        let sql = "select case when lower(name) = 'search_path' then reset_val else current_setting(name) end \
+                   from pg_settings where lower(name) = lower($1)";
         let answer = connection.query_with(sql, &[Some(name)])?;
         let theirs = answer.rows.into_iter().flatten().next().flatten();
         match theirs {

@@ -129,6 +129,7 @@ impl ExternalServer {
         };
         let mut holder = Connection::from(exchange);
         holder.set_timeout(Some(ANSWER_LIMIT))?;
+        external::limit_to_catalog(&mut holder)?;
         let facts = Facts::ask(&mut holder, &place)?;
         // Later, because the facts include the server's own limits.
         external::limit_inspection(&mut holder)?;
