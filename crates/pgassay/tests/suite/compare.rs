@@ -278,8 +278,6 @@ fn statements_that_begin_alike_have_different_names() {
 #[test]
 fn variants_are_named_by_what_distinguishes_them() {
     let scratch = Scratch::new(crate::PROGRAM);
-    let saved = scratch.path().join("study.toml");
-    let saved = saved.to_str().expect("a plain path");
     for (args, expected) in [
         (
             &["select 1 as a", "select 1 as a "][..],
@@ -294,8 +292,7 @@ fn variants_are_named_by_what_distinguishes_them() {
             ["jit=off", "jit=on"],
         ),
     ] {
-        scratch.ok(&[&["compare"], args, &["--save", saved]].concat());
-        let text = std::fs::read_to_string(saved).expect("the study was saved");
+        let text = scratch.ok(&[&["compare"], args, &["--save", "-"]].concat());
         let study: toml::Table = text.parse().expect("TOML");
         let variants = study["variant"].as_array().expect("variants");
         let names = variants.iter().map(|it| it["name"].as_str());
@@ -308,13 +305,10 @@ fn variants_are_named_by_what_distinguishes_them() {
 #[test]
 fn only_servers_that_pgassay_starts_keep_cpus_awake_by_default() {
     let scratch = Scratch::new(crate::PROGRAM);
-    let saved = scratch.path().join("study.toml");
-    let saved = saved.to_str().expect("a plain path");
     let keeps = |args: &[&str]| {
-        let asked = ["compare", "select 1", "select 2", "--save", saved];
-        scratch.ok(&[&asked[..], args].concat());
-        let text = std::fs::read_to_string(saved).expect("the study was saved");
-        text.contains("keep_cpus_awake = true")
+        let asked = ["compare", "select 1", "select 2", "--save", "-"];
+        let study = scratch.ok(&[&asked[..], args].concat());
+        study.contains("keep_cpus_awake = true")
     };
     assert_eq!(keeps(&[]), AwakeCpus::is_permitted());
     assert!(!keeps(&["--let-cpus-sleep"]));
@@ -390,8 +384,6 @@ fn a_question_without_a_second_choice_says_what_is_missing() {
 #[test]
 fn the_first_script_of_any_kind_is_the_baseline() {
     let scratch = Scratch::new(crate::PROGRAM);
-    let saved = scratch.path().join("study.toml");
-    let saved = saved.to_str().expect("a plain path");
     let file = scratch.path().join("q.sql");
     std::fs::write(&file, "select 3;\n").expect("the script is written");
     let file = file.to_str().expect("a plain path");
@@ -406,8 +398,7 @@ fn the_first_script_of_any_kind_is_the_baseline() {
             ["simple-update", "select-only"],
         ),
     ] {
-        scratch.ok(&[&["compare"], args, &["--save", saved]].concat());
-        let text = std::fs::read_to_string(saved).expect("the study was saved");
+        let text = scratch.ok(&[&["compare"], args, &["--save", "-"]].concat());
         let study: toml::Table = text.parse().expect("TOML");
         let variants = study["variant"].as_array().expect("variants");
         let scripts = variants.iter().map(|it| it["script"].as_str());
