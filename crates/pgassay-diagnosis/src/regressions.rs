@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pgassay_account::comparison::{Comparison, Ratio, Verdict};
+use pgassay_model::study::Protocol;
 use pgassay_record::finding::{Confidence, Finding};
 
 use super::RemedyTrial;
@@ -10,6 +11,8 @@ use super::diagnosis::{apply_fix_results, compare_sides, findings_of_point, sort
 use super::evidence::Evidence;
 use super::lookalikes::{at_major, counted, is_found, load, stacks};
 use super::side::EvidenceByBlock;
+use super::stacks::Stacks;
+use super::stacks::tests::profile;
 
 fn ratio(ratio: f64) -> Ratio {
     Ratio {
@@ -530,4 +533,39 @@ fn findings_of_older_versions_load() {
         "suggested_fix": "r", "manual": "m"}"#;
     let finding: Finding = serde_json::from_str(old).expect("it opens");
     assert!(!finding.queueing && finding.fix_result.is_none() && !finding.evidence[0].context);
+}
+
+/// Regression: `select pg_sleep(0.003)` instead of `select 1` takes 4 ms longer. Its process sleeps, so parsing and
+/// planning find cold caches and take 110 µs longer, 40% of the difference in CPU time.
+#[test]
+fn cold_caches_after_a_sleep_do_not_explain_the_sleep() {
+    let side = |planning: u32, executing: u32, slept_us: f64| {
+        let stack = [
+            ("exec_simple_query;pg_plan_queries;planner", planning),
+            ("exec_simple_query;PortalRun;ExecutorRun", executing),
+        ];
+        let cpu_us = f64::from(planning + executing);
+        let evidence = |factor: f64| Evidence {
+            response_us: cpu_us + slept_us,
+            cpu_us: cpu_us * factor,
+            work_us: cpu_us + slept_us,
+            protocol: Some(Protocol::Simple),
+            stacks: Stacks::new(&profile(&stack), cpu_us * factor),
+            ..load(&[], &[], &[])
+        };
+        EvidenceByBlock {
+            whole: evidence(1.0),
+            blocks: (0..).zip(LOW_NOISE.map(evidence)).collect(),
+        }
+    };
+    let slower = slower(Verdict::Slower);
+    let of = |slept_us: f64| {
+        let (baseline, variant) = (side(10, 30, 0.0), side(120, 185, slept_us));
+        let found = ranked(&slower, &baseline, &variant);
+        found.into_iter().find(|it| it.id == "parse-and-plan")
+    };
+    // Without the sleep, planning is what takes longer.
+    assert_eq!(of(0.0).unwrap().confidence, Confidence::Correlated);
+    let confidence = of(4000.0).map(|it| it.confidence);
+    assert_ne!(confidence, Some(Confidence::Correlated));
 }
