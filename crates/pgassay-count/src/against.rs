@@ -3,7 +3,9 @@
 //! Counts repeat only on one machine and one build. If either changed, a difference says nothing
 //! about the code, so such counts are not compared.
 
-use pgassay_account::instructions::{CountVerdict, Counts, Difference, VariantCount, margin};
+use pgassay_account::instructions::{
+    CountVerdict, Counts, Difference, Machine, VariantCount, margin,
+};
 
 /// The outcome of comparing one variant.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,7 +31,7 @@ pub struct VariantComparison {
 
 /// Compares every variant of `now` with the one of the same name in `then`. `tolerance` is a share.
 pub fn compare(then: &Counts, now: &Counts, tolerance: f64) -> Vec<VariantComparison> {
-    let reason = machines_differ(then, now);
+    let reason = machines_differ(&then.machine, &now.machine).or_else(|| seeds_differ(then, now));
     let all: usize = now.conditions.iter().map(|it| it.variants.len()).sum();
     let mut comparisons = Vec::new();
     for condition in &now.conditions {
@@ -89,18 +91,23 @@ fn one(
     }
 }
 
-fn machines_differ(then: &Counts, now: &Counts) -> Option<String> {
-    if then.machine.counter != now.machine.counter {
-        let (then, now) = (&then.machine.counter, &now.machine.counter);
+/// Why counts of these machines cannot be compared; `None` if they can.
+pub fn machines_differ(then: &Machine, now: &Machine) -> Option<String> {
+    if then.counter != now.counter {
+        let (then, now) = (&then.counter, &now.counter);
         return Some(format!("counted by {then}, now by {now}"));
     }
-    if then.machine.cpu_features != now.machine.cpu_features {
+    if then.cpu_features != now.cpu_features {
         return Some(format!(
             "the CPU features were {}, now {}",
-            then.machine.cpu_features.join(" "),
-            now.machine.cpu_features.join(" ")
+            then.cpu_features.join(" "),
+            now.cpu_features.join(" ")
         ));
     }
+    None
+}
+
+fn seeds_differ(then: &Counts, now: &Counts) -> Option<String> {
     if then.seed != now.seed {
         return Some(format!(
             "the seed of the random numbers was {}, now {}",

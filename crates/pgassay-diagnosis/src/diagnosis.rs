@@ -299,7 +299,8 @@ pub(super) fn compare_sides(
 ///
 /// It has moved with the verdict if the verdict is clear, the weight changed in the same direction
 /// with an interval that excludes 0, and the change accounts for a good part of the difference in
-/// response time, in CPU time, or in response time without queueing.
+/// response time, in response time without queueing, or in CPU time. CPU time counts only if it is a good
+/// part of the difference in service and think time: the rest may be a sleep, or a disk.
 fn finding_of_change(
     comparison: &Comparison,
     signature: &Signature,
@@ -307,10 +308,12 @@ fn finding_of_change(
     variant: &EvidenceByBlock,
 ) -> Option<Finding> {
     let (a, b) = (&baseline.whole, &variant.whole);
+    let by_cpu_us = b.cpu_us - a.cpu_us;
+    let is_cpu = by_cpu_us.abs() >= PART_MIN * (b.work_us - a.work_us).abs();
     let moved_us = [
-        b.response_us - a.response_us,
-        b.cpu_us - a.cpu_us,
-        (b.response_us - b.queued_us) - (a.response_us - a.queued_us),
+        Some(b.response_us - a.response_us),
+        Some((b.response_us - b.queued_us) - (a.response_us - a.queued_us)),
+        is_cpu.then_some(by_cpu_us),
     ];
     let (of_baseline, of_variant) = ((signature.measure)(a), (signature.measure)(b));
     let difference_us = of_variant.weight_us - of_baseline.weight_us;
@@ -328,7 +331,7 @@ fn finding_of_change(
     if !is_matched || heavier.facts.is_empty() || !enough {
         return None;
     }
-    let accounts = moved_us.iter().any(|moved| {
+    let accounts = moved_us.iter().flatten().any(|moved| {
         moved.signum() == difference_us.signum() && difference_us.abs() >= PART_MIN * moved.abs()
     });
     let went_with_it = match comparison.verdict {

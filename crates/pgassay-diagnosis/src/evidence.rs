@@ -47,6 +47,8 @@ pub struct Evidence {
     pub ended_cpu_us: f64,
     /// Time in the run queue or blocked by others' work, as for a lock.
     pub queued_us: f64,
+    /// Service and think time: what is left of the response time without any queueing; 0 if unknown.
+    pub work_us: f64,
     /// The load generator's CPU time.
     pub client_cpu_us: f64,
     /// Share of the trials in which the load generator was the bottleneck.
@@ -143,6 +145,7 @@ impl Evidence {
             response_us: sum(&|row| row.part != Part::Between),
             run_queue_us: sum(&|row| row.part == Part::RunQueue),
             queued_us: sum(&is_queue),
+            work_us: sum(&|row| row.part != Part::Between && row.nature != Nature::Queueing),
             blocked: blocked_of(rows, blocked_by),
             ..self
         }

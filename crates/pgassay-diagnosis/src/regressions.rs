@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pgassay_account::comparison::{Comparison, Ratio, Verdict};
+use pgassay_model::study::Protocol;
 use pgassay_record::finding::{Confidence, Finding};
 
 use super::RemedyTrial;
@@ -10,6 +11,8 @@ use super::diagnosis::{apply_fix_results, compare_sides, findings_of_point, sort
 use super::evidence::Evidence;
 use super::lookalikes::{at_major, counted, is_found, load, stacks};
 use super::side::EvidenceByBlock;
+use super::stacks::Stacks;
+use super::stacks::tests::profile;
 
 fn ratio(ratio: f64) -> Ratio {
     Ratio {
@@ -530,4 +533,105 @@ fn findings_of_older_versions_load() {
         "suggested_fix": "r", "manual": "m"}"#;
     let finding: Finding = serde_json::from_str(old).expect("it opens");
     assert!(!finding.queueing && finding.fix_result.is_none() && !finding.evidence[0].context);
+}
+
+/// Regression: `select pg_sleep(0.003)` instead of `select 1` takes 4 ms longer. Its process sleeps, so parsing and
+/// planning find cold caches and take 110 µs longer, 40% of the difference in CPU time.
+#[test]
+fn cold_caches_after_a_sleep_do_not_explain_the_sleep() {
+    let side = |planning: u32, executing: u32, slept_us: f64| {
+        let stack = [
+            ("exec_simple_query;pg_plan_queries;planner", planning),
+            ("exec_simple_query;PortalRun;ExecutorRun", executing),
+        ];
+        let cpu_us = f64::from(planning + executing);
+        let evidence = |factor: f64| Evidence {
+            response_us: cpu_us + slept_us,
+            cpu_us: cpu_us * factor,
+            work_us: cpu_us + slept_us,
+            protocol: Some(Protocol::Simple),
+            stacks: Stacks::new(&profile(&stack), cpu_us * factor),
+            ..load(&[], &[], &[])
+        };
+        EvidenceByBlock {
+            whole: evidence(1.0),
+            blocks: (0..).zip(LOW_NOISE.map(evidence)).collect(),
+        }
+    };
+    let slower = slower(Verdict::Slower);
+    let of = |slept_us: f64| {
+        let (baseline, variant) = (side(10, 30, 0.0), side(120, 185, slept_us));
+        let found = ranked(&slower, &baseline, &variant);
+        found.into_iter().find(|it| it.id == "parse-and-plan")
+    };
+    // Without the sleep, planning is what takes longer.
+    assert_eq!(of(0.0).unwrap().confidence, Confidence::Correlated);
+    let confidence = of(4000.0).map(|it| it.confidence);
+    assert_ne!(confidence, Some(Confidence::Correlated));
+}
+
+/// Regression: two sessions that lock two rows in opposite order were advised to shorten their transactions.
+#[test]
+fn deadlocks_are_not_advised_to_shorten_transactions() {
+    let advice = |deadlocks: f64| {
+        let counters = [
+            ("pg_stat_database.tup_updated", 1.0),
+            ("pg_stat_database.deadlocks", deadlocks),
+        ];
+        let waits = [("Lock transactionid", 800_000.0)];
+        let waiting = load(&[], &waits, &counters);
+        let found = findings_of_point(&waiting, (None, None));
+        let rows = found.into_iter().find(|it| it.id == "hot-row");
+        rows.unwrap().suggested_fix
+    };
+    assert!(
+        advice(0.17).contains("in the same order"),
+        "{}",
+        advice(0.17)
+    );
+    // One deadlock in a hundred thousand transactions is not why rows are waited for.
+    for rare in [0.0, 1e-5] {
+        assert!(advice(rare).contains("Shorten"), "{}", advice(rare));
+    }
+}
+
+/// Regression: after a server start, a table of 17 MB was too large for 128 MB of shared buffers.
+#[test]
+fn first_reads_after_a_server_start_are_not_advised_to_raise_shared_buffers() {
+    let found = |evictions: Option<f64>, reuses: f64| {
+        let mut counters = vec![
+            ("pg_stat_database.blks_read", 5.0),
+            ("pg_stat_database.blks_hit", 5.0),
+        ];
+        if let Some(evictions) = evictions {
+            let name = |what| match what {
+                "reads" => "pg_stat_io(client backend, relation).reads",
+                "reuses" => "pg_stat_io(client backend, relation).reuses",
+                _ => "pg_stat_io(client backend, relation).evictions",
+            };
+            let of_io = [("reads", 2.0), ("reuses", reuses), ("evictions", evictions)];
+            counters.extend(of_io.map(|(what, value)| (name(what), value)));
+        }
+        let stack = [("WaitReadBuffers;mdreadv", 10)];
+        let reading = load(&stack, &[("data file read", 100.0)], &counters);
+        let found = findings_of_point(&reading, (None, None));
+        found.into_iter().find(|it| it.id == "data-reads").unwrap()
+    };
+    let cold = found(Some(0.0), 0.0);
+    assert_eq!(cold.confidence, Confidence::Hint, "{cold:#?}");
+    assert!(
+        cold.suggested_fix
+            .starts_with("Shared buffers were not full")
+    );
+    assert!(cold.fix_variants.is_empty());
+    // Evictions, the ring of a scan of a large table, or a version that counts neither.
+    for full in [
+        found(Some(4.0), 0.0),
+        found(Some(0.0), 4.0),
+        found(None, 0.0),
+    ] {
+        assert_eq!(full.confidence, Confidence::Likely, "{full:#?}");
+        assert!(full.suggested_fix.starts_with("Raise shared_buffers"));
+        assert!(!full.fix_variants.is_empty());
+    }
 }

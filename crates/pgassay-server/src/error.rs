@@ -108,7 +108,10 @@ pub enum ServerError {
         log: String,
     },
     /// The server rejected a setting.
-    #[error("PostgreSQL {version} rejected the setting {name} = \"{value}\": {words}")]
+    #[error(
+        "PostgreSQL {version} rejected the setting {name} = \"{value}\": {words}{}",
+        lacks(value)
+    )]
     SettingRefused {
         /// Its version.
         version: Version,
@@ -170,6 +173,16 @@ pub(crate) fn barrier_words(barrier: Option<&PathBuf>, user: &str) -> String {
 
 /// The line in which a PostgreSQL program reports a full disk: the system's message, or a short
 /// write, which only the hint explains.
+/// That a build lacks what the setting requires, and which option gives another build; empty for other values.
+fn lacks(value: &str) -> String {
+    let is_optional = ["lz4", "zstd", "io_uring"].contains(&value.to_ascii_lowercase().as_str());
+    if is_optional {
+        format!(" This build has no {value}: use a build that has it (--binaries DIR)")
+    } else {
+        String::new()
+    }
+}
+
 fn disk_full_words(words: &str) -> Option<String> {
     let mut before = "";
     for line in words.lines() {

@@ -129,11 +129,19 @@ fn share_of_rows(e: &Evidence) -> f64 {
     if only_inserts { 0.0 } else { 1.0 }
 }
 
+/// Deadlocks are the cause of waits for rows if they account for this share of them directly: others wait behind them.
+const DEADLOCKS_MIN: f64 = 0.2;
+/// PostgreSQL's default `deadlock_timeout`.
+const DEADLOCK_TIMEOUT_US: f64 = 1e6;
+
 fn hot_row(e: &Evidence) -> Evaluation {
     let of_rows = share_of_rows(e);
     let waited = e.blocked(&["Lock tuple"]) + of_rows * e.blocked(&["Lock transactionid"]);
     let us = e.in_nested_functions(&[&ROW_LOCKERS, &TRANSACTION_WAITS])
         + e.in_functions(&["heap_acquire_tuplock"]);
+    let deadlocks = e.counter("pg_stat_database.deadlocks");
+    // A deadlock stops at least two sessions.
+    let deadlocked_us = 2.0 * DEADLOCK_TIMEOUT_US * deadlocks.unwrap_or(0.0);
     let spread = e.latency_p99_us / e.latency_p50_us.max(1.0);
     // Without wait events, only stacks and the latency tail show it.
     let unseen = e.blocked.is_empty() && e.of_cpu(us) >= 0.05 && spread >= 4.0;
@@ -144,13 +152,17 @@ fn hot_row(e: &Evidence) -> Evaluation {
         .stacks("CPU time of waiting for row locks", us)
         .context(|it| {
             it.clock("99th percentile latency", e.latency_p99_us)
-                .counter("deadlocks", e.counter("pg_stat_database.deadlocks"))
+                .counter("deadlocks", deadlocks)
         })
-        .remedy(
+        .remedy(if deadlocked_us >= DEADLOCKS_MIN * waited.max(us) {
+            "Avoid the deadlocks: update or lock rows in the same order in every transaction, such as by \
+             primary key, and repeat transactions that fail with a deadlock. Each deadlock stops its sessions, \
+             and all that wait for them, for deadlock_timeout (1 s by default)."
+        } else {
             "Shorten the transactions that update the same rows, and update these rows last. \
              Spread a counter over several rows and sum them, or insert rows and aggregate them \
-             later; take jobs from a queue with SELECT … FOR UPDATE SKIP LOCKED.",
-        )
+             later; take jobs from a queue with SELECT … FOR UPDATE SKIP LOCKED."
+        })
 }
 
 fn sequence(e: &Evidence) -> Evaluation {

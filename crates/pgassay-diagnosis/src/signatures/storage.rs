@@ -89,6 +89,17 @@ fn larger_shared_buffers(e: &Evidence) -> Option<RemedyVariant> {
     (wanted_mb > now_mb).then(|| RemedyVariant::settings(&[("shared_buffers", &wanted)]))
 }
 
+/// Of the blocks read, the share that took the place of others below which shared buffers were not full.
+const COLD_MAX: f64 = 0.1;
+
+/// Blocks that others took the place of, per transaction, in shared buffers or in the ring of a large scan; `None` if the
+/// version does not count them. Counters that are 0 are not recorded.
+fn evicted(e: &Evidence) -> Option<f64> {
+    let counted = |name: &str| e.counter(&format!("pg_stat_io(client backend, relation).{name}"));
+    counted("reads")?;
+    Some(counted("evictions").unwrap_or(0.0) + counted("reuses").unwrap_or(0.0))
+}
+
 fn data_reads(e: &Evidence) -> Evaluation {
     let waited = e.blocked(&[
         "data file read",
@@ -100,6 +111,8 @@ fn data_reads(e: &Evidence) -> Evaluation {
     let read = e.counter("pg_stat_database.blks_read");
     let hit = e.counter("pg_stat_database.blks_hit").unwrap_or(0.0);
     let missed = read.map(|read| read / (read + hit).max(f64::MIN_POSITIVE));
+    let is_cold =
+        read.is_some_and(|read| evicted(e).is_some_and(|evicted| evicted < COLD_MAX * read));
     let often = read.is_some_and(|count| count >= 0.2) && missed.is_some_and(|share| share >= 0.05);
     Evaluation::of(waited + us)
         .when(often && (e.of_response(waited) >= 0.1 || e.of_cpu(us) >= 0.05))
@@ -115,12 +128,20 @@ fn data_reads(e: &Evidence) -> Evaluation {
             "read from disk, not found in the kernel's page cache",
             e.counter("backends.read_bytes"),
         )
-        .remedy(
+        .against(
+            is_cold,
+            "hardly any block was removed from shared buffers for them: these are first reads after the server start",
+        )
+        .remedy(if is_cold {
+            "Shared buffers were not full, so raising shared_buffers gains nothing. To measure the server with \
+             its data in memory, read the tables and indexes after each server start (pg_prewarm, or \
+             shared_preload_libraries=pg_prewarm), or use longer trials (--length)."
+        } else {
             "Raise shared_buffers to a quarter of the memory or to the size of the hot data: the \
              working set does not fit. Add an index so that queries read fewer blocks. From PostgreSQL 18 \
-             on, io_method and effective_io_concurrency control read-ahead.",
-        )
-        .variant(larger_shared_buffers(e))
+             on, io_method and effective_io_concurrency control read-ahead."
+        })
+        .variant(larger_shared_buffers(e).filter(|_| !is_cold))
 }
 
 fn buffer_mapping(e: &Evidence) -> Evaluation {

@@ -42,6 +42,7 @@ use pgassay_model::plan::{Plan, Point as PlannedPoint, ServerPlan};
 use pgassay_model::study::Network;
 use pgassay_server::Server;
 
+pub use self::machine::machine;
 use self::names::ObjectSymbols;
 use self::order::StartOrder;
 use self::segment::{ValgrindSession, larger};
@@ -134,7 +135,7 @@ pub fn count(
         schema: SCHEMA.to_owned(),
         question: context.study.study.question.clone(),
         seed: plan.schedule.seed,
-        machine: machine::machine(&valgrind),
+        machine: machine(&valgrind),
         ignored: options.left_out.clone(),
         conditions: laboratory.conditions()?,
     })

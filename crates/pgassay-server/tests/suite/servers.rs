@@ -162,6 +162,7 @@ fn a_rejected_setting_is_reported_with_the_servers_message() {
         ),
         ("work_mem", "much", "invalid value for parameter"),
         ("max_connections", "0", "outside the valid range"),
+        ("default_toast_compression", "lz4", "--binaries"),
         (
             "wal_level",
             "most",

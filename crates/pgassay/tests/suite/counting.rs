@@ -373,6 +373,17 @@ mod slow {
         let unlike = gate(&[&script[..], &["--against", &other_build, "--bisect"]].concat());
         assert_eq!(unlike.code, Some(125), "{unlike:?}");
         assert!(unlike.stdout.starts_with("not comparable: "), "{unlike:?}");
+        // Regression: another machine was noticed only after all rounds.
+        let other_machine = altered(&scratch, "machine.json", |counts| {
+            counts["instructions"]["machine"]["counter"] = "valgrind-1.0".into();
+        });
+        let elsewhere = gate(&[&script[..], &["--against", &other_machine]].concat());
+        assert_eq!(elsewhere.code, Some(5), "{elsewhere:?}");
+        assert!(
+            elsewhere.stdout.contains("counted by valgrind-1.0"),
+            "{elsewhere:?}"
+        );
+        assert!(!elsewhere.stderr.contains("round"), "{elsewhere:?}");
         let other_script = gate(&["select 2", saved[0], saved[1]]);
         assert_eq!(other_script.code, Some(5), "{other_script:?}");
         assert!(

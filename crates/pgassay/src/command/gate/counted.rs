@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use pgassay_account::instructions::{CountVerdict, Counts, InstructionCosts};
+use pgassay_account::instructions::{CountVerdict, Counts, InstructionCosts, Machine};
 use pgassay_count::against::{self, VariantOutcome};
 use pgassay_count::{markdown, text};
 use pgassay_lab::counting::{self, CountingOptions, Valgrind};
@@ -44,7 +44,7 @@ pub fn gate(
             "a gate on instructions has no time limit and no CSV: leave out --max-time and --format csv"
         );
     }
-    Valgrind::find()?;
+    let machine = counting::machine(&Valgrind::find()?);
     let found = study(args, against)?;
     let interrupt = interrupt::watch()?;
     let progress = ProgressDisplay::on_stderr();
@@ -60,7 +60,7 @@ pub fn gate(
     };
     let countable = countable(&found.study.conditions.clients, overrides, &context)?;
     let started_us = pgassay_lab::system_env::unix_us();
-    let earlier = match earlier(args, against, &countable.plan)? {
+    let earlier = match earlier(args, against, &countable.plan, &machine)? {
         Ok(earlier) => earlier,
         Err(reason) => {
             let decision = GateDecision::new(refused(&countable.plan, &reason), args.fail_if);
@@ -142,6 +142,7 @@ fn earlier(
     args: &GateArgs,
     against: &Against,
     plan: &Plan,
+    machine: &Machine,
 ) -> Result<Result<Option<Counts>, String>> {
     let baseline = match against {
         Against::Nothing if plan.variants.len() < 2 => {
@@ -172,7 +173,11 @@ fn earlier(
         return Ok(Err(reason));
     }
     Ok(match &baseline.instructions {
-        Some(counts) => Ok(Some(aligned(counts, plan))),
+        // Before the count, which takes long.
+        Some(counts) => match against::machines_differ(&counts.machine, machine) {
+            Some(reason) => Err(reason),
+            None => Ok(Some(aligned(counts, plan))),
+        },
         None => Err(format!(
             "\"{}\" has no instruction counts: use a run with --counted, or a file written by --update",
             baseline.name
