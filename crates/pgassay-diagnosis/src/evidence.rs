@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use pgassay_account::comparison::PointSummary;
 use pgassay_account::counters;
 use pgassay_account::ledger::{Divider, Ledger, Nature, Part, Row};
+use pgassay_model::plan::PlannedScript;
 use pgassay_model::study::{Network, Protocol};
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_record::observation::Observation;
 use pgassay_record::run::Run;
+use pgassay_script::{CommandKind, ParseOptions, ParsedScript, VariableNames};
 
 use super::stacks::Stacks;
 
@@ -25,6 +27,8 @@ pub struct Evidence {
     pub clients: f64,
     /// Each transaction opens its own connection, before its latency begins.
     pub reconnects: bool,
+    /// SQL commands that a transaction sends on average, and so at most its round trips; `None` on a live server.
+    pub statements: Option<f64>,
     /// The query protocol, if known.
     pub protocol: Option<Protocol>,
     /// Settings made by the study, or those of an external server; session settings override server
@@ -66,6 +70,22 @@ pub struct Evidence {
     pub(super) blocked: BTreeMap<String, f64>,
     /// Counters per transaction.
     pub(super) counters: BTreeMap<String, f64>,
+}
+
+/// The mean number of SQL commands of the scripts; `None` if one of them is not in pgbench's language.
+fn statements_of(scripts: &[PlannedScript]) -> Option<f64> {
+    let mut names = VariableNames::default();
+    let (mut statements, mut weights) = (0.0, 0.0);
+    for it in scripts {
+        let options = ParseOptions::default();
+        let script = ParsedScript::parse(&it.name, &it.text, &options, &mut names).ok()?;
+        let is_sql = |kind: &CommandKind| matches!(kind, CommandKind::Sql(_));
+        let commands = script.commands().iter();
+        let weight = f64::from(it.weight);
+        statements += weight * commands.filter(|it| is_sql(&it.kind)).count() as f64;
+        weights += weight;
+    }
+    (weights > 0.0).then(|| statements / weights)
 }
 
 /// If the ledger's rows differ from the clients' clock by more than this share, they prove nothing.
@@ -114,6 +134,7 @@ impl Evidence {
             major: major(version.unwrap_or_default()),
             clients: f64::from(run.plan.conditions[condition].clients),
             protocol: Some(point.protocol),
+            statements: statements_of(&point.scripts),
             uses_unix_socket: point.network == Network::Unix
                 && run.plan.servers[point.server].dsn.is_none(),
             settings,

@@ -35,6 +35,8 @@
 //! [`Finding`]: pgassay_record::finding::Finding
 //! [`Finding::queueing`]: pgassay_record::finding::Finding::queueing
 
+#[cfg(test)]
+mod advice_regressions;
 mod diagnosis;
 mod evaluation;
 mod evidence;

@@ -7,6 +7,10 @@ use crate::change::{PlanChange, PlanChangeKind, PlanPlace};
 /// The most tables that are named.
 const TABLES_MAX: usize = 4;
 
+/// Characters of a longer condition that are shown, from its beginning and from its end.
+const CONDITION_BEGINNING: usize = 150;
+const CONDITION_END: usize = 50;
+
 impl fmt::Display for PlanChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [before, after] = [&self.before, &self.after].map(|it| it.as_deref().unwrap_or("none"));
@@ -46,12 +50,29 @@ fn described(place: &PlanPlace) -> String {
     format!("{} ({})", place.label, tables.join(", "))
 }
 
+/// The beginning and the end of a long condition: a list may have thousands of values.
+fn shortened(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let Some(end) = chars.len().checked_sub(CONDITION_END) else {
+        return text.to_owned();
+    };
+    if end <= CONDITION_BEGINNING {
+        return text.to_owned();
+    }
+    let part = |of: &[char]| of.iter().collect::<String>();
+    format!(
+        "{} … {}",
+        part(&chars[..CONDITION_BEGINNING]),
+        part(&chars[end..])
+    )
+}
+
 impl PlanChange {
     /// Conditions are stored as `Filter: (t.k = 5)`.
     fn write_condition(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = |it: &Option<String>| {
             let (kind, text) = it.as_deref()?.split_once(": ")?;
-            Some((kind.to_owned(), text.to_owned()))
+            Some((kind.to_owned(), shortened(text)))
         };
         let [a, b] = [&self.a, &self.b].map(|it| it.as_ref().map_or_else(String::new, described));
         match (parts(&self.before), parts(&self.after)) {

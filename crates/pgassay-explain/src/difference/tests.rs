@@ -65,6 +65,27 @@ fn an_alias_in_one_text_only_is_no_difference() {
     assert!(!said(&join("o", "c"), &other).is_empty());
 }
 
+/// Regression: a list of 1000 values filled 70 lines of the terminal.
+#[test]
+fn a_condition_with_a_long_list_is_shortened() {
+    let list = (0..1000).map(|it| it.to_string()).collect::<Vec<_>>();
+    let filtered = |condition: &str| with(scan("t"), &json!({ "Filter": condition }));
+    let long = format!(
+        "((t.k = ANY ('{{{}}}'::integer[])) OR (t.é = 1))",
+        list.join(",")
+    );
+    let said = said(&filtered(&long), &scan("t"));
+    let [removed] = &said[..] else {
+        panic!("{said:?}");
+    };
+    assert!(removed.starts_with("Condition removed: Filter of Seq Scan on t: ((t.k = ANY ('{0,1,"));
+    assert!(
+        removed.contains(" … ") && removed.ends_with("999}'::integer[])) OR (t.é = 1))"),
+        "{removed}"
+    );
+    assert!(removed.len() < 300, "{removed}");
+}
+
 #[test]
 fn differences_are_in_the_order_of_their_importance() {
     let hash = |batches: u32, child: Value| {

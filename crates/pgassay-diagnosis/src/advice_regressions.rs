@@ -1,0 +1,90 @@
+//! Regression tests: advice that did not fit what was measured.
+
+use pgassay_record::finding::Confidence;
+
+use super::diagnosis::findings_of_point;
+use super::evidence::Evidence;
+use super::lookalikes::{is_found, load};
+
+/// Regression: two sessions that lock two rows in opposite order were advised to shorten their transactions.
+#[test]
+fn deadlocks_are_not_advised_to_shorten_transactions() {
+    let advice = |deadlocks: f64| {
+        let counters = [
+            ("pg_stat_database.tup_updated", 1.0),
+            ("pg_stat_database.deadlocks", deadlocks),
+        ];
+        let waits = [("Lock transactionid", 800_000.0)];
+        let waiting = load(&[], &waits, &counters);
+        let found = findings_of_point(&waiting, (None, None));
+        let rows = found.into_iter().find(|it| it.id == "hot-row");
+        rows.unwrap().suggested_fix
+    };
+    assert!(
+        advice(0.17).contains("in the same order"),
+        "{}",
+        advice(0.17)
+    );
+    // One deadlock in a hundred thousand transactions is not why rows are waited for.
+    for rare in [0.0, 1e-5] {
+        assert!(advice(rare).contains("Shorten"), "{}", advice(rare));
+    }
+}
+
+/// Regression: after a server start, a table of 17 MB was too large for 128 MB of shared buffers.
+#[test]
+fn first_reads_after_a_server_start_are_not_advised_to_raise_shared_buffers() {
+    let found = |evictions: Option<f64>, reuses: f64| {
+        let mut counters = vec![
+            ("pg_stat_database.blks_read", 5.0),
+            ("pg_stat_database.blks_hit", 5.0),
+        ];
+        if let Some(evictions) = evictions {
+            let name = |what| match what {
+                "reads" => "pg_stat_io(client backend, relation).reads",
+                "reuses" => "pg_stat_io(client backend, relation).reuses",
+                _ => "pg_stat_io(client backend, relation).evictions",
+            };
+            let of_io = [("reads", 2.0), ("reuses", reuses), ("evictions", evictions)];
+            counters.extend(of_io.map(|(what, value)| (name(what), value)));
+        }
+        let stack = [("WaitReadBuffers;mdreadv", 10)];
+        let reading = load(&stack, &[("data file read", 100.0)], &counters);
+        let found = findings_of_point(&reading, (None, None));
+        found.into_iter().find(|it| it.id == "data-reads").unwrap()
+    };
+    let cold = found(Some(0.0), 0.0);
+    assert_eq!(cold.confidence, Confidence::Hint, "{cold:#?}");
+    assert!(
+        cold.suggested_fix
+            .starts_with("Shared buffers were not full")
+    );
+    assert!(cold.fix_variants.is_empty());
+    // Evictions, the ring of a scan of a large table, or a version that counts neither.
+    for full in [
+        found(Some(4.0), 0.0),
+        found(Some(0.0), 4.0),
+        found(None, 0.0),
+    ] {
+        assert_eq!(full.confidence, Confidence::Likely, "{full:#?}");
+        assert!(full.suggested_fix.starts_with("Raise shared_buffers"));
+        assert!(!full.fix_variants.is_empty());
+    }
+}
+
+/// Regression: an update of one row by 16 clients took "many round trips", because its backend waited 21 times for
+/// locks, and contention on the lock table followed from them.
+#[test]
+fn waits_of_a_single_statement_are_not_round_trips() {
+    let with = |statements: Option<f64>| Evidence {
+        statements,
+        ..load(
+            &[],
+            &[("client", 400.0)],
+            &[("backends.voluntary_switches", 21.0)],
+        )
+    };
+    assert!(!is_found("round-trips", &with(Some(1.0))));
+    assert!(is_found("round-trips", &with(Some(7.0))));
+    assert!(is_found("round-trips", &with(None)), "a live server");
+}
