@@ -127,11 +127,11 @@ impl FoundFile {
             .open(&self.path)
             .ok()?;
         let found = file.metadata().ok()?;
-        (found.is_file() && user.may_read(&found)).then_some(file)
+        (found.is_file() && user.may_show(&found)).then_some(file)
     }
 }
 
-/// The user of a server: what root may read, but the server may only write, is none of its log. The real IDs,
+/// The user of a server: what root may read, but this user may only write, is not shown as its log. The real IDs,
 /// because a program with the name of a server may have others than its user by its mode.
 struct ServerUser {
     uid: u32,
@@ -152,16 +152,21 @@ impl ServerUser {
         Some(Self { uid, groups })
     }
 
-    fn may_read(&self, file: &fs::Metadata) -> bool {
-        let readable_by = if file.uid() == self.uid {
+    /// Whether a file that a process of this user writes may be shown as its log.
+    fn may_show(&self, file: &fs::Metadata) -> bool {
+        if file.uid() == self.uid {
             // It can also change the mode.
             return true;
-        } else if self.groups.contains(&file.gid()) {
-            libc::S_IRGRP
+        }
+        let is_member = self.groups.contains(&file.gid());
+        let (read, write) = if is_member {
+            (libc::S_IRGRP, libc::S_IWGRP)
         } else {
-            libc::S_IROTH
+            (libc::S_IROTH, libc::S_IWOTH)
         };
-        file.mode() & readable_by != 0
+        // What the user can open neither way was given to the server as its output, such as the standard error of a
+        // server that root started.
+        file.mode() & read != 0 || file.mode() & write == 0
     }
 }
 
@@ -299,7 +304,7 @@ mod tests {
             (0o600, owner, true),
             (0o620, member.clone(), false),
             (0o640, member.clone(), true),
-            (0o604, member, false),
+            (0o600, member, true),
             (0o662, other.clone(), false),
             (0o604, other, true),
         ] {
@@ -313,7 +318,7 @@ mod tests {
     fn the_user_of_a_process_may_read_what_it_writes() {
         let user = ServerUser::of(std::process::id()).expect("this process");
         let file = tempfile::tempfile().expect("a file");
-        assert!(user.may_read(&file.metadata().expect("a file")));
+        assert!(user.may_show(&file.metadata().expect("a file")));
     }
 
     /// Regression test: a FIFO that a server opened between the check and the opening stopped `profile`.
