@@ -110,7 +110,7 @@ pub enum ServerError {
     /// The server rejected a setting.
     #[error(
         "PostgreSQL {version} rejected the setting {name} = \"{value}\": {words}{}",
-        lacks(value)
+        lacks(version, name, value)
     )]
     SettingRefused {
         /// Its version.
@@ -171,11 +171,21 @@ pub(crate) fn barrier_words(barrier: Option<&PathBuf>, user: &str) -> String {
     })
 }
 
-/// The line in which a PostgreSQL program reports a full disk: the system's message, or a short
-/// write, which only the hint explains.
-/// That a build lacks what the setting requires, and which option gives another build; empty for other values.
-fn lacks(value: &str) -> String {
-    let is_optional = ["lz4", "zstd", "io_uring"].contains(&value.to_ascii_lowercase().as_str());
+/// Settings with values for which a build needs a library, and the first release that knows them.
+const OPTIONAL: [(&str, &str, u16); 4] = [
+    ("default_toast_compression", "lz4", 14),
+    ("wal_compression", "lz4", 15),
+    ("wal_compression", "zstd", 15),
+    ("io_method", "io_uring", 18),
+];
+
+/// Which option gives a build that has what a refused value needs; empty if no build knows the value.
+fn lacks(version: &Version, name: &str, value: &str) -> String {
+    let is_optional = OPTIONAL.iter().any(|(setting, optional, since)| {
+        name.eq_ignore_ascii_case(setting)
+            && value.eq_ignore_ascii_case(optional)
+            && version.series().major() >= *since
+    });
     if is_optional {
         format!(" This build has no {value}: use a build that has it (--binaries DIR)")
     } else {
@@ -183,6 +193,8 @@ fn lacks(value: &str) -> String {
     }
 }
 
+/// The line in which a PostgreSQL program reports a full disk: the system's message, or a short
+/// write, which only the hint explains.
 fn disk_full_words(words: &str) -> Option<String> {
     let mut before = "";
     for line in words.lines() {

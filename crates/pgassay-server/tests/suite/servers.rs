@@ -163,6 +163,7 @@ fn a_rejected_setting_is_reported_with_the_servers_message() {
         ("work_mem", "much", "invalid value for parameter"),
         ("max_connections", "0", "outside the valid range"),
         ("default_toast_compression", "lz4", "--binaries"),
+        ("default_toast_compression", "zstd", "invalid value"),
         (
             "wal_level",
             "most",
@@ -183,6 +184,9 @@ fn a_rejected_setting_is_reported_with_the_servers_message() {
                 "{error}"
             );
             assert!(error.to_string().contains(words), "{error}");
+            // No build knows another value.
+            let is_of_build = error.to_string().contains("--binaries");
+            assert_eq!(is_of_build, value == "lz4", "{error}");
             assert_eq!(common::places(parent.path()), [] as [PathBuf; 0]);
         }
     }
