@@ -199,10 +199,8 @@ fn limit(curve: &ScalabilityCurve) -> Option<String> {
     // A rate that the server sustains has not reached a limit, if a higher one has.
     let sustains_all = curve.points.iter().all(CurvePoint::is_sustained);
     let is_limited = |it: &CurvePoint| it.rate.is_none() || sustains_all || !it.is_sustained();
-    let limited: Vec<&CurvePoint> = {
-        let points = curve.points.iter().rev();
-        points.take_while(|it| is_limited(it)).collect()
-    };
+    let points = curve.points.iter().rev();
+    let limited: Vec<&CurvePoint> = points.take_while(|it| is_limited(it)).collect();
     let mut groups = limited.chunk_by(|a, b| kind(a) == kind(b));
     let same = groups.next()?;
     let from = |point: &CurvePoint| match point.rate {

@@ -198,8 +198,7 @@ fn a_standby_is_compared_with_its_primary() {
 #[test]
 fn a_chain_of_variants_of_several_kinds_has_a_note() {
     let scratch = Scratch::new(crate::PROGRAM);
-    let file = |name: &str| scratch.path().join(name).display().to_string();
-    let saved = file("study.toml");
+    let saved = scratch.path().join("study.toml").display().to_string();
     let chain = [
         "compare",
         "-S",

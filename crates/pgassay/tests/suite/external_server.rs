@@ -74,6 +74,19 @@ impl Theirs {
         })
     }
 
+    /// A superuser's connection string with a password.
+    pub fn superuser(&self) -> String {
+        let server = &self.server;
+        let address = server.tcp_address().expect("the server listens on TCP");
+        format!(
+            "host={} port={} user={} dbname=postgres password={}",
+            address.ip(),
+            address.port(),
+            server.superuser(),
+            server.password().reveal()
+        )
+    }
+
     pub fn port(&self) -> u16 {
         self.server
             .tcp_address()

@@ -1,6 +1,7 @@
-//! `pgassay profile` as a user whose `search_path` finds other objects before the catalog's.
+//! Roles whose `search_path` finds other users' objects before the catalog's, or objects that fit better.
 
 use crate::PROGRAM;
+use crate::external_server::{ALLOWED, Theirs};
 use crate::profiling::observed;
 use pgassay_test_support::{Scratch, servers};
 
@@ -40,4 +41,49 @@ fn a_profile_executes_nothing_that_a_search_path_finds_before_the_catalog() {
         assert!(!log.contains("shadow was executed"), "{version}: {log}");
         server.stop().expect("the server stops");
     }
+}
+
+/// Functions and an operator in `public` whose arguments fit those of pgassay's statements better than the catalog's.
+/// All of them fail.
+const PLANTED: &str = "\
+    create function public.fail() returns int language plpgsql as $$ begin raise 'it was executed'; end $$; \
+    create function public.concat_ws(text, name, bool, int, aclitem[]) returns text language sql as \
+      'select public.fail()::text'; \
+    create function public.concat_ws(text, text, text, text, text) returns text language sql as \
+      'select public.fail()::text'; \
+    create function public.greater(numeric, int) returns bool language sql as 'select public.fail() = 0'; \
+    create operator public.> (procedure = public.greater, leftarg = numeric, rightarg = int)";
+
+/// Regression: the state of the server before and after a run was read with the role's `search_path`. What another user
+/// had created in `public` ran with the rights of pgassay's role, a superuser.
+#[test]
+fn a_run_by_a_superuser_executes_nothing_that_another_user_has_planted() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let mut connection = theirs.server.connect().expect("a connection");
+    connection.execute(PLANTED).expect("it is created");
+    let scratch = Scratch::new(PROGRAM);
+    let dsn = theirs.superuser();
+    let compare = [
+        "compare",
+        "--dsn",
+        &dsn,
+        "--setup",
+        "create table t (a int)",
+    ];
+    let rest = [
+        "--vs",
+        "jit=off",
+        "select 1",
+        "--length",
+        "1s",
+        "--pairs",
+        "2",
+        "--no-profile",
+    ];
+    let output = scratch.finished(&[&compare[..], &rest, &ALLOWED].concat());
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let log = std::fs::read_to_string(theirs.server.log_path()).expect("a log");
+    assert!(!log.contains("it was executed"), "{log}");
 }
