@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::combination::{Combination, combinations};
 use super::expansion::Expansion;
 use super::names::{check_names, check_parameters, chosen_variants, script_named};
-use super::schedule::{count_connections, schedule};
+use super::schedule::{choose, count_connections, schedules};
 use super::server_set::ServerSet;
 use super::yields::yield_of;
 use super::{Condition, Overrides, Plan, PlannedScript, Point, Requirement};
@@ -73,8 +73,8 @@ pub fn plan(
     }
     count_connections(source, &mut servers, &points, &conditions, variants.len())?;
     let has_own_server = servers.iter().any(|it| it.dsn.is_none());
-    let schedule = schedule(study, source, overrides, (points.len(), has_own_server))?;
-    Ok(Plan {
+    let schedules = schedules(study, source, overrides, (points.len(), has_own_server))?;
+    let mut plan = Plan {
         variants: variants
             .iter()
             .map(|(_, variant)| variant.name.clone())
@@ -84,9 +84,11 @@ pub fn plan(
         servers,
         conditions,
         points,
-        schedule,
+        schedule: schedules[0],
         gate_against: overrides.gate_against.clone(),
-    })
+    };
+    choose(&mut plan, &schedules, overrides);
+    Ok(plan)
 }
 
 /// The program that the Redis driver starts if a variant names no address.

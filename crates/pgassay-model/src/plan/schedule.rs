@@ -1,6 +1,6 @@
 //! The number and length of trials, and the number of connections that they need.
 
-use super::{Condition, Overrides, Point, Schedule, ServerPlan, StoppingRule};
+use super::{Condition, Overrides, Plan, Point, Schedule, ServerPlan, StoppingRule};
 use crate::study::{DriverKind, Length, Percentage, Study, StudyError, StudySource, limits};
 
 /// In shorter windows, switching between variants costs more time than the variants themselves.
@@ -21,6 +21,9 @@ const PAIRS_SEQUENTIAL_MAX: u32 = 48;
 /// two trials, 25 to 80 ms pass.
 const TRIALS_PER_SERVER_START: [(u32, u32); 3] = [(4, 2), (2, 1), (1, 1)];
 const TRIAL_US_WORTH: u64 = 100_000;
+/// A time limit shortens trials so that this number of server starts, or of pairs, fits: the first analysis follows 4,
+/// and more than the estimated time may pass.
+const UNITS_WITHIN_LIMIT: u64 = 6;
 
 /// Limit on the connections of a server.
 pub(super) const CONNECTIONS_MAX: u32 = *limits::CLIENTS.end();
@@ -96,14 +99,14 @@ impl BlockCounts {
     }
 }
 
-/// The schedule of a plan with this number of points; `has_own_server` says whether there is a server that
-/// can be restarted.
-pub(super) fn schedule(
+/// The possible schedules of a plan with this number of points, best first; `has_own_server` says whether there is a
+/// server that can be restarted. Never empty.
+pub(super) fn schedules(
     study: &Study,
     source: &StudySource,
     overrides: &Overrides,
     (points, has_own_server): (usize, bool),
-) -> Result<Schedule, StudyError> {
+) -> Result<Vec<Schedule>, StudyError> {
     let length = &study.length;
     check_length(study, source, overrides)?;
     let ending = Ending::of(study, overrides);
@@ -130,10 +133,39 @@ pub(super) fn schedule(
             ..schedule
         }
     });
-    let schedules: Vec<Schedule> = schedules.collect();
-    let is_worth = |it: &&Schedule| it.trial_us >= TRIAL_US_WORTH;
-    let chosen = schedules.iter().find(is_worth).or(schedules.last());
-    Ok(*chosen.expect("`choices` is never empty"))
+    Ok(schedules.collect())
+}
+
+/// Gives a plan the first schedule whose trials are not shorter than [`TRIAL_US_WORTH`], or the last.
+pub(super) fn choose(plan: &mut Plan, schedules: &[Schedule], overrides: &Overrides) {
+    // Who gives a length decides how long trials are, and a gate is comparable to baselines with trials of equal length.
+    let may_shorten = overrides.length.is_none() && overrides.gate_limit_percent.is_none();
+    for schedule in schedules {
+        plan.schedule = *schedule;
+        if may_shorten && schedule.stopping == StoppingRule::Sequential {
+            fit_time_limit(plan);
+        }
+        if plan.schedule.trial_us >= TRIAL_US_WORTH {
+            break;
+        }
+    }
+}
+
+/// Shortens trials so that [`UNITS_WITHIN_LIMIT`] fit into the time limit.
+fn fit_time_limit(plan: &mut Plan) {
+    let Some(limit_us) = plan.schedule.max_time_us else {
+        return;
+    };
+    let units = if plan.restarts_servers() {
+        plan.schedule.server_starts().len() as u64
+    } else {
+        u64::from(plan.schedule.blocks)
+    };
+    let all_us = limit_us.saturating_mul(units) / UNITS_WITHIN_LIMIT;
+    let others_us = plan.estimated_us() - plan.measurement_us();
+    let each_us = all_us.saturating_sub(others_us) / plan.trials() / 1000 * 1000;
+    let planned_us = plan.schedule.trial_us;
+    plan.schedule.trial_us = each_us.clamp(TRIAL_US_MIN, planned_us);
 }
 
 /// The schedule with these blocks, with trials of the shortest length.

@@ -118,6 +118,34 @@ fn without_pairs_a_plan_is_sequential_and_a_server_start_is_its_unit() {
     );
 }
 
+/// Regression: `run prepared-vs-simple --max-time 2min` ended before its first analysis.
+#[test]
+fn six_server_starts_fit_into_a_time_limit() {
+    let text = format!("{SMALL}[conditions]\nclients = [1, 8]\n");
+    let of = |limit: &str, length: Option<&str>| {
+        let overrides = Overrides {
+            max_time: Some(limit.parse().unwrap()),
+            length: length.map(|it| it.parse().unwrap()),
+            ..Overrides::default()
+        };
+        planned(&text, &overrides).unwrap()
+    };
+    let unlimited = planned(&text, &Overrides::default()).unwrap();
+    assert_eq!(
+        of("1h", None).schedule.trial_us,
+        unlimited.schedule.trial_us
+    );
+    for limit_s in [25, 30, 60] {
+        let plan = of(&format!("{limit_s}s"), None);
+        let six_s = plan.estimated_us() as f64 / 2e6;
+        assert!(six_s <= f64::from(limit_s), "{six_s} s of {limit_s} s");
+        assert!(plan.schedule.trial_us >= 100_000, "{:?}", plan.schedule);
+    }
+    // Who gives a length decides how long trials are.
+    let given = of("25s", Some("2min")).schedule;
+    assert_eq!(given.trial_us, of("1h", Some("2min")).schedule.trial_us);
+}
+
 #[test]
 fn a_half_width_decides_the_number_of_pairs_unless_the_user_does() {
     use pgassay_model::plan::StoppingRule::{AllBlocks, Precision, Sequential};
