@@ -138,7 +138,7 @@ pub(super) fn schedules(
 
 /// Gives a plan the first schedule whose trials are not shorter than [`TRIAL_US_WORTH`], or the last.
 pub(super) fn choose(plan: &mut Plan, schedules: &[Schedule], overrides: &Overrides) {
-    // Who gives a length decides how long trials are, and a gate is comparable to baselines with trials of equal length.
+    // Who gives a length decides how long trials are; a gate is comparable to baselines with trials of equal length.
     let may_shorten = overrides.length.is_none() && overrides.gate_limit_percent.is_none();
     for schedule in schedules {
         plan.schedule = *schedule;

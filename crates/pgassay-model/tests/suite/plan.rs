@@ -141,6 +141,14 @@ fn six_server_starts_fit_into_a_time_limit() {
         assert!(six_s <= f64::from(limit_s), "{six_s} s of {limit_s} s");
         assert!(plan.schedule.trial_us >= 100_000, "{:?}", plan.schedule);
     }
+    // A gate's baselines have trials of equal length.
+    let gate = Overrides {
+        gate_limit_percent: Some(5.0),
+        max_time: Some("25s".parse().unwrap()),
+        ..Overrides::default()
+    };
+    let gate = planned(&text, &gate).unwrap();
+    assert_eq!(gate.schedule.trial_us, unlimited.schedule.trial_us);
     // Who gives a length decides how long trials are.
     let given = of("25s", Some("2min")).schedule;
     assert_eq!(given.trial_us, of("1h", Some("2min")).schedule.trial_us);
