@@ -65,7 +65,7 @@ pub fn difference_text(difference: &PlanDifference, (a, b): (&str, &str), width:
 }
 
 /// What differs in sentences, most important first, without the trees: at most `most` differences, then how
-/// many are left, then the blocks of the whole statement. Empty if nothing differs.
+/// many are left, then the rows and blocks of the whole statement. Empty if nothing differs.
 pub fn difference_sentences(difference: &PlanDifference, most: usize) -> Vec<String> {
     let (figures, others): (Vec<&PlanChange>, Vec<&PlanChange>) =
         difference.changes.iter().partition(|it| is_figure(it.kind));
@@ -92,18 +92,20 @@ fn is_figure(kind: PlanChangeKind) -> bool {
     matches!(kind, PlanChangeKind::Buffers | PlanChangeKind::Rows)
 }
 
-/// The blocks of the whole statement.
+/// The rows and blocks of the whole statement.
 fn totals(difference: &PlanDifference) -> Vec<String> {
-    let (Some(a), Some(b)) = (difference.a.buffers, difference.b.buffers) else {
-        return Vec::new();
-    };
-    let blocks = [a.accessed(), b.accessed()].map(short);
-    let temp = [a.temp(), b.temp()].map(short);
-    let all = [("blocks", blocks), ("temporary blocks", temp)].into_iter();
-    let differing = all.filter(|(_, [before, after])| before != after);
-    differing
-        .map(|(what, [before, after])| format!("Total {what}: {before} → {after}"))
-        .collect()
+    let (a, b) = (&difference.a, &difference.b);
+    let rows = a.rows.zip(b.rows);
+    let mut all = vec![("Rows returned", rows)];
+    if let Some((a, b)) = a.buffers.zip(b.buffers) {
+        all.push(("Total blocks", Some((a.accessed(), b.accessed()))));
+        all.push(("Total temporary blocks", Some((a.temp(), b.temp()))));
+    }
+    let differing = all.into_iter().filter_map(|(what, figures)| {
+        let (before, after) = figures.map(|(a, b)| (short(a), short(b)))?;
+        (before != after).then(|| format!("{what}: {before} → {after}"))
+    });
+    differing.collect()
 }
 
 /// What differs in words, the figures only where they differ most.

@@ -45,6 +45,7 @@ mod real_equipment;
 mod repeats;
 mod replay;
 pub mod requirements;
+mod returned_rows;
 mod run;
 mod run_context;
 mod scheduler;

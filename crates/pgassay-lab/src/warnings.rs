@@ -11,7 +11,7 @@ use pgassay_model::wording::counted;
 use pgassay_record::run::{Run, Warning, WarningKind};
 
 use crate::observe::MEMORY_BLOCKS_MAX;
-use crate::worker_cpu;
+use crate::{returned_rows, worker_cpu};
 
 /// Shares of the machine's CPU time above which a warning is shown.
 const STEAL_NOTICEABLE: f64 = 0.02;
@@ -71,6 +71,9 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
     }
     if let Some(message) = without_statements(run) {
         warn(WarningKind::NoStatement, message);
+    }
+    if let Some(sentence) = returned_rows::sentence(run) {
+        warn(WarningKind::RowsDiffer, sentence);
     }
     let limited = client_limited(run);
     if !limited.is_empty() {

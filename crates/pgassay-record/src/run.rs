@@ -205,6 +205,8 @@ pub enum WarningKind {
     FailedTransactions,
     /// A script sent no statement to the server.
     NoStatement,
+    /// Statements of two variants with different texts returned different numbers of rows.
+    RowsDiffer,
     /// The load generator was the bottleneck, not the server.
     ClientLimited,
     /// Parallel workers used considerable CPU time, which a point's server CPU time leaves out.

@@ -80,6 +80,7 @@ fn opening(run: &Run, style: Style) -> String {
         };
         out.push_str(&wrap(text, width, "→ ", "  "));
     }
+    out.push_str(&notes::of_question(run, style));
     let mut context = vec![sentence::what_was_run(run)];
     context.extend(calibration::notes(run));
     for text in context {

@@ -1,6 +1,6 @@
 //! Measurement quality, warnings and limitations, with how to fix them.
 
-use pgassay_record::run::{Run, WarningKind};
+use pgassay_record::run::{Run, Warning, WarningKind};
 
 use super::style::{Style, heading};
 use super::table::{TextStyle, paint, wrap};
@@ -45,7 +45,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
             style,
         ));
     }
-    for it in &run.warnings {
+    for it in run.warnings.iter().filter(|it| !is_of_question(it)) {
         warnings.push_str(&warning(&it.message, style));
     }
     for check in &run.checks {
@@ -61,6 +61,16 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         return out;
     }
     heading("NOTES", "", style) + &out
+}
+
+/// The warnings that belong next to the answer, because variants may not be what the user meant to compare.
+pub(super) fn of_question(run: &Run, style: Style) -> String {
+    let warnings = run.warnings.iter().filter(|it| is_of_question(it));
+    warnings.map(|it| warning(&it.message, style)).collect()
+}
+
+fn is_of_question(it: &Warning) -> bool {
+    matches!(it.kind, WarningKind::RowsDiffer | WarningKind::SameSettings)
 }
 
 /// A warning, marked with `!` so that it stands out without color.

@@ -113,6 +113,21 @@ fn less_wal_because_of_full_page_images_is_said_to_be_so() {
 }
 
 /// Regression: with 86% of serializable transactions failed, "long transactions were cut off at the ends of trials".
+/// Regression: that the statements returned different numbers of rows would have been read last, after a verdict.
+#[test]
+fn a_doubt_about_the_question_is_next_to_the_answer_and_only_there() {
+    let mut run = crate::fixture::small_run();
+    run.warnings.push(Warning {
+        kind: WarningKind::RowsDiffer,
+        variant: None,
+        message: "different results".to_owned(),
+    });
+    let text = terminal(&run, &PLAIN);
+    let [at, answer] = ["! different results", "ANSWER"].map(|it| text.find(it));
+    assert!(at.is_some() && at < answer, "{text}");
+    assert_eq!(text.matches("different results").count(), 1);
+}
+
 #[test]
 fn failed_transactions_are_not_said_to_be_cut_off() {
     let mut run = crate::fixture::small_run();

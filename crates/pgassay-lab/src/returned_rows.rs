@@ -1,0 +1,122 @@
+//! Whether the statements of two variants with different texts return equally many rows.
+
+use pgassay_model::plan::{Plan, Yield};
+use pgassay_model::wording::grouped;
+use pgassay_record::plans::{RunPlans, VariantPlanDifference};
+use pgassay_record::run::Run;
+
+/// Variants that are named.
+const SHOWN_MAX: usize = 3;
+
+/// The variants whose statements returned another number of rows than the baseline's when EXPLAIN executed them with
+/// the same values, as a sentence. Only those with another text, which may ask another question by mistake.
+pub(crate) fn sentence(run: &Run) -> Option<String> {
+    let plans = run.plans.as_ref()?;
+    let mut found: Vec<String> = Vec::new();
+    for of_variant in &plans.differences {
+        let baseline = run.plan.baseline_of(of_variant.variant);
+        let [yields, baseline_yields] =
+            [of_variant.variant, baseline].map(|it| yields(&run.plan, it));
+        // Who declares what a transaction yields knows that they differ.
+        if yields.is_some() || baseline_yields.is_some() {
+            continue;
+        }
+        let Some((rows, baseline_rows)) = differing(plans, of_variant) else {
+            continue;
+        };
+        let text = format!(
+            "\"{}\" returned {} and \"{}\" {}",
+            run.plan.variants[of_variant.variant],
+            returned(rows),
+            run.plan.variants[baseline],
+            grouped(baseline_rows),
+        );
+        if !found.contains(&text) {
+            found.push(text);
+        }
+    }
+    if found.is_empty() {
+        return None;
+    }
+    found.truncate(SHOWN_MAX);
+    Some(format!(
+        "different results: executed once with the same values, {}; check that the statements answer the same question",
+        found.join("; ")
+    ))
+}
+
+fn yields(plan: &Plan, variant: usize) -> Option<&Yield> {
+    let mut points = plan.points.iter().filter(|it| it.variant == variant);
+    points.find_map(|it| it.gives.as_ref())
+}
+
+fn returned(rows: f64) -> String {
+    let s = if rows.round() as u64 == 1 { "" } else { "s" };
+    format!("{} row{s}", grouped(rows))
+}
+
+/// The rows of the variant and of the baseline, of the first statement with another text that returned another number.
+fn differing(plans: &RunPlans, of_variant: &VariantPlanDifference) -> Option<(f64, f64)> {
+    let text = |point: usize, statement: usize| {
+        let statements = &plans.points.get(point)?.statements;
+        statements.get(statement).map(|it| it.text.as_str())
+    };
+    of_variant.statements.iter().find_map(|it| {
+        let before = text(of_variant.baseline_plans, it.baseline)?;
+        let after = text(of_variant.variant_plans, it.variant)?;
+        let (rows, baseline_rows) = (it.difference.b.rows?, it.difference.a.rows?);
+        (before != after && (rows - baseline_rows).abs() >= 1.0).then_some((rows, baseline_rows))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use pgassay_explain::{PlanDifference, PlanFigures};
+    use pgassay_record::plans::{PointPlans, StatementPlanDifference, StatementPlans};
+
+    use super::*;
+
+    /// Regression: a statement that returned fewer rows than the other was called faster without a word.
+    #[test]
+    fn another_number_of_rows_is_noticed_only_between_different_texts() {
+        let of_texts = |texts: [&str; 2], rows: [Option<f64>; 2]| {
+            let point = |text: &str| PointPlans {
+                statements: vec![StatementPlans {
+                    text: text.to_owned(),
+                    ..StatementPlans::default()
+                }],
+                ..PointPlans::default()
+            };
+            let figures = |rows: Option<f64>| PlanFigures {
+                rows,
+                ..PlanFigures::default()
+            };
+            let of_variant = VariantPlanDifference {
+                variant: 1,
+                variant_plans: 1,
+                statements: vec![StatementPlanDifference {
+                    difference: PlanDifference {
+                        a: figures(rows[0]),
+                        b: figures(rows[1]),
+                        ..PlanDifference::default()
+                    },
+                    ..StatementPlanDifference::default()
+                }],
+                ..VariantPlanDifference::default()
+            };
+            let plans = RunPlans {
+                points: texts.map(point).into(),
+                differences: Vec::new(),
+            };
+            differing(&plans, &of_variant)
+        };
+        let [one, other] = ["select 1", "select 2"];
+        let rows = [Some(19_860.0), Some(986.0)];
+        assert_eq!(of_texts([one, other], rows), Some((986.0, 19_860.0)));
+        assert_eq!(of_texts([one, one], rows), None, "data or chance");
+        assert_eq!(of_texts([one, other], [Some(5.0), Some(5.0)]), None);
+        assert_eq!(of_texts([one, other], [Some(5.0), None]), None, "planned");
+        assert_eq!(returned(986.0), "986 rows");
+        assert_eq!(returned(1.0), "1 row");
+    }
+}
