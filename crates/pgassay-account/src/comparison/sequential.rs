@@ -212,8 +212,16 @@ impl<'a> RunningComparisons<'a> {
     /// How many units a comparison without a verdict would take, with the noise so far.
     pub(super) fn units_needed(&self, condition: usize, variant: usize) -> Option<usize> {
         let index = self.index(condition, variant)?;
-        let pairs = self.outlook(index)?.pairs_needed?;
-        Some(pairs.div_ceil(blocks_per_unit(self.plan) as usize))
+        if let Some(outlook) = self.outlook(index) {
+            let pairs = outlook.pairs_needed?;
+            return Some(pairs.div_ceil(blocks_per_unit(self.plan) as usize));
+        }
+        // Too few units to judge its chance, as after a time limit, but enough for a standard deviation.
+        let running = &self.matrix.comparisons()[index];
+        let is_estimable =
+            self.gates.is_empty() && self.matrix.is_open(index) && !running.analyses().is_empty();
+        let more = is_estimable.then(|| self.matrix.units_to_verdict(index))??;
+        Some(running.units() + more)
     }
 
     /// The blocks that a comparison uses: those of complete units, up to its last analysis.

@@ -136,6 +136,25 @@ fn a_large_effect_ends_after_four_server_starts_and_an_unclear_one_says_what_it_
     assert!(needed.is_some_and(|it| it > 12), "{needed:?}");
 }
 
+/// Regression: a run that a time limit had ended after four server starts, with a standard deviation of 35%, needed
+/// "at least 5 server starts".
+#[test]
+fn a_comparison_that_ended_at_its_first_analysis_says_about_what_it_takes() {
+    let plan = planned(SERVER, 1, None);
+    let mut world = World::new(3, &[0.0], 0.35, 0.0);
+    let open = BTreeSet::from([0]);
+    let needed = |blocks: std::ops::Range<u32>, world: &mut World, trials: &mut Vec<Trial>| {
+        trials.extend(blocks.flat_map(|block| world.block(&plan, block, &open)));
+        let all = assessed(&plan, trials);
+        assert_eq!(all[0].verdict, Verdict::Inconclusive);
+        all[0].basis.and_then(|it| it.units_needed)
+    };
+    let mut trials = Vec::new();
+    assert_eq!(needed(0..3, &mut world, &mut trials), None, "no analysis");
+    let after_four = needed(3..4, &mut world, &mut trials);
+    assert!(after_four.is_some_and(|it| it > 8), "{after_four:?}");
+}
+
 #[test]
 fn equal_variants_are_equivalent_and_a_small_difference_is_one() {
     let plan = planned(SERVER, 1, None);
