@@ -28,7 +28,12 @@ class Server:
         initdb = [self.bin / "initdb", "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C", "-D", self.data]
         self.run(initdb)
         options = f"-c listen_addresses= -c unix_socket_directories={path} " + " ".join(f"-c {it}" for it in settings)
-        self.run([self.bin / "pg_ctl", "-D", self.data, "-l", path / "log", "-w", "-o", options, "start"])
+        try:
+            self.run([self.bin / "pg_ctl", "-D", self.data, "-l", path / "log", "-w", "-o", options, "start"])
+        except BaseException:
+            # It may be starting, and goes on without pg_ctl.
+            self.stop()
+            raise
         self.env = dict(os.environ, PGHOST=str(path), PGPORT="5432", PGUSER="postgres", PGDATABASE="postgres")
 
     def run(self, command):
