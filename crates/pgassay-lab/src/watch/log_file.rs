@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use pgassay_profile::{LiveServer, Role};
 
@@ -12,6 +13,8 @@ use super::log_message::LogFormat;
 
 /// Of what was written since the last reading, the end up to this size is read.
 const READ_MAX: u64 = 1 << 20;
+/// Of the files in the log's directory, so many names are kept.
+const KNOWN_MAX: usize = 10_000;
 /// Longer lines are cut.
 const LINE_MAX: usize = 8192;
 
@@ -19,8 +22,10 @@ const LINE_MAX: usize = 8192;
 pub(super) struct LogFile {
     live: LiveServer,
     logger_pid: Option<u32>,
-    /// Files that existed when the watch began, or that were read since.
+    /// Files that existed when the watch began, or that were read since; of a directory with more than [`KNOWN_MAX`],
+    /// only some.
     known: BTreeSet<PathBuf>,
+    began: SystemTime,
     pub format: LogFormat,
     end: FileEnd,
 }
@@ -40,6 +45,7 @@ impl LogFile {
         Some(Self {
             live: live.clone(),
             logger_pid,
+            began: SystemTime::now(),
             known: logger_pid.map_or_else(BTreeSet::new, |pid| found.siblings(pid)),
             format: found.format,
             end: FileEnd::new(file, at),
@@ -72,8 +78,11 @@ impl LogFile {
             return None;
         }
         // Names can recur, such as those of weekdays: an earlier file is continued where its end is now. When a file
-        // was created is not known on each file system.
-        let is_new = self.known.insert(found.name) || !found.appends;
+        // was created is not known on each file system, so it decides only if there are too many names.
+        let knows_all = self.known.len() < KNOWN_MAX;
+        let is_recent = || new.created().is_ok_and(|it| it >= self.began);
+        let is_unknown = self.known.insert(found.name) && (knows_all || is_recent());
+        let is_new = is_unknown || !found.appends;
         let at = if is_new { 0 } else { new.len() };
         Some(FileEnd::new(file, at))
     }
@@ -112,6 +121,7 @@ impl FoundFile {
         let inside = directory.strip_prefix("/").unwrap_or(directory);
         let entries = fs::read_dir(Path::new(&format!("/proc/{pid}/root")).join(inside));
         let names = entries.into_iter().flatten().flatten();
+        let names = names.take(KNOWN_MAX);
         names.map(|it| directory.join(it.file_name())).collect()
     }
 
@@ -357,6 +367,28 @@ mod tests {
             assert!(Instant::now() < swapped_until, "it hangs");
         };
         assert!(opened > 0);
+    }
+
+    /// Regression test: `top` and `profile` kept the names of all files in the log's directory, however many.
+    #[test]
+    fn a_log_directory_with_very_many_files_does_not_fill_the_memory() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        let found = FoundFile {
+            path: at("log"),
+            name: at("log"),
+            format: LogFormat::Stderr,
+            appends: true,
+        };
+        fs::write(at("log"), "").expect("written");
+        assert_eq!(
+            found.siblings(std::process::id()),
+            BTreeSet::from([at("log")])
+        );
+        for number in 0..=KNOWN_MAX {
+            fs::hard_link(at("log"), at(&number.to_string())).expect("linked");
+        }
+        assert_eq!(found.siblings(std::process::id()).len(), KNOWN_MAX);
     }
 
     #[test]
