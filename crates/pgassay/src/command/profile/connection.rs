@@ -105,17 +105,19 @@ pub fn transactions(exchange: &mut Exchange<TimedStream>) -> Result<u64> {
 }
 
 /// The single value of a query whose functions and operators are the catalog's, whatever the user's `search_path`
-/// finds before them: a profile must not execute what someone else has created. The session keeps its settings,
-/// because a pooler may give it to others.
+/// finds before them: a profile must not execute what someone else has created. It does not queue for long behind who
+/// locks the catalog, also behind a pooler. The session keeps its settings, because a pooler may give it to others.
 fn catalog_value(exchange: &mut Exchange<TimedStream>, sql: &str) -> Result<Option<String>> {
     let answers = exchange.query(&format!(
-        "begin transaction read only; set local search_path = pg_catalog, pg_temp; {sql}; commit"
+        "begin transaction read only; set local search_path = pg_catalog, pg_temp; \
+         set local statement_timeout = '10s'; set local lock_timeout = '100ms'; {sql}; commit"
     ));
     if let Err(ExchangeError::Server(_)) = answers {
         // If it has ended the connection, it says so itself.
         _ = exchange.run("rollback");
     }
-    let row = answers?.into_iter().find_map(|mut it| it.rows.pop());
+    let answers = answers.context("cannot count transactions")?;
+    let row = answers.into_iter().find_map(|mut it| it.rows.pop());
     Ok(row.and_then(|it| it.into_iter().next().flatten()))
 }
 
