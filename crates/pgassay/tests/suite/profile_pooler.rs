@@ -123,3 +123,32 @@ fn nothing_that_is_set_stays_in_the_sessions_of_a_pooler() {
         server.stop().expect("the server stops");
     }
 }
+
+/// Regression: the statement that counts transactions waited for five seconds behind a lock on the catalog, and behind a
+/// pooler without a limit.
+#[test]
+fn no_statement_of_a_profile_waits_long_behind_a_lock() {
+    let mut config = servers::config();
+    let log = ("log_statement".to_owned(), "all".to_owned());
+    config.settings.extend([log]);
+    let Some(server) = servers::start_with("18", &config) else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let arguments = ["profile", "--dsn", &server.conninfo(), "--duration", "1s"];
+    let profile = scratch.finished(&arguments);
+    assert_eq!(profile.code, Some(0), "{profile:?}");
+    let log = fs::read_to_string(server.log_path()).expect("a log");
+    let sent = log
+        .lines()
+        .filter(|line| line.contains("statement: begin transaction"));
+    let limits = [
+        "set local statement_timeout = ",
+        "set local lock_timeout = '100ms'",
+    ];
+    let (limited, unlimited): (Vec<_>, Vec<_>) =
+        sent.partition(|sql| limits.iter().all(|limit| sql.contains(limit)));
+    assert!(limited.len() > 1, "{log}");
+    assert!(unlimited.is_empty(), "{unlimited:?}");
+    server.stop().expect("the server stops");
+}

@@ -90,6 +90,13 @@ impl LocalConnection {
 /// Transactions of pgassay between two calls of [`transactions`].
 pub const OWN_TRANSACTIONS: u64 = 3;
 
+/// Transactions that ended between two calls of [`transactions`], without those of pgassay. Whatever a server answers,
+/// it is a number.
+pub const fn ended_between(before: u64, after: u64, own: u64) -> u64 {
+    let ended = after.saturating_sub(before);
+    ended.saturating_sub(own.saturating_add(OWN_TRANSACTIONS))
+}
+
 /// Transactions ended so far in all databases. Backends report theirs about once per second; this one
 /// at once, if the server can (from 15).
 pub fn transactions(exchange: &mut Exchange<TimedStream>) -> Result<u64> {
@@ -206,4 +213,17 @@ pub fn exchange(conninfo: &str) -> Result<(Exchange<TimedStream>, String)> {
     exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
     limit_statements(&mut exchange)?;
     Ok((exchange, endpoint.address.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression test: a server that answered with a number of a million digits ended `profile` with a panic.
+    #[test]
+    fn a_number_of_transactions_beyond_any_server_does_not_panic() {
+        assert_eq!(ended_between(u64::MAX, u64::MAX, 7), 0);
+        assert_eq!(ended_between(0, 10, u64::MAX), 0);
+        assert_eq!(ended_between(100, 110, 2), 5);
+    }
 }

@@ -19,7 +19,7 @@ use pgassay_profile::{
 };
 use pgassay_record::observation::{self, Observation, SCHEMA};
 
-use super::connection::{self, LocalConnection, OWN_TRANSACTIONS, lost_connection};
+use super::connection::{self, LocalConnection, OWN_TRANSACTIONS, ended_between, lost_connection};
 use super::sessions::{SessionsToWatch, result_of};
 use crate::checks;
 
@@ -132,7 +132,7 @@ impl ProfilingSession {
             watch,
             transactions: before
                 .zip(after)
-                .map(|(before, after)| after.saturating_sub(before + OWN_TRANSACTIONS)),
+                .map(|(before, after)| ended_between(before, after, 0)),
             refusals: refusals.into_iter().flatten().collect(),
         }))
     }

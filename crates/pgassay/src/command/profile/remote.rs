@@ -24,8 +24,8 @@ use pgassay_record::observation::{Observation, SCHEMA, Subject};
 use pgassay_wire::Exchange;
 
 use super::connection::{
-    INCOMPLETE, OWN_TRANSACTIONS, RemoteServer, discard_incomplete_count, note_workers,
-    transactions,
+    INCOMPLETE, OWN_TRANSACTIONS, RemoteServer, discard_incomplete_count, ended_between,
+    note_workers, transactions,
 };
 use super::sessions::{SessionsToWatch, result_of};
 use crate::checks;
@@ -65,7 +65,7 @@ pub fn observe(
     watch.iter_mut().for_each(leave_out_own);
     let cut_off = |error| cut_off(error, asked.window);
     let not_sampled = after.as_ref().err().map(cut_off);
-    let ended = |after: u64| after.saturating_sub(before + own + OWN_TRANSACTIONS);
+    let ended = |after| ended_between(before, after, own);
     let waits = waits_of(WaitSource::PgStatActivity, asked.log, 0.0);
     let mut observation = Observation {
         schema: SCHEMA.to_owned(),
