@@ -56,17 +56,25 @@ fn returned(rows: f64) -> String {
 }
 
 /// The rows of the variant and of the baseline, of the first statement with another text that returned another number.
+/// None if all such statements together returned as many: a script may send the same ones in another order.
 fn differing(plans: &RunPlans, of_variant: &VariantPlanDifference) -> Option<(f64, f64)> {
     let text = |point: usize, statement: usize| {
         let statements = &plans.points.get(point)?.statements;
         statements.get(statement).map(|it| it.text.as_str())
     };
-    of_variant.statements.iter().find_map(|it| {
+    let of_other_texts = of_variant.statements.iter().filter_map(|it| {
         let before = text(of_variant.baseline_plans, it.baseline)?;
         let after = text(of_variant.variant_plans, it.variant)?;
         let (rows, baseline_rows) = (it.difference.b.rows?, it.difference.a.rows?);
-        (before != after && (rows - baseline_rows).abs() >= 1.0).then_some((rows, baseline_rows))
-    })
+        (before != after).then_some((rows, baseline_rows))
+    });
+    let differ = |(a, b): (f64, f64)| (a - b).abs() >= 1.0;
+    let pairs: Vec<(f64, f64)> = of_other_texts.collect();
+    let totals = pairs
+        .iter()
+        .fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+    let first = pairs.into_iter().find(|it| differ(*it));
+    first.filter(|_| differ(totals))
 }
 
 #[cfg(test)]
@@ -76,38 +84,61 @@ mod tests {
 
     use super::*;
 
+    /// Two scripts with these pairs of statements, which returned these numbers of rows.
+    fn scripts(
+        texts: &[[&str; 2]],
+        rows: &[[Option<f64>; 2]],
+    ) -> (RunPlans, VariantPlanDifference) {
+        let statement = |text: &str| StatementPlans {
+            text: text.to_owned(),
+            ..StatementPlans::default()
+        };
+        let point = |of: usize| PointPlans {
+            statements: texts.iter().map(|it| statement(it[of])).collect(),
+            ..PointPlans::default()
+        };
+        let figures = |rows: Option<f64>| PlanFigures {
+            rows,
+            ..PlanFigures::default()
+        };
+        let difference = |(at, [a, b]): (usize, &[Option<f64>; 2])| StatementPlanDifference {
+            baseline: at,
+            variant: at,
+            difference: PlanDifference {
+                a: figures(*a),
+                b: figures(*b),
+                ..PlanDifference::default()
+            },
+        };
+        let of_variant = VariantPlanDifference {
+            variant: 1,
+            variant_plans: 1,
+            statements: rows.iter().enumerate().map(difference).collect(),
+            ..VariantPlanDifference::default()
+        };
+        let plans = RunPlans {
+            points: vec![point(0), point(1)],
+            differences: Vec::new(),
+        };
+        (plans, of_variant)
+    }
+
+    /// Regression: a script with the same statements in another order "returned 1 row" instead of 10.
+    #[test]
+    fn another_order_of_the_same_statements_returns_as_many_rows() {
+        let [few, many] = [Some(1.0), Some(10.0)];
+        let texts = [["select 1", "table t"], ["table t", "select 1"]];
+        let (plans, reordered) = scripts(&texts, &[[few, many], [many, few]]);
+        assert_eq!(differing(&plans, &reordered), None);
+        let (plans, other) = scripts(&texts, &[[few, many], [many, many]]);
+        assert_eq!(differing(&plans, &other), Some((10.0, 1.0)));
+    }
+
     /// Regression: a statement that returned fewer rows than the other was called faster without a word.
     #[test]
     fn another_number_of_rows_is_noticed_only_between_different_texts() {
         let of_texts = |texts: [&str; 2], rows: [Option<f64>; 2]| {
-            let point = |text: &str| PointPlans {
-                statements: vec![StatementPlans {
-                    text: text.to_owned(),
-                    ..StatementPlans::default()
-                }],
-                ..PointPlans::default()
-            };
-            let figures = |rows: Option<f64>| PlanFigures {
-                rows,
-                ..PlanFigures::default()
-            };
-            let of_variant = VariantPlanDifference {
-                variant: 1,
-                variant_plans: 1,
-                statements: vec![StatementPlanDifference {
-                    difference: PlanDifference {
-                        a: figures(rows[0]),
-                        b: figures(rows[1]),
-                        ..PlanDifference::default()
-                    },
-                    ..StatementPlanDifference::default()
-                }],
-                ..VariantPlanDifference::default()
-            };
-            let plans = RunPlans {
-                points: texts.map(point).into(),
-                differences: Vec::new(),
-            };
+            let (plans, of_variant) = scripts(&[texts], &[rows]);
             differing(&plans, &of_variant)
         };
         let [one, other] = ["select 1", "select 2"];
