@@ -118,12 +118,36 @@ pub(super) fn weighed(
     episode: &BlockingEpisode,
     detection: Detection,
 ) -> Detection {
-    let waiting = episode.waited_us / view.activity.window_us.max(f64::MIN_POSITIVE);
+    let waited_us = episode.waited_us * share_of_root(episode);
+    let waiting = waited_us / view.activity.window_us.max(f64::MIN_POSITIVE);
     if longest_us(episode) < LONG_WAIT_US || waiting >= view.noticeable() {
         detection.saved(waiting)
     } else {
         detection.urgent(8)
     }
+}
+
+/// The share of the waits that is the root's to end. Behind a statement that only reads, all but the first wait for the
+/// command that needs a strong lock: to cancel that frees them as well, and nothing that was read is lost.
+fn share_of_root(episode: &BlockingEpisode) -> f64 {
+    let us = |it: &BlockedSession| it.waited_us;
+    let whole_us: f64 = episode.blocked.iter().map(us).sum();
+    if !only_reads(episode) || is_idle_in_transaction(&episode.root.state) || whole_us <= 0.0 {
+        return 1.0;
+    }
+    directly_blocked(episode).map(us).sum::<f64>() / whole_us
+}
+
+fn directly_blocked(episode: &BlockingEpisode) -> impl Iterator<Item = &BlockedSession> {
+    let blocked = episode.blocked.iter();
+    blocked.filter(|it| Some(it.blocked_by) == episode.root.pid)
+}
+
+/// Whether others wait for a lock of the root that conflicts with none but an `AccessExclusiveLock`.
+fn only_reads(episode: &BlockingEpisode) -> bool {
+    let hold = episode.root.holds.as_ref();
+    let is_weak = hold.is_some_and(|it| it.mode == "AccessShareLock");
+    is_weak && directly_blocked(episode).all(|it| it.waits_for.kind == "relation")
 }
 
 /// `user app (psql, 10.0.0.7)`.
@@ -243,7 +267,10 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
             if root.state == "idle" {
                 return idle_holder(detection, episode);
             }
-            let shorter = if is_concurrent(root.statement.as_deref()) {
+            let shorter = if only_reads(episode) {
+                "run commands that need a strong lock with a short lock_timeout (set lock_timeout = '2s') until they \
+                 get it: an ordinary reader blocks only those, and the sessions that queue behind them."
+            } else if is_concurrent(root.statement.as_deref()) {
                 "run such commands when the table is little used."
             } else {
                 "shorten the transaction: commit in batches, take the lock last, and use commands that lock \

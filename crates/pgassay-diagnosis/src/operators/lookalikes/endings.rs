@@ -3,9 +3,9 @@
 use pgassay_record::activity::{ActivityWait, HorizonHolder, HorizonKind, RootBlocker};
 use pgassay_record::finding::Finding;
 
-use super::build::{ExampleServer, blocked, blocking, episode, root};
-use super::of_id;
+use super::build::{ExampleServer, blocked, blocking, episode, queued, root};
 use super::sessions::{horizon, kept_back};
+use super::{findings as findings_of, of_id};
 
 fn wait(kind: &str, name: &str) -> ActivityWait {
     ActivityWait {
@@ -103,6 +103,38 @@ fn a_statement_about_idle_transactions_is_not_an_idle_transaction() {
     };
     let found = of_id("horizon-session", &kept_back(holder, 20e6).activity);
     assert_eq!(sql(&found[0]), "select pg_cancel_backend(4711)");
+}
+
+/// Regression: where a report, an ALTER TABLE behind it and readers behind that waited, to cancel the report came first,
+/// with advice for transactions that write.
+#[test]
+fn a_command_behind_a_reader_is_canceled_before_the_reader() {
+    let readers = (2..=5).map(|pid| queued(pid, 1, "AccessShareLock", 19e6));
+    let waiting: Vec<_> = [queued(1, 4711, "AccessExclusiveLock", 20e6)]
+        .into_iter()
+        .chain(readers)
+        .collect();
+    let found = |mode: &str| {
+        let mut reader = root("active", 30e6);
+        if let Some(hold) = &mut reader.holds {
+            hold.mode = mode.to_owned();
+        }
+        let found = findings_of(&blocking(episode(reader, waiting.clone())).activity);
+        let fixes = found.into_iter().filter(|it| it.fix_sql.is_some());
+        let fixes: Vec<_> = fixes.map(|it| (it.id, it.suggested_fix)).collect();
+        fixes
+    };
+    let [(first, _), (second, fix), ..] = &found("AccessShareLock")[..] else {
+        panic!("two findings");
+    };
+    assert_eq!((&first[..], &second[..]), ("ddl-queue", "long-blocker"));
+    assert!(!fix.contains("commit in batches"), "{fix}");
+    // A writer blocks others as well.
+    let [(first, fix), ..] = &found("RowExclusiveLock")[..] else {
+        panic!("two findings");
+    };
+    assert_eq!(&first[..], "long-blocker");
+    assert!(fix.contains("commit in batches"), "{fix}");
 }
 
 /// Regression: behind CREATE INDEX CONCURRENTLY, the suggestion was to use CREATE INDEX CONCURRENTLY.
