@@ -24,13 +24,10 @@ pub(crate) fn sentence(run: &Run) -> Option<String> {
         let Some((rows, baseline_rows)) = differing(plans, of_variant) else {
             continue;
         };
-        let text = format!(
-            "\"{}\" returned {} and \"{}\" {}",
-            run.plan.variants[of_variant.variant],
-            returned(rows),
-            run.plan.variants[baseline],
-            grouped(baseline_rows),
-        );
+        let names = [of_variant.variant, baseline].map(|it| &run.plan.variants[it][..]);
+        let others = of_variant.same + of_variant.not_compared;
+        let is_single = of_variant.statements.len() == 1 && others == 0;
+        let text = difference(names, [rows, baseline_rows], is_single);
         if !found.contains(&text) {
             found.push(text);
         }
@@ -50,9 +47,17 @@ fn yields(plan: &Plan, variant: usize) -> Option<&Yield> {
     points.find_map(|it| it.gives.as_ref())
 }
 
-fn returned(rows: f64) -> String {
-    let s = if rows.round() as u64 == 1 { "" } else { "s" };
-    format!("{} row{s}", grouped(rows))
+/// `"b" returned 986 rows and "a" 19 860`; of scripts with several statements, a statement of each.
+fn difference([variant, baseline]: [&str; 2], rows: [f64; 2], is_single: bool) -> String {
+    let s = if rows[0].round() as u64 == 1 { "" } else { "s" };
+    let [rows, baseline_rows] = rows.map(grouped);
+    if is_single {
+        format!("\"{variant}\" returned {rows} row{s} and \"{baseline}\" {baseline_rows}")
+    } else {
+        format!(
+            "a statement of \"{variant}\" returned {rows} row{s} and that of \"{baseline}\" {baseline_rows}"
+        )
+    }
 }
 
 /// The rows of the variant and of the baseline, of the first statement with another text that returned another number.
@@ -147,7 +152,13 @@ mod tests {
         assert_eq!(of_texts([one, one], rows), None, "data or chance");
         assert_eq!(of_texts([one, other], [Some(5.0), Some(5.0)]), None);
         assert_eq!(of_texts([one, other], [Some(5.0), None]), None, "planned");
-        assert_eq!(returned(986.0), "986 rows");
-        assert_eq!(returned(1.0), "1 row");
+        let text = |rows, is_single| difference(["b", "a"], rows, is_single);
+        let of_one = text([986.0, 19_860.0], true);
+        assert_eq!(of_one, "\"b\" returned 986 rows and \"a\" 19 860");
+        let of_several = text([1.0, 10.0], false);
+        assert_eq!(
+            of_several,
+            "a statement of \"b\" returned 1 row and that of \"a\" 10"
+        );
     }
 }
