@@ -6,6 +6,7 @@ use pgassay_record::run::Run;
 
 use crate::gate::in_markdown;
 use crate::outline::{baseline_name, condition_title, variant_name};
+use crate::reliability::is_of_question;
 use crate::{calibration, sentence};
 
 /// One line per comparison, with a header. Ratios are those of the variant to the baseline; an empty field is
@@ -74,6 +75,9 @@ pub fn comparisons_markdown(run: &Run) -> String {
     let mut text = format!("**{}**\n\n", in_markdown(&run.study.question));
     for answer in sentence::answers(run) {
         _ = writeln!(text, "- {}", in_markdown(&answer.text));
+    }
+    for warning in run.warnings.iter().filter(|it| is_of_question(it)) {
+        _ = writeln!(text, "- **Warning:** {}", in_markdown(&warning.message));
     }
     text += "\n| condition | variant | verdict | throughput | pairs |\n|---|---|---|--:|--:|\n";
     for it in &run.comparisons {

@@ -5,7 +5,7 @@ use pgassay_account::comparison::{
     Basis, Comparison, CostDifference, Inconclusive, Ratio, UnitOfAnalysis, Verdict,
 };
 use pgassay_account::cost_row::Change;
-use pgassay_record::run::Run;
+use pgassay_record::run::{Run, Warning, WarningKind};
 
 use crate::outline::plus_minus_us;
 use crate::{half_width, number};
@@ -195,6 +195,11 @@ fn sequential_basis(by_starts: bool, units_max: u32) -> String {
         "Decided sequentially: an analysis after {unit}, from 4 to at most {units_max}, with one interval \
          that is valid at all of them."
     )
+}
+
+/// Whether a warning belongs next to the answer, because the variants may not be what the user meant to compare.
+pub(crate) fn is_of_question(it: &Warning) -> bool {
+    matches!(it.kind, WarningKind::RowsDiffer | WarningKind::SameSettings)
 }
 
 /// Whether more pairs alone may lead to a verdict.

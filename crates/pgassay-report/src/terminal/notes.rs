@@ -1,9 +1,10 @@
 //! Measurement quality, warnings and limitations, with how to fix them.
 
-use pgassay_record::run::{Run, Warning, WarningKind};
+use pgassay_record::run::{Run, WarningKind};
 
 use super::style::{Style, heading};
 use super::table::{TextStyle, paint, wrap};
+use crate::reliability::is_of_question;
 use crate::sentence;
 
 /// The section; empty without notes, which is rare.
@@ -63,14 +64,10 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     heading("NOTES", "", style) + &out
 }
 
-/// The warnings that belong next to the answer, because variants may not be what the user meant to compare.
+/// The warnings that belong next to the answer.
 pub(super) fn of_question(run: &Run, style: Style) -> String {
     let warnings = run.warnings.iter().filter(|it| is_of_question(it));
     warnings.map(|it| warning(&it.message, style)).collect()
-}
-
-fn is_of_question(it: &Warning) -> bool {
-    matches!(it.kind, WarningKind::RowsDiffer | WarningKind::SameSettings)
 }
 
 /// A warning, marked with `!` so that it stands out without color.

@@ -7,7 +7,7 @@ use pgassay_account::counters::CounterDifference;
 use pgassay_account::ledger::Divider;
 use pgassay_record::expectation::{CheckOutcome, Reading};
 use pgassay_record::run::{Run, Warning, WarningKind};
-use pgassay_report::{Style, terminal};
+use pgassay_report::{Style, comparisons_markdown, terminal};
 
 const PLAIN: Style = Style {
     color: false,
@@ -126,6 +126,9 @@ fn a_doubt_about_the_question_is_next_to_the_answer_and_only_there() {
     let [at, answer] = ["! different results", "ANSWER"].map(|it| text.find(it));
     assert!(at.is_some() && at < answer, "{text}");
     assert_eq!(text.matches("different results").count(), 1);
+    let text = comparisons_markdown(&run);
+    let [at, table] = ["different results", "| condition"].map(|it| text.find(it));
+    assert!(at.is_some() && at < table, "{text}");
 }
 
 #[test]
