@@ -39,7 +39,7 @@ use pgassay_record::activity::{Activity, CatalogActivity, LoadMark, WatchCost};
 use crate::interrupt::Interrupt;
 use crate::system_env::monotonic_ns;
 use attribution::LoadSums;
-use catalog::{CatalogWatch, CountedStatements};
+use catalog::{CatalogWatch, CountedStatements, RECENT_RATE_US};
 use collector::{Collector, locked};
 use log_watch::LogWatch;
 use names::ObjectNames;
@@ -221,8 +221,8 @@ impl LiveWatch {
         Ok(())
     }
 
-    /// What was seen since the last call, with the blocking so far, and what cannot be seen now. Whether transactions
-    /// stalled is not known.
+    /// What was seen since the last call, with the blocking so far, and what cannot be seen now. Transactions per second
+    /// are those of the last seconds.
     pub fn take(&mut self) -> Activity {
         let sums = locked(&self.collector).take();
         self.read_missing_names(&sums);
@@ -231,6 +231,7 @@ impl LiveWatch {
         self.note_limitations(unseen, grant);
         let (mut activity, _) = self.describe(&sums, &self.counters);
         activity.marks = self.take_marks(activity.window_us);
+        self.note_recent_transactions(&mut activity);
         if let Some(catalog) = &self.catalog {
             activity.blocking = catalog.blocking();
             activity.unavailable.extend(catalog.unavailable());
@@ -241,6 +242,24 @@ impl LiveWatch {
             disabled_sessions::explain(&mut activity.unavailable, is_on);
         }
         activity
+    }
+
+    fn note_recent_transactions(&mut self, activity: &mut Activity) {
+        let now_us = at_us(&self.collector, self.epoch_ns);
+        let Some(catalog) = &mut self.catalog else {
+            return;
+        };
+        let rates = catalog.recent_transactions(now_us);
+        // A session can report a transaction of this window in the next one.
+        let window_s = activity.window_us.max(RECENT_RATE_US) / 1e6;
+        let recent = rates
+            .recent_per_s(now_us)
+            .filter(|it| activity.is_transaction_count(it * window_s));
+        for interval in &mut activity.timeline {
+            interval.transactions_per_s = recent;
+        }
+        let stalls = catalog::stalls(&activity.timeline, rates.most_per_s());
+        activity.marks.splice(0..0, stalls);
     }
 
     /// What lasts or was noticed since the last call, on the time axis of the last so many microseconds.
@@ -334,7 +353,13 @@ impl LiveWatch {
             if counted.is_none_or(|it| activity.is_transaction_count(it)) {
                 read.transactions.fill(&mut activity.timeline);
             }
-            activity.marks.extend(catalog::stalls(&activity.timeline));
+            let rates = activity.timeline.iter();
+            let most = rates
+                .filter_map(|it| it.transactions_per_s)
+                .fold(0.0, f64::max);
+            activity
+                .marks
+                .extend(catalog::stalls(&activity.timeline, most));
             let errors = self.log.iter().flat_map(LogWatch::marks);
             activity.marks.extend(errors);
             activity.marks.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));

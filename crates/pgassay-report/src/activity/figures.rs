@@ -7,6 +7,11 @@ pub fn load(sessions: f64) -> String {
     number::decimals(sessions, if sessions < 9.995 { 2 } else { 1 })
 }
 
+/// Transactions per second: `1 234`, `12.40`.
+pub fn rate(per_s: f64) -> String {
+    number::tps(per_s)
+}
+
 /// A part of a whole, without decimals from 10% on: `62%`, `4.1%`. Zero if the whole is.
 pub fn share(part: f64, whole: f64) -> String {
     number::noise(if whole > 0.0 { part / whole } else { 0.0 })

@@ -13,7 +13,7 @@ mod waits_in_queue;
 pub use blind_spots::{
     blind_spot, blind_spots, limitations, unknown_blocking, unknown_tables, unseen_sessions,
 };
-pub use figures::{age, load, relation_size, share, size};
+pub use figures::{age, load, rate, relation_size, share, size};
 pub use headline::{headline, headline_of_seen};
 pub use relations::{busy_tables, dead_share, index_remarks, server_lines, table_writes};
 pub use sentences::{

@@ -51,7 +51,7 @@ pub use counted_texts::{CountedText, CountedTexts};
 use marks::MarkWatch;
 use reader::CatalogReader;
 use reading::CatalogReading;
-pub use transactions::{ENDED_TRANSACTIONS, TransactionRates, stalls};
+pub use transactions::{ENDED_TRANSACTIONS, RECENT_RATE_US, TransactionRates, stalls};
 
 /// At most one reading in this time, minus the jitter of a caller that ticks every second.
 const READING_US_MIN: f64 = 0.9e6;
@@ -195,6 +195,12 @@ impl CatalogWatch {
     /// Checkpoints, vacuums and lock storms that last, or were found to have ended since the last call.
     pub fn take_marks(&mut self) -> Vec<LoadMark> {
         self.marks.take()
+    }
+
+    /// Transactions per second in the last minute.
+    pub fn recent_transactions(&mut self, now_us: f64) -> &TransactionRates {
+        self.transactions.prune(now_us);
+        &self.transactions
     }
 
     /// The PID of the backend that served the connection's first reading.

@@ -9,6 +9,12 @@ const EVERY_WITH_FILES_US: f64 = 10e6;
 /// Sessions report what they have done about once a second. Between readings that are closer together lies
 /// the report of a whole second, or none.
 const APART_US_MIN: f64 = 0.9e6;
+/// Sessions that report once a second, each at its time, do so about evenly over this time.
+pub const RECENT_RATE_US: f64 = 1.9e6;
+/// A rate that is older is not the present one.
+const RECENT_AGE_US_MAX: f64 = 3e6;
+/// Readings that a present stall is compared with.
+const KEPT_US: f64 = 60e6;
 /// A rate is known if readings cover this share of an interval.
 const COVERED_SHARE_MIN: f64 = 0.5;
 /// A stall has at least this many active sessions,
@@ -43,6 +49,15 @@ struct TransactionReading {
     own: u64,
 }
 
+impl TransactionReading {
+    /// Transactions of others between two readings; `None` if the count fell, as when the statistics are reset.
+    fn others_until(&self, later: &Self) -> Option<f64> {
+        let own = later.own.saturating_sub(self.own) as f64;
+        let others = (later.ended - self.ended - own).max(0.0);
+        (later.ended >= self.ended).then_some(others)
+    }
+}
+
 impl TransactionRates {
     /// Reads the count. Within a reading of `reader`.
     pub(super) fn read(&mut self, reader: &mut CatalogReader, at_us: f64) {
@@ -65,14 +80,46 @@ impl TransactionRates {
     /// Transactions of others between the first and the last reading; `None` without two, or if the statistics were
     /// reset.
     pub fn counted(&self) -> Option<f64> {
-        let (first, last) = (self.readings.first()?, self.readings.last()?);
-        let own = last.own.saturating_sub(first.own) as f64;
-        let is_known = self.readings.len() > 1 && last.ended >= first.ended;
-        is_known.then(|| (last.ended - first.ended - own).max(0.0))
+        let (first, later) = self.readings.split_first()?;
+        first.others_until(later.last()?)
+    }
+
+    /// Forgets old readings.
+    pub(super) fn prune(&mut self, now_us: f64) {
+        self.readings.retain(|it| now_us - it.at_us <= KEPT_US);
+    }
+
+    /// Transactions of others per second over the last two seconds or, before 15, ten; `None` if nothing was read
+    /// lately.
+    pub fn recent_per_s(&self, now_us: f64) -> Option<f64> {
+        let last = self.readings.last()?;
+        let mut earlier = self.readings.iter().rev();
+        let first = earlier.find(|it| last.at_us - it.at_us >= RECENT_RATE_US)?;
+        let length_us = last.at_us - first.at_us;
+        let is_recent = now_us - last.at_us <= RECENT_AGE_US_MAX.max(length_us);
+        let others = first.others_until(last)?;
+        is_recent.then(|| others / length_us * 1e6)
+    }
+
+    /// The highest rate between two readings; 0 if none is known.
+    pub fn most_per_s(&self) -> f64 {
+        let readings = self.apart();
+        let pairs = readings.iter().zip(readings.iter().skip(1));
+        let rates = pairs.filter_map(|(before, after)| {
+            Some(before.others_until(after)? / (after.at_us - before.at_us) * 1e6)
+        });
+        rates.fold(0.0, f64::max)
     }
 
     /// Writes the rates into a timeline. Sessions report their transactions up to a second late.
     pub fn fill(&self, timeline: &mut [LoadInterval]) {
+        let apart = self.apart();
+        for interval in timeline {
+            interval.transactions_per_s = Self::rate_per_s(&apart, interval);
+        }
+    }
+
+    fn apart(&self) -> Vec<TransactionReading> {
         let mut apart: Vec<TransactionReading> = Vec::new();
         for reading in &self.readings {
             let last = apart.last().map(|it| it.at_us);
@@ -80,9 +127,7 @@ impl TransactionRates {
                 apart.push(*reading);
             }
         }
-        for interval in timeline {
-            interval.transactions_per_s = Self::rate_per_s(&apart, interval);
-        }
+        apart
     }
 
     fn rate_per_s(readings: &[TransactionReading], interval: &LoadInterval) -> Option<f64> {
@@ -91,10 +136,9 @@ impl TransactionRates {
         for pair in readings.windows(2) {
             let (before, after) = (pair[0], pair[1]);
             let overlap_us = after.at_us.min(end_us) - before.at_us.max(start_us);
-            // The count falls when the statistics are reset.
-            if overlap_us > 0.0 && after.ended >= before.ended {
-                let own = after.own.saturating_sub(before.own) as f64;
-                let others = (after.ended - before.ended - own).max(0.0);
+            if overlap_us > 0.0
+                && let Some(others) = before.others_until(&after)
+            {
                 transactions += others * overlap_us / (after.at_us - before.at_us);
                 covered_us += overlap_us;
             }
@@ -104,10 +148,8 @@ impl TransactionRates {
     }
 }
 
-/// Intervals in which sessions waited and almost no transaction ended, although others had.
-pub fn stalls(timeline: &[LoadInterval]) -> Vec<LoadMark> {
-    let rates = timeline.iter().filter_map(|it| it.transactions_per_s);
-    let most = rates.fold(0.0, f64::max);
+/// Intervals in which sessions waited and almost no transaction ended, although at most `most_per_s` had.
+pub fn stalls(timeline: &[LoadInterval], most_per_s: f64) -> Vec<LoadMark> {
     let is_stalled = |it: &LoadInterval| {
         let active: f64 = it.active.iter().map(|(_, sessions)| sessions).sum();
         let on_cpu = it.active.iter().find(|(kind, _)| kind.is_empty());
@@ -115,10 +157,13 @@ pub fn stalls(timeline: &[LoadInterval]) -> Vec<LoadMark> {
         let rate = it.transactions_per_s.unwrap_or(f64::INFINITY);
         active >= STALLED_SESSIONS_MIN
             && on_cpu <= STALLED_CPU_SHARE_MAX * active
-            && rate <= STALLED_RATE_SHARE_MAX * most
+            && rate <= STALLED_RATE_SHARE_MAX * most_per_s
     };
     let mut marks: Vec<LoadMark> = Vec::new();
-    for interval in timeline.iter().filter(|it| most > 0.0 && is_stalled(it)) {
+    for interval in timeline
+        .iter()
+        .filter(|it| most_per_s > 0.0 && is_stalled(it))
+    {
         match marks.last_mut() {
             Some(mark) if mark.at_us + mark.length_us >= interval.start_us - 1.0 => {
                 mark.length_us += interval.length_us;
@@ -198,17 +243,46 @@ mod tests {
         assert_eq!(log.counted(), Some(903.0));
     }
 
+    /// Regression: `top` said nothing of a stall, and kept all readings since its start.
+    #[test]
+    fn the_present_rate_is_of_the_last_readings_and_old_ones_are_forgotten() {
+        let mut log = TransactionRates::default();
+        assert_eq!((log.recent_per_s(0.0), log.most_per_s()), (None, 0.0));
+        for second in 0..=100 {
+            let ended = if second < 90 {
+                103 * second
+            } else {
+                103 * 90 + 3 * (second - 90)
+            };
+            log.add(second as f64 * 1e6, ended as f64, 3 * second);
+            if second == 80 {
+                assert_eq!(log.recent_per_s(80.5e6), Some(100.0));
+                // The connection is lost.
+                assert_eq!(log.recent_per_s(84e6), None);
+            }
+        }
+        assert_eq!(log.recent_per_s(100.2e6), Some(0.0));
+        log.prune(100e6);
+        assert_eq!(log.readings.len(), 61);
+        assert_eq!(log.most_per_s(), 100.0);
+        log.prune(155e6);
+        assert_eq!(log.most_per_s(), 0.0);
+        // The statistics were reset.
+        log.add(101e6, 1.0, 303);
+        assert_eq!(log.recent_per_s(101e6), None);
+    }
+
     #[test]
     fn sessions_that_wait_while_nothing_ends_are_a_stall_and_long_computations_are_not() {
         let mut waiting = timeline(&[("", 0.2), ("Lock", 3.0)]);
         log().fill(&mut waiting);
-        let marks = stalls(&waiting);
+        let marks = stalls(&waiting, 100.0);
         assert_eq!(marks.len(), 1);
         assert!((marks[0].at_us - 2e6).abs() < 1.0 && (marks[0].length_us - 1e6).abs() < 1.0);
         let mut computing = timeline(&[("", 3.0), ("Lock", 0.2)]);
         log().fill(&mut computing);
-        assert!(stalls(&computing).is_empty());
+        assert!(stalls(&computing, 100.0).is_empty());
         // Nothing ever ended: there is no throughput to compare with.
-        assert!(stalls(&timeline(&[("Lock", 3.0)])).is_empty());
+        assert!(stalls(&timeline(&[("Lock", 3.0)]), 0.0).is_empty());
     }
 }

@@ -2,8 +2,8 @@
 
 use pgassay_record::activity::Activity;
 use pgassay_report::activity::{
-    ClassLoads, WaitClass, age, blind_spot, blind_spots, cut, fit, headline_of_seen, load, share,
-    size, unknown_blocking, unknown_tables, unseen_sessions, visible,
+    ClassLoads, WaitClass, age, blind_spot, blind_spots, cut, fit, headline_of_seen, load, rate,
+    share, size, unknown_blocking, unknown_tables, unseen_sessions, visible,
 };
 use ratatui::Frame;
 use ratatui::style::{Color, Modifier, Style};
@@ -18,7 +18,7 @@ use super::{detail, wrapping};
 /// Screens lower than this have no room for the answer and the load by class.
 const HEIGHT_FOR_HEADER: usize = 12;
 const HEADLINE_LINES: usize = 3;
-/// Checkpoints, vacuums, lock storms and errors.
+/// Stalls, checkpoints, vacuums, lock storms and errors.
 const EVENT_LINES: usize = 1;
 /// What cannot be seen.
 const MISSING_LINES: usize = 4;
@@ -123,7 +123,7 @@ fn header(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Li
         None => String::new(),
     };
     // A long title must not hide them.
-    let notes = format!("{paused}{silent}");
+    let notes = format!("{}{paused}{silent}", transactions(state));
     let left = width.saturating_sub(notes.chars().count());
     let title = fit(&visible(&state.server.title), left, false);
     let title = format!("{}{notes}", title.trim_end());
@@ -147,7 +147,15 @@ fn header(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Li
     lines
 }
 
-/// Checkpoints, vacuums, lock storms and errors in the interval, on one line, if there were any.
+/// Unknown while the server does not answer.
+fn transactions(state: &TopState) -> String {
+    let shown = state.shown.as_ref().filter(|_| state.silent_for.is_none());
+    let last = shown.and_then(|it| it.timeline.last());
+    let rate_per_s = last.and_then(|it| it.transactions_per_s);
+    rate_per_s.map_or_else(String::new, |it| format!("  {} transactions/s", rate(it)))
+}
+
+/// Stalls, checkpoints, vacuums, lock storms and errors in the interval, on one line, if there were any.
 fn events(activity: &Activity) -> Vec<String> {
     let marks: Vec<&str> = activity.marks.iter().map(|it| it.text.as_str()).collect();
     if marks.is_empty() {

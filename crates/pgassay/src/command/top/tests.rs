@@ -6,8 +6,8 @@ use insta::assert_snapshot;
 use pgassay_model::check::Check;
 use pgassay_record::activity::{
     Activity, ActivitySession, ActivityStatement, ActivityWait, BlockedSession, BlockingEpisode,
-    CatalogActivity, LoadCell, LoadMark, LoadMarkKind, LockTarget, RelationName, RootBlocker,
-    SessionHold, SessionStatus, StatementCounters, TableActivity, WatchCost,
+    CatalogActivity, LoadCell, LoadInterval, LoadMark, LoadMarkKind, LockTarget, RelationName,
+    RootBlocker, SessionHold, SessionStatus, StatementCounters, TableActivity, WatchCost,
 };
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -137,6 +137,13 @@ fn activity() -> Activity {
                 ..cell(0, 0, 0, 2.0)
             },
         ],
+        timeline: vec![LoadInterval {
+            start_us: 0.0,
+            length_us: 2e6,
+            active: Vec::new(),
+            idle_in_transaction: 1.0,
+            transactions_per_s: Some(1234.4),
+        }],
         blocking: vec![episode()],
         catalog: Some(CatalogActivity {
             database: "shop".to_owned(),
