@@ -18,6 +18,7 @@ mod html;
 mod instructions;
 mod json;
 mod ledger;
+mod limitations;
 mod number;
 mod outline;
 mod outlook;

@@ -45,7 +45,7 @@ use crate::outline::{
     ThroughputUnit, baseline_name, baseline_of_all, condition_title, explained, variant_name,
     with_margin,
 };
-use crate::{calibration, number, sentence};
+use crate::{calibration, limitations, number, sentence};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -155,22 +155,18 @@ fn warnings(run: &Run) -> Markup {
         .iter()
         .any(|it| it.kind == WarningKind::Incomplete);
     let unfinished = !run.complete && !shown;
-    let limits: Vec<_> = run
-        .checks
-        .iter()
-        .filter(|check| check.limitation.is_some())
-        .collect();
+    let limits: Vec<_> = limitations::limits(run).collect();
     html! {
         @if unfinished || !run.warnings.is_empty() || !limits.is_empty() {
             section #warnings {
                 h2 { "Warnings and limitations" }
                 ul {
                     @if unfinished { li { "The run ended before all trials were completed." } }
-                    @for warning in &run.warnings { li { (warning.message) } }
-                    @for check in limits {
+                    @for warning in limitations::warnings(run) { li { (warning.message) } }
+                    @for (limit, fix) in limits {
                         li {
-                            (sentence::limit(check).unwrap_or_default())
-                            @if let Some(fix) = &check.fix { "; to fix it: " code { (fix) } }
+                            (limit)
+                            @if let Some(fix) = fix { "; to fix it: " code { (fix) } }
                         }
                     }
                 }

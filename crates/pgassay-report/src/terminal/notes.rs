@@ -5,7 +5,7 @@ use pgassay_record::run::{Run, WarningKind};
 use super::style::{Style, heading};
 use super::table::{TextStyle, paint, wrap};
 use crate::reliability::is_of_question;
-use crate::sentence;
+use crate::{limitations, sentence};
 
 /// The section; empty without notes, which is rare.
 pub(super) fn section(run: &Run, style: Style) -> String {
@@ -46,14 +46,11 @@ pub(super) fn section(run: &Run, style: Style) -> String {
             style,
         ));
     }
-    for it in run.warnings.iter().filter(|it| !is_of_question(it)) {
+    for it in limitations::warnings(run).filter(|it| !is_of_question(it)) {
         warnings.push_str(&warning(&it.message, style));
     }
-    for check in &run.checks {
-        let Some(limit) = sentence::limit(check) else {
-            continue;
-        };
-        let fix = check.fix.as_ref().map(|fix| format!("; to fix it: {fix}"));
+    for (limit, fix) in limitations::limits(run) {
+        let fix = fix.map(|fix| format!("; to fix it: {fix}"));
         let text = limit + &fix.unwrap_or_default();
         warnings.push_str(&warning(&text, style));
     }

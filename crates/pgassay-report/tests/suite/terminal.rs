@@ -5,9 +5,10 @@ use pgassay_account::comparison::{Inconclusive, Verdict};
 use pgassay_account::cost_row::Change;
 use pgassay_account::counters::CounterDifference;
 use pgassay_account::ledger::Divider;
+use pgassay_model::check::Check;
 use pgassay_record::expectation::{CheckOutcome, Reading};
 use pgassay_record::run::{Run, Warning, WarningKind};
-use pgassay_report::{Style, comparisons_markdown, terminal};
+use pgassay_report::{Style, comparisons_markdown, html, terminal};
 
 const PLAIN: Style = Style {
     color: false,
@@ -304,6 +305,61 @@ fn missing_profiles_show_how_to_enable_them() {
         "no-profile",
         &terminal(&crate::fixture::run_without_profiles(), &PLAIN),
     );
+}
+
+/// Regression: without the right to sample stacks, three notes said so, each with the same command.
+#[test]
+fn a_refusal_that_several_probes_meet_is_said_once() {
+    let mut run = crate::fixture::small_run();
+    let sysctl = "sudo sysctl kernel.perf_event_paranoid=0";
+    let reason = "CPU stacks cannot be sampled: kernel.perf_event_paranoid is 2";
+    let check = |name: &str, limitation: String, fix: String| Check {
+        name: name.to_owned(),
+        value: "2".to_owned(),
+        limitation: Some(limitation),
+        fix: Some(fix),
+    };
+    let tier = format!("{sysctl}  or  sudo setcap cap_perfmon+ep pgassay");
+    run.checks = vec![
+        check(
+            "tier",
+            format!("T2 is not permitted: {reason}"),
+            tier.clone(),
+        ),
+        check(
+            "perf_event_paranoid",
+            "no stacks".to_owned(),
+            sysctl.to_owned(),
+        ),
+        check(
+            "kptr_restrict",
+            "no names".to_owned(),
+            "sudo sysctl kernel.kptr_restrict=0".to_owned(),
+        ),
+    ];
+    let warning = |message: &str| Warning {
+        kind: WarningKind::NoProfile,
+        variant: None,
+        message: message.to_owned(),
+    };
+    run.warnings = vec![
+        warning(&format!("no CPU profile: {reason}; to permit it: {tier}")),
+        warning("no CPU profile: the server is not on this machine"),
+    ];
+    let text = terminal(&run, &PLAIN);
+    let text: Vec<&str> = text.split_whitespace().collect();
+    let text = text.join(" ");
+    assert_eq!(text.matches(sysctl).count(), 1, "{text}");
+    assert!(text.contains("T2 is not permitted"), "{text}");
+    assert!(
+        text.contains("is not on this machine") && text.contains("no names"),
+        "{text}"
+    );
+    let page = html(&run);
+    let (_, notes) = page.split_once("Warnings and limitations").unwrap();
+    let (notes, _) = notes.split_once("</section>").unwrap();
+    assert_eq!(notes.matches(sysctl).count(), 1, "{notes}");
+    assert!(notes.contains("no names"), "{notes}");
 }
 
 #[test]

@@ -1,0 +1,32 @@
+//! What limited a run, each matter once: several probes are refused for the same reason, and each says so.
+
+use pgassay_model::check::Check;
+use pgassay_record::run::{Run, Warning};
+
+use crate::sentence;
+
+/// The warnings, without those whose reason is that of a [`limits`] line.
+pub(crate) fn warnings(run: &Run) -> impl Iterator<Item = &Warning> {
+    run.warnings.iter().filter(|it| !is_repeated(run, it))
+}
+
+/// What could not be measured, and how to permit it, without what another one includes.
+pub(crate) fn limits(run: &Run) -> impl Iterator<Item = (String, Option<&str>)> {
+    let kept = run.checks.iter().filter(|it| !is_included(run, it));
+    kept.filter_map(|it| Some((sentence::limit(it)?, it.fix.as_deref())))
+}
+
+fn is_repeated(run: &Run, warning: &Warning) -> bool {
+    let limits = run.checks.iter().filter_map(|it| it.limitation.as_deref());
+    let mut reasons = limits.filter_map(|it| it.split_once(" is not permitted: "));
+    reasons.any(|(_, reason)| warning.message.contains(reason))
+}
+
+/// Whether the fix of another check is this one's, or something else that a user may prefer.
+fn is_included(run: &Run, check: &Check) -> bool {
+    let Some(fix) = &check.fix else {
+        return false;
+    };
+    let mut others = run.checks.iter().filter_map(|it| it.fix.as_ref());
+    others.any(|other| other != fix && other.split("  or  ").any(|it| it == fix))
+}
