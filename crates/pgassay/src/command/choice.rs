@@ -7,6 +7,8 @@ use anyhow::{Context, Result, bail};
 use pgassay_model::study::{Protocol, Scalar, Variant};
 use pgassay_server::VersionRequest;
 
+const PROTOCOLS: &str = "expected simple, extended or prepared";
+
 /// pgbench's tables, as `pgbench -i -I dtGvp` creates them (initPopulateTable, pgbench.c).
 pub fn pgbench_tables(scale: u32) -> String {
     let (tellers, accounts) = (u64::from(scale) * 10, u64::from(scale) * 100_000);
@@ -63,6 +65,11 @@ pub fn other(choice: &str, protocol: Protocol) -> Result<Variant> {
     let mut variant = variant(choice, protocol);
     if choice.contains('=') {
         variant.settings = settings("--vs", &assignments(choice))?;
+        // No setting has this name, and results call such a variant so.
+        if let Some(Scalar(word)) = variant.settings.remove("protocol") {
+            let mode = mode(&word).with_context(|| format!("--vs {choice}: {PROTOCOLS}"));
+            variant.protocol = Some(mode?);
+        }
     } else if let Some(mode) = mode(choice) {
         variant.protocol = Some(mode);
     } else if VersionRequest::parse(choice).is_ok() {
@@ -84,7 +91,7 @@ pub fn mode(word: &str) -> Option<Protocol> {
 
 /// The same, for clap.
 pub fn protocol(word: &str) -> Result<Protocol, String> {
-    mode(word).ok_or_else(|| "expected simple, extended or prepared".to_owned())
+    mode(word).ok_or_else(|| PROTOCOLS.to_owned())
 }
 
 /// Settings that `flag` specifies as `NAME=VALUE`.
@@ -131,6 +138,22 @@ mod tests {
         let path = "search_path=a, \"b\", public, my.setting=1";
         assert_eq!(parsed(path), "my.setting:1|search_path:a, \"b\", public");
         assert_eq!(parsed("search_path=a,b,=c"), "search_path:a,b,=c");
+    }
+
+    /// Regression: `--vs protocol=prepared`, as results call that variant, was taken for a setting, which no server has.
+    #[test]
+    fn a_protocol_is_taken_by_name_alone_or_among_settings() {
+        let named = other("protocol=prepared, jit=off", Protocol::Simple).expect("a protocol");
+        assert_eq!(named.protocol, Some(Protocol::Prepared));
+        let settings: Vec<&str> = named.settings.keys().map(String::as_str).collect();
+        assert_eq!(settings, ["jit"]);
+        let alone = other("prepared", Protocol::Simple).expect("a protocol");
+        assert_eq!(alone.protocol, Some(Protocol::Prepared));
+        let refused = other("protocol=fast", Protocol::Simple).expect_err("no protocol");
+        assert!(
+            refused.to_string().contains("expected simple, extended"),
+            "{refused}"
+        );
     }
 
     /// Regression: without a space after the comma, `8MB,jit=off` was the value of `work_mem`.

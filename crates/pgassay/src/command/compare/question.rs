@@ -11,7 +11,7 @@ use pgassay_wire::conninfo::split_secrets;
 use toml::{Table, Value};
 
 use super::CompareArgs;
-use crate::command::choice::{other, pgbench_tables, settings, sql_or_file, variant};
+use crate::command::choice::{mode, other, pgbench_tables, settings, sql_or_file, variant};
 
 /// Characters of a statement that are shown as a variant's name.
 const NAME_CHARS: usize = 40;
@@ -297,10 +297,8 @@ fn baseline_name(args: &CompareArgs, scripts: &[NamedScript], protocol: Protocol
     let version = args.servers.first().map_or("18", String::as_str).to_owned();
     let is_version = |choice: &String| choice.starts_with(|it: char| it.is_ascii_digit());
     let of_versions = args.vs.iter().all(is_version);
-    let of_protocols = args
-        .vs
-        .iter()
-        .all(|it| crate::command::choice::mode(it).is_some());
+    let word = |it: &String| it.trim_start_matches("protocol=").to_owned();
+    let of_protocols = args.vs.iter().all(|it| mode(&word(it)).is_some());
     // Settings that all variants share distinguish none.
     let name = |choice: &str| choice.split_once('=').map(|it| it.0.trim().to_lowercase());
     let varied: Vec<_> = args.vs.iter().filter_map(|it| name(it)).collect();
@@ -343,7 +341,7 @@ fn baseline_name(args: &CompareArgs, scripts: &[NamedScript], protocol: Protocol
 /// What to say of a chain of variants of several kinds: each differs from the baseline in one choice, so the first
 /// of another kind differs from the one before it in two.
 pub fn note_on_chain(args: &CompareArgs) -> Option<String> {
-    let is_protocol = |it: &String| crate::command::choice::mode(it).is_some();
+    let is_protocol = |it: &String| mode(it).is_some();
     let is_release = |it: &String| it.starts_with(|it: char| it.is_ascii_digit());
     let kinds = [
         ("scripts", scripts(args).is_ok_and(|it| it.len() > 1)),
