@@ -1,10 +1,13 @@
 //! Statements that read a table from end to end although an index fits their filter.
 
+use pgassay_record::activity::IndexActivity;
+
 use super::detection::Detection;
 use super::live_view::LiveView;
 use super::missing_index::KEPT_CERTAIN_MAX;
 use super::names;
 use super::signature::OperatorSignature;
+use super::sql_text::TableFilter;
 use super::sql_tokens::{StatementToken, TokenKind};
 use super::table_indexes::fitting;
 use super::table_scans::{self, ROWS_PER_SCAN_MIN, TableScan, rows_per_scan, whole_tables};
@@ -34,21 +37,29 @@ fn index_not_used(view: &LiveView<'_>) -> Vec<Detection> {
 
 fn of_scan(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<Detection> {
     let filter = scan.filter.as_ref().filter(|it| it.is_whole)?;
-    let keeps_few = scan.share().is_some_and(|it| it <= KEPT_CERTAIN_MAX);
-    let index = fitting(view, scan.table, filter).filter(|_| keeps_few)?;
+    let index = fitting(view, scan.table, filter)?;
+    let is_unique = finds_one_row(index, filter, &scan.load.tokens);
+    let keeps_few = scan.share().map_or(is_unique, |it| it <= KEPT_CERTAIN_MAX);
+    if !keeps_few {
+        return None;
+    }
     let name = names::relation(&index.relation);
     let converted = converted_to(&scan.load.tokens);
     let detection = scan
         .evidence(view)
         .state(format!("the index {name} begins with the columns of the filter"))
+        .with(is_unique.then_some(()), |it, ()| {
+            it.state("the index is unique, so each execution finds at most one row".to_owned())
+        })
         .with(converted, |it, kind| {
             it.state(format!(
                 "the statement casts a value to {kind}, which an index on integers does not serve"
             ))
         })
+        .against(converted.is_none(), "why the planner does not use the index is unknown")
         .against(
-            converted.is_none(),
-            "why the planner does not use the index is unknown, and few rows per execution is an average",
+            converted.is_none() && !is_unique,
+            "few rows per execution is an average",
         )
         .fix(
             "Run EXPLAIN for the statement, with values as the application passes them. If the condition shows the \
@@ -59,6 +70,14 @@ fn of_scan(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<Detection> {
         )
         .risk("None; EXPLAIN without ANALYZE only plans the statement.");
     Some(detection)
+}
+
+/// Whether the filter is one value for each column of a unique index.
+fn finds_one_row(index: &IndexActivity, filter: &TableFilter, tokens: &[StatementToken]) -> bool {
+    let has_all = filter.range.is_empty() && filter.equal.len() == index.columns.len();
+    let has_list = tokens.iter().any(|it| it.is_any(&["in", "any"]));
+    // Of a B-tree, only uniqueness requires it.
+    index.is_required && has_all && !has_list
 }
 
 /// The type to which a value is cast, if an index on integers does not serve a comparison with it.

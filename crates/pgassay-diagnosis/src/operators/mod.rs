@@ -30,6 +30,7 @@ mod session_settings;
 mod sessions;
 mod signature;
 mod slots;
+mod sql_expressions;
 mod sql_text;
 mod sql_tokens;
 mod statements;

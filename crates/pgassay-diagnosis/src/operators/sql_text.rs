@@ -4,6 +4,7 @@
 //! It reads lexically and gives up early: a join, an OR, a subquery or a function around the column
 //! yields no columns rather than wrong ones.
 
+use super::sql_expressions::is_value;
 use super::sql_tokens::{StatementToken, TokenKind};
 
 /// A relation as a statement names it.
@@ -347,7 +348,7 @@ fn add(filter: &mut TableFilter, conjunct: &[StatementToken], names: &[&str]) ->
     let Some(operator) = rest.first() else {
         return false;
     };
-    if !rest[1..].iter().all(StatementToken::is_of_value) {
+    if rest.len() > 1 && !is_value(&rest[1..]) {
         return false;
     }
     let list = match operator.text.as_str() {

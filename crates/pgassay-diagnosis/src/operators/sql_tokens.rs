@@ -46,6 +46,9 @@ const VALUE_WORDS: [&str; 38] = [
     "jsonb",
 ];
 
+/// Operators and punctuation of such values.
+const VALUE_SYMBOLS: [&str; 12] = ["(", ")", ",", "::", "+", "-", "*", "/", "||", "[", "]", "."];
+
 /// A lexical element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StatementToken {
@@ -91,7 +94,7 @@ impl StatementToken {
             TokenKind::Constant => true,
             TokenKind::Quoted => false,
             TokenKind::Word => VALUE_WORDS.contains(&self.text.as_str()),
-            TokenKind::Symbol => self.is_any(&["(", ")", ",", "::", "+", "-", "[", "]", "."]),
+            TokenKind::Symbol => self.is_any(&VALUE_SYMBOLS),
         }
     }
 }

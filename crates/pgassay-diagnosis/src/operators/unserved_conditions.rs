@@ -1,17 +1,21 @@
 //! Conditions on a column that a B-tree index on the column itself cannot serve: the column is cast, is the argument
-//! of a function, is matched with a pattern or searched for an element, or a key of it is compared.
+//! of a function or a part of another expression, is matched with a pattern or searched for an element or a word, or a
+//! key of it is compared.
 
 use pgassay_record::activity::{IndexActivity, TableActivity};
 
 use super::detection::Detection;
 use super::names;
+use super::sql_expressions::{computed_from, is_value, sides};
 use super::sql_text;
 use super::sql_tokens::{StatementToken, TokenKind};
 
 /// Comparisons that an index could serve.
 const COMPARISONS: [&str; 7] = ["=", "<", ">", "<=", ">=", "in", "between"];
 /// Operators of `jsonb`, arrays, ranges and geometric types, which no B-tree serves.
-const CONTAINS: [&str; 5] = ["@>", "&&", "?", "?|", "?&"];
+const CONTAINS: [&str; 6] = ["@>", "&&", "?", "?|", "?&", MATCHES];
+/// A text contains the words of a query.
+const MATCHES: &str = "@@";
 /// Operators that take a key or a path of a JSON value.
 const KEYS: [&str; 4] = ["->", "->>", "#>", "#>>"];
 /// What stands for an expression in [`IndexActivity::columns`].
@@ -29,7 +33,7 @@ const RISK: &str = "The build reads the table, waits for open transactions, and 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UnservedCondition {
     pub column: String,
-    /// It keeps few rows, whatever the table's: it compares for equality.
+    /// It keeps few rows, whatever the table's: it compares for equality, or searches for words.
     pub is_equality: bool,
     kind: UnservedKind,
 }
@@ -46,6 +50,12 @@ enum UnservedKind {
     Contains(String),
     /// `column ->> 'key' = …`, with the last of these operators.
     Key(String),
+    /// `… = any (column)`.
+    Element,
+    /// `to_tsvector(…, column) @@ …`.
+    Words,
+    /// Any other expression of the column.
+    Expression,
 }
 
 /// The first such condition of a statement on a single table, whose conditions are joined by AND.
@@ -71,16 +81,46 @@ fn of_condition(condition: &[StatementToken], tables: &[&str]) -> Option<Unserve
     if condition.iter().any(|it| it.is("or")) {
         return None;
     }
+    of_simple(condition, tables).or_else(|| of_expression(condition, tables))
+}
+
+/// The column itself, cast, or as the only argument of a function.
+fn of_simple(condition: &[StatementToken], tables: &[&str]) -> Option<UnservedCondition> {
     let (kind, column, rest) = of_function(condition, tables)
         .or_else(|| of_key(condition, tables))
         .or_else(|| of_column(condition, tables))?;
     let (operator, value) = rest.split_first()?;
     let is_own = matches!(kind, UnservedKind::Pattern | UnservedKind::Contains(_));
     let is_compared = operator.is_any(&COMPARISONS) || is_own;
-    let has_value = !value.is_empty() && value.iter().all(StatementToken::is_of_value);
-    (is_compared && has_value && names::is_decoded(&column)).then(|| UnservedCondition {
+    (is_compared && is_value(value) && names::is_decoded(&column)).then(|| UnservedCondition {
         column,
         is_equality: operator.is_any(&["=", "in"]),
+        kind,
+    })
+}
+
+/// An expression of one column on one side, and a value on the other.
+fn of_expression(condition: &[StatementToken], tables: &[&str]) -> Option<UnservedCondition> {
+    let (left, operator, right) = sides(condition, &[&COMPARISONS[..], &[MATCHES]].concat())?;
+    let expression = match (is_value(left), is_value(right)) {
+        (false, true) => left,
+        (true, false) => right,
+        _ => return None,
+    };
+    let column = computed_from(expression, tables).filter(|it| names::is_decoded(it))?;
+    let is_call_of = |name: &str| expression.first().is_some_and(|it| it.is(name));
+    let kind = if operator.is(MATCHES) {
+        UnservedKind::Words
+    } else if is_call_of("any") {
+        UnservedKind::Element
+    } else {
+        UnservedKind::Expression
+    };
+    // A remainder, or a field of a time, has few values.
+    let has_few_values = is_call_of("extract") || expression.iter().any(|it| it.is("%"));
+    Some(UnservedCondition {
+        column,
+        is_equality: operator.is_any(&["=", "in", MATCHES]) && !has_few_values,
         kind,
     })
 }
@@ -167,7 +207,10 @@ impl UnservedCondition {
                 !matches!(&*index.method, "btree" | "hash" | "brin")
                     && (names(&self.column) || names(EXPRESSION))
             }
-            UnservedKind::Key(_) => names(EXPRESSION),
+            UnservedKind::Key(_) | UnservedKind::Words | UnservedKind::Expression => {
+                names(EXPRESSION)
+            }
+            UnservedKind::Element => false,
         }
     }
 
@@ -226,8 +269,8 @@ impl UnservedCondition {
                 .risk(RISK),
             UnservedKind::Contains(operator) => detection
                 .fix(format!(
-                    "Create an index that serves {operator}: of the kind GIN if {column} is jsonb or an array, of the \
-                     kind GiST if it is a range or a geometric type. A B-tree does not serve it. Check with EXPLAIN \
+                    "Create an index that serves {operator}: of the kind GIN if {column} is jsonb, an array or a \
+                     tsvector, of the kind GiST if it is a range or a geometric type. A B-tree does not serve it. Check with EXPLAIN \
                      that the statement uses it."
                 ))
                 .sql(format!("{create} using gin ({column})"))
@@ -238,6 +281,29 @@ impl UnservedCondition {
                      text does not show: {create} (({column} {operator} 'key')). If the statement casts the \
                      expression, index the cast. A GIN index on {column} serves {column} @> '…', but not {operator}. \
                      Check with EXPLAIN that the statement uses it."
+                ))
+                .risk(RISK),
+            UnservedKind::Element => detection
+                .fix(format!(
+                    "Write the condition as {column} @> array[…], and create an index of the kind GIN on {column} if \
+                     there is none. No index serves a search for value = ANY ({column}). Check with EXPLAIN that the \
+                     statement uses it."
+                ))
+                .risk("It requires a change of the statement; an index makes writes to the table more expensive."),
+            UnservedKind::Words => detection
+                .fix(format!(
+                    "Create an index of the kind GIN on the expression as the statement has it, with the name of the \
+                     text search configuration, which the normalized text does not show: {create} using gin \
+                     (to_tsvector('english', {column})). Check with EXPLAIN that the statement uses it."
+                ))
+                .risk(RISK),
+            UnservedKind::Expression => detection
+                .fix(format!(
+                    "Move the computation to the other side of the comparison, so that {column} stands alone (instead \
+                     of date_trunc: {column} >= the beginning and {column} < the end of the period), or create an \
+                     index on the expression as the statement has it, if its functions are immutable. The normalized \
+                     text does not show its constants. An index on {column} serves conditions on {column} itself, not \
+                     on an expression of it. Check with EXPLAIN that the statement uses it."
                 ))
                 .risk(RISK),
         }
@@ -327,6 +393,42 @@ mod tests {
         ] {
             assert_eq!(found(text), None, "{text}");
         }
+    }
+
+    /// Regression: a function of several arguments, or of the value too, hid the condition: `lower(a) = lower($1)`,
+    /// `date_trunc($1, a) = $2`.
+    #[test]
+    fn expressions_of_a_column_are_conditions_that_no_index_on_it_serves() {
+        let lower = UnservedKind::Function("lower".to_owned());
+        for (condition, kind) in [
+            ("lower(a) = lower($1)", lower.clone()),
+            (
+                "date_trunc($1, a) = date_trunc($2, now() - $3 * interval $4)",
+                UnservedKind::Expression,
+            ),
+            ("coalesce(t.a, $1) in ($2, $3)", UnservedKind::Expression),
+            ("$1 > a + interval $2", UnservedKind::Expression),
+            ("$1 = any (a)", UnservedKind::Element),
+            (
+                "to_tsvector($1, a) @@ plainto_tsquery($2)",
+                UnservedKind::Words,
+            ),
+            (
+                "a @@ to_tsquery($1)",
+                UnservedKind::Contains("@@".to_owned()),
+            ),
+        ] {
+            let text = format!("select * from t where b is null and {condition} order by b");
+            assert_eq!(found(&text), Some((kind, "a".to_owned())), "{text}");
+        }
+        let is_equality = |condition: &str| {
+            unserved(&tokens(&format!("select * from t where {condition}")))
+                .map(|it| it.is_equality)
+        };
+        assert_eq!(is_equality("date_trunc($1, a) = $2"), Some(true));
+        assert_eq!(is_equality("a % $1 = $2"), Some(false));
+        assert_eq!(is_equality("extract(year from a) = $1"), Some(false));
+        assert_eq!(is_equality("a + $1 < $2"), Some(false));
     }
 
     #[test]

@@ -199,6 +199,60 @@ fn an_index_that_fits_and_is_not_used_is_named_with_the_reason_if_the_text_has_i
     assert_eq!(super::of_id("index-not-used", &unknown.activity), []);
 }
 
+/// Regression: without `pg_stat_statements`, a primary key that a value of type numeric does not use had no finding.
+#[test]
+fn a_unique_index_that_is_not_used_needs_no_counted_rows() {
+    let primary = |columns: &[&str]| IndexActivity {
+        is_required: true,
+        ..index("orders_pkey", columns)
+    };
+    let of = |condition: &str, existing: IndexActivity| {
+        let text = format!("select note from orders where {condition}");
+        let server = scanned(&text, 20, None).index(existing);
+        super::of_id("index-not-used", &server.activity)
+    };
+    let found = of("id = $1", primary(&["id"]));
+    assert_eq!(found[0].confidence, Confidence::Hint);
+    let says = |it: &Fact| it.what.contains("at most one row");
+    assert!(found[0].evidence.iter().any(says), "{found:?}");
+    assert_eq!(of("id in ($1, $2)", primary(&["id"])), []);
+    assert_eq!(of("id = any ($1)", primary(&["id"])), []);
+    assert_eq!(of("id > $1", primary(&["id"])), []);
+    assert_eq!(of("id = $1", primary(&["id", "line"])), []);
+    assert_eq!(of("id = $1", index("orders_id", &["id"])), []);
+}
+
+/// Regression: `date_trunc($1, at) = $2` had no finding, although an index on `at` was there.
+#[test]
+fn an_expression_of_an_indexed_column_is_named_with_what_serves_it() {
+    let of = |condition: &str, existing: IndexActivity| {
+        let text = format!("select note from orders where {condition}");
+        let server = scanned(&text, 20, None).index(existing);
+        super::of_id("missing-index", &server.activity)
+    };
+    let on_at = || index("orders_at_idx", &["at"]);
+    let found = of("date_trunc($1, at) = $2", on_at());
+    assert_eq!(found[0].confidence, Confidence::Hint);
+    assert!(found[0].suggested_fix.contains("stands alone"), "{found:?}");
+    let says = |it: &Fact| it.what.contains("an index begins with at");
+    assert!(found[0].evidence.iter().any(says), "{found:?}");
+    assert_eq!(
+        of(
+            "date_trunc($1, at) = $2",
+            index("orders_day", &["expression"])
+        ),
+        []
+    );
+    // An inequality may keep most rows, and an index of random values serves none.
+    assert_eq!(of("at + $1 > $2", on_at()), []);
+    assert_eq!(of("at + $1 = random() * $2", on_at()), []);
+    let found = of("$1 = any (tags)", index("orders_tags", &["tags"]));
+    assert!(
+        found[0].suggested_fix.contains("tags @> array"),
+        "{found:?}"
+    );
+}
+
 /// Regression: an index on one of two columns that are compared was taken for one that serves the filter.
 #[test]
 fn an_index_on_one_column_of_two_is_not_enough() {
