@@ -22,6 +22,7 @@ mod locks;
 mod lookalikes;
 mod missing_index;
 mod names;
+mod offsets;
 mod ordered_reads;
 mod recovery_locks;
 mod row_queues;
@@ -81,6 +82,7 @@ pub(crate) fn operator_signatures() -> impl Iterator<Item = &'static OperatorSig
         archiver::SIGNATURES,
         missing_index::SIGNATURES,
         index_not_used::SIGNATURES,
+        offsets::SIGNATURES,
         indexes::SIGNATURES,
         tables::SIGNATURES,
         statements::SIGNATURES,

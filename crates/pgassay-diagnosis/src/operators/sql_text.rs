@@ -106,6 +106,16 @@ pub(super) fn takes_first_rows(tokens: &[StatementToken]) -> bool {
     tokens.iter().any(is_limit) && !tokens.iter().any(is_summary)
 }
 
+/// Whether it returns the rows of a page, and OFFSET skips those before it.
+pub(super) fn skips_rows(tokens: &[StatementToken]) -> bool {
+    let is_page = |it: &StatementToken| it.is_any(&["limit", "fetch", "offset"]);
+    let has = |word: &str| tokens.iter().any(|it| it.is(word));
+    let is_summary = |it: &StatementToken| it.is_any(&SUMMARIES) && !is_page(it);
+    let is_single = tokens.iter().filter(|it| it.is("select")).count() == 1;
+    let is_limited = has("limit") || has("fetch");
+    is_single && has("offset") && has("order") && is_limited && !tokens.iter().any(is_summary)
+}
+
 /// Whether it has a condition that rows can fail.
 pub(super) fn has_condition(tokens: &[StatementToken]) -> bool {
     tokens.iter().any(|it| it.is_any(&["where", "join"]))

@@ -12,6 +12,7 @@ mod deadlocks;
 mod endings;
 mod horizon;
 mod index_evidence;
+mod offsets;
 mod ordered_reads;
 mod processes;
 mod scanned_tables;
@@ -76,6 +77,7 @@ fn cases() -> Vec<LiveCase> {
     all.extend(catalog::cases());
     all.extend(statements::cases());
     all.extend(archiver::cases());
+    all.extend(offsets::cases());
     all
 }
 
@@ -85,6 +87,7 @@ fn edges() -> Vec<Edge> {
     all.extend(catalog::edges());
     all.extend(statements::edges());
     all.extend(archiver::edges());
+    all.extend(offsets::edges());
     all
 }
 
