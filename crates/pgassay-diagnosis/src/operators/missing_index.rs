@@ -52,6 +52,7 @@ fn missing_index(view: &LiveView<'_>) -> Vec<Detection> {
             continue;
         }
         found.extend(of_statements(view, table).filter_map(|it| of_scan(view, &it)));
+        found.extend(ordered_reads::sorts(view, table));
         if view.statements_on(&table.relation).next().is_none() {
             found.extend(of_unknown_statement(view, table));
         }

@@ -4,11 +4,15 @@ use pgassay_record::activity::{ActivityStatement, TableActivity};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
-use super::live_view::{LiveView, StatementLoad, statement_name};
+use super::live_view::{LiveView, SAMPLES_MIN, StatementLoad, statement_name};
 use super::names;
+use super::sql_order::{OrderColumn, order_columns, sorts_for_first_rows};
 use super::sql_text;
-use super::table_indexes::{is_served, uses_partial_index};
-use super::table_scans::{BLOCK_BYTES, ROWS_PER_SCAN_MIN, SCANS_PER_EXECUTION_MIN};
+use super::table_indexes::{indexes_of, is_served, uses_partial_index};
+use super::table_scans::{
+    self, BLOCK_BYTES, EXECUTIONS_MIN, ROWS_PER_SCAN_MIN, SCANS_PER_EXECUTION_MIN, executions,
+    reads_too_little, rows_per_scan,
+};
 
 /// Rows returned, as a share of those in the blocks that were accessed.
 const KEPT_MAX: f64 = 0.01;
@@ -62,4 +66,79 @@ pub(super) fn of_statement(
         ))
         .risk("EXPLAIN ANALYZE executes the statement; run a writing one in a transaction and roll it back.");
     Some(detection)
+}
+
+/// Statements that read a table from end to end and sort it, for its first rows in an order that no index has.
+pub(super) fn sorts(view: &LiveView<'_>, table: &TableActivity) -> Vec<Detection> {
+    let statements = view.statements_on(&table.relation);
+    let sampled = statements.filter(|(_, load)| load.samples >= SAMPLES_MIN);
+    sampled
+        .filter_map(|(statement, load)| of_sort(view, table, statement, load))
+        .collect()
+}
+
+fn of_sort(
+    view: &LiveView<'_>,
+    table: &TableActivity,
+    statement: &ActivityStatement,
+    load: &StatementLoad,
+) -> Option<Detection> {
+    let executions = executions(statement);
+    let is_scan = executions >= EXECUTIONS_MIN
+        && table.sequential_scans as f64 >= SCANS_PER_EXECUTION_MIN * executions as f64
+        && !reads_too_little(table, statement);
+    if statement.is_cut || !is_scan || !sorts_for_first_rows(&load.tokens) {
+        return None;
+    }
+    let order = order_columns(&load.tokens);
+    let first = order.iter().flatten().next().map(|it| &it.column);
+    let may_serve = |column: &str| match first {
+        Some(first) => column.trim_matches('"') == first,
+        None => column == "expression",
+    };
+    // Why the planner does not use it is another question.
+    let is_served =
+        indexes_of(view, table).any(|it| it.columns.first().is_some_and(|it| may_serve(it)));
+    let counters = statement.counters.filter(|it| it.calls > 0);
+    let rows = counters.map(|it| it.rows as f64 / it.calls as f64);
+    let is_much = rows.is_some_and(|it| it > KEPT_MAX * rows_per_scan(table));
+    if is_served || is_much || view.catalog.indexes_are_cut {
+        return None;
+    }
+    let detection = table_scans::by_statement(view, table, statement)
+        .load("average sessions that execute it", load.local)
+        .title(Some("A statement sorts a whole table for its first rows"))
+        .saved(load.local)
+        .with(rows, |it, rows| it.counter("rows returned per execution", rows, FactUnit::Count))
+        .against(rows.is_none(), "how many rows it returns is unknown without pg_stat_statements")
+        .risk(
+            "The build reads the table, waits for open transactions, and needs free disk space; writes to the table \
+             take longer afterward.",
+        );
+    Some(with_order(detection, table, order))
+}
+
+fn with_order(
+    detection: Detection,
+    table: &TableActivity,
+    order: Option<Vec<OrderColumn>>,
+) -> Detection {
+    let Some(order) = order else {
+        return detection.fix(
+            "Create an index on the expression of ORDER BY as the statement has it, if its functions are immutable: \
+             it ends after the rows of the LIMIT. Check with EXPLAIN that the statement uses it.",
+        );
+    };
+    let name = names::relation(&table.relation);
+    let columns: Vec<String> = order.iter().map(OrderColumn::sql).collect();
+    let concurrently = match table.partition_of {
+        Some(_) => "",
+        None => "concurrently ",
+    };
+    detection
+        .fix(
+            "Create an index on the columns of ORDER BY: its scan ends after the rows of the LIMIT. Check with EXPLAIN \
+             that the statement uses it, and drop it otherwise.",
+        )
+        .sql(format!("create index {concurrently}on {name} ({})", columns.join(", ")))
 }

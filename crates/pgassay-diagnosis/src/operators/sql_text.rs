@@ -276,7 +276,7 @@ pub(super) fn conditions(tokens: &[StatementToken]) -> Option<Conditions<'_>> {
 }
 
 /// What may stand before a column: the table's name and its alias.
-fn table_names(head: &[StatementToken]) -> Vec<&str> {
+pub(super) fn table_names(head: &[StatementToken]) -> Vec<&str> {
     let start = head.iter().position(|it| it.is_any(&["from", "update"]));
     let head = &head[start.unwrap_or(0)..];
     let end = head

@@ -74,10 +74,7 @@ impl<'a> TableScan<'a> {
 
     /// What was counted of the table, the statement, and what an index would give back.
     pub fn evidence(&self, view: &LiveView<'_>) -> Detection {
-        let statement = statement_name(self.statement);
-        let named = object(self.table).context(format!("the statement: {statement}"));
-        counted(named, view, self.table)
-            .statement(Some(self.statement))
+        by_statement(view, self.table, self.statement)
             .load("average sessions that execute it", self.load.local)
             .saved(self.load.local * (1.0 - self.share().unwrap_or(0.0)))
             .with(self.kept, |it, rows| {
@@ -153,6 +150,17 @@ pub(super) fn reads_too_little(table: &TableActivity, statement: &ActivityStatem
     let scanned_bytes = rows_per_scan(table) / rows_per_byte;
     // Without statistics, the size is not known.
     table.live_rows > 0 && blocks * BLOCK_BYTES < SCANNED_SHARE_MIN * scanned_bytes
+}
+
+/// A statement that scans a table, and what was counted of the table.
+pub(super) fn by_statement(
+    view: &LiveView<'_>,
+    table: &TableActivity,
+    statement: &ActivityStatement,
+) -> Detection {
+    let name = statement_name(statement);
+    let named = object(table).context(format!("the statement: {name}"));
+    counted(named, view, table).statement(Some(statement))
 }
 
 /// What was counted of a table, or of all partitions of one.

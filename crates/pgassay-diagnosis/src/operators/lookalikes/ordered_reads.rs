@@ -4,6 +4,7 @@ use pgassay_record::activity::StatementCounters;
 use pgassay_record::finding::{Confidence, Fact};
 
 use super::build::{ExampleServer, calls, index, table};
+use super::catalog::scanned;
 use super::of_id;
 
 const LATEST: &str = "select total from orders where device = $1 order by id desc limit $2";
@@ -61,4 +62,36 @@ fn a_job_queue_with_a_partial_index_lacks_no_index() {
     };
     assert_eq!(found(600), 0);
     assert_eq!(found(0), 1);
+}
+
+/// Regression: the newest rows of a table without an index for their order had the saturated CPUs as the only finding.
+#[test]
+fn the_first_rows_of_a_whole_table_in_an_order_without_an_index_are_found() {
+    let of = |text: &str, rows: Option<f64>, existing: Option<&str>| {
+        let counters = rows.map(|rows| calls(20, rows));
+        let mut server = scanned(text, 20, counters);
+        if let Some(column) = existing {
+            server = server.index(index("orders_idx", &[column]));
+        }
+        of_id("missing-index", &server.activity)
+    };
+    let newest = "select id from orders order by at desc, id limit $1";
+    let found = of(newest, Some(10.0), None);
+    assert_eq!(found[0].confidence, Confidence::Likely);
+    assert_eq!(
+        found[0].fix_sql.as_deref(),
+        Some("create index concurrently on public.orders (at desc, id)")
+    );
+    assert_eq!(of(newest, None, None)[0].confidence, Confidence::Hint);
+    assert_eq!(of(newest, Some(10.0), Some("id")).len(), 1);
+    assert_eq!(of(newest, Some(10.0), Some("at")).len(), 0);
+    assert_eq!(of(newest, Some(100_000.0), None).len(), 0);
+    let by_key = "select id from orders order by data->>$1 limit $2";
+    assert_eq!(of(by_key, Some(10.0), None)[0].fix_sql, None);
+    assert_eq!(of(by_key, Some(10.0), Some("expression")).len(), 0);
+    // All rows, for a report.
+    assert_eq!(
+        of("select id from orders order by at", Some(10.0), None).len(),
+        0
+    );
 }
