@@ -6,7 +6,7 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 use super::detection::Detection;
 use super::live_view::{LiveView, SAMPLES_MIN, StatementLoad, statement_name};
 use super::names;
-use super::sql_order::{OrderColumn, order_columns, sorts_for_first_rows};
+use super::sql_order::{OrderColumn, extreme_column, order_columns, sorts_for_first_rows};
 use super::sql_text;
 use super::table_indexes::{indexes_of, is_served, uses_partial_index};
 use super::table_scans::{
@@ -68,7 +68,8 @@ pub(super) fn of_statement(
     Some(detection)
 }
 
-/// Statements that read a table from end to end and sort it, for its first rows in an order that no index has.
+/// Statements that read a table from end to end for its first rows in an order that no index has, or for the largest or
+/// smallest value of a column.
 pub(super) fn sorts(view: &LiveView<'_>, table: &TableActivity) -> Vec<Detection> {
     let statements = view.statements_on(&table.relation);
     let sampled = statements.filter(|(_, load)| load.samples >= SAMPLES_MIN);
@@ -87,10 +88,15 @@ fn of_sort(
     let is_scan = executions >= EXECUTIONS_MIN
         && table.sequential_scans as f64 >= SCANS_PER_EXECUTION_MIN * executions as f64
         && !reads_too_little(table, statement);
-    if statement.is_cut || !is_scan || !sorts_for_first_rows(&load.tokens) {
+    if statement.is_cut || !is_scan {
         return None;
     }
-    let order = order_columns(&load.tokens);
+    let extreme = extreme_column(&load.tokens);
+    let order = match &extreme {
+        Some(column) => Some(vec![OrderColumn::new(column.clone())]),
+        None if sorts_for_first_rows(&load.tokens) => order_columns(&load.tokens),
+        None => return None,
+    };
     let first = order.iter().flatten().next().map(|it| &it.column);
     let may_serve = |column: &str| match first {
         Some(first) => column.trim_matches('"') == first,
@@ -107,10 +113,16 @@ fn of_sort(
     }
     let detection = table_scans::by_statement(view, table, statement)
         .load("average sessions that execute it", load.local)
-        .title(Some("A statement sorts a whole table for its first rows"))
+        .title(Some(match extreme {
+            Some(_) => "A statement reads a whole table for its largest or smallest value",
+            None => "A statement sorts a whole table for its first rows",
+        }))
         .saved(load.local)
         .with(rows, |it, rows| it.counter("rows returned per execution", rows, FactUnit::Count))
-        .against(rows.is_none(), "how many rows it returns is unknown without pg_stat_statements")
+        .against(
+            rows.is_none() && extreme.is_none(),
+            "how many rows it returns is unknown without pg_stat_statements",
+        )
         .risk(
             "The build reads the table, waits for open transactions, and needs free disk space; writes to the table \
              take longer afterward.",
@@ -137,8 +149,8 @@ fn with_order(
     };
     detection
         .fix(
-            "Create an index on the columns of ORDER BY: its scan ends after the rows of the LIMIT. Check with EXPLAIN \
-             that the statement uses it, and drop it otherwise.",
+            "Create an index that has the order: its scan ends after the first rows. Check with EXPLAIN that the \
+             statement uses it, and drop it otherwise.",
         )
         .sql(format!("create index {concurrently}on {name} ({})", columns.join(", ")))
 }

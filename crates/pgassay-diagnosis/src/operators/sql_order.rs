@@ -18,6 +18,14 @@ pub(super) struct OrderColumn {
 }
 
 impl OrderColumn {
+    /// In the default order.
+    pub fn new(column: String) -> Self {
+        Self {
+            column,
+            direction: String::new(),
+        }
+    }
+
     /// As CREATE INDEX takes it.
     pub fn sql(&self) -> String {
         let column = names::identifier(&self.column);
@@ -31,6 +39,25 @@ pub(super) fn sorts_for_first_rows(tokens: &[StatementToken]) -> bool {
     let is_single = sql_text::command(tokens) == "select" && count("select") == 1;
     let is_plain = count("join") + count("where") + count("with") + count("over") == 0;
     is_single && is_plain && count("order") == 1 && sql_text::takes_first_rows(tokens)
+}
+
+/// The column of `select max(column) from table` without a condition, likewise of `min`.
+pub(super) fn extreme_column(tokens: &[StatementToken]) -> Option<String> {
+    let [select, function, open, rest @ ..] = tokens else {
+        return None;
+    };
+    let is_it = select.is("select") && function.is_any(&["max", "min"]) && open.is("(");
+    let from = rest.iter().position(|it| it.is("from"))?;
+    let tables = sql_text::table_names(&rest[from..]);
+    let (column, after) = sql_text::column(&rest[..from], &tables)?;
+    let (close, name) = after.split_first()?;
+    let is_alone = close.is(")") && name.iter().all(StatementToken::is_name);
+    let is_end = |it: &StatementToken| it.is_name() || it.is_any(&[".", ";"]);
+    let is_whole = rest[from..].iter().all(is_end)
+        && !rest
+            .iter()
+            .any(|it| it.is_any(&["where", "join", "group", "having", "union"]));
+    (is_it && is_alone && is_whole && names::is_decoded(&column)).then_some(column)
 }
 
 /// The columns of ORDER BY; `None` if it orders by anything else.
@@ -75,6 +102,29 @@ mod tests {
             "select * from t order by $1",
             "select * from t order",
             "select * from t",
+        ] {
+            assert_eq!(of(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_extreme_is_of_one_column_of_a_whole_table() {
+        let of = |text: &str| extreme_column(&tokens(text));
+        for text in [
+            "select max(a) from t",
+            "select min(x.a) as first from s.t as x;",
+        ] {
+            assert_eq!(of(text).as_deref(), Some("a"), "{text}");
+        }
+        for text in [
+            "select max(a) from t where b = $1",
+            "select max(a), min(a) from t",
+            "select b, max(a) from t group by b",
+            "select max(a + $1) from t",
+            "select max(a) from t, u",
+            "select max(a) from (select a from t) t",
+            "select max(a)",
+            "select count(*) from t",
         ] {
             assert_eq!(of(text), None, "{text}");
         }

@@ -106,6 +106,13 @@ pub(super) fn takes_first_rows(tokens: &[StatementToken]) -> bool {
     tokens.iter().any(is_limit) && !tokens.iter().any(is_summary)
 }
 
+/// Whether it has a condition `not in (select …)`.
+pub(super) fn excludes_rows_of_query(tokens: &[StatementToken]) -> bool {
+    let words = ["not", "in", "(", "select"];
+    let mut places = tokens.windows(words.len());
+    places.any(|place| place.iter().zip(words).all(|(it, word)| it.is(word)))
+}
+
 /// Whether it returns the rows of a page, and OFFSET skips those before it.
 pub(super) fn skips_rows(tokens: &[StatementToken]) -> bool {
     let is_page = |it: &StatementToken| it.is_any(&["limit", "fetch", "offset"]);

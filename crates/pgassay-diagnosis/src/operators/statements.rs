@@ -195,8 +195,13 @@ fn temp_spill(view: &LiveView<'_>) -> Vec<Detection> {
         if is_maintenance(&load.tokens) {
             found.extend(with_maintenance_memory(view, detection, per_call, role));
         } else {
+            let detection = with_less_than_memory(view, detection, per_call, role);
             let bytes = per_call.or_else(|| largest_file(view));
-            found.push(with_work_mem(view, detection, bytes, role));
+            found.push(if sql_text::excludes_rows_of_query(&load.tokens) {
+                with_not_exists(detection)
+            } else {
+                with_work_mem(view, detection, bytes, role)
+            });
         }
     }
     // Files of a known statement are no reason to look at whole databases.
@@ -341,6 +346,37 @@ fn with_work_mem(
         )
         .sql(sql)
         .risk(risk)
+}
+
+/// What spills writes as much as fits into memory, and more.
+fn with_less_than_memory(
+    view: &LiveView<'_>,
+    detection: Detection,
+    per_call: Option<f64>,
+    role: RoleInDatabase<'_>,
+) -> Detection {
+    let now = role.value(view, "work_mem").and_then(names::bytes);
+    let is_less = now.zip(per_call).is_some_and(|(now, bytes)| bytes < now);
+    detection.against(
+        is_less,
+        "an execution writes less than work_mem on average: few of them write files, or the sessions set a smaller \
+         work_mem",
+    )
+}
+
+/// A subquery whose rows do not fit into memory is stored, and read to its end for each row (subselect.c,
+/// `subplan_is_hashable`).
+fn with_not_exists(detection: Detection) -> Detection {
+    detection
+        .fix(
+            "Write NOT IN (SELECT …) as NOT EXISTS (SELECT … WHERE the columns are equal), which can be a hash join. \
+             The rows of the subquery of NOT IN are hashed only if they fit into work_mem; otherwise all of them are \
+             searched for each row.",
+        )
+        .risk(
+            "It requires a change of the statement. If the subquery returns a null, NOT IN keeps no row, and NOT \
+             EXISTS does.",
+        )
 }
 
 fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {

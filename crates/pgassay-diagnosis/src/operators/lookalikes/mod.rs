@@ -17,6 +17,7 @@ mod ordered_reads;
 mod processes;
 mod scanned_tables;
 mod sessions;
+mod spills;
 mod statements;
 
 use std::collections::BTreeSet;

@@ -89,6 +89,13 @@ fn the_first_rows_of_a_whole_table_in_an_order_without_an_index_are_found() {
     let by_key = "select id from orders order by data->>$1 limit $2";
     assert_eq!(of(by_key, Some(10.0), None)[0].fix_sql, None);
     assert_eq!(of(by_key, Some(10.0), Some("expression")).len(), 0);
+    let latest = of("select max(at) from orders", None, None);
+    assert_eq!(latest[0].confidence, Confidence::Likely);
+    assert_eq!(
+        latest[0].fix_sql.as_deref(),
+        Some("create index concurrently on public.orders (at)")
+    );
+    assert_eq!(of("select max(at) from orders", None, Some("at")).len(), 0);
     // All rows, for a report.
     assert_eq!(
         of("select id from orders order by at", Some(10.0), None).len(),
