@@ -434,6 +434,11 @@ fn a_question_whose_baseline_would_be_another_one_is_refused_before_a_server_sta
             "--vs-dsn requires --dsn",
         ),
         (&["select 1", " ; "], "a statement is empty"),
+        // Regression: only the server refused it, in its words, after the setup.
+        (
+            &["select * from t where id = $1", "select 1"],
+            "$1 has no value: write one in its place, or give a script",
+        ),
     ] {
         let finished = scratch.finished(&[&["compare"], args].concat());
         assert_eq!(finished.code, Some(1), "{args:?}: {finished:?}");

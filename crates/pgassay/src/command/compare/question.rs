@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use pgassay_model::study::{Protocol, Variant};
 use pgassay_profile::AwakeCpus;
-use pgassay_script::Builtin;
+use pgassay_script::{Builtin, SqlLexeme, lexemes};
 use pgassay_wire::conninfo::split_secrets;
 use toml::{Table, Value};
 
@@ -145,6 +145,19 @@ fn scripts(args: &CompareArgs) -> Result<Vec<NamedScript>> {
     Ok(placed.into_iter().map(|(_, script)| script).collect())
 }
 
+/// A parameter such as `$1` of a query, as it is copied from `pg_stat_statements` or a driver's log. Other commands can
+/// have them: PREPARE, and CREATE FUNCTION.
+fn open_parameter(sql: &str) -> Option<&str> {
+    const QUERIES: [&str; 7] = [
+        "select", "insert", "update", "delete", "merge", "with", "values",
+    ];
+    let mut words = lexemes(sql).filter(|(lexeme, _)| *lexeme == SqlLexeme::Word);
+    let (_, command) = words.next()?;
+    let mut all = lexemes(sql).filter(|_| QUERIES.contains(&&*command.to_lowercase()));
+    let parameter = all.find(|(lexeme, _)| *lexeme == SqlLexeme::Parameter);
+    parameter.map(|(_, text)| text)
+}
+
 /// Scripts with different names, from statements, files, and names of pgbench's scripts.
 pub fn named_scripts(
     sql: &[String],
@@ -158,6 +171,15 @@ pub fn named_scripts(
     };
     if sql.iter().any(is_empty) {
         bail!("a statement is empty");
+    }
+    for sql in sql {
+        if let Some(parameter) = open_parameter(sql) {
+            bail!(
+                "{}: {parameter} has no value: write one in its place, or give a script (-f FILE) that sets a variable, \
+                 such as \\set id random(1, 1000), and uses it as :id",
+                short(sql)
+            );
+        }
     }
     for (sql, name) in sql.iter().zip(names_of(sql)) {
         scripts.push(NamedScript {
@@ -431,6 +453,21 @@ fn short(sql: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_parameter_of_a_query_is_found_and_one_of_another_command_is_not() {
+        assert_eq!(
+            open_parameter("select a from t where b = $2::int"),
+            Some("$2")
+        );
+        for sql in [
+            "select '$1', \"$1\", $$ $1 $$ -- $1",
+            "prepare p as select $1",
+            "create function f(int) returns int return $1 + 1",
+        ] {
+            assert_eq!(open_parameter(sql), None, "{sql}");
+        }
+    }
 
     /// Regression: `select 1` and `select 1;` were called "… 1" and "… 1 (2)".
     #[test]
