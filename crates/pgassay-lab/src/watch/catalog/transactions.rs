@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn the_present_rate_is_of_the_last_readings_and_old_ones_are_forgotten() {
         let mut log = TransactionRates::default();
-        assert_eq!((log.recent_per_s(0.0), log.most_per_s()), (None, 0.0));
+        assert_eq!(log.recent_per_s(0.0), None);
         for second in 0..=100 {
             let ended = if second < 90 {
                 103 * second
@@ -264,9 +264,9 @@ mod tests {
         assert_eq!(log.recent_per_s(100.2e6), Some(0.0));
         log.prune(100e6);
         assert_eq!(log.readings.len(), 61);
-        assert_eq!(log.most_per_s(), 100.0);
+        assert!((log.most_per_s() - 100.0).abs() < 1e-9);
         log.prune(155e6);
-        assert_eq!(log.most_per_s(), 0.0);
+        assert!(log.most_per_s() < 1e-9);
         // The statistics were reset.
         log.add(101e6, 1.0, 303);
         assert_eq!(log.recent_per_s(101e6), None);
