@@ -17,3 +17,47 @@ pub struct Check {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }
+
+impl Check {
+    /// The name for people. The name itself is a key of `run.json` and of `pgassay doctor --json`.
+    pub fn title(&self) -> String {
+        match self.name.as_str() {
+            "waits_from_memory" => "wait events from memory",
+            "wake_ups" => "wake-ups",
+            "cpu" => "CPU",
+            "cpus" => "CPUs",
+            "perf_event_paranoid" => "kernel.perf_event_paranoid",
+            "kptr_restrict" => "kernel.kptr_restrict",
+            "governor" => "CPU governor",
+            "cgroup_quota" => "CPU quota",
+            "steal" => "CPU steal",
+            "idle_cpus" => "idle CPUs",
+            "clock_source" => "clock source",
+            "instruction_counter" => "instruction counter",
+            "hardware_counters" => "hardware counters",
+            name => name,
+        }
+        .to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_read_no_snake_case_except_names_of_the_system() {
+        let title = |name: &str| {
+            let check = Check {
+                name: name.to_owned(),
+                value: String::new(),
+                limitation: None,
+                fix: None,
+            };
+            check.title()
+        };
+        assert_eq!(title("idle_cpus"), "idle CPUs");
+        assert_eq!(title("kptr_restrict"), "kernel.kptr_restrict");
+        assert_eq!(title("pg_stat_statements"), "pg_stat_statements");
+    }
+}

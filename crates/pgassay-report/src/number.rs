@@ -70,7 +70,10 @@ pub(crate) fn percent_of(part: u64, all: u64) -> String {
 
 /// Microseconds: two decimals, fewer if the value is large.
 pub(crate) fn micros(value: f64) -> String {
-    decimals(value, micros_places(value))
+    match micros_places(value) {
+        0 => whole(value),
+        places => decimals(value, places),
+    }
 }
 
 /// A difference in microseconds, always with its sign: `−14.12`, `+0.38`; `0.00` has none.
@@ -85,8 +88,12 @@ pub(crate) fn signed_micros(value: f64) -> String {
 
 /// Milliseconds from microseconds, as pgbench prints latency: `0.112`.
 pub(crate) fn millis(value_us: f64) -> String {
-    let places = if value_us >= 1_000_000.0 { 0 } else { 3 };
-    decimals(value_us / 1000.0, places)
+    let value = value_us / 1000.0;
+    if value_us >= 1_000_000.0 {
+        whole(value)
+    } else {
+        decimals(value, 3)
+    }
 }
 
 /// A counter's value per transaction: three digits, or all digits before the point.
@@ -205,10 +212,10 @@ mod tests {
             (0.384, "+0.38"),
             (0.001, "0.00"),
             (-0.001, "0.00"),
-            (1234.5, "+1234"),
+            (1234.5, "+1 234"),
             (123.45, "+123.5"),
         ] {
-            assert_eq!(signed_micros(value), text);
+            assert_eq!(plain(signed_micros(value)), text);
         }
     }
 

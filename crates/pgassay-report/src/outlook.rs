@@ -123,7 +123,7 @@ fn early_end(which: Undecided, run: &Run, basis: Basis) -> Option<String> {
         ""
     };
     Some(format!(
-        "{comparison} ended {after}, because the chance of a verdict by the last one was below 10%{then}."
+        "{comparison} ended {after}, because the chance of a verdict after all {most} was below 10%{then}."
     ))
 }
 

@@ -286,7 +286,7 @@ const VAGUE: [&str; 9] = [
 /// explains it.
 pub(crate) fn limit(check: &Check) -> Option<String> {
     let limits = check.limitation.as_ref()?;
-    let (name, value) = (&check.name, &check.value);
+    let (name, value) = (check.title(), &check.value);
     Some(if limits.starts_with(name.as_str()) {
         limits.clone()
     } else if VAGUE.contains(&value.as_str()) || limits.contains(value.as_str()) {

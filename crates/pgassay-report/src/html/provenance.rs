@@ -128,7 +128,7 @@ fn checks(run: &Run) -> Markup {
                 tbody {
                     @for check in &run.checks {
                         tr {
-                            td { (check.name) } td { (check.value) }
+                            td { (check.title()) } td { (check.value) }
                             td.caution { (check.limitation.as_deref().unwrap_or_default()) }
                             td { @if let Some(fix) = &check.fix { code { (fix) } } }
                         }

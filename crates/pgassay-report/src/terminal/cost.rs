@@ -148,7 +148,7 @@ fn others(run: &Run, shown: &Comparison, style: Style) -> String {
     lines
 }
 
-/// `prepared, plain, 1 client: −17.1 ±0.4 µs/tx: parse −4.3, plan −7.7, other −5.1, rows within noise …`.
+/// `prepared, plain, 1 client: −17.1 ±0.4 µs/tx: parse −4.3, plan −7.7, rest −5.1, rows within noise …`.
 fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
     let Some(cost) = &comparison.cost else {
         return String::new();
@@ -175,7 +175,7 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
     };
     let beyond = top.rest_us[2] - within_noise;
     if number::signed_micros(beyond) != "0.00" {
-        parts.push(format!("other\u{a0}{}", number::signed_micros(beyond)));
+        parts.push(format!("rest\u{a0}{}", number::signed_micros(beyond)));
     }
     if is_noise_known {
         parts.push(format!(

@@ -126,7 +126,7 @@ fn explained(shown: &VariantDifference) -> String {
         .map(|row| format!("{}\u{a0}{}", row.name, per(row.instructions)))
         .collect();
     let rest: i64 = functions.skip(FUNCTIONS).map(|row| row.instructions).sum();
-    parts.push(format!("other\u{a0}{}", per(rest)));
+    parts.push(format!("rest\u{a0}{}", per(rest)));
     let condition = match shown.condition.as_str() {
         "" => String::new(),
         title => format!(", {title}"),

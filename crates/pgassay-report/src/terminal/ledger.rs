@@ -164,7 +164,7 @@ fn others(run: &Run, shown: &Comparison, style: Style) -> String {
     lines
 }
 
-/// `prepared, 16 clients: −79.2 ±31 µs: run queue −87.6, CPU: plan −5.4, other +13.8, …`.
+/// `prepared, 16 clients: −79.2 ±31 µs: run queue −87.6, CPU: plan −5.4, rest +13.8, …`.
 fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
     let Some(difference) = &comparison.ledger else {
         return String::new();
@@ -183,7 +183,7 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
         })
         .collect();
     let rest_us: f64 = rest.iter().map(|row| row.cost.difference_us).sum();
-    parts.push(format!("other\u{a0}{}", number::signed_micros(rest_us)));
+    parts.push(format!("rest\u{a0}{}", number::signed_micros(rest_us)));
     parts.push(format!(
         "unexplained\u{a0}{}",
         number::micros(difference.unexplained_us)

@@ -300,7 +300,7 @@ fn page_contains_the_tail() {
     let run = crate::fixture::small_run();
     let (_, texts) = parsed(&html(&run));
     for part in [
-        "beyond 1210 to 1340 µs",
+        "beyond 1\u{a0}210 to 1\u{a0}340 µs",
         "client and network",
         "139 of 417 transactions observed; context switches recorded for 33.0% of the time",
     ] {

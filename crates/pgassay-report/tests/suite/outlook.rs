@@ -40,8 +40,8 @@ fn a_run_without_intervals_does_not_explain_how_they_were_computed() {
 fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
     let futile = undecided();
     assert_eq!(futile.comparisons[0].basis.unwrap().units, 6);
-    let chance = "The comparison ended after 6 of at most 12 server starts, because the chance of a verdict by \
-                  the last one was below 10%.";
+    let chance = "The comparison ended after 6 of at most 12 server starts, because the chance of a verdict after \
+                  all 12 was below 10%.";
     let needs = "A verdict needs about 48 server starts instead of 6 (--pairs 48): about 480 s.";
     let text = words(&futile);
     assert!(text.contains(&format!("{chance} {needs}")), "{text}");

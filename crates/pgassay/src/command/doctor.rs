@@ -27,7 +27,7 @@ pub fn doctor(args: &JsonArgs, out: &mut impl Write) -> Result<()> {
         } else {
             "ok"
         };
-        writeln!(out, "{mark:6}  {}: {}", check.name, check.value)?;
+        writeln!(out, "{mark:6}  {}: {}", check.title(), check.value)?;
         if let Some(limits) = &check.limitation {
             writeln!(out, "        {limits}")?;
         }

@@ -376,7 +376,7 @@ fn too_little_time(plan: &Plan) -> Option<String> {
     let units = units * limit / plan.estimated_us() as f64;
     (units < FIRST_ANALYSIS).then(|| {
         format!(
-            "the time limit allows about {units:.1} {unit}, and the first analysis follows {FIRST_ANALYSIS}: without \
+            "the time limit allows about {units:.1} {unit}, but the first analysis needs {FIRST_ANALYSIS}: without \
              a longer --max-time or a shorter --length, all verdicts will probably be inconclusive"
         )
     })

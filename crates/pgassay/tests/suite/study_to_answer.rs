@@ -193,6 +193,13 @@ fn what_needs_no_server_works_without_one() {
         .and_then(|it| it["value"].as_str())
         .expect("other load");
     assert!(load.starts_with("other programs use "), "{load}");
+    let printed = command(&scratch, &["doctor"]).stdout;
+    let names = printed.lines().filter(|it| !it.starts_with(' '));
+    let mut names = names.filter_map(|line| line.split(": ").next());
+    assert!(
+        names.all(|name| !name.contains('_') || name.contains("kernel.")),
+        "{printed}"
+    );
     let unknown = command(&scratch, &["run", "nosuch"]);
     assert!(
         unknown.code == Some(1) && unknown.stderr.contains("unknown study \"nosuch\""),

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use pgassay_model::check::Check;
 use pgassay_model::plan::{Plan, PointId};
 use pgassay_record::baseline::GateBaseline;
 use pgassay_record::run::ServerFacts;
@@ -54,12 +55,14 @@ fn another_machine(baseline: &GateBaseline) -> Option<String> {
     }
     let now = checks::all();
     SAME_CHECKS.iter().find_map(|name| {
-        let value = |checks: &[pgassay_model::check::Check]| {
+        let value = |checks: &[Check]| {
             let found = checks.iter().find(|it| it.name == *name);
             found.map_or("unknown".to_owned(), |it| it.value.clone())
         };
-        let (before, now) = (value(&baseline.checks), value(&now));
-        (before != now).then(|| format!("{name} of the machine was {before}, is {now}"))
+        let (before, after) = (value(&baseline.checks), value(&now));
+        let found = now.iter().find(|it| it.name == *name);
+        let title = found.map_or((*name).to_owned(), Check::title);
+        (before != after).then(|| format!("{title} of the machine was {before}, is {after}"))
     })
 }
 
