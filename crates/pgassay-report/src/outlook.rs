@@ -2,6 +2,7 @@
 
 use pgassay_account::comparison::{Basis, Comparison, Ratio};
 use pgassay_model::elapsed_time::ElapsedTime;
+use pgassay_model::study::limits;
 use pgassay_record::run::Run;
 
 use crate::outline::EQUIVALENCE_MARGIN;
@@ -149,12 +150,22 @@ fn units_sentence(which: Undecided, run: &Run, basis: Basis, ratio: &Ratio) -> S
     let needed = rounded_up(u64::from(needed)) as u32;
     let pairs = rounded_up((f64::from(needed) * pairs_each.max(1.0)).ceil() as u64);
     format!(
-        "{decision} needs about {} instead of {} (--pairs {pairs}): about {}.{}",
+        "{decision} needs about {} instead of {} ({}): about {}.{}",
         units(needed, basis),
         basis.units,
+        pairs_option(pairs),
         time(needed),
         if_too_long(f64::from(needed) * each_us)
     )
+}
+
+/// The option that measures so many pairs, if it accepts them.
+fn pairs_option(pairs: u64) -> String {
+    if pairs > u64::from(*limits::PAIRS.end()) {
+        "more than --pairs accepts".to_owned()
+    } else {
+        format!("--pairs {pairs}")
+    }
 }
 
 /// What else would help if the time is long.
@@ -187,8 +198,9 @@ fn pairs_sentence(which: Undecided, run: &Run, ratio: &Ratio) -> String {
     let needed = rounded_up(needed);
     let time_us = run.elapsed_us() / pairs as f64 * needed as f64;
     format!(
-        "{decision} needs about {} instead of {pairs} (--pairs {needed}): about {}.{}",
+        "{decision} needs about {} instead of {pairs} ({}): about {}.{}",
         number::count(needed, "pair"),
+        pairs_option(needed),
         number::duration(time_us),
         if_too_long(time_us)
     )

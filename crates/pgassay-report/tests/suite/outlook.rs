@@ -105,6 +105,33 @@ fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
     );
 }
 
+/// Regression: "--pairs 12000000" was suggested, which pgassay refuses.
+#[test]
+fn a_verdict_that_takes_more_pairs_than_the_option_accepts_does_not_suggest_it() {
+    let mut run = undecided();
+    run.comparisons[0].basis.as_mut().unwrap().units_needed = Some(100_000);
+    assert!(words(&run).contains("server starts instead of 6 (--pairs 100000): about"));
+    run.comparisons[0].basis.as_mut().unwrap().units_needed = Some(100_001);
+    let refused = "server starts instead of 6 (more than --pairs accepts): about";
+    let text = words(&run);
+    assert!(text.contains(refused), "{text}");
+
+    // The same with a fixed number of pairs.
+    run.plan.schedule.stopping = StoppingRule::default();
+    let comparison = &mut run.comparisons[0];
+    comparison.basis.as_mut().unwrap().units_max = None;
+    (
+        comparison.tps.ratio,
+        comparison.tps.low,
+        comparison.tps.high,
+    ) = (1.01, 1e-4, 1e4);
+    let text = words(&run);
+    assert!(
+        text.contains("(more than --pairs accepts)") && !text.contains("(--pairs "),
+        "{text}"
+    );
+}
+
 /// Regression: 142 pairs were to decide whether a server is faster than itself.
 #[test]
 fn a_variant_that_is_its_baseline_needs_no_pairs() {
