@@ -24,6 +24,13 @@ pub(super) fn end_session(
             ))
             .sql(cancel)
             .risk(risk),
+        EndingSignal::CancelAtAdvisory => detection
+            .fix(format!(
+                "{words} If it took the advisory lock with pg_advisory_lock, the lock belongs to the session: a \
+                 cancel does not release it, and pg_terminate_backend({pid}) does."
+            ))
+            .sql(cancel)
+            .risk(risk),
         EndingSignal::Terminate => detection.fix(words).sql(terminate).risk(TERMINATED),
         EndingSignal::TerminateAtClient => detection
             .fix(

@@ -280,7 +280,7 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
                 let words = format!("Let it end or cancel it. Then {shorter}");
                 let pid = root.pid.unwrap_or(0).to_string();
                 let risk = risk_of_cancel(root.statement.as_deref());
-                end_session(detection, &pid, root.ending_signal(), &words, &risk)
+                end_session(detection, &pid, episode.ending_signal(), &words, &risk)
             } else if root.ending_signal() == EndingSignal::WritingWal {
                 detection
                     .fix(format!("It has ended. {STALLED_WAL}"))

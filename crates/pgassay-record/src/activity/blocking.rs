@@ -87,6 +87,11 @@ impl BlockingEpisode {
         let waits_are_short = self.blocked.iter().all(|it| it.waited_us < SHORT_US);
         self.is_lasting && !(is_short && waits_are_short) && !self.root.is_deadlocked
     }
+
+    /// The signal that ends the root, if it is a session of a client.
+    pub fn ending_signal(&self) -> EndingSignal {
+        self.root.ending_signal_for(&self.blocked)
+    }
 }
 
 impl RootBlocker {
@@ -108,6 +113,17 @@ impl RootBlocker {
     /// The signal that ends its transaction, if it is a session of a client.
     pub fn ending_signal(&self) -> EndingSignal {
         EndingSignal::of(&self.state, self.wait.as_ref())
+    }
+
+    /// The same, if these wait behind it. An advisory lock may belong to the session, not to its transaction: the
+    /// server does not say which.
+    pub fn ending_signal_for(&self, blocked: &[BlockedSession]) -> EndingSignal {
+        let mut directly = blocked.iter().filter(|it| it.depth == 1);
+        let awaits_advisory = directly.any(|it| it.waits_for.kind == "advisory");
+        match self.ending_signal() {
+            EndingSignal::Cancel if awaits_advisory => EndingSignal::CancelAtAdvisory,
+            signal => signal,
+        }
     }
 }
 
