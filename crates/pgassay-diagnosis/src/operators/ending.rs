@@ -72,6 +72,19 @@ pub(super) fn is_concurrent(statement: Option<&str>) -> bool {
     statement.contains("concurrently")
 }
 
+/// Whether a statement rebuilds a table or an index under a strong lock.
+pub(super) fn rewrites_at_once(statement: Option<&str>) -> bool {
+    let statement = statement.unwrap_or_default().to_ascii_lowercase();
+    let mut words = statement
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .filter(|it| !it.is_empty());
+    match words.next() {
+        Some("vacuum") => words.any(|it| it == "full"),
+        Some("cluster" | "reindex") => !is_concurrent(Some(&statement)),
+        _ => false,
+    }
+}
+
 /// Adds what a session waits for.
 pub(super) fn waiting(detection: Detection, wait: &ActivityWait) -> Detection {
     detection.state(format!("waits for {}: {}", wait.kind, wait.name))

@@ -80,6 +80,37 @@ fn a_cancel_does_not_release_an_advisory_lock_of_the_session() {
     assert!(!at_row.contains("pg_terminate_backend"), "{at_row}");
 }
 
+/// Regression: VACUUM FULL was to commit in batches.
+#[test]
+fn a_command_that_rebuilds_a_table_is_to_run_when_it_is_not_used() {
+    let is_rebuilt = |statement: &str| {
+        let holder = RootBlocker {
+            statement: Some(statement.to_owned()),
+            ..root("active", 30e6)
+        };
+        let eight = (1..=8).map(|pid| blocked(pid, 20e6)).collect();
+        let found = of_id("long-blocker", &blocking(episode(holder, eight)).activity).remove(0);
+        let fix = found.suggested_fix;
+        assert_ne!(
+            fix.contains("is rebuilt"),
+            fix.contains("in batches"),
+            "{fix}"
+        );
+        fix.contains("is rebuilt")
+    };
+    for statement in [
+        "vacuum full orders",
+        "VACUUM (VERBOSE, FULL) orders",
+        "cluster orders",
+        "reindex table orders",
+    ] {
+        assert!(is_rebuilt(statement), "{statement}");
+    }
+    for statement in ["vacuum orders", "update vacuum set full_name = $1"] {
+        assert!(!is_rebuilt(statement), "{statement}");
+    }
+}
+
 #[test]
 fn a_session_that_waits_for_its_client_is_terminated_since_a_cancel_has_no_effect() {
     for name in ["ClientWrite", "ClientRead"] {
