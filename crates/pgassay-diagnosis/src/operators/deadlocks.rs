@@ -18,6 +18,7 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[OperatorSignature {
 }];
 
 fn deadlocks(view: &LiveView<'_>) -> Vec<Detection> {
+    let is_logged = view.setting("log_lock_waits") == Some("on");
     let databases = view.catalog.databases.iter();
     databases
         .map(|it| (it, waiting_in(view, it)))
@@ -27,10 +28,15 @@ fn deadlocks(view: &LiveView<'_>) -> Vec<Detection> {
             Detection::of(ObjectKind::Database, names::identifier(&database.name))
                 .urgent(6)
                 .extent(count)
-                .with((waiting >= view.noticeable()).then_some(waiting), |it, waiting| {
-                    it.saved(waiting)
-                        .load("average sessions that wait while transactions deadlock", waiting)
-                })
+                .with(
+                    (waiting >= view.noticeable()).then_some(waiting),
+                    |it, waiting| {
+                        it.saved(waiting).load(
+                            "average sessions that wait while transactions deadlock",
+                            waiting,
+                        )
+                    },
+                )
                 .counter("deadlocks", count, FactUnit::Count)
                 .counter("deadlocks", count / view.window_s, FactUnit::PerSecond)
                 .context_figure(
@@ -38,15 +44,25 @@ fn deadlocks(view: &LiveView<'_>) -> Vec<Detection> {
                     timeout_us(view),
                     FactUnit::Micros,
                 )
-                .fix(
-                    "Let all transactions lock rows and tables in the same order, for example by \
-                     primary key; the server's log shows the statements of each deadlock. Repeat the \
-                     transaction that fails with SQLSTATE 40P01. To see the waits before it, log them.",
-                )
-                .sql("alter system set log_lock_waits = on")
-                .risk("It takes effect after pg_reload_conf(), and logs one line for each wait beyond deadlock_timeout.")
+                .with(Some(is_logged), locked_in_one_order)
         })
         .collect()
+}
+
+/// The fix, and the setting that shows more, unless it is on.
+fn locked_in_one_order(detection: Detection, is_logged: bool) -> Detection {
+    let words = "Let all transactions lock rows and tables in the same order, for example by primary key; the \
+                 server's log shows the statements of each deadlock. Repeat the transaction that fails with SQLSTATE \
+                 40P01.";
+    if is_logged {
+        return detection
+            .fix(words)
+            .risk("No change on the server, only in the application.");
+    }
+    detection
+        .fix(format!("{words} To see the waits before it, log them."))
+        .sql("alter system set log_lock_waits = on")
+        .risk("It takes effect after pg_reload_conf(), and logs one line for each wait beyond deadlock_timeout.")
 }
 
 /// Average sessions that wait because transactions deadlock.

@@ -24,6 +24,13 @@ pub(super) fn end_session(
             ))
             .sql(cancel)
             .risk(risk),
+        EndingSignal::CancelAtAdvisory => detection
+            .fix(format!(
+                "{words} If it took the advisory lock with pg_advisory_lock, the lock belongs to the session: a \
+                 cancel does not release it, and pg_terminate_backend({pid}) does."
+            ))
+            .sql(cancel)
+            .risk(risk),
         EndingSignal::Terminate => detection.fix(words).sql(terminate).risk(TERMINATED),
         EndingSignal::TerminateAtClient => detection
             .fix(
@@ -63,6 +70,19 @@ pub(super) fn risk_of_cancel(statement: Option<&str>) -> String {
 pub(super) fn is_concurrent(statement: Option<&str>) -> bool {
     let statement = statement.unwrap_or_default().to_ascii_lowercase();
     statement.contains("concurrently")
+}
+
+/// Whether a statement rebuilds a table or an index under a strong lock.
+pub(super) fn rewrites_at_once(statement: Option<&str>) -> bool {
+    let statement = statement.unwrap_or_default().to_ascii_lowercase();
+    let mut words = statement
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .filter(|it| !it.is_empty());
+    match words.next() {
+        Some("vacuum") => words.any(|it| it == "full"),
+        Some("cluster" | "reindex") => !is_concurrent(Some(&statement)),
+        _ => false,
+    }
 }
 
 /// Adds what a session waits for.

@@ -6,7 +6,9 @@ use pgassay_record::activity::{BlockedSession, BlockingEpisode, EndingSignal, Ro
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
-use super::ending::{STALLED_WAL, end_session, is_concurrent, risk_of_cancel, waiting};
+use super::ending::{
+    STALLED_WAL, end_session, is_concurrent, rewrites_at_once, risk_of_cancel, waiting,
+};
 use super::live_view::{LiveView, statement_name};
 use super::names;
 use super::recovery_locks;
@@ -272,6 +274,9 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
                  get it: an ordinary reader blocks only those, and the sessions that queue behind them."
             } else if is_concurrent(root.statement.as_deref()) {
                 "run such commands when the table is little used."
+            } else if rewrites_at_once(root.statement.as_deref()) {
+                "run such commands when the table is not used: they hold the lock until the whole table or index is \
+                 rebuilt. VACUUM without FULL and REINDEX CONCURRENTLY (12 and later) let others work."
             } else {
                 "shorten the transaction: commit in batches, take the lock last, and use commands that lock \
                  less, such as CREATE INDEX CONCURRENTLY."
@@ -280,7 +285,7 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
                 let words = format!("Let it end or cancel it. Then {shorter}");
                 let pid = root.pid.unwrap_or(0).to_string();
                 let risk = risk_of_cancel(root.statement.as_deref());
-                end_session(detection, &pid, root.ending_signal(), &words, &risk)
+                end_session(detection, &pid, episode.ending_signal(), &words, &risk)
             } else if root.ending_signal() == EndingSignal::WritingWal {
                 detection
                     .fix(format!("It has ended. {STALLED_WAL}"))

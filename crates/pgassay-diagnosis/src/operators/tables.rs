@@ -117,10 +117,10 @@ fn stale_statistics(view: &LiveView<'_>) -> Vec<Detection> {
                 )
                 .counter("rows", rows, FactUnit::Count)
                 .load("average sessions in statements that read it", load)
-                .fix(
-                    "Analyze the table, and compare the plans before and after. If it happens again, \
-                     lower autovacuum_analyze_scale_factor for this table.",
-                )
+                .fix(format!(
+                    "Analyze the table, and compare the plans before and after. {}",
+                    analyzed_in_time(view, table)
+                ))
                 .sql(format!("analyze {name}"))
                 .risk(
                     "It reads a sample of the table and does not block reads or writes; plans may \
@@ -129,6 +129,17 @@ fn stale_statistics(view: &LiveView<'_>) -> Vec<Detection> {
         );
     }
     found
+}
+
+/// How its statistics stay fresh.
+fn analyzed_in_time(view: &LiveView<'_>, table: &TableActivity) -> &'static str {
+    if view.autovacuum_is_off() {
+        "Autovacuum is off on this server: turn it on, or analyze the table after each load."
+    } else if table.autovacuum_enabled {
+        "If it happens again, lower autovacuum_analyze_scale_factor for this table."
+    } else {
+        "Autovacuum is off for this table: reset autovacuum_enabled, or analyze the table after each load."
+    }
 }
 
 fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {

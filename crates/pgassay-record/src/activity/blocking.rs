@@ -78,9 +78,19 @@ impl BlockingEpisode {
     /// Whether it still blocks, and long enough to consider ending it: sessions that change the same row take turns
     /// as root. The server ends a deadlock by itself.
     pub fn is_worth_ending(&self) -> bool {
-        let is_short = self.root.transaction_age_us.is_some_and(|it| it < SHORT_US);
+        // A root that just committed is read without a transaction.
+        let age_us = self
+            .root
+            .transaction_age_us
+            .unwrap_or(self.root.state_age_us);
+        let is_short = age_us < SHORT_US;
         let waits_are_short = self.blocked.iter().all(|it| it.waited_us < SHORT_US);
         self.is_lasting && !(is_short && waits_are_short) && !self.root.is_deadlocked
+    }
+
+    /// The signal that ends the root, if it is a session of a client.
+    pub fn ending_signal(&self) -> EndingSignal {
+        self.root.ending_signal_for(&self.blocked)
     }
 }
 
@@ -103,6 +113,17 @@ impl RootBlocker {
     /// The signal that ends its transaction, if it is a session of a client.
     pub fn ending_signal(&self) -> EndingSignal {
         EndingSignal::of(&self.state, self.wait.as_ref())
+    }
+
+    /// The same, if these wait behind it. An advisory lock may belong to the session, not to its transaction: the
+    /// server does not say which.
+    pub fn ending_signal_for(&self, blocked: &[BlockedSession]) -> EndingSignal {
+        let mut directly = blocked.iter().filter(|it| it.depth == 1);
+        let awaits_advisory = directly.any(|it| it.waits_for.kind == "advisory");
+        match self.ending_signal() {
+            EndingSignal::Cancel if awaits_advisory => EndingSignal::CancelAtAdvisory,
+            signal => signal,
+        }
     }
 }
 
@@ -164,4 +185,42 @@ pub struct LockTarget {
     /// Its relation. For a row lock it is the relation of the row, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relation: Option<RelationName>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn episode(root: RootBlocker, waited_us: f64) -> BlockingEpisode {
+        let blocked = BlockedSession {
+            depth: 1,
+            waited_us,
+            ..BlockedSession::default()
+        };
+        BlockingEpisode {
+            root,
+            blocked: vec![blocked],
+            first_seen_us: 0.0,
+            last_seen_us: 1e6,
+            is_lasting: true,
+            waited_us,
+            ended_by: "select pg_terminate_backend(4711);".to_owned(),
+        }
+    }
+
+    /// Regression: in a queue for a row that moved on, the session in front had just committed, and it was to be
+    /// terminated.
+    #[test]
+    fn a_session_that_committed_a_moment_ago_is_not_worth_ending() {
+        let idle = |state_age_us| RootBlocker {
+            pid: Some(4711),
+            state: "idle".to_owned(),
+            state_age_us,
+            ..RootBlocker::default()
+        };
+        assert!(!episode(idle(1e3), 5e3).is_worth_ending());
+        // It holds an advisory lock of the session.
+        assert!(episode(idle(1e3), 1e6).is_worth_ending());
+        assert!(episode(idle(1e6), 5e3).is_worth_ending());
+    }
 }

@@ -9,6 +9,9 @@ pub enum EndingSignal {
     Cancel,
     /// The same; but its state is hidden or not tracked, and if it is idle, a cancel has no effect.
     CancelIfBusy,
+    /// The same; but others wait for an advisory lock of it, which a cancel does not release if it took the lock for
+    /// the session.
+    CancelAtAdvisory,
     /// `pg_terminate_backend`: it is idle, so that there is no statement to cancel.
     Terminate,
     /// `pg_terminate_backend`: it waits for its client in the middle of a statement, and heeds no cancel

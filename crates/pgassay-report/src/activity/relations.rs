@@ -97,9 +97,14 @@ pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
             "holds back the removal of dead rows"
         };
         let text = format!(
-            "{kind} {} {does}, at an age of {} transactions",
+            "{kind} {} {does}, at an age of {} {}",
             oldest.name,
-            number::whole(oldest.age as f64)
+            number::whole(oldest.age as f64),
+            if oldest.age == 1 {
+                "transaction"
+            } else {
+                "transactions"
+            }
         );
         lines.push(("horizon", text));
     }
@@ -164,6 +169,30 @@ mod tests {
         assert_eq!(dead_share(&table(0, None)), "");
         assert_eq!(dead_share(&table(19_000, None)), "5.0%");
         assert_eq!(dead_share(&table(0, Some(1e6))), "100%");
+    }
+
+    /// Regression: "at an age of 1 transactions".
+    #[test]
+    fn an_age_of_one_transaction_is_singular() {
+        let horizon = |age| {
+            let oldest = HorizonHolder {
+                kind: HorizonKind::Slot,
+                name: "cdc".to_owned(),
+                age,
+                lasting_us: None,
+                database: None,
+                detail: String::new(),
+                state: String::new(),
+                wait: None,
+            };
+            let catalog = CatalogActivity {
+                horizon: vec![oldest],
+                ..CatalogActivity::default()
+            };
+            server_lines(&catalog).remove(0).1
+        };
+        assert!(horizon(1).ends_with("at an age of 1 transaction"));
+        assert!(horizon(2).ends_with("at an age of 2 transactions"));
     }
 
     /// Regression: sessions of a standby were said to hold back the removal of dead rows, and its restartpoints were

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use pgassay_record::activity::{Activity, ActivityStatement, LoadCell, LoadRow};
 
 use super::age;
+use crate::number;
 
 /// Text on one line: every run of white space is one space.
 pub fn one_line(text: &str) -> String {
@@ -46,6 +47,17 @@ pub enum Executions {
     Exact(u64),
     /// By samples: a lower bound.
     AtLeast(u64),
+}
+
+impl Executions {
+    /// As printed: a bound is marked. None was seen of a statement that only parallel workers show.
+    pub fn text(self) -> String {
+        match self {
+            Self::Exact(calls) => number::whole(calls as f64),
+            Self::AtLeast(0) => String::new(),
+            Self::AtLeast(seen) => format!("≥ {}", number::whole(seen as f64)),
+        }
+    }
 }
 
 /// How often a statement was executed in the window.
@@ -105,6 +117,14 @@ mod tests {
     use pgassay_record::activity::{ActivitySession, SessionStatus};
 
     use super::*;
+
+    /// Regression: a statement that only parallel workers show had "≥ 0" calls.
+    #[test]
+    fn a_bound_of_no_executions_is_not_printed() {
+        assert_eq!(Executions::AtLeast(0).text(), "");
+        assert_eq!(Executions::AtLeast(2).text(), "≥ 2");
+        assert_eq!(Executions::Exact(2).text(), "2");
+    }
 
     /// Regression: the worker of a subscription was an "(unknown statement)".
     #[test]

@@ -171,11 +171,11 @@ fn of_indexes() -> Vec<LiveCase> {
 const READ: &str = "select * from orders o join item i on i.order_id = o.id";
 
 /// `orders` as changed, and a statement that reads it with this load.
-fn read_with(load: f64, orders: TableActivity) -> ExampleServer {
+pub(super) fn read_with(load: f64, orders: TableActivity) -> ExampleServer {
     ExampleServer::new().load(READ, "", load).table(orders)
 }
 
-fn modified(rows: f64, per_s: f64) -> TableActivity {
+pub(super) fn modified(rows: f64, per_s: f64) -> TableActivity {
     TableActivity {
         modified_since_analyze: rows as u64,
         inserted: (per_s * WINDOW_US / 1e6) as u64,

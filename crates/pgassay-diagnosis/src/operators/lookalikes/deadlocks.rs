@@ -35,3 +35,23 @@ fn a_deadlock_now_and_then_does_not_explain_a_queue_for_rows() {
     let saved: f64 = found[1].1.expect("a load");
     assert!((saved - 0.8).abs() < 1e-9, "{saved}");
 }
+
+/// Regression: `log_lock_waits` was to be set on where it was on.
+#[test]
+fn waits_for_locks_that_are_logged_are_not_to_be_logged_again() {
+    let found = |value: Option<&str>| {
+        let logged = value.map(|it| ("log_lock_waits".to_owned(), it.to_owned()));
+        let server = row_waits(3.0, 5.0).catalog(|it| {
+            it.databases[0].deadlocks = 25;
+            it.settings.extend(logged);
+        });
+        super::of_id("deadlocks", &server.activity).remove(0)
+    };
+    for value in [None, Some("off")] {
+        let sql = found(value).fix_sql;
+        assert_eq!(sql.as_deref(), Some("alter system set log_lock_waits = on"));
+    }
+    let logged = found(Some("on"));
+    assert_eq!(logged.fix_sql, None);
+    assert!(!logged.suggested_fix.contains("log them"), "{logged:?}");
+}

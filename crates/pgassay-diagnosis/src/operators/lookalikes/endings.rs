@@ -60,6 +60,57 @@ fn a_session_that_waits_for_the_disk_of_the_wal_is_not_canceled() {
     }
 }
 
+/// Regression: a busy session that held an advisory lock of the session was to be canceled, which keeps the lock.
+#[test]
+fn a_cancel_does_not_release_an_advisory_lock_of_the_session() {
+    let fix = |kind: &str| {
+        let mut waiting = blocked(1, 20e6);
+        waiting.waits_for.kind = kind.to_owned();
+        let server = blocking(episode(root("active", 30e6), vec![waiting]));
+        let found = of_id("long-blocker", &server.activity).remove(0);
+        assert_eq!(sql(&found), "select pg_cancel_backend(4711)");
+        found.suggested_fix
+    };
+    let at_advisory = fix("advisory");
+    assert!(
+        at_advisory.contains("pg_terminate_backend(4711) does"),
+        "{at_advisory}"
+    );
+    let at_row = fix("transactionid");
+    assert!(!at_row.contains("pg_terminate_backend"), "{at_row}");
+}
+
+/// Regression: VACUUM FULL was to commit in batches.
+#[test]
+fn a_command_that_rebuilds_a_table_is_to_run_when_it_is_not_used() {
+    let is_rebuilt = |statement: &str| {
+        let holder = RootBlocker {
+            statement: Some(statement.to_owned()),
+            ..root("active", 30e6)
+        };
+        let eight = (1..=8).map(|pid| blocked(pid, 20e6)).collect();
+        let found = of_id("long-blocker", &blocking(episode(holder, eight)).activity).remove(0);
+        let fix = found.suggested_fix;
+        assert_ne!(
+            fix.contains("is rebuilt"),
+            fix.contains("in batches"),
+            "{fix}"
+        );
+        fix.contains("is rebuilt")
+    };
+    for statement in [
+        "vacuum full orders",
+        "VACUUM (VERBOSE, FULL) orders",
+        "cluster orders",
+        "reindex table orders",
+    ] {
+        assert!(is_rebuilt(statement), "{statement}");
+    }
+    for statement in ["vacuum orders", "update vacuum set full_name = $1"] {
+        assert!(!is_rebuilt(statement), "{statement}");
+    }
+}
+
 #[test]
 fn a_session_that_waits_for_its_client_is_terminated_since_a_cancel_has_no_effect() {
     for name in ["ClientWrite", "ClientRead"] {

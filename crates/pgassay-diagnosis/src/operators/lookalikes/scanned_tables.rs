@@ -1,10 +1,10 @@
 //! Whose scans those of a table are.
 
-use pgassay_record::activity::StatementCounters;
+use pgassay_record::activity::{StatementCounters, TableActivity};
 use pgassay_record::finding::Confidence;
 
 use super::build::{ExampleServer, calls, index, table};
-use super::catalog::{BY_CUSTOMER, deleting, first, scanned};
+use super::catalog::{BY_CUSTOMER, deleting, first, modified, read_with, scanned};
 use super::of_id;
 
 /// Regression: a join by primary key had the finding that belongs to a count of all rows.
@@ -206,4 +206,24 @@ fn a_queue_that_reads_its_whole_table_for_the_first_row_lacks_an_index() {
         "select o.id from orders o join customers on true",
     );
     assert_eq!(found(&join, whole, 1_000_000), []);
+}
+
+/// Regression: `autovacuum_analyze_scale_factor` was to be lowered for a table on which autovacuum is off.
+#[test]
+fn the_statistics_of_a_table_without_autovacuum_need_more_than_a_lower_threshold() {
+    let fix = |is_enabled: bool, on_server: &str| {
+        let orders = TableActivity {
+            autovacuum_enabled: is_enabled,
+            ..modified(900_000.0, 100.0)
+        };
+        let server = read_with(1.0, orders).catalog(|it| {
+            it.settings.retain(|(name, _)| name != "autovacuum");
+            it.settings
+                .push(("autovacuum".to_owned(), on_server.to_owned()));
+        });
+        first("stale-statistics", &server).suggested_fix
+    };
+    assert!(fix(true, "on").contains("lower autovacuum_analyze_scale_factor"));
+    assert!(fix(false, "on").contains("reset autovacuum_enabled"));
+    assert!(fix(true, "off").contains("off on this server"));
 }

@@ -122,7 +122,7 @@ impl BlockingWatch {
             .filter(|owner| !blocking.contains(owner))
             .map(|&owner| {
                 let holder = self.root(&reading, owner, &nothing);
-                let ended_by = ended_by(reader, &reading, owner, &holder);
+                let ended_by = ended_by(reader, &reading, owner, &holder, &[]);
                 IdleLockHolder { holder, ended_by }
             })
             .filter(|it| {
@@ -183,7 +183,7 @@ impl BlockingWatch {
         }
         let session = reading.sessions.get(&tree.root.pid());
         let key = (tree.root, session.and_then(|it| it.transaction_started_us));
-        let ended_by = ended_by(reader, reading, tree.root, &root);
+        let ended_by = ended_by(reader, reading, tree.root, &root, &blocked);
         let open = self.episodes.entry(key).or_insert_with(|| OpenEpisode {
             episode: BlockingEpisode {
                 root: RootBlocker::default(),
@@ -307,6 +307,7 @@ fn ended_by(
     reading: &LockReading,
     owner: LockOwner,
     root: &RootBlocker,
+    blocked: &[BlockedSession],
 ) -> String {
     let xid = match owner {
         LockOwner::Session(_) if root.prevents_wraparound => {
@@ -320,7 +321,7 @@ fn ended_by(
             return "-- end the transaction on the primary that holds the lock: recovery cannot be canceled"
                 .to_owned();
         }
-        LockOwner::Session(pid) => return ended_by_signal(pid, root.ending_signal()),
+        LockOwner::Session(pid) => return ended_by_signal(pid, root.ending_signal_for(blocked)),
         LockOwner::Prepared(xid) => xid,
     };
     let prepared = reading.prepared.get(&xid).cloned().unwrap_or_default();
@@ -342,6 +343,9 @@ fn ended_by_signal(pid: u32, signal: EndingSignal) -> String {
         EndingSignal::Cancel => format!("select pg_cancel_backend({pid});"),
         EndingSignal::CancelIfBusy => format!(
             "select pg_cancel_backend({pid}); -- without effect if it is idle: its state is unknown"
+        ),
+        EndingSignal::CancelAtAdvisory => format!(
+            "select pg_cancel_backend({pid}); -- does not release a lock of pg_advisory_lock: pg_terminate_backend does"
         ),
         EndingSignal::Terminate | EndingSignal::TerminateAtClient => {
             format!("select pg_terminate_backend({pid});")

@@ -7,7 +7,7 @@ use pgassay_record::observation::Observation;
 use super::super::flame;
 use super::bars::{bar, legend};
 use crate::activity::{
-    ClassLoads, Executions, age, counted_over, executions, load, mean, relation_name, share, size,
+    ClassLoads, age, counted_over, executions, load, mean, relation_name, share, size,
     statement_text, wait_name, waits_in_run_queue,
 };
 use crate::number;
@@ -98,10 +98,7 @@ fn statement(activity: &Activity, row: &LoadRow, bar: &Markup, flame: Option<usi
 
 /// Calls and means; blocks, temporary files and WAL per second where the server counts them.
 fn counters(activity: &Activity, row: &LoadRow, statement: &ActivityStatement) -> Markup {
-    let calls = match executions(statement) {
-        Executions::Exact(calls) => number::whole(calls as f64),
-        Executions::AtLeast(seen) => format!("≥ {}", number::whole(seen as f64)),
-    };
+    let calls = executions(statement).text();
     let mean = mean(activity, row).map_or_else(String::new, |(us, is_bound)| {
         format!("{}{}", if is_bound { "≤ " } else { "" }, age(us))
     });

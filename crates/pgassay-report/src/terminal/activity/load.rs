@@ -7,8 +7,8 @@ use super::super::style::{Style, heading};
 use super::super::table::{Alignment, Table, TextStyle, cell, cut, inked, paint, visible, wrap};
 use super::legend::legend;
 use crate::activity::{
-    ClassLoads, Executions, age, counted_over, executions, load, mean, relation_name, share,
-    statement_text, wait_name, waits_in_run_queue,
+    ClassLoads, age, counted_over, executions, load, mean, relation_name, share, statement_text,
+    wait_name, waits_in_run_queue,
 };
 use crate::number;
 
@@ -91,10 +91,7 @@ fn calls(activity: &Activity, row: &LoadRow) -> (String, String) {
     let statement = row
         .index
         .and_then(|it| activity.statements.get(it as usize));
-    let calls = statement.map_or_else(String::new, |it| match executions(it) {
-        Executions::Exact(calls) => number::whole(calls as f64),
-        Executions::AtLeast(seen) => format!("≥ {}", number::whole(seen as f64)),
-    });
+    let calls = statement.map_or_else(String::new, |it| executions(it).text());
     let mean = mean(activity, row).map_or_else(String::new, |(us, is_bound)| {
         if is_bound {
             format!("≤ {}", age(us))

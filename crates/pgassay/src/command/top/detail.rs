@@ -54,8 +54,10 @@ fn blocker(episode: &BlockingEpisode) -> Vec<String> {
     if let Some(text) = &root.statement {
         lines.push(format!("Its current or last statement: {}", one_line(text)));
     }
-    lines.push(format!("To end it: {}", episode.ended_by));
-    lines.push("pgassay does not run it.".to_owned());
+    if episode.is_worth_ending() {
+        lines.push(format!("To end it: {}", episode.ended_by));
+        lines.push("pgassay does not run it.".to_owned());
+    }
     lines.push(String::new());
     lines
 }

@@ -408,7 +408,7 @@ fn hint(state: &TopState, paint: Paint) -> (String, Style) {
         let at = state.selected_row()?.episode?;
         activity.blocking.get(at)
     });
-    if let Some(episode) = episode.filter(|it| it.is_lasting) {
+    if let Some(episode) = episode.filter(|it| it.is_worth_ending()) {
         let blocker = pgassay_report::activity::root_name(&episode.root);
         let text = format!("{blocker}: {} (pgassay does not run it)", episode.ended_by);
         return (text, paint.urgency(Urgency::of(episode.root.state_age_us)));

@@ -263,6 +263,29 @@ fn the_statement_that_ends_a_blocker_is_shown_with_its_tree() {
     assert!(shown.contains("SELECT pg_terminate_backend(4711); (pgassay does not run it)"));
 }
 
+/// Regression: sessions that took turns at a row for milliseconds were to be terminated.
+#[test]
+fn a_blocker_of_a_moment_is_not_to_be_ended() {
+    let mut short = activity();
+    let episode = &mut short.blocking[0];
+    episode.root.state = "idle".to_owned();
+    episode.root.state_age_us = 1e3;
+    episode.root.transaction_age_us = None;
+    for session in &mut episode.blocked {
+        session.waited_us = 5e3;
+    }
+    let mut state = state();
+    state.update(short);
+    press(&mut state, "3");
+    let list = screen_of(&state, 80, 24);
+    press(&mut state, "\n");
+    let detail = screen_of(&state, 80, 24);
+    for shown in [list, detail] {
+        assert!(shown.contains("4711"), "{shown}");
+        assert!(!shown.contains("pg_terminate_backend"), "{shown}");
+    }
+}
+
 /// Regression: checkpoints, vacuums and errors in the log were on the page of a profile, but not on the screen.
 #[test]
 fn what_happened_in_the_interval_is_on_the_screen() {
