@@ -124,6 +124,8 @@ pub struct FakeEquipment {
     pub statistics: Vec<String>,
     /// How long every transaction takes; 10 µs if not given.
     pub transaction: Option<Duration>,
+    /// Whether no transaction ends in the first window of each trial.
+    pub stalls: bool,
     started: usize,
 }
 
@@ -159,6 +161,7 @@ impl Equipment for FakeEquipment {
             journal: self.journal.clone(),
             variants: plan.variants.clone(),
             transaction: self.transaction.unwrap_or(TRANSACTION),
+            stalls: self.stalls,
         }))
     }
 
@@ -313,6 +316,7 @@ struct FakeDriver {
     journal: Journal,
     variants: Vec<String>,
     transaction: Duration,
+    stalls: bool,
 }
 
 impl LoadDriver for FakeDriver {
@@ -324,6 +328,8 @@ impl LoadDriver for FakeDriver {
             variant,
             clients: order.clients,
             transaction: self.transaction,
+            stalls: self.stalls,
+            is_stalled: false,
             journal: self.journal.clone(),
         }))
     }
@@ -334,6 +340,9 @@ struct FakeClients {
     variant: String,
     clients: u32,
     transaction: Duration,
+    stalls: bool,
+    /// Whether no transaction ends in the next window.
+    is_stalled: bool,
     journal: Journal,
 }
 
@@ -360,14 +369,20 @@ impl Clients for FakeClients {
         let what = if settle.is_zero() { "warm up" } else { "trial" };
         let entry = format!("{}: {what} {} ms", self.variant, measure.as_millis());
         self.journal.step(entry).map_err(|error| anyhow!(error))?;
-        Ok(measurement(
-            *settle,
-            *measure,
-            (self.clients, self.transaction),
-        ))
+        let mut found = measurement(*settle, *measure, (self.clients, self.transaction));
+        if std::mem::take(&mut self.is_stalled) {
+            // Each client is in a transaction that began before the window and ends after it.
+            found.transactions = 0;
+            found.credited_transactions = 0.5 * f64::from(self.clients);
+            found.transactions_total = u64::from(self.clients);
+            found.latency_ns.reset();
+        }
+        Ok(found)
     }
 
-    fn spread_starts(&mut self, _: Duration, _: u64) {}
+    fn spread_starts(&mut self, _: Duration, _: u64) {
+        self.is_stalled = self.stalls;
+    }
 
     fn broadcast(&mut self, _: &str) -> Result<u32, LoadError> {
         Ok(self.clients)

@@ -51,6 +51,7 @@ mod run_context;
 mod scheduler;
 mod sequential_blocks;
 mod shared_setup;
+mod stalls;
 mod study;
 pub mod study_checks;
 pub mod study_errors;

@@ -20,7 +20,7 @@ use crate::run_context::RunContext;
 use crate::system_env::unix_us;
 use crate::trial_slot::{TrialSlot, planned_trials};
 
-/// A trial in which no transaction ended is retried up to `TRIES` times, each `LONGER` times longer.
+/// A trial in which no transaction ended goes on, up to `TRIES` times in all, each `LONGER` times longer.
 const TRIES: u32 = 3;
 const LONGER: u32 = 4;
 /// Factor for the warm-up cap after a server start, because caches must be filled again.
@@ -304,18 +304,23 @@ impl TrialRunner<'_> {
             mut measure,
         } = slot.window;
         clients.spread_starts(spread, slot.seed(self.plan.schedule.seed));
-        let mut failed = 0;
+        let mut sum: Option<Measurement> = None;
         for _ in 0..TRIES {
             let length = RunLength::Timed { settle, measure };
-            let measured = clients.run(&length, point, &self.context)?;
+            let mut measured = clients.run(&length, point, &self.context)?;
             self.context.check()?;
+            // Without the windows of a stall, a load that stalls would seem fast.
+            if let Some(earlier) = sum.take() {
+                measured.add_earlier(earlier);
+            }
             if measured.transactions > 0 {
                 return Ok(measured);
             }
-            failed += measured.failed_total;
+            sum = Some(measured);
             // The machine was busy, or transactions have become slower since warm-up.
             measure *= LONGER;
         }
+        let failed = sum.map_or(0, |it| it.failed_total);
         if failed > 0 {
             bail!(
                 "all {failed} transactions failed with a serialization failure or a deadlock; only successful \

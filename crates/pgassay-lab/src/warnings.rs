@@ -11,7 +11,7 @@ use pgassay_model::wording::counted;
 use pgassay_record::run::{Run, Warning, WarningKind};
 
 use crate::observe::MEMORY_BLOCKS_MAX;
-use crate::{returned_rows, worker_cpu};
+use crate::{returned_rows, stalls, worker_cpu};
 
 /// Shares of the machine's CPU time above which a warning is shown.
 const STEAL_NOTICEABLE: f64 = 0.02;
@@ -66,14 +66,16 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
     if let Some(error) = ended_early {
         warn(WarningKind::Incomplete, ended_after(run, error));
     }
-    if let Some(message) = failures(run) {
-        warn(WarningKind::FailedTransactions, message);
-    }
-    if let Some(message) = without_statements(run) {
-        warn(WarningKind::NoStatement, message);
-    }
-    if let Some(sentence) = returned_rows::sentence(run) {
-        warn(WarningKind::RowsDiffer, sentence);
+    for (kind, sentence) in [
+        (WarningKind::FailedTransactions, failures(run)),
+        (WarningKind::NoStatement, without_statements(run)),
+        (WarningKind::RowsDiffer, returned_rows::sentence(run)),
+        (WarningKind::NotSteady, stalls::sentence(run)),
+        (WarningKind::WorkerCpu, worker_cpu::sentence(run)),
+    ] {
+        if let Some(sentence) = sentence {
+            warn(kind, sentence);
+        }
     }
     let limited = client_limited(run);
     if !limited.is_empty() {
@@ -111,9 +113,6 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
                 other_programs * 100.0
             ),
         );
-    }
-    if let Some(sentence) = worker_cpu::sentence(run) {
-        warn(WarningKind::WorkerCpu, sentence);
     }
     warn_of_profiles(run, &mut warn);
     warn_of_state(run, &mut warn);

@@ -83,6 +83,25 @@ impl Measurement {
         self.io.is_uring &= other.io.is_uring;
         self.io.refusal = self.io.refusal.take().or(other.io.refusal);
     }
+
+    /// Adds an earlier run of the same clients: both windows together are one window with a pause. The instants
+    /// remain those of the later run.
+    pub fn add_earlier(&mut self, earlier: Self) {
+        let (instants, window_us) = (self.instants, self.window_us + earlier.window_us);
+        let mut clients = self.clients.clone();
+        for (sum, one) in clients.iter_mut().zip(&earlier.clients) {
+            *sum += one;
+        }
+        let mut threads = self.threads.clone();
+        for (sum, one) in threads.iter_mut().zip(&earlier.threads) {
+            sum.add(*one);
+        }
+        self.merge(earlier);
+        self.instants = instants;
+        self.window_us = window_us;
+        self.clients = clients;
+        self.threads = threads;
+    }
 }
 
 fn add(sum: &mut Histogram<u64>, other: &Histogram<u64>) {

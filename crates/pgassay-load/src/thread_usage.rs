@@ -16,6 +16,13 @@ pub struct ThreadUsage {
 }
 
 impl ThreadUsage {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.elapsed_us += other.elapsed_us;
+        self.cpu_us += other.cpu_us;
+        let both = self.run_queue_wait_us.zip(other.run_queue_wait_us);
+        self.run_queue_wait_us = both.map(|(one, other)| one + other);
+    }
+
     /// Returns the share of its time that the thread was on a CPU.
     pub fn on_cpu(&self) -> f64 {
         self.cpu_us as f64 / self.elapsed_us.max(1) as f64

@@ -49,6 +49,15 @@ fn run(study: &LoadedStudy, plan: &Plan, earlier: EarlierResults, seen: &Seen) -
     let mut equipment = FakeEquipment::recording(&Journal::default());
     equipment.has_hardware_counters = true;
     equipment.transaction = Some(Duration::from_secs(1));
+    run_on(equipment, (study, plan), earlier, seen)
+}
+
+fn run_on(
+    mut equipment: FakeEquipment,
+    (study, plan): (&LoadedStudy, &Plan),
+    earlier: EarlierResults,
+    seen: &Seen,
+) -> Vec<Trial> {
     let mut laboratory = Laboratory {
         context: RunContext {
             study,
@@ -104,5 +113,27 @@ fn slow_transactions_make_rounds_shorter_and_a_run_of_them_continues_after_any_t
             identities(&clean),
             "killed after {kept} trials"
         );
+    }
+}
+
+/// Regression: the window of a stall was left out of the rate, so that a load that stalls half of the time seemed not
+/// to stall at all; and the server's CPU time of all windows was divided by the transactions of the last.
+#[test]
+fn a_load_that_stalls_does_not_seem_as_fast_as_one_that_does_not() {
+    let study = study();
+    let plan = plan(&study.study, &study.source, &Overrides::default()).expect("it can be planned");
+    let clients = u64::from(plan.conditions[0].clients);
+    let trials = |stalls: bool| {
+        let mut equipment = FakeEquipment::recording(&Journal::default());
+        equipment.stalls = stalls;
+        let seen = Seen::default();
+        run_on(equipment, (&study, &plan), EarlierResults::default(), &seen)
+    };
+    let (stalled, even) = (trials(true), trials(false));
+    for (stalled, even) in stalled.iter().zip(&even) {
+        // A window with half a transaction of each client, and one that is four times as long.
+        assert!((stalled.window_us - 5.0 * even.window_us).abs() < 1e-9);
+        assert!((stalled.tps() / even.tps() - 0.8).abs() < 1e-3);
+        assert_eq!(stalled.transactions_total, stalled.transactions + clients);
     }
 }
