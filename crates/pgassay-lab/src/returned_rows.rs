@@ -5,6 +5,8 @@ use pgassay_model::wording::grouped;
 use pgassay_record::plans::{RunPlans, VariantPlanDifference};
 use pgassay_record::run::Run;
 
+use crate::plans::rows_returned;
+
 /// Variants that are named.
 const SHOWN_MAX: usize = 3;
 
@@ -60,65 +62,57 @@ fn difference([variant, baseline]: [&str; 2], rows: [f64; 2], is_single: bool) -
     }
 }
 
-/// The rows of the variant and of the baseline, of the first statement with another text that returned another number.
-/// None if all such statements together returned as many: a script may send the same ones in another order.
+/// The rows of the variant and of the baseline, of the first statement with another text that returned another number,
+/// whether the plans differ or not. None if all such statements together returned as many: a script may send the same
+/// ones in another order.
 fn differing(plans: &RunPlans, of_variant: &VariantPlanDifference) -> Option<(f64, f64)> {
-    let text = |point: usize, statement: usize| {
-        let statements = &plans.points.get(point)?.statements;
-        statements.get(statement).map(|it| it.text.as_str())
-    };
-    let of_other_texts = of_variant.statements.iter().filter_map(|it| {
-        let before = text(of_variant.baseline_plans, it.baseline)?;
-        let after = text(of_variant.variant_plans, it.variant)?;
-        let (rows, baseline_rows) = (it.difference.b.rows?, it.difference.a.rows?);
-        (before != after).then_some((rows, baseline_rows))
-    });
-    let differ = |(a, b): (f64, f64)| (a - b).abs() >= 1.0;
-    let pairs: Vec<(f64, f64)> = of_other_texts.collect();
-    let totals = pairs
-        .iter()
-        .fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-    let first = pairs.into_iter().find(|it| differ(*it));
-    first.filter(|_| differ(totals))
+    let points = [of_variant.baseline_plans, of_variant.variant_plans];
+    let [before, after] = points.map(|it| plans.points.get(it));
+    let pairs = rows_returned(&before?.statements, &after?.statements);
+    let differ = |rows: &[f64; 2]| (rows[0] - rows[1]).abs() >= 1.0;
+    let totals = [0, 1].map(|of| pairs.iter().map(|it| it[of]).sum());
+    let first = pairs.into_iter().find(differ).filter(|_| differ(&totals));
+    first.map(|[baseline_rows, rows]| (rows, baseline_rows))
 }
 
 #[cfg(test)]
 mod tests {
-    use pgassay_explain::{PlanDifference, PlanFigures};
-    use pgassay_record::plans::{PointPlans, StatementPlanDifference, StatementPlans};
+    use pgassay_record::plans::{PointPlans, StatementPlan, StatementPlans};
 
     use super::*;
 
-    /// Two scripts with these pairs of statements, which returned these numbers of rows.
+    /// Two scripts with these pairs of statements, which returned these numbers of rows by the same plan.
     fn scripts(
         texts: &[[&str; 2]],
-        rows: &[[Option<f64>; 2]],
+        rows: &[[Option<u32>; 2]],
     ) -> (RunPlans, VariantPlanDifference) {
-        let statement = |text: &str| StatementPlans {
-            text: text.to_owned(),
-            ..StatementPlans::default()
+        let statement = |text: &str, rows: Option<u32>| {
+            let actual = rows.map(|rows| format!(r#", "Actual Rows": {rows}, "Actual Loops": 1"#));
+            let actual = actual.unwrap_or_default();
+            StatementPlans {
+                text: text.to_owned(),
+                plans: vec![StatementPlan {
+                    kind: None,
+                    is_used: true,
+                    is_executed: rows.is_some(),
+                    execution_error: None,
+                    json: format!(r#"[{{"Plan": {{"Node Type": "Function Scan"{actual}}}}}]"#),
+                }],
+                ..StatementPlans::default()
+            }
         };
-        let point = |of: usize| PointPlans {
-            statements: texts.iter().map(|it| statement(it[of])).collect(),
-            ..PointPlans::default()
-        };
-        let figures = |rows: Option<f64>| PlanFigures {
-            rows,
-            ..PlanFigures::default()
-        };
-        let difference = |(at, [a, b]): (usize, &[Option<f64>; 2])| StatementPlanDifference {
-            baseline: at,
-            variant: at,
-            difference: PlanDifference {
-                a: figures(*a),
-                b: figures(*b),
-                ..PlanDifference::default()
-            },
+        let point = |of: usize| {
+            let statements = texts.iter().zip(rows);
+            PointPlans {
+                statements: statements
+                    .map(|(text, rows)| statement(text[of], rows[of]))
+                    .collect(),
+                ..PointPlans::default()
+            }
         };
         let of_variant = VariantPlanDifference {
             variant: 1,
             variant_plans: 1,
-            statements: rows.iter().enumerate().map(difference).collect(),
             ..VariantPlanDifference::default()
         };
         let plans = RunPlans {
@@ -131,7 +125,7 @@ mod tests {
     /// Regression: a script with the same statements in another order "returned 1 row" instead of 10.
     #[test]
     fn another_order_of_the_same_statements_returns_as_many_rows() {
-        let [few, many] = [Some(1.0), Some(10.0)];
+        let [few, many] = [Some(1), Some(10)];
         let texts = [["select 1", "table t"], ["table t", "select 1"]];
         let (plans, reordered) = scripts(&texts, &[[few, many], [many, few]]);
         assert_eq!(differing(&plans, &reordered), None);
@@ -139,19 +133,26 @@ mod tests {
         assert_eq!(differing(&plans, &other), Some((10.0, 1.0)));
     }
 
+    /// Regression: plans that count as the same returned 1000 and 1001 rows without a word.
+    #[test]
+    fn rows_of_equal_plans_are_compared_too() {
+        let (plans, of_variant) = scripts(&[["select 1", "select 2"]], &[[Some(1000), Some(1001)]]);
+        assert_eq!(differing(&plans, &of_variant), Some((1001.0, 1000.0)));
+    }
+
     /// Regression: a statement that returned fewer rows than the other was called faster without a word.
     #[test]
     fn another_number_of_rows_is_noticed_only_between_different_texts() {
-        let of_texts = |texts: [&str; 2], rows: [Option<f64>; 2]| {
+        let of_texts = |texts: [&str; 2], rows: [Option<u32>; 2]| {
             let (plans, of_variant) = scripts(&[texts], &[rows]);
             differing(&plans, &of_variant)
         };
         let [one, other] = ["select 1", "select 2"];
-        let rows = [Some(19_860.0), Some(986.0)];
+        let rows = [Some(19_860), Some(986)];
         assert_eq!(of_texts([one, other], rows), Some((986.0, 19_860.0)));
         assert_eq!(of_texts([one, one], rows), None, "data or chance");
-        assert_eq!(of_texts([one, other], [Some(5.0), Some(5.0)]), None);
-        assert_eq!(of_texts([one, other], [Some(5.0), None]), None, "planned");
+        assert_eq!(of_texts([one, other], [Some(5), Some(5)]), None);
+        assert_eq!(of_texts([one, other], [Some(5), None]), None, "planned");
         let text = |rows, is_single| difference(["b", "a"], rows, is_single);
         let of_one = text([986.0, 19_860.0], true);
         assert_eq!(of_one, "\"b\" returned 986 rows and \"a\" 19 860");

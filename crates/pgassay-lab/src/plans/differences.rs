@@ -48,13 +48,10 @@ fn compared(baseline: &[StatementPlans], variant: &[StatementPlans]) -> VariantP
     let unpaired = most - pairs.len();
     found.not_compared = unpaired as u32;
     for (a, b) in pairs {
-        let trees = [&baseline[a], &variant[b]].map(|it| it.used().and_then(StatementPlan::tree));
-        let [Some(before), Some(after)] = trees else {
+        let Some(difference) = between(&baseline[a], &variant[b]) else {
             found.not_compared += 1;
             continue;
         };
-        let mut difference = PlanDifference::between(&before, &after);
-        forget_rows_kept(&mut difference, [&baseline[a].text, &variant[b].text]);
         if difference.is_none() {
             found.same += 1;
         } else {
@@ -66,6 +63,32 @@ fn compared(baseline: &[StatementPlans], variant: &[StatementPlans]) -> VariantP
         }
     }
     found
+}
+
+/// None if a plan is missing.
+fn between(a: &StatementPlans, b: &StatementPlans) -> Option<PlanDifference> {
+    let trees = [a, b].map(|it| it.used().and_then(StatementPlan::tree));
+    let [Some(before), Some(after)] = trees else {
+        return None;
+    };
+    let mut difference = PlanDifference::between(&before, &after);
+    forget_rows_kept(&mut difference, [&a.text, &b.text]);
+    Some(difference)
+}
+
+/// The rows that the statements of the baseline and of a variant returned, of each two that answer the same question in
+/// other words.
+pub fn rows_returned(baseline: &[StatementPlans], variant: &[StatementPlans]) -> Vec<[f64; 2]> {
+    let explained = [explainable(baseline), explainable(variant)];
+    let pairs = pairs(baseline, variant, explained).into_iter();
+    let pairs = pairs.map(|(a, b)| (&baseline[a], &variant[b]));
+    pairs
+        .filter(|(a, b)| a.text != b.text)
+        .filter_map(|(a, b)| {
+            let difference = between(a, b)?;
+            Some([difference.a.rows?, difference.b.rows?])
+        })
+        .collect()
 }
 
 /// EXPLAIN runs the query of a cursor to its end, but what a transaction returns is up to its FETCH commands.

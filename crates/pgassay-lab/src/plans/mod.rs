@@ -27,7 +27,7 @@ use pgassay_model::study::{DriverKind, Network};
 use pgassay_record::plans::{MissingPlanReason, PointPlans};
 use pgassay_record::run::{Warning, WarningKind};
 
-pub use differences::differences;
+pub use differences::{differences, rows_returned};
 pub use taken_plans::TakenPlans;
 
 use crate::host::{Servers, reset};
