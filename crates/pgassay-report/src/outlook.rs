@@ -51,7 +51,7 @@ pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
     };
     let hardest = undecided().max_by_key(|it| {
         let units = it.basis.and_then(|basis| basis.units_needed);
-        (units.map(u64::from), pairs_needed(&it.tps))
+        (units.map(u64::from), pairs_needed(it))
     })?;
     let which = if undecided().count() > 1 {
         Undecided::HardestOfSeveral
@@ -71,7 +71,7 @@ pub(crate) fn needed(which: Undecided, run: &Run, comparison: &Comparison) -> St
     let sequential = comparison.basis.filter(|basis| basis.units_max.is_some());
     let needed = || match sequential {
         Some(basis) => units_sentence(which, run, basis, &comparison.tps),
-        None => pairs_sentence(which, run, &comparison.tps),
+        None => pairs_sentence(which, run, comparison),
     };
     if !run.complete {
         let resume = format!(
@@ -98,7 +98,7 @@ fn suffices(run: &Run, comparison: &Comparison) -> bool {
     }
     match comparison.basis {
         Some(basis) if basis.units_max.is_some() => basis.units_needed <= basis.units_max,
-        _ => pairs_needed(&comparison.tps)
+        _ => pairs_needed(comparison)
             .is_none_or(|pairs| pairs <= u64::from(run.plan.schedule.blocks)),
     }
 }
@@ -189,12 +189,12 @@ fn rounded_up(estimate: u64) -> u64 {
 }
 
 /// How many pairs an inconclusive comparison needs.
-fn pairs_sentence(which: Undecided, run: &Run, ratio: &Ratio) -> String {
+fn pairs_sentence(which: Undecided, run: &Run, comparison: &Comparison) -> String {
     let decision = which.decision();
-    let Some(needed) = pairs_needed(ratio) else {
+    let Some(needed) = pairs_needed(comparison) else {
         return format!("{decision} needs more than one pair.");
     };
-    let pairs = ratio.by_pair.len();
+    let pairs = comparison.tps.by_pair.len();
     let needed = rounded_up(needed);
     let time_us = run.elapsed_us() / pairs as f64 * needed as f64;
     format!(
@@ -208,17 +208,14 @@ fn pairs_sentence(which: Undecided, run: &Run, ratio: &Ratio) -> String {
 
 /// About how many pairs would give a verdict if the true ratio is as estimated.
 ///
-/// The width of an interval shrinks with the square root of the number of pairs. A verdict is reached
-/// once the interval either excludes 1 (half-width below the effect) or fits into the equivalence
+/// A verdict is reached once the interval either excludes 1 (half-width below the effect) or fits into the equivalence
 /// margin (half-width below what the effect leaves of it), whichever comes first.
-fn pairs_needed(ratio: &Ratio) -> Option<u64> {
+fn pairs_needed(comparison: &Comparison) -> Option<u64> {
+    let ratio = &comparison.tps;
     let pairs = ratio.by_pair.len();
-    let half_width = (ratio.high / ratio.low).ln() / 2.0;
-    if pairs < 2 || !half_width.is_finite() {
-        return None;
-    }
+    let units = comparison.basis.map_or(pairs, |basis| basis.units as usize);
     let effect = ratio.ratio.ln().abs();
     let goal = effect.max((1.0 + EQUIVALENCE_MARGIN).ln() - effect);
-    let needed = pairs as f64 * (half_width / goal).powi(2);
-    Some((needed.ceil() as u64).max(pairs as u64 + 1))
+    let needed = ratio.pairs_for(goal, units)?;
+    Some(needed.max(pairs as u64 + 1))
 }

@@ -244,6 +244,39 @@ pub struct Ratio {
     pub by_pair: Vec<f64>,
 }
 
+impl Ratio {
+    /// About how many pairs narrow the interval to this half-width of ln(ratio), at the same level and with the same
+    /// variance of its `units` independent units. `None` if there is no interval.
+    pub fn pairs_for(&self, half_width_log: f64, units: usize) -> Option<u64> {
+        let width = |units: usize| unit_half_width(self.confidence_level, units);
+        let now = (self.high / self.low).ln() / 2.0;
+        let unit_sd = now / width(units).filter(|_| now > 0.0 && now.is_finite())?;
+        let is_enough =
+            |units: usize| width(units).is_some_and(|width| unit_sd * width <= half_width_log);
+        let mut most = units;
+        while !is_enough(most) {
+            most = most.checked_mul(2)?;
+        }
+        let (mut low, mut high) = (units, most);
+        while low < high {
+            let middle = low.midpoint(high);
+            if is_enough(middle) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        let pairs_each = self.by_pair.len() as f64 / units as f64;
+        Some((low as f64 * pairs_each).ceil() as u64)
+    }
+}
+
+/// The half-width of an interval of units whose standard deviation is 1; `None` for fewer than two.
+fn unit_half_width(level: f64, units: usize) -> Option<f64> {
+    let width = pgassay_stats::power::half_width_log(1.0, units, level).ok()?;
+    (units > 1 && width > 0.0).then_some(width)
+}
+
 /// Breakdown of the difference in the backends' on-CPU time per transaction, or per unit if the study
 /// has one.
 ///

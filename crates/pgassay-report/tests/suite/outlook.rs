@@ -153,3 +153,29 @@ fn a_variant_that_is_its_baseline_needs_no_pairs() {
         "{text}"
     );
 }
+
+/// Regression: two pairs that vary by half printed "about 360 pairs", because each further pair was taken to leave the
+/// quantile of Student's t as it is, and "MDE 375 to 4908%", which are logarithms.
+#[test]
+fn a_few_pairs_that_vary_much_need_a_few_more() {
+    let mut run = crate::fixture::small_run();
+    run.complete = true;
+    let comparison = &mut run.comparisons[0];
+    comparison.verdict = Verdict::Inconclusive;
+    comparison.inconclusive_reason = Some(Inconclusive::Noise);
+    comparison.basis = None;
+    // Of a standard deviation of 53% (2 pairs, t of 12.7).
+    let tps = &mut comparison.tps;
+    (tps.ratio, tps.confidence_level) = (1.436, 0.95);
+    (tps.low, tps.high) = (1.436 / 4.762_f64.exp(), 1.436 * 4.762_f64.exp());
+    tps.by_pair = vec![0.987, 2.09];
+    assert_eq!(tps.pairs_for(1.436_f64.ln(), 2), Some(11));
+    tps.minimum_detectable_effect_range = Some([0.46, 1.10]);
+    let text = words(&run);
+    assert!(text.contains("needs about 11 pairs instead of 2"), "{text}");
+    assert!(text.contains("MDE 58 to 200%"), "{text}");
+    run.comparisons[0].tps.minimum_detectable_effect_range = Some([3.75, 49.08]);
+    assert!(words(&run).contains("MDE over 900%"));
+    run.comparisons[0].tps.minimum_detectable_effect_range = Some([1.0, 49.08]);
+    assert!(words(&run).contains("MDE 172% or more"));
+}
