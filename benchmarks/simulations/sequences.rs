@@ -25,6 +25,8 @@ pub enum Noise {
     RandomWalk,
     /// Neighboring pairs are correlated.
     Correlated(f64),
+    /// One variant alone has stalls: its times are those of a steady one plus an exponential variate.
+    OneSided,
 }
 
 /// ln(B/A) of `count` pairs with a standard deviation of 1 (that of the trials' own noise, under drift).
@@ -33,6 +35,8 @@ fn pairs(draws: &mut Draws, noise: Noise, count: usize, run: u64) -> Vec<f64> {
     let own = |draws: &mut Draws| match noise {
         Noise::HeavyTails => draws.t3(),
         Noise::Outliers if draws.chance(0.05) => 5.0 * draws.normal(),
+        // With mean 0, for that is the difference in question.
+        Noise::OneSided => 1.0 + (1.0 - draws.uniform()).ln(),
         _ => draws.normal(),
     };
     match noise {
@@ -172,6 +176,8 @@ fn error_rates(runs: u32) {
         ("neighbors correlated +0.2", Noise::Correlated(0.2), 1, 1.0),
         ("neighbors correlated +0.2", Noise::Correlated(0.2), 4, 0.09),
         ("normal", Noise::Normal, 4, 0.055),
+        ("stalls of one variant alone", Noise::OneSided, 1, 1.0),
+        ("stalls of one variant alone", Noise::OneSided, 4, 0.1),
     ] {
         let (by_rule, by_p) = false_signs(noise, unit, runs);
         // The wrong rule has no units.
