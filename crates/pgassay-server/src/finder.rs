@@ -105,7 +105,7 @@ pub enum FindError {
     /// The repository does not have the version.
     #[error(
         "PostgreSQL {request} is not available for download; {}. \
-         For another version, specify the directory of its programs",
+         For another version, specify the directory of its programs (--binaries)",
         served_words(served)
     )]
     Unknown {

@@ -88,7 +88,8 @@ fn another_machine_configuration_or_build_is_not_comparable_and_starts_no_server
         (
             "base.json",
             &["--set", "work_mem=8MB"],
-            "another configuration: plan.servers",
+            // Regression: only the place in the plan was named.
+            "another configuration: other server settings: plan.servers",
         ),
         ("nothing.json", &[], "there is no file nothing.json"),
         ("20010101-nothing", &[], "no run \"20010101-nothing\""),

@@ -69,16 +69,26 @@ fn another_machine(baseline: &GateBaseline) -> Option<String> {
 /// The first part of the plan that was different. Versions and directories of servers are not compared, because
 /// another build is what a gate is for.
 pub fn another_plan(before: Option<&Plan>, now: &Plan, is_timed: bool) -> Option<String> {
+    let before = before?;
     let difference = first_difference(
         "plan",
-        &configuration(before?, is_timed),
+        &configuration(before, is_timed),
         &configuration(now, is_timed),
     )?;
-    Some(format!("it is of another configuration: {difference}"))
+    // In words, if there are any, and then where.
+    let words = another_configuration(before, now).map_or(String::new(), |it| format!("{it}: "));
+    Some(format!(
+        "it is of another configuration: {words}{difference}"
+    ))
 }
 
 /// Whether a timed run, whose conditions are not those of a count, had other scripts or other data.
 pub fn another_load(before: Option<&Plan>, now: &Plan) -> Option<String> {
+    let what = another_configuration(before?, now)?;
+    Some(format!("it is of another configuration: {what}"))
+}
+
+fn another_configuration(before: &Plan, now: &Plan) -> Option<&'static str> {
     let scripts = |plan: &Plan| -> BTreeSet<(String, u32)> {
         let scripts = plan.points.iter().flat_map(|it| &it.scripts);
         scripts.map(|it| (it.text.clone(), it.weight)).collect()
@@ -99,7 +109,6 @@ pub fn another_load(before: Option<&Plan>, now: &Plan) -> Option<String> {
             servers.map(|it| json!([it.settings, it.environment, it.data_checksums]).to_string());
         servers.collect()
     };
-    let before = before?;
     let different = [
         ("other scripts", scripts(before) != scripts(now)),
         ("another setup", setups(before) != setups(now)),
@@ -109,10 +118,8 @@ pub fn another_load(before: Option<&Plan>, now: &Plan) -> Option<String> {
         ),
         ("other server settings", servers(before) != servers(now)),
     ];
-    let (what, _) = different
-        .into_iter()
-        .find(|(_, is_different)| *is_different)?;
-    Some(format!("it is of another configuration: {what}"))
+    let mut different = different.into_iter();
+    different.find_map(|(what, is_different)| is_different.then_some(what))
 }
 
 fn configuration(plan: &Plan, is_timed: bool) -> Value {
