@@ -232,82 +232,101 @@ impl UnservedCondition {
             Some(_) => format!("create index on {name}"),
             None => format!("create index concurrently on {name}"),
         };
-        match &self.kind {
-            UnservedKind::Cast => {
-                let first = if is_indexed {
-                    format!("Compare {column}")
-                } else {
-                    format!("Create an index on {column}, and compare it")
-                };
-                let detection = detection.fix(format!(
-                    "{first} without the cast: convert the value to the type of the column instead, and compare a \
-                     time with the beginning and the end of a day instead of casting it to a date. An index on \
-                     {column} serves conditions on {column} itself, and not on its cast to another kind of type. If \
-                     the statement cannot be changed, create an index on the expression, if the cast is immutable."
-                ));
-                if is_indexed {
-                    return detection.risk("It requires a change of the application.");
+        if self.kind == UnservedKind::Cast {
+            return without_cast(detection, &column, &create, is_indexed);
+        }
+        let (words, sql) = self.fix(&column, &create);
+        detection
+            .fix(format!("{words} Check with EXPLAIN that the statement uses it."))
+            .with(sql, Detection::sql)
+            .risk(match self.kind {
+                UnservedKind::Element => {
+                    "It requires a change of the statement; an index makes writes to the table more expensive."
                 }
-                detection.sql(format!("{create} ({column})")).risk(RISK)
-            }
-            UnservedKind::Function(function) => detection
-                .fix(format!(
+                _ => RISK,
+            })
+    }
+
+    /// What to do, in words and as a statement, if the normalized text shows what it needs.
+    fn fix(&self, column: &str, create: &str) -> (String, Option<String>) {
+        match &self.kind {
+            UnservedKind::Function(function) => (
+                format!(
                     "Create an index on the expression {function}({column}), if the function is immutable, or compare \
                      {column} without the function. An index on {column} serves conditions on {column} itself, not \
-                     on a function of it. Check with EXPLAIN that the statement uses it."
-                ))
-                .sql(format!("{create} ({function}({column}))"))
-                .risk(RISK),
-            UnservedKind::Pattern => detection
-                .fix(format!(
+                     on a function of it."
+                ),
+                Some(format!("{create} ({function}({column}))")),
+            ),
+            UnservedKind::Pattern => (
+                format!(
                     "If patterns begin with %, create an index of trigrams with the extension pg_trgm (CREATE \
                      EXTENSION pg_trgm). An index on {column} serves LIKE only if the pattern begins with constant \
-                     letters, and if it has the operator class text_pattern_ops or the collation C. Check with \
-                     EXPLAIN that the statement uses it."
-                ))
-                .sql(format!("{create} using gin ({column} gin_trgm_ops)"))
-                .risk(RISK),
-            UnservedKind::Contains(operator) => detection
-                .fix(format!(
+                     letters, and if it has the operator class text_pattern_ops or the collation C."
+                ),
+                Some(format!("{create} using gin ({column} gin_trgm_ops)")),
+            ),
+            UnservedKind::Contains(operator) => (
+                format!(
                     "Create an index that serves {operator}: of the kind GIN if {column} is jsonb, an array or a \
-                     tsvector, of the kind GiST if it is a range or a geometric type. A B-tree does not serve it. Check with EXPLAIN \
-                     that the statement uses it."
-                ))
-                .sql(format!("{create} using gin ({column})"))
-                .risk(RISK),
-            UnservedKind::Key(operator) => detection
-                .fix(format!(
+                     tsvector, of the kind GiST if it is a range or a geometric type. A B-tree does not serve it."
+                ),
+                Some(format!("{create} using gin ({column})")),
+            ),
+            UnservedKind::Key(operator) => (
+                format!(
                     "Create an index on the expression as the statement has it, with its keys, which the normalized \
                      text does not show: {create} (({column} {operator} 'key')). If the statement casts the \
-                     expression, index the cast. A GIN index on {column} serves {column} @> '…', but not {operator}. \
-                     Check with EXPLAIN that the statement uses it."
-                ))
-                .risk(RISK),
-            UnservedKind::Element => detection
-                .fix(format!(
+                     expression, index the cast. A GIN index on {column} serves {column} @> '…', but not {operator}."
+                ),
+                None,
+            ),
+            UnservedKind::Element => (
+                format!(
                     "Write the condition as {column} @> array[…], and create an index of the kind GIN on {column} if \
-                     there is none. No index serves a search for value = ANY ({column}). Check with EXPLAIN that the \
-                     statement uses it."
-                ))
-                .risk("It requires a change of the statement; an index makes writes to the table more expensive."),
-            UnservedKind::Words => detection
-                .fix(format!(
+                     there is none. No index serves a search for value = ANY ({column})."
+                ),
+                None,
+            ),
+            UnservedKind::Words => (
+                format!(
                     "Create an index of the kind GIN on the expression as the statement has it, with the name of the \
                      text search configuration, which the normalized text does not show: {create} using gin \
-                     (to_tsvector('english', {column})). Check with EXPLAIN that the statement uses it."
-                ))
-                .risk(RISK),
-            UnservedKind::Expression => detection
-                .fix(format!(
+                     (to_tsvector('english', {column}))."
+                ),
+                None,
+            ),
+            UnservedKind::Cast | UnservedKind::Expression => (
+                format!(
                     "Move the computation to the other side of the comparison, so that {column} stands alone (instead \
                      of date_trunc: {column} >= the beginning and {column} < the end of the period), or create an \
                      index on the expression as the statement has it, if its functions are immutable. The normalized \
                      text does not show its constants. An index on {column} serves conditions on {column} itself, not \
-                     on an expression of it. Check with EXPLAIN that the statement uses it."
-                ))
-                .risk(RISK),
+                     on an expression of it."
+                ),
+                None,
+            ),
         }
     }
+}
+
+/// Suggests to compare the column itself.
+fn without_cast(detection: Detection, column: &str, create: &str, is_indexed: bool) -> Detection {
+    let first = if is_indexed {
+        format!("Compare {column}")
+    } else {
+        format!("Create an index on {column}, and compare it")
+    };
+    let detection = detection.fix(format!(
+        "{first} without the cast: convert the value to the type of the column instead, and compare a time with the \
+         beginning and the end of a day instead of casting it to a date. An index on {column} serves conditions on \
+         {column} itself, and not on its cast to another kind of type. If the statement cannot be changed, create an \
+         index on the expression, if the cast is immutable."
+    ));
+    if is_indexed {
+        return detection.risk("It requires a change of the application.");
+    }
+    detection.sql(format!("{create} ({column})")).risk(RISK)
 }
 
 #[cfg(test)]
