@@ -11,20 +11,27 @@
 //! the next start on the same data; here there is none. Segments are not found if a server has
 //! `dynamic_shared_memory_type = sysv`.
 //!
+//! A server that was killed while it started may have created its control segment and not yet noted N
+//! (`dsm_postmaster_startup`). Then the segment is found by its time, its contents, and that no process
+//! uses it.
+//!
 //! Everything here was written by the server's user, who may be hostile. So only what belongs to
 //! that user is removed, and nothing of root.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::open_dir::OpenDir;
 use crate::os::{self, Pid};
+use crate::processes;
 use crate::waiting::wait_until;
 
 /// Time limit for killed processes to lose their shared memory.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(10);
+const PID_FILE: &str = "postmaster.pid";
 const MAGIC: u32 = 679_834_894;
 const DSM_CONTROL_OFFSET_BYTES: usize = 24;
 const HEADER_BYTES: usize = 28;
@@ -36,11 +43,17 @@ const CONTROL_BYTES: usize = 12;
 /// The largest control segment that is read: a million places.
 const CONTROL_BYTES_MAX: u64 = 40 << 20;
 
+/// The longest time between a server's System V segment and its control segment, in nanoseconds.
+const CONTROL_DELAY_NS: i64 = 10_000_000_000;
+
 /// A server's shared memory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SharedMemory {
     segment: Segment,
+    /// N of the control segment; 0 if the server has not noted it.
     control: u32,
+    /// When the server wrote its PID file, in nanoseconds since the epoch.
+    started_ns: i64,
     owner: u32,
 }
 
@@ -59,11 +72,13 @@ impl SharedMemory {
     /// user's segment.
     pub(crate) fn of(base: &OpenDir, owner: u32) -> Option<Self> {
         let data = base.open_dir(OsStr::new("data")).ok()?;
-        let segment = parse(&data.read_small_file("postmaster.pid").ok()?)?;
+        let started_ns = data.info_of(OsStr::new(PID_FILE)).ok()?.modified_ns;
+        let segment = parse(&data.read_small_file(PID_FILE).ok()?)?;
         let header: [u8; HEADER_BYTES] = os::shared_memory(&segment, owner)?;
         let memory = Self {
             segment,
             control: word(&header, DSM_CONTROL_OFFSET_BYTES)?,
+            started_ns,
             owner,
         };
         (word(&header, 0)? == MAGIC).then_some(memory)
@@ -73,11 +88,14 @@ impl SharedMemory {
     /// its program first, by which we know it, and its shared memory later: so this waits.
     pub(crate) fn remove(&self) {
         if let Ok(files) = OpenDir::open_trusted(Path::new(FILES)) {
-            let control = self.read(&files, self.control);
-            for handle in handles(&control.unwrap_or_default()) {
-                self.remove_file(&files, handle);
+            let noted = (self.control != 0).then_some(self.control);
+            for control in noted.map_or_else(|| self.not_noted(&files), |control| vec![control]) {
+                let contents = self.read(&files, control).unwrap_or_default();
+                for handle in handles(&contents) {
+                    self.remove_file(&files, handle);
+                }
+                self.remove_file(&files, control);
             }
-            self.remove_file(&files, self.control);
         }
         let remove = || os::remove_shared_memory(&self.segment, self.owner);
         if !wait_until(DETACH_TIMEOUT, remove) {
@@ -86,6 +104,30 @@ impl SharedMemory {
                 "a process uses a server's shared memory"
             );
         }
+    }
+
+    /// The control segments that the server may have created without noting them: of its user, as old as
+    /// the server, and used by no process, which a running server's control segment is.
+    fn not_noted(&self, files: &OpenDir) -> Vec<u32> {
+        let mut found = Vec::new();
+        let times: RangeInclusive<i64> =
+            self.started_ns..=self.started_ns.saturating_add(CONTROL_DELAY_NS);
+        let is_as_old = |name: &OsStr| {
+            let info = files.info_of(name);
+            info.is_ok_and(|info| info.owner == self.owner && times.contains(&info.modified_ns))
+        };
+        // A directory that cannot be read has nothing that we could remove.
+        let _ = files.each_name(|name| {
+            found.extend(handle_of(name).filter(|_| is_as_old(name)));
+            true
+        });
+        found.retain(|&handle| {
+            let contents = self.read(files, handle).unwrap_or_default();
+            let path = Path::new(FILES).join(file_name(handle));
+            matches!(word(&contents, 0), None | Some(0 | CONTROL_MAGIC))
+                && !processes::use_file(&path, self.owner)
+        });
+        found
     }
 
     /// The contents of a segment, if it is a file of the server's user.
@@ -113,6 +155,10 @@ impl SharedMemory {
 
 fn file_name(handle: u32) -> OsString {
     format!("PostgreSQL.{handle}").into()
+}
+
+fn handle_of(name: &OsStr) -> Option<u32> {
+    name.to_str()?.strip_prefix("PostgreSQL.")?.parse().ok()
 }
 
 /// The four bytes at an offset, as a number.
@@ -169,6 +215,7 @@ fn parse(text: &str) -> Option<Segment> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::os::unix::process::CommandExt;
 
     #[test]
     fn key_and_id_are_in_the_seventh_line() {
@@ -227,6 +274,68 @@ mod tests {
             let removed = removed.join().unwrap();
             assert_eq!(removed, owner == NOBODY, "the segment of user {owner}");
         }
+    }
+
+    /// Regression test: a server that was killed between creating its control segment and noting its
+    /// number left that segment for ever.
+    #[test]
+    fn a_control_segment_that_the_server_did_not_note_is_removed() {
+        if os::effective_uid() != 0 {
+            pgassay_test_support::skip("segments of other users", "requires root");
+            return;
+        }
+        let left = std::thread::spawn(|| {
+            own_files();
+            let id = own_segment(NOBODY);
+            let pid = std::process::id();
+            shared_file(1, &CONTROL_MAGIC.to_ne_bytes(), NOBODY);
+            std::thread::sleep(Duration::from_millis(20));
+            let base = directory_with(&format!("{pid}\n/data\n1\n0\n\n\n0 {id}\n"));
+            // The server's, complete and empty; of another user; of a parallel query; in use.
+            shared_file(2, &CONTROL_MAGIC.to_ne_bytes(), NOBODY);
+            shared_file(3, &[], NOBODY);
+            shared_file(4, &CONTROL_MAGIC.to_ne_bytes(), OTHER);
+            shared_file(5, &1_u32.to_ne_bytes(), NOBODY);
+            let used = shared_file(6, &CONTROL_MAGIC.to_ne_bytes(), NOBODY);
+            let mut user = std::process::Command::new("sleep")
+                .arg("60")
+                .uid(NOBODY)
+                .stdin(used)
+                .spawn()
+                .unwrap();
+            found(base.path(), NOBODY).unwrap().remove();
+            user.kill().unwrap();
+            user.wait().unwrap();
+            let names = fs::read_dir(FILES).unwrap().flatten();
+            let mut left: Vec<_> = names.map(|entry| entry.file_name()).collect();
+            left.sort();
+            left
+        });
+        let left = left.join().unwrap();
+        assert_eq!(left, [1, 4, 5, 6].map(file_name));
+    }
+
+    /// Gives this thread a new, empty place for shared memory.
+    fn own_files() {
+        let flags = libc::MS_REC | libc::MS_PRIVATE;
+        let null = std::ptr::null();
+        // SAFETY: the calls take integers, constant strings that end with a zero, and no data.
+        unsafe {
+            assert_eq!(libc::unshare(libc::CLONE_NEWNS), 0);
+            assert_eq!(
+                libc::mount(null, c"/".as_ptr(), null, flags, null.cast()),
+                0
+            );
+            let (kind, target) = (c"tmpfs".as_ptr(), c"/dev/shm".as_ptr());
+            assert_eq!(libc::mount(kind, target, kind, 0, null.cast()), 0);
+        }
+    }
+
+    fn shared_file(handle: u32, contents: &[u8], owner: u32) -> fs::File {
+        let path = Path::new(FILES).join(file_name(handle));
+        fs::write(&path, contents).unwrap();
+        std::os::unix::fs::chown(&path, Some(owner), None).unwrap();
+        fs::File::open(path).unwrap()
     }
 
     /// Regression test: a process that was being killed still had its segment when it had lost its
