@@ -33,6 +33,7 @@ pub mod conninfo;
 mod encode;
 mod error;
 mod exchange;
+mod expected;
 mod limits;
 mod login;
 mod message;

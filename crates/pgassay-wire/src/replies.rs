@@ -10,12 +10,13 @@ use std::collections::VecDeque;
 use crate::backend_key::BackendKey;
 use crate::encode;
 use crate::error::{ServerMessage, WireError};
+use crate::expected::{completed, status_of};
 use crate::limits::{KEPT_MAX_BYTES, REPORT_END, ROW_MAX_BYTES, UNLIMITED_BYTES, kept_length};
 use crate::message::{CopyDirection, DataRow, Event, Notice, RowDescription, TransactionStatus};
 use crate::starting::{self, Starting};
 
 /// The type and the length field.
-const HEADER_BYTES: usize = 5;
+pub(crate) const HEADER_BYTES: usize = 5;
 /// Most messages are short; a longer one means that client and server are out of sync. This is
 /// libpq's limit (`VALID_LONG_MESSAGE_TYPE`).
 const SHORT_MAX_BYTES: u32 = 30_000;
@@ -126,6 +127,16 @@ impl Replies {
         &'s mut self,
         input: &mut &'i [u8],
     ) -> Result<Option<Event<'s>>, WireError> {
+        if self.skip_bytes == 0
+            && self.kept.is_empty()
+            && self.core.starting.is_none()
+            && let Some(event) = self.core.expected(input)
+        {
+            return Ok(Some(event));
+        }
+        if input.is_empty() {
+            return Ok(None);
+        }
         let (outcome, body) = loop {
             match self.step(input)? {
                 None => return Ok(None),
@@ -525,10 +536,7 @@ impl Core {
                 token,
                 status: self.status,
             },
-            ReplyKind::Complete(token) => Event::Complete {
-                token,
-                tag: body.strip_suffix(&[0]).unwrap_or(body),
-            },
+            ReplyKind::Complete(token) => completed(token, body),
             ReplyKind::Row(token) => Event::DataRow {
                 token,
                 row: DataRow(body),
@@ -560,13 +568,8 @@ impl Core {
 }
 
 fn read_status(body: &[u8]) -> Result<TransactionStatus, WireError> {
-    match body {
-        b"I" => Ok(TransactionStatus::Idle),
-        b"T" => Ok(TransactionStatus::Open),
-        b"E" => Ok(TransactionStatus::Failed),
-        _ => Err(WireError::Malformed {
-            tag: 'Z',
-            what: "invalid transaction state",
-        }),
-    }
+    status_of(body).ok_or(WireError::Malformed {
+        tag: 'Z',
+        what: "invalid transaction state",
+    })
 }
