@@ -96,7 +96,10 @@ fn run(
             } => {
                 height -= arguments as usize;
                 let arguments = &stack[height..height + arguments as usize];
-                stack[height] = call(function, arguments, environment)?;
+                stack[height] = match of_integers(function, arguments, environment.rng) {
+                    Some(value) => value,
+                    None => call(function, arguments, environment)?,
+                };
                 height += 1;
             }
             Op::TooManyArguments => return Err(EvalError::TooManyArguments),
@@ -131,6 +134,29 @@ fn run(
         }
     }
     Ok(stack[0])
+}
+
+/// The result of the most frequent functions for two integers, with few instructions; `None` for any
+/// others, and where there is an error to report.
+#[inline]
+fn of_integers(
+    function: BuiltinFunction,
+    arguments: &[ScriptValue],
+    rng: &mut Rng,
+) -> Option<ScriptValue> {
+    let &[ScriptValue::Int(left), ScriptValue::Int(right)] = arguments else {
+        return None;
+    };
+    let result = match function {
+        BuiltinFunction::Add => left.checked_add(right),
+        BuiltinFunction::Sub => left.checked_sub(right),
+        BuiltinFunction::Mul => left.checked_mul(right),
+        BuiltinFunction::Random if left <= right && right.checked_sub(left)? < i64::MAX => {
+            Some(rng.uniform(left, right))
+        }
+        _ => None,
+    };
+    result.map(ScriptValue::Int)
 }
 
 /// Calls a function that depends only on its arguments.
