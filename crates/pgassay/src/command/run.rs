@@ -30,7 +30,6 @@ use crate::command::show::printed;
 use crate::command::study::{PlannedStudy, planned};
 use crate::exit::after_printing;
 use crate::exit::{Partial, text_of};
-use crate::output::print_line_stderr;
 use crate::progress::ProgressDisplay;
 use crate::{checks, interrupt, results};
 
@@ -302,10 +301,8 @@ pub fn exit_with(id: &str, to_continue: &str, ended_early: Option<anyhow::Error>
         return Ok(());
     };
     if error.is::<Interrupted>() {
-        print_line_stderr(&format!(
-            "pgassay: interrupted; completed trials saved as {id}{to_continue}"
-        ));
-        return Err(Interrupted.into());
+        let saved = format!("interrupted; completed trials saved as {id}{to_continue}");
+        return Err(anyhow::Error::from(Interrupted).context(saved));
     }
     Err(Partial {
         reason: text_of(&error),

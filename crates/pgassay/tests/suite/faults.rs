@@ -185,6 +185,9 @@ fn the_first_ctrl_c_stops_after_the_current_step_and_saves_trials() {
         scratch.stderr()
     );
     assert_eq!(scratch.kept().len(), 1, "{}", scratch.stderr());
+    // Regression: it was said twice, in two lines.
+    let said = scratch.stderr().matches("pgassay: interrupted").count();
+    assert_eq!(said, 1, "{}", scratch.stderr());
     let output = scratch
         .command()
         .args(["show", "last"])
