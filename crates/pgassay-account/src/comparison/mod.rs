@@ -228,7 +228,8 @@ pub struct Ratio {
     /// Standard deviation of the pairs' ratios, relative to the ratio (0.01 is 1%).
     pub pair_sd: f64,
     /// The minimum detectable effect (MDE): the effect that another run like this one detects with 80%
-    /// power, at the level of this comparison (0.01 is 1%); `None` for a single pair.
+    /// power, at the level of this comparison, as the logarithm of a ratio (0.01 is 1%, 0.69 is 100%);
+    /// `None` for a single pair.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum_detectable_effect: Option<f64>,
     /// Range of the MDE: its values at both ends of the 80% interval of the standard deviation.
