@@ -77,9 +77,15 @@ fn check_variables(
     let (planned, name) = (&point.scripts[undefined.script], undefined.name);
     let path = ["script", &planned.index.to_string(), "text"];
     let line = undefined.line as usize;
+    // A command line has no parameters.
+    let or_parameter = if source.file.is_empty() {
+        String::new()
+    } else {
+        format!(", or write ${{{name}}} for a parameter of the study")
+    };
     let message = format!(
         "script \"{}\", line {line}: nothing defines the variable :{name}; define it in the script, as in `\\set {name} \
-         random(1, 100)`, or write ${{{name}}} for a parameter of the study",
+         random(1, 100)`{or_parameter}",
         planned.file.as_ref().unwrap_or(&planned.name)
     );
     Err(at_line(source, &path, line, &message))

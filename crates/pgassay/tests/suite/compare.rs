@@ -439,11 +439,18 @@ fn a_question_whose_baseline_would_be_another_one_is_refused_before_a_server_sta
             &["select * from t where id = $1", "select 1"],
             "$1 has no value: write one in its place, or give a script",
         ),
+        // Regression: it was to be written as a parameter of a study, which a command line cannot have.
+        (
+            &["select :id", "select 1"],
+            "define it in the script, as in `\\set id random(1, 100)`",
+        ),
     ] {
         let finished = scratch.finished(&[&["compare"], args].concat());
         assert_eq!(finished.code, Some(1), "{args:?}: {finished:?}");
         let message = collapse_whitespace(&finished.stderr);
-        assert!(message.contains(reason), "{args:?}: {message}");
+        let reason = collapse_whitespace(reason);
+        assert!(message.contains(&reason), "{args:?}: {message}");
+        assert!(!message.contains("parameter of the study"), "{message}");
         assert!(!message.contains("starting"), "{args:?}: {message}");
     }
 }
