@@ -19,7 +19,10 @@ pub struct Statement {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
     /// A backslash command of psql or pgbench.
-    #[error("line {line}: \\{command} is a psql command, not SQL, and is not supported here")]
+    #[error(
+        "line {line}: \\{command} is a psql command, not SQL, and is not supported here{}",
+        instead_of(command)
+    )]
     MetaCommand {
         /// The line, from 1.
         line: u32,
@@ -46,6 +49,17 @@ pub enum SplitError {
         /// `parenthesis` or `BEGIN`.
         what: &'static str,
     },
+}
+
+/// What to write instead of a psql command, after what is wrong with it.
+fn instead_of(command: &str) -> &'static str {
+    match command {
+        "copy" => ": use INSERT, or COPY from a file that the server can read",
+        "set" => ": write the value where it is used",
+        "i" | "ir" | "include" | "include_relative" => ": write the file's statements here",
+        "gexec" => ": use EXECUTE in a DO block",
+        _ => "",
+    }
 }
 
 impl SplitError {

@@ -40,7 +40,8 @@ fn psql_only_input_is_rejected_with_its_line() {
     let cases = [
         (
             "SELECT 1;\n\\copy t from 'f'\n",
-            "line 2: \\copy is a psql command",
+            // Regression: it did not say what to write instead.
+            "line 2: \\copy is a psql command, not SQL, and is not supported here: use INSERT, or COPY",
         ),
         (
             "SELECT 1;\n\ncopy t (a) /* c */ FROM -- c\n STDIN with csv;\n1\n\\.\n",
