@@ -5,7 +5,7 @@ use std::fs;
 use pgassay_account::calibration::{AaComparison, Calibration, CalibrationSummary};
 
 use crate::error::StoreError;
-use crate::{Store, files};
+use crate::{Store, files, read_regular};
 
 const DIRECTORY: &str = "calibration";
 
@@ -49,10 +49,10 @@ impl Store {
         let mut ended_us = 0;
         for entry in fs::read_dir(&directory).map_err(reading)? {
             let path = entry.map_err(reading)?.path();
-            let Ok(text) = fs::read_to_string(&path) else {
+            let Ok(text) = read_regular(&path) else {
                 continue;
             };
-            let Ok(one) = serde_json::from_str::<Calibration>(&text) else {
+            let Ok(one) = serde_json::from_slice::<Calibration>(&text) else {
                 continue;
             };
             if one.machine_key == machine_key && one.pgassay_version == pgassay {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::error::StoreError;
-use crate::files;
+use crate::{files, regular_file};
 
 /// A file of JSON lines. Lines that were written survive the end of the process; after [`Self::sync`],
 /// also the end of the machine.
@@ -31,7 +31,7 @@ impl LineFile {
 
     /// Opens a file for reading and writing; `None` if there is none.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, StoreError> {
-        match OpenOptions::new().read(true).write(true).open(path) {
+        match regular_file::open(path, OpenOptions::new().read(true).write(true)) {
             Ok(file) => Ok(Some(Self {
                 path: path.to_owned(),
                 file,

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::directories::RUN_FILE;
 use crate::error::StoreError;
-use crate::{Store, unfinished, upgrade};
+use crate::{Store, read_regular, unfinished, upgrade};
 
 /// Number of newest runs listed if a run is not found.
 const SUGGESTIONS: usize = 3;
@@ -94,7 +94,7 @@ pub(crate) fn read(directory: &Path) -> Result<Run, StoreError> {
         schema: String,
     }
     let path = directory.join(RUN_FILE);
-    let text = fs::read(&path).map_err(|source| StoreError::reading(&path, source))?;
+    let text = read_regular(&path).map_err(|source| StoreError::reading(&path, source))?;
     let damaged = |error: &serde_json::Error| StoreError::Damaged {
         path: path.clone(),
         line: error.line(),

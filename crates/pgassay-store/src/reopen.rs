@@ -1,6 +1,7 @@
 //! Continues a run that did not finish: finds it, locks it, and appends to what it saved.
 
 use std::fs::{self, TryLockError};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -14,7 +15,7 @@ use crate::error::StoreError;
 use crate::line_file::LineFile;
 use crate::unfinished::{self, RESERVED_FILE, UnfinishedRun};
 use crate::writer::{self, RunWriter};
-use crate::{Store, files};
+use crate::{Store, files, read_regular};
 
 /// A run that this process may continue.
 #[derive(Debug)]
@@ -123,8 +124,9 @@ impl Store {
             });
         }
         let study = directory.join(STUDY_FILE);
-        let study_text =
-            fs::read_to_string(&study).map_err(|source| StoreError::reading(&study, source))?;
+        let study_text = read_regular(&study)
+            .and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other))
+            .map_err(|source| StoreError::reading(&study, source))?;
         let (gathered, details_bytes) = unfinished::details(&directory)?;
         // The last lines may be incomplete.
         trials.continue_at(length.bytes)?;
@@ -157,7 +159,7 @@ fn is_complete(directory: &Path) -> bool {
     struct Completeness {
         complete: bool,
     }
-    let text = fs::read(directory.join(RUN_FILE));
+    let text = read_regular(&directory.join(RUN_FILE));
     let parsed = text.map(|text| serde_json::from_slice::<Completeness>(&text));
     matches!(parsed, Ok(Ok(it)) if it.complete)
 }

@@ -1,6 +1,6 @@
 //! What a run that did not finish left: its plan and the trials that ended.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use pgassay_record::run::ServerFacts;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::Store;
 use crate::directories::{DETAILS_FILE, RUN_FILE, TRIALS_FILE};
 use crate::error::StoreError;
 use crate::origin::{FirstLine, RunMarker, RunStart};
+use crate::{Store, regular_file};
 
 /// Occupies space until the result is written.
 pub(crate) const RESERVED_FILE: &str = ".reserved";
@@ -176,7 +176,7 @@ pub(crate) fn read(directory: &Path) -> Result<(UnfinishedRun, ReadableLength), 
 /// cannot be read are left out.
 pub(crate) fn details(directory: &Path) -> Result<(Vec<RunDetail>, u64), StoreError> {
     let path = directory.join(DETAILS_FILE);
-    let file = match File::open(&path) {
+    let file = match regular_file::open(&path, OpenOptions::new().read(true)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
         Err(source) => return Err(StoreError::reading(&path, source)),
@@ -229,7 +229,8 @@ struct OpenedTrials {
 /// Opens the file of trials and reads its first line.
 fn open(directory: &Path) -> Result<OpenedTrials, StoreError> {
     let path = directory.join(TRIALS_FILE);
-    let file = File::open(&path).map_err(|source| match source.kind() {
+    let opened = regular_file::open(&path, OpenOptions::new().read(true));
+    let file = opened.map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => StoreError::NoRun {
             path: directory.to_owned(),
         },

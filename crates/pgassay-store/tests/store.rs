@@ -30,6 +30,11 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
+fn pipe(path: &Path) {
+    let made = Command::new("mkfifo").arg(path).status().unwrap();
+    assert!(made.success());
+}
+
 #[test]
 fn run_round_trips_through_the_store() {
     let (_root, store) = store();
@@ -383,16 +388,39 @@ fn a_pipe_or_a_link_in_place_of_the_index_is_neither_opened_nor_followed() {
     assert!(!elsewhere.exists());
 
     fs::remove_file(&index).unwrap();
-    assert!(
-        Command::new("mkfifo")
-            .arg(&index)
-            .status()
-            .unwrap()
-            .success()
-    );
+    pipe(&index);
     let (ended, end) = std::sync::mpsc::channel();
     std::thread::spawn(move || ended.send(store.list().is_err()));
     assert!(end.recv_timeout(std::time::Duration::from_mins(1)).unwrap());
+}
+
+/// Regression: every run waited for a writer of the pipe, even after a signal, and read an endless file until memory
+/// was exhausted.
+#[test]
+fn a_pipe_or_an_endless_file_in_place_of_a_file_of_results_does_not_hang() {
+    let (_root, store) = store();
+    store.save(&run(ID), STUDY, &[]).unwrap();
+    let at = |name: &str| store.root().join(name);
+    for directory in ["calibration", "20261122-000000-s", "20261123-000000-s"] {
+        fs::create_dir_all(at(directory)).unwrap();
+    }
+    pipe(&at("calibration/pipe.json"));
+    std::os::unix::fs::symlink("/dev/zero", at("calibration/endless.json")).unwrap();
+    pipe(&at("20261122-000000-s/trials.jsonl"));
+    let endless = fs::File::create(at("20261123-000000-s/run.json")).unwrap();
+    endless.set_len(1 << 40).unwrap();
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        assert!(store.calibration("0123", "0.1.0").unwrap().is_none());
+        assert!(store.load("20261122-000000-s").is_err());
+        assert!(store.reopen("20261122-000000-s").is_err());
+        assert!(store.load("20261123-000000-s").is_err());
+        ended.send(store.list().unwrap().len()).unwrap();
+    });
+    assert_eq!(
+        end.recv_timeout(std::time::Duration::from_mins(1)).unwrap(),
+        1
+    );
 }
 
 #[test]
