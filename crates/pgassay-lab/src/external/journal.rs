@@ -7,9 +7,9 @@
 //! contains no password: neither that of the connection, nor values of settings that may be one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -138,7 +138,13 @@ impl UndoJournal {
     }
 
     fn open_abandoned(path: PathBuf) -> io::Result<Option<Self>> {
-        let file = OpenOptions::new().read(true).append(true).open(&path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(&path)?;
+        // SAFETY: it only returns a number.
+        check_is_of(unsafe { libc::geteuid() }, &file.metadata()?)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(None),
@@ -161,8 +167,9 @@ impl UndoJournal {
     /// It cannot be read, or a line before the last is not one of a journal.
     pub fn lines(&mut self) -> Result<Vec<JournalLine>> {
         let mut text = String::new();
-        File::open(&self.path)
-            .and_then(|mut file| file.read_to_string(&mut text))
+        self.file
+            .rewind()
+            .and_then(|()| self.file.read_to_string(&mut text))
             .with_context(|| format!("cannot read {}", self.path.display()))?;
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let lines = whole.lines().map(|line| {
@@ -171,6 +178,17 @@ impl UndoJournal {
         });
         lines.collect()
     }
+}
+
+/// Fails unless a journal is a file of this user that no other may write: what it names is dropped and set on a
+/// server with the rights of this user's role.
+fn check_is_of(user: u32, facts: &Metadata) -> io::Result<()> {
+    let others_write = facts.mode() & 0o022 != 0;
+    if facts.is_file() && facts.nlink() == 1 && facts.uid() == user && !others_write {
+        return Ok(());
+    }
+    let words = "it is not a file that only you can write, so nothing in it is undone";
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, words))
 }
 
 fn cannot_write(path: &Path) -> String {
@@ -229,5 +247,32 @@ mod tests {
         file.set_modified(std::time::SystemTime::now() - 2 * EMPTY_AGE)
             .unwrap();
         assert!(UndoJournal::abandoned(directory.path()).is_empty() && !path.exists());
+    }
+
+    /// Regression: it was undone as whoever ran pgassay, and a link was followed.
+    #[test]
+    fn a_journal_that_another_user_could_have_written_is_not_undone() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = UndoJournal::create(directory.path(), "pgassay_1", server()).unwrap();
+        let path = journal.path().to_owned();
+        drop(journal);
+        let found = || UndoJournal::abandoned(directory.path()).len();
+        assert_eq!(found(), 1);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
+        assert_eq!(found(), 0);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(found(), 1);
+
+        let user = fs::metadata(&path).unwrap().uid();
+        assert!(check_is_of(user, &fs::metadata(&path).unwrap()).is_ok());
+        assert!(check_is_of(user + 1, &fs::metadata(&path).unwrap()).is_err());
+
+        let elsewhere = directory.path().join("elsewhere");
+        fs::rename(&path, &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        assert_eq!(found(), 0);
+        fs::remove_file(&path).unwrap();
+        fs::hard_link(&elsewhere, &path).unwrap();
+        assert_eq!(found(), 0);
     }
 }
