@@ -4,7 +4,9 @@
 //! [`Redis`] is dropped, or when pgassay's main thread ends in any way (`PR_SET_PDEATHSIG`,
 //! prctl(2)).
 
-use std::io::{Read, Write};
+use std::fs::Permissions;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +17,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use pgassay_load::{LoadError, Measurement, RedisClientPool, RedisError, RunLength, TextRow};
 use pgassay_model::plan::{Plan, Point};
 use pgassay_model::study::DriverKind;
+use tempfile::TempDir;
 
 use super::Clients;
 use crate::interrupt::Interrupted;
@@ -34,7 +37,7 @@ pub struct Redis {
 
 struct RedisProcess {
     child: Child,
-    directory: PathBuf,
+    directory: TempDir,
 }
 
 impl Redis {
@@ -118,12 +121,17 @@ impl Clients for RedisClients {
     }
 }
 
+/// A new directory, closed to others: Redis loads the data that it finds in its directory.
+fn new_directory() -> io::Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("pgassay-redis-");
+    builder.permissions(Permissions::from_mode(0o700)).tempdir()
+}
+
 impl RedisProcess {
     fn start() -> Result<Self> {
-        let directory = std::env::temp_dir().join(format!("pgassay-redis-{}", std::process::id()));
-        std::fs::create_dir_all(&directory)
-            .with_context(|| format!("cannot create {}", directory.display()))?;
-        let socket = directory.join("socket");
+        let directory = new_directory().context("cannot create a directory for Redis")?;
+        let socket = directory.path().join("socket");
         let mut command = Command::new(PROGRAM);
         // No TCP and no persistence: as fast as Redis gets.
         command.args([
@@ -135,7 +143,7 @@ impl RedisProcess {
             "no",
             "--unixsocket",
         ]);
-        command.arg(&socket).arg("--dir").arg(&directory);
+        command.arg(&socket).arg("--dir").arg(directory.path());
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -156,7 +164,7 @@ impl RedisProcess {
     }
 
     fn socket(&self) -> PathBuf {
-        self.directory.join("socket")
+        self.directory.path().join("socket")
     }
 
     fn wait_until_ready(&mut self, socket: &Path) -> Result<()> {
@@ -177,7 +185,7 @@ impl RedisProcess {
     }
 }
 
-fn answers(mut stream: UnixStream) -> std::io::Result<()> {
+fn answers(mut stream: UnixStream) -> io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
     stream.write_all(b"PING\r\n")?;
     stream.read_exact(&mut [0; 7])
@@ -188,6 +196,19 @@ impl Drop for RedisProcess {
         // It persists nothing, so killing it loses nothing.
         self.child.kill().ok();
         self.child.wait().ok();
-        std::fs::remove_dir_all(&self.directory).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: its name was predictable, and a directory that another user had put there was taken.
+    #[test]
+    fn the_directory_of_redis_is_new_and_closed_to_others() {
+        let (one, other) = (new_directory().unwrap(), new_directory().unwrap());
+        assert_ne!(one.path(), other.path());
+        let mode = one.path().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
     }
 }
