@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use pgassay_record::observation::{Observation, SCHEMA};
+use pgassay_store::read_regular;
 
 /// The observation in a file; `None` if the name is not that of a `.json` file, and so names a run.
 pub fn load(name: &str) -> Result<Option<Observation>> {
@@ -12,9 +13,9 @@ pub fn load(name: &str) -> Result<Option<Observation>> {
     if !is_json || !path.is_file() {
         return Ok(None);
     }
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    let text = read_regular(path).with_context(|| format!("cannot read {name}"))?;
     let content: serde_json::Value =
-        serde_json::from_str(&text).with_context(|| format!("{name} is not JSON"))?;
+        serde_json::from_slice(&text).with_context(|| format!("{name} is not JSON"))?;
     match content["schema"].as_str() {
         Some(SCHEMA) => {}
         Some(other) => bail!("{name} has the format {other}, and this version reads {SCHEMA}"),

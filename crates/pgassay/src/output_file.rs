@@ -1,6 +1,6 @@
 //! Files that commands write; `-` is stdout.
 
-use std::fs::OpenOptions;
+use std::fs::{Metadata, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -104,15 +104,37 @@ fn write_special(file: &Path, content: &[u8]) -> Result<()> {
     }
 }
 
+/// Writes the content to a file in a directory that may come from elsewhere: a link, a pipe or another name of a file
+/// is replaced, and what it leads to stays as it is. The mode is that of [`create_like`].
+pub fn replace_like(other: &Path, file: &Path, content: &[u8]) -> Result<()> {
+    let before = file.symlink_metadata().ok().filter(Metadata::is_file);
+    let mode = before.map_or_else(|| mode_of(other), |it| it.permissions().mode() & 0o666);
+    let removed = match std::fs::remove_file(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    };
+    removed
+        .and_then(|()| {
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true).mode(mode).open(file)
+        })
+        .and_then(|mut new| new.write_all(content))
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
 /// Creates a file that no one may read who may not read another one, of which it has the content. A file that exists
 /// keeps its mode.
 pub fn create_like(other: &Path, file: &Path) -> Result<()> {
-    let mode = other.metadata().map_or(0o600, |it| it.permissions().mode());
     OpenOptions::new()
         .append(true)
         .create(true)
-        .mode(mode & 0o666)
+        .mode(mode_of(other))
         .open(file)
         .with_context(|| format!("cannot write {}", file.display()))?;
     Ok(())
+}
+
+fn mode_of(file: &Path) -> u32 {
+    let metadata = file.metadata();
+    metadata.map_or(0o600, |it| it.permissions().mode()) & 0o666
 }

@@ -91,6 +91,32 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
     let report = command(&scratch, &["report"]);
     assert_eq!(report.code, Some(0), "{report:?}");
     assert!(directory.join("report.html").is_file());
+    assert_links_and_pipes_of_a_copy_are_not_followed(&scratch, &directory);
+}
+
+/// Regression: as root, `report` replaced any file that a link in a directory from elsewhere led to, and `show` waited
+/// for a pipe.
+fn assert_links_and_pipes_of_a_copy_are_not_followed(scratch: &Scratch, directory: &Path) {
+    let victim = scratch.path().join("victim");
+    fs::write(&victim, "precious").expect("written");
+    let page = directory.join("report.html");
+    let curve = directory.join("curve.json");
+    let made = std::process::Command::new("mkfifo").arg(&curve).status();
+    assert!(made.expect("mkfifo").success());
+    for link in [
+        std::os::unix::fs::symlink::<&Path, &Path>,
+        fs::hard_link::<&Path, &Path>,
+    ] {
+        fs::remove_file(&page).expect("the report exists");
+        link(&victim, &page).expect("a link");
+        for name in ["report", "show"] {
+            let ended = command(scratch, &[name, &format!("{}/", directory.display())]);
+            assert_eq!(ended.code, Some(0), "{ended:?}");
+        }
+        assert_eq!(fs::read_to_string(&victim).expect("readable"), "precious");
+        assert!(page.symlink_metadata().expect("a page").is_file());
+    }
+    fs::remove_file(curve).expect("removed");
 }
 
 /// Lines are not longer than those of the terminal.
