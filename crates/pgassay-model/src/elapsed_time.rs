@@ -28,15 +28,18 @@ impl ElapsedTime {
     /// Takes note of a trial.
     pub fn add(&mut self, trial: &Trial) {
         if let Some([began_us, ended_us]) = self.last_us {
-            let pause_us = (trial.started_us - ended_us).clamp(0, PAUSE_US_MAX);
-            self.us += ended_us - began_us + pause_us;
-            self.paused_us += (trial.started_us - ended_us - pause_us).max(0);
+            // A file of a run from elsewhere may have any numbers.
+            let between_us = trial.started_us.saturating_sub(ended_us);
+            let pause_us = between_us.clamp(0, PAUSE_US_MAX);
+            let window_us = ended_us.saturating_sub(began_us);
+            self.us = self.us.saturating_add(window_us.saturating_add(pause_us));
+            let paused_us = between_us.saturating_sub(pause_us).max(0);
+            self.paused_us = self.paused_us.saturating_add(paused_us);
         }
         if self.block.is_none_or(|(block, _)| block != trial.block) {
             self.block = Some((trial.block, self.us));
         }
-        // A window is a number of microseconds far below the range of i64.
-        let ended_us = trial.started_us + trial.window_us as i64;
+        let ended_us = trial.started_us.saturating_add(trial.window_us as i64);
         self.last_us = Some([trial.started_us, ended_us]);
     }
 

@@ -144,17 +144,19 @@ pub struct Quality {
 impl Quality {
     /// Adds another trial's counts.
     pub fn add(&mut self, other: &Self) {
-        self.samples += other.samples;
-        self.user_samples += other.user_samples;
-        self.unwound_to_entry += other.unwound_to_entry;
-        self.truncated += other.truncated;
-        self.lost += other.lost;
-        self.unknown_leaf += other.unknown_leaf;
-        self.sampled_ns += other.sampled_ns;
-        self.observed_ns += other.observed_ns;
-        self.unknown_state_ns += other.unknown_state_ns;
-        self.switched_cpu_ns += other.switched_cpu_ns;
-        self.switched_run_queue_ns += other.switched_run_queue_ns;
+        // A file of a run from elsewhere may have any numbers.
+        let sum = |total: &mut u64, more: u64| *total = total.saturating_add(more);
+        sum(&mut self.samples, other.samples);
+        sum(&mut self.user_samples, other.user_samples);
+        sum(&mut self.unwound_to_entry, other.unwound_to_entry);
+        sum(&mut self.truncated, other.truncated);
+        sum(&mut self.lost, other.lost);
+        sum(&mut self.unknown_leaf, other.unknown_leaf);
+        sum(&mut self.sampled_ns, other.sampled_ns);
+        sum(&mut self.observed_ns, other.observed_ns);
+        sum(&mut self.unknown_state_ns, other.unknown_state_ns);
+        sum(&mut self.switched_cpu_ns, other.switched_cpu_ns);
+        sum(&mut self.switched_run_queue_ns, other.switched_run_queue_ns);
     }
 }
 

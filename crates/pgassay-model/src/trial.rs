@@ -133,10 +133,11 @@ pub fn failed_share(trials: &[Trial], condition: usize, variant: usize) -> f64 {
     let of_point = |it: &&Trial| (it.condition, it.variant) == (condition, variant);
     let timed = |it: &&Trial| it.kind == TrialKind::Timed;
     let trials = trials.iter().filter(of_point).filter(timed);
-    let sums = trials.fold((0, 0), |(failed, all), it| {
-        (failed + it.failed, all + it.failed + it.transactions)
+    let sums = trials.fold((0.0, 0.0_f64), |(failed, all), it| {
+        let of_trial = it.failed as f64 + it.transactions as f64;
+        (failed + it.failed as f64, all + of_trial)
     });
-    sums.0 as f64 / sums.1.max(1) as f64
+    sums.0 / sums.1.max(1.0)
 }
 
 /// Memory of the backends as proportional set size (PSS): a page that n processes share counts 1/n in each.

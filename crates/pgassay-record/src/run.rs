@@ -107,7 +107,8 @@ impl Run {
     /// How long it took, without the pauses before it was continued, microseconds.
     pub fn elapsed_us(&self) -> f64 {
         let paused_us = ElapsedTime::of(&self.trials).paused_us();
-        (self.ended_us - self.started_us - paused_us).max(0) as f64
+        let all_us = self.ended_us.saturating_sub(self.started_us);
+        all_us.saturating_sub(paused_us).max(0) as f64
     }
 
     /// The settings of a server of the plan: the study's, or an external server's own.

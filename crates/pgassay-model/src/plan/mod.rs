@@ -438,12 +438,12 @@ impl Schedule {
 
     /// Number of timed trials per point and block.
     pub fn timed(&self) -> u32 {
-        2 * self.repeats
+        self.repeats.saturating_mul(2)
     }
 
     /// Number of trials per point and block, without those for hardware counters.
     fn trials_per_point_and_block(&self) -> u32 {
-        self.timed() + self.profiled
+        self.timed().saturating_add(self.profiled)
     }
 
     /// The blocks of each server start, in order.

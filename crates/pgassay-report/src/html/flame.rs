@@ -213,7 +213,9 @@ fn data(run: &Run) -> Option<Value> {
     let has_tree = |it: &Value| it["parents"].as_array().is_some_and(|it| !it.is_empty());
     let first = conditions.iter().position(has_tree)?;
     let start = match explained(run) {
-        Some(shown) if has_tree(&conditions[shown.condition]) => [shown.condition, shown.variant],
+        Some(shown) if conditions.get(shown.condition).is_some_and(has_tree) => {
+            [shown.condition, shown.variant]
+        }
         _ => [first, 1],
     };
     Some(forest.data(&variants, &conditions, start))

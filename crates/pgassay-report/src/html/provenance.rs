@@ -24,7 +24,7 @@ pub(super) fn section(run: &Run) -> Markup {
 /// The schedule of the trials, with what each number means for the statistics.
 fn plan(run: &Run) -> Markup {
     let schedule = &run.plan.schedule;
-    let took_us = (run.ended_us - run.started_us) as f64;
+    let took_us = run.ended_us.saturating_sub(run.started_us) as f64;
     html! {
         dl {
             dt { "run" } dd { code { (run.id) } }

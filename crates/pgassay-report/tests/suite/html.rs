@@ -217,6 +217,28 @@ fn user_text_is_escaped() {
     );
 }
 
+/// Regression: a condition that a run does not have ended the report with a panic, and so did sums beyond 64 bits in a
+/// debug build.
+#[test]
+fn a_forged_run_does_not_end_the_report_with_a_panic() {
+    let mut forged = crate::fixture::run();
+    forged.started_us = i64::MIN;
+    forged.plan.schedule.repeats = u32::MAX;
+    for comparison in &mut forged.comparisons {
+        comparison.condition = usize::MAX;
+    }
+    for trial in &mut forged.trials {
+        (trial.started_us, trial.window_us) = (i64::MAX, f64::MAX);
+        (trial.transactions, trial.failed) = (u64::MAX, u64::MAX);
+    }
+    for profile in &mut forged.profiles {
+        profile.quality.samples = u64::MAX;
+        profile.quality.observed_ns = u64::MAX;
+    }
+    html(&forged);
+    pgassay_report::terminal(&forged, &pgassay_report::Style::default());
+}
+
 #[test]
 fn answer_comes_before_details() {
     let page = html(&crate::fixture::run());
