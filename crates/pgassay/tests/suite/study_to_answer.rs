@@ -1,6 +1,7 @@
 //! The complete workflow on a real server: study file, plan, trials, comparison, reports, stored runs.
 
 use std::fs;
+use std::path::Path;
 
 use pgassay_model::trial::TrialKind;
 use pgassay_record::run::Run;
