@@ -7,6 +7,7 @@ use pgassay_lab::LoadedStudy;
 use pgassay_model::study::StudySource;
 use pgassay_script::Builtin;
 
+use crate::input_file::read_text;
 use crate::study_files;
 
 /// The built-in studies, as `(name, text)`.
@@ -120,8 +121,7 @@ fn source(name: &str) -> Result<StudySource> {
             names.join(", ")
         );
     }
-    let text = std::fs::read_to_string(name)
-        .with_context(|| format!("cannot read the study file {name}"))?;
+    let text = read_text(name).with_context(|| format!("cannot read the study file {name}"))?;
     Ok(StudySource {
         file: name.to_owned(),
         text,

@@ -6,6 +6,7 @@ mod checks;
 mod cli;
 mod command;
 mod exit;
+mod input_file;
 mod interrupt;
 mod observation_file;
 mod output;

@@ -7,6 +7,8 @@ use anyhow::{Context, Result, bail};
 use pgassay_model::study::{Protocol, Scalar, Variant};
 use pgassay_server::VersionRequest;
 
+use crate::input_file::read_text;
+
 const PROTOCOLS: &str = "expected simple, extended or prepared";
 
 /// pgbench's tables, as `pgbench -i -I dtGvp` creates them (initPopulateTable, pgbench.c).
@@ -113,8 +115,7 @@ pub fn sql_or_file(flag: &str, value: &str) -> Result<String> {
     // A statement contains a space; the name of a missing file should not be run as SQL.
     let names_a_file = path.extension().is_some_and(|it| it == "sql") && !value.contains(' ');
     if path.is_file() || names_a_file {
-        return std::fs::read_to_string(path)
-            .with_context(|| format!("{flag}: cannot read {value}"));
+        return read_text(path).with_context(|| format!("{flag}: cannot read {value}"));
     }
     Ok(value.to_owned())
 }

@@ -9,6 +9,7 @@ use pgassay_lab::connector::os_error_text;
 use pgassay_script::{BUILTINS, Builtin, ParseOptions, ParsedScript, VariableNames, split_weight};
 
 use super::message::{self, Exit, fatal};
+use crate::input_file::read_open;
 
 /// Lists the built-in scripts.
 pub fn list_builtins() {
@@ -50,8 +51,8 @@ pub fn weight(option: &str) -> Result<(&str, u32), Exit> {
 
 /// Reads a script; `-` is standard input.
 pub fn read_script(name: &str) -> Result<Vec<u8>, Exit> {
-    let mut text = Vec::new();
     if name == "-" {
+        let mut text = Vec::new();
         std::io::stdin()
             .lock()
             .read_to_end(&mut text)
@@ -63,19 +64,18 @@ pub fn read_script(name: &str) -> Result<Vec<u8>, Exit> {
             })?;
         return Ok(text);
     }
-    let mut file = std::fs::File::open(name).map_err(|error| {
+    let file = std::fs::File::open(name).map_err(|error| {
         fatal(&format!(
             "could not open file \"{name}\": {}",
             os_error_text(&error)
         ))
     })?;
-    file.read_to_end(&mut text).map_err(|error| {
+    read_open(file).map_err(|error| {
         fatal(&format!(
             "could not read file \"{name}\": {}",
             os_error_text(&error)
         ))
-    })?;
-    Ok(text)
+    })
 }
 
 /// Parses a script and reports errors.

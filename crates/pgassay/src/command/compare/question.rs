@@ -12,6 +12,7 @@ use toml::{Table, Value};
 
 use super::CompareArgs;
 use crate::command::choice::{mode, other, pgbench_tables, settings, sql_or_file, variant};
+use crate::input_file::read_text;
 
 /// Characters of a statement that are shown as a variant's name.
 const NAME_CHARS: usize = 40;
@@ -189,7 +190,7 @@ pub fn named_scripts(
         });
     }
     for path in files {
-        let text = std::fs::read_to_string(path).with_context(|| unreadable(path))?;
+        let text = read_text(path).with_context(|| unreadable(path))?;
         let stem = path.file_stem().unwrap_or(path.as_os_str());
         scripts.push(NamedScript {
             name: stem.to_string_lossy().into_owned(),

@@ -22,6 +22,7 @@ pub use args::CountArgs;
 pub use countable::{Countable, countable};
 
 use crate::exit::{Gate, INCONCLUSIVE, NOT_COMPARABLE, REGRESSION, after_printing};
+use crate::input_file::read_text;
 use crate::output_file::write_file;
 use crate::progress::ProgressDisplay;
 use crate::style::{columns, folded};
@@ -132,8 +133,8 @@ fn overrides(args: &CountArgs, found: &LoadedStudy) -> Result<Overrides> {
 }
 
 fn read(path: &Path) -> Result<Counts> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read counts from {}", path.display()))?;
+    let text =
+        read_text(path).with_context(|| format!("cannot read counts from {}", path.display()))?;
     let counts: Counts = serde_json::from_str(&text)
         .with_context(|| format!("{} was not written by --save", path.display()))?;
     if counts.schema != SCHEMA {

@@ -12,6 +12,7 @@ use pgassay_server::VersionRequest;
 
 use super::CountArgs;
 use crate::command::choice::{mode, other, pgbench_tables, settings, sql_or_file, variant};
+use crate::input_file::read_text;
 
 /// The study that the flags describe.
 pub fn study(args: &CountArgs) -> Result<LoadedStudy> {
@@ -105,7 +106,7 @@ fn script(args: &CountArgs) -> Result<(String, String, String)> {
         bail!("specify a study, or a script with -S, -N, -b NAME or -f FILE");
     };
     let file = path.display().to_string();
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?;
+    let text = read_text(path).with_context(|| format!("cannot read {file}"))?;
     let name = path
         .file_stem()
         .map_or_else(|| file.clone(), |stem| stem.to_string_lossy().into_owned());

@@ -13,6 +13,7 @@ use pgassay_store::StoreError;
 use serde_json::Value;
 
 use super::args::GateArgs;
+use crate::input_file::read_text;
 use crate::output::print_line_stderr;
 use crate::results;
 
@@ -56,7 +57,7 @@ pub fn find(args: &GateArgs) -> Result<Against> {
 /// replaced.
 fn read(path: &Path, is_replaced: bool) -> Result<GateBaseline> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+    let text = read_text(path).with_context(|| format!("cannot read {shown}"))?;
     let damaged = || format!("{shown} is not a baseline of pgassay");
     let value: Value = serde_json::from_str(&text).with_context(damaged)?;
     match value["schema"].as_str().unwrap_or("unknown") {

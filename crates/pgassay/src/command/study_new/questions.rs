@@ -9,6 +9,7 @@ use pgassay_server::VersionRequest;
 
 use super::interview::Interview;
 use crate::command::choice::{mode, settings};
+use crate::input_file::read_text;
 
 /// Statements to compare if the user has none: with an index, and without the use of it.
 const STATEMENTS: [&str; 2] = [
@@ -162,7 +163,7 @@ impl LoadAnswer {
 
 /// A file that exists.
 fn readable(path: &str) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read the file {path}"))?;
+    read_text(path).with_context(|| format!("cannot read the file {path}"))?;
     Ok(path.to_owned())
 }
 
