@@ -189,7 +189,7 @@ pub fn failed_at(address: &Address) -> String {
 }
 
 /// The message for a failed connection, with libpq's hint.
-fn refused(address: &Address, error: &io::Error) -> String {
+pub fn refused(address: &Address, error: &io::Error) -> String {
     let what = os_error_text(error);
     match (address, error.kind()) {
         (_, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => "timeout expired".into(),

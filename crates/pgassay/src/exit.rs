@@ -98,7 +98,7 @@ pub fn text_of(error: &anyhow::Error) -> String {
 }
 
 /// Without the numbers that Rust adds to the system's messages, as C's `%m` prints them.
-fn without_os_error(text: &str) -> String {
+pub fn without_os_error(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |out, part| {

@@ -7,10 +7,11 @@ use std::fmt::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pgassay_lab::connector::failed_at;
+use pgassay_lab::connector::{failed_at, refused};
 use pgassay_load::LoadError;
 use pgassay_wire::{ExchangeError, ServerMessage};
 
+use crate::exit::without_os_error;
 use crate::output::print_stderr;
 
 static PROGRAM: OnceLock<String> = OnceLock::new();
@@ -45,7 +46,7 @@ fn line(label: &str, text: &str) {
     write_stderr(&format!(
         "{}: {label}{}\n",
         program(),
-        text.trim_end_matches('\n')
+        without_os_error(text.trim_end_matches('\n'))
     ));
 }
 
@@ -178,7 +179,7 @@ pub fn of_load(error: &LoadError) -> String {
         }
         LoadError::Connect {
             address, source, ..
-        } => format!("{}{source}", failed_at(address)),
+        } => format!("{}{}", failed_at(address), refused(address, source)),
         other => other.to_string(),
     }
 }
