@@ -317,3 +317,36 @@ fn invalid_connection_strings_did_not_say_what_they_prevent() {
         }
     }
 }
+
+/// Regression: transactions that clients can no longer begin made a run unstable.
+#[test]
+fn a_run_whose_clients_were_aborted_was_called_unstable() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let gone = "select pg_terminate_backend(pg_backend_pid()) from pg_sleep(0.2);\n";
+    scratch.script("gone.sql", gone);
+    let run = scratch.ours(Some(&server), "-n -f gone.sql -T 3600 -R 1000");
+    run.has(2, &[], &["Run was aborted"]);
+    assert!(!run.out.contains("unstable"), "{run:?}");
+}
+
+/// Regression: it ended with `(os error 2)`, and had no hint.
+#[test]
+fn a_connection_that_failed_during_a_run_had_another_message_than_before_it() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let directory = server.socket_directory().display().to_string();
+    let socket = format!("{directory}/.s.PGSQL.5432");
+    scratch.script("s.sql", &format!("\\shell rm {socket}\nselect 1;\n"));
+    let run = scratch.ours(Some(&server), "-n -C -f s.sql -t 2");
+    let failed = format!(
+        "pgbench: error: connection to server on socket \"{socket}\" failed: No such file or \
+         directory\n\tIs the server running locally and accepting connections on that socket?\n\
+         pgbench: error: client 0 aborted while establishing connection\n"
+    );
+    run.has(2, &[], &[&failed]);
+}
