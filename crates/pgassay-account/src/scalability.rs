@@ -15,7 +15,7 @@ use crate::comparison::PointSummary;
 use crate::ledger::Ledger;
 use crate::scaling_limit::{BusyShares, ResponseSide, limit, of_processors};
 pub use crate::scaling_limit::{LimitKind, ScalingLimit};
-use crate::sustained_rate::{is_sustained, sustained_rate};
+use crate::sustained_rate::{PacedThroughput, sustained_count};
 
 /// The value of [`ScalabilityCurve::schema`] that this version writes.
 pub const SCHEMA: &str = "pgassay.curve/1";
@@ -180,12 +180,13 @@ pub fn scalability_curve(
         }
     });
     let points: Vec<CurvePoint> = curve_points.collect();
+    let sustained = points[..sustained_points(&points)].last();
     ScalabilityCurve {
         schema: SCHEMA.to_owned(),
         pgassay_version: identity.pgassay_version,
         run: identity.run,
         load: identity.load,
-        sustained_rate: sustained_rate(&points),
+        sustained_rate: sustained.and_then(|it| it.rate),
         points,
         measured_s: trials.iter().map(|it| it.window_us).sum::<f64>() / 1e6,
         law: law.map(fitted_law),
@@ -292,20 +293,32 @@ impl FittedLaw {
     }
 }
 
+impl ScalabilityCurve {
+    /// The points before the first whose rate the server did not sustain; without a rate, all.
+    pub fn sustained_points(&self) -> usize {
+        sustained_points(&self.points)
+    }
+}
+
+fn sustained_points(points: &[CurvePoint]) -> usize {
+    let paced = points.iter().map(|it| {
+        Some(PacedThroughput {
+            rate: it.rate?,
+            tps: it.tps(),
+            seconds: if it.seconds > 0.0 {
+                it.seconds
+            } else {
+                f64::INFINITY
+            },
+        })
+    });
+    let paced: Option<Vec<PacedThroughput>> = paced.collect();
+    paced.map_or(points.len(), |it| sustained_count(&it))
+}
+
 impl CurvePoint {
     /// Transactions per second.
     pub fn tps(&self) -> f64 {
         self.throughput.estimate.unwrap_or(0.0)
-    }
-
-    /// Whether the server kept up with the rate; always without one.
-    pub fn is_sustained(&self) -> bool {
-        let seconds = if self.seconds > 0.0 {
-            self.seconds
-        } else {
-            f64::INFINITY
-        };
-        self.rate
-            .is_none_or(|rate| is_sustained(rate, self.tps(), seconds))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pgassay_account::sustained_rate::is_sustained;
+use pgassay_account::sustained_rate::{PacedThroughput, sustained_count};
 
 /// Doubles the rate until the server does not keep up. Then each block measures all rates so far, and the
 /// candidates between the last sustained and the first other one, as powers of two halve that range.
@@ -38,12 +38,8 @@ impl RateSearch {
         let Some(&least) = self.candidates.first() else {
             return Vec::new();
         };
-        let saturated = self
-            .measured
-            .keys()
-            .copied()
-            .find(|it| !self.is_sustained(*it));
-        let Some(saturated) = saturated else {
+        let saturated = self.measured.keys().nth(self.sustained_count());
+        let Some(&saturated) = saturated else {
             let highest = self.measured.keys().next_back();
             let wanted = highest.map_or(least, |it| it.saturating_mul(2));
             let next = self.candidates.iter().find(|it| **it >= wanted);
@@ -63,12 +59,19 @@ impl RateSearch {
         self.measured.keys().copied().collect()
     }
 
-    /// By the median of its rounds, and the better one of two: a single stall does not end the search.
-    fn is_sustained(&self, rate: u32) -> bool {
-        let mut rounds = self.measured.get(&rate).cloned().unwrap_or_default();
-        rounds.sort_by(f64::total_cmp);
-        let median = rounds.get(rounds.len() / 2).copied().unwrap_or(0.0);
-        is_sustained(f64::from(rate), median, self.round_s)
+    /// By the median of the rounds of each rate, and the better one of two: a single stall does not end the search.
+    fn sustained_count(&self) -> usize {
+        let medians = self.measured.iter().map(|(rate, rounds)| {
+            let mut rounds = rounds.clone();
+            rounds.sort_by(f64::total_cmp);
+            PacedThroughput {
+                rate: f64::from(*rate),
+                tps: rounds.get(rounds.len() / 2).copied().unwrap_or(0.0),
+                seconds: self.round_s,
+            }
+        });
+        let medians: Vec<PacedThroughput> = medians.collect();
+        sustained_count(&medians)
     }
 }
 

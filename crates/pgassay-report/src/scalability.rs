@@ -170,7 +170,7 @@ fn small_percent(share: f64) -> String {
 /// Which rate the server sustained.
 fn rates(curve: &ScalabilityCurve) -> Option<String> {
     let last = curve.points.iter().rev().find_map(|it| it.rate)?;
-    let saturated = curve.points.iter().find(|it| !it.is_sustained());
+    let saturated = curve.points.get(curve.sustained_points());
     Some(match (curve.sustained_rate, saturated) {
         (Some(rate), None) => format!(
             "The server sustained every rate up to {} tps.",
@@ -197,10 +197,13 @@ fn limit(curve: &ScalabilityCurve) -> Option<String> {
         return Some("No limit: the response time hardly grew.".to_owned());
     }
     // A rate that the server sustains has not reached a limit, if a higher one has.
-    let sustains_all = curve.points.iter().all(CurvePoint::is_sustained);
-    let is_limited = |it: &CurvePoint| it.rate.is_none() || sustains_all || !it.is_sustained();
-    let points = curve.points.iter().rev();
-    let limited: Vec<&CurvePoint> = points.take_while(|it| is_limited(it)).collect();
+    let sustained = curve.sustained_points();
+    let first = if sustained < curve.points.len() {
+        sustained
+    } else {
+        0
+    };
+    let limited: Vec<&CurvePoint> = curve.points[first..].iter().rev().collect();
     let mut groups = limited.chunk_by(|a, b| kind(a) == kind(b));
     let same = groups.next()?;
     let from = |point: &CurvePoint| match point.rate {

@@ -90,7 +90,8 @@ mod slow {
             panic!("two rates: {:?}", curve.points);
         };
         assert_eq!((low.rate, high.rate), (Some(40.0), Some(320.0)));
-        assert!(high.tps() < 100.0 && !high.is_sustained(), "{high:?}");
+        assert!(high.tps() < 100.0, "{high:?}");
+        assert!(curve.sustained_points() < 2);
         assert_eq!(low.rounds, high.rounds);
         assert!(low.latency_p50_us >= 50_000.0, "{low:?}");
         assert!(high.latency_mean_us > 2.0 * 50_000.0, "{high:?}");
