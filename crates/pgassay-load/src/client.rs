@@ -159,8 +159,7 @@ impl Client {
                 None => return Ok(false),
                 Some(Event::Ready { .. }) => return Ok(true),
                 Some(Event::Error { error, .. }) => {
-                    let failure =
-                        AttemptFailure::of_server(&error, self.session.is_authenticated());
+                    let failure = AttemptFailure::of_server(&error, &self.session);
                     let refused = LoadError::Refused {
                         client,
                         address: address.clone(),

@@ -254,8 +254,7 @@ impl Opener<'_> {
             match event {
                 Event::Ready { .. } => is_ready = true,
                 Event::Error { error, .. } if error.is_fatal() => {
-                    let failure =
-                        AttemptFailure::of_server(&error, client.session.is_authenticated());
+                    let failure = AttemptFailure::of_server(&error, &client.session);
                     let refused = LoadError::Refused {
                         client: id,
                         address: self.opening.connector.address(client.run.endpoint).clone(),

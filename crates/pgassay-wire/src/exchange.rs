@@ -74,9 +74,9 @@ fn is_timeout(error: &io::Error) -> bool {
 
 impl ExchangeError {
     /// Classifies the error as a failed connection attempt.
-    fn failure(&self, is_authenticated: bool) -> AttemptFailure {
+    fn failure(&self, session: &Session) -> AttemptFailure {
         match self {
-            Self::Server(error) => AttemptFailure::of_server(error, is_authenticated),
+            Self::Server(error) => AttemptFailure::of_server(error, session),
             Self::Wire(error) => AttemptFailure::of_wire(error),
             Self::Stream(error) if is_timeout(error) => AttemptFailure::Unreachable,
             Self::Stream(_) | Self::TooLarge { .. } | Self::Closed => AttemptFailure::Other,
@@ -136,10 +136,7 @@ impl<S: Read + Write> Exchange<S> {
                 Err(error) => (error.into(), AttemptFailure::Unreachable),
                 Ok(stream) => match Self::sign_in(stream, &login) {
                     Ok(exchange) => return Ok((exchange, attempt.endpoint)),
-                    Err((error, is_authenticated)) => {
-                        let failure = error.failure(is_authenticated);
-                        (error, failure)
-                    }
+                    Err(failed) => failed,
                 },
             };
             failed.push((endpoint.address.clone(), error));
@@ -149,9 +146,12 @@ impl<S: Read + Write> Exchange<S> {
         }
     }
 
-    /// Signs in. On failure also returns whether the server had already accepted the client.
-    fn sign_in(stream: S, login: &Login) -> Result<Self, (ExchangeError, bool)> {
-        let mut session = Session::start(login).map_err(|error| (error.into(), false))?;
+    /// Signs in.
+    fn sign_in(stream: S, login: &Login) -> Result<Self, (ExchangeError, AttemptFailure)> {
+        let mut session = Session::start(login).map_err(|error| {
+            let failure = AttemptFailure::of_wire(&error);
+            (error.into(), failure)
+        })?;
         session.limit_rows(ROW_MAX_BYTES);
         let mut exchange = Self {
             stream,
@@ -160,7 +160,10 @@ impl<S: Read + Write> Exchange<S> {
         };
         match exchange.wait_until_started() {
             Ok(()) => Ok(exchange),
-            Err(error) => Err((error, exchange.session.is_authenticated())),
+            Err(error) => {
+                let failure = error.failure(&exchange.session);
+                Err((error, failure))
+            }
         }
     }
 

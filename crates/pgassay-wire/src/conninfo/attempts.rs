@@ -19,6 +19,7 @@ use super::target::{Address, SessionAttributes, SslMode, Target, TargetHost};
 use crate::error::{ServerMessage, WireError};
 use crate::login::{Login, TlsLogin};
 use crate::salt_cache::SaltCache;
+use crate::session::Session;
 
 /// The server is starting, stopping or recovering (`ERRCODE_CANNOT_CONNECT_NOW`).
 const CANNOT_CONNECT_NOW: &str = "57P03";
@@ -54,6 +55,8 @@ pub enum AttemptFailure {
     Refused {
         /// Whether the server reported that it cannot accept connections now.
         for_now: bool,
+        /// Whether the connection used TLS, or was about to.
+        with_tls: bool,
     },
     /// The server is of the wrong type.
     Unwanted,
@@ -62,21 +65,26 @@ pub enum AttemptFailure {
 }
 
 impl AttemptFailure {
-    /// Classifies a server's error while signing in; `is_authenticated` is whether the server had
-    /// already accepted the client.
-    pub fn of_server(error: &ServerMessage, is_authenticated: bool) -> Self {
+    /// Classifies a server's error while signing in.
+    pub fn of_server(error: &ServerMessage, session: &Session) -> Self {
         let for_now = error.sqlstate == CANNOT_CONNECT_NOW;
-        if is_authenticated && !for_now {
+        if session.is_authenticated() && !for_now {
             return Self::Other;
         }
-        Self::Refused { for_now }
+        Self::Refused {
+            for_now,
+            with_tls: session.is_protected(),
+        }
     }
 
     /// Classifies a session's error while signing in.
     pub fn of_wire(error: &WireError) -> Self {
         match error {
             WireError::Unwanted { .. } => Self::Unwanted,
-            WireError::Tls(error) if error.is_of_handshake() => Self::Refused { for_now: false },
+            WireError::Tls(error) if error.is_of_handshake() => Self::Refused {
+                for_now: false,
+                with_tls: true,
+            },
             _ => Self::Other,
         }
     }
@@ -144,8 +152,8 @@ impl Attempts {
             AttemptFailure::Other => false,
             AttemptFailure::Unreachable => self.advance_to_next_address(false),
             AttemptFailure::Unwanted => self.advance_to_next_address(true),
-            AttemptFailure::Refused { for_now } => {
-                self.toggle_tls() || (for_now && self.advance_to_next_address(true))
+            AttemptFailure::Refused { for_now, with_tls } => {
+                self.toggle_tls(with_tls) || (for_now && self.advance_to_next_address(true))
             }
         }
     }
@@ -189,9 +197,11 @@ impl Attempts {
         true
     }
 
-    /// Retries the same address with the opposite choice of TLS.
-    fn toggle_tls(&mut self) -> bool {
-        let may_switch = matches!(self.mode, SslMode::Allow | SslMode::Prefer)
+    /// Retries the same address with the opposite choice of TLS, unless a server without TLS would be
+    /// asked the same again.
+    fn toggle_tls(&mut self, was_with_tls: bool) -> bool {
+        let may_switch = (self.mode == SslMode::Allow
+            || self.mode == SslMode::Prefer && was_with_tls)
             && !self
                 .is_local
                 .get(self.current.endpoint)
@@ -297,8 +307,9 @@ mod tests {
         use SessionAttributes::{Any, PreferStandby, Standby};
         use SslMode::{Allow, Disable, Prefer, Require};
 
-        let refused = AttemptFailure::Refused { for_now: false };
-        let for_now = AttemptFailure::Refused { for_now: true };
+        let refusal = |for_now, with_tls| AttemptFailure::Refused { for_now, with_tls };
+        let refused = refusal(false, true);
+        let for_now = refusal(true, true);
         for (mode, wanted, addresses, failure, expected) in [
             (
                 Prefer,
@@ -310,6 +321,10 @@ mod tests {
             (Disable, Any, &[2, 1], AttemptFailure::Unreachable, "0 1 2"),
             (Prefer, Any, &[2, 1], AttemptFailure::Other, "0s"),
             (Prefer, Any, &[2, 1], refused, "0s 0"),
+            // Regression: a wrong password was sent twice to a server without TLS.
+            (Prefer, Any, &[2, 1], refusal(false, false), "0s"),
+            (Prefer, Any, &[2, 1], refusal(true, false), "0s 2s"),
+            (Allow, Any, &[2, 1], refusal(false, false), "0 0s"),
             (Allow, Any, &[2, 1], refused, "0 0s"),
             (Require, Any, &[2, 1], refused, "0s"),
             (Disable, Any, &[2, 1], refused, "0"),
