@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pgassay_account::comparison::PointSummary;
 use pgassay_account::counters;
-use pgassay_account::ledger::{Divider, Ledger, Nature, Part, Row};
+use pgassay_account::ledger::{BackgroundRow, Divider, Ledger, Nature, Part, Row};
 use pgassay_model::plan::PlannedScript;
 use pgassay_model::study::{Network, Protocol};
 use pgassay_model::trial::{Trial, TrialKind};
@@ -147,9 +147,19 @@ impl Evidence {
             ..Self::of_summary(summary)
         };
         Some(match ledger {
-            Some(it) => evidence.with_rows(&it.rows, it.blocked_by),
+            Some(it) => evidence
+                .with_rows(&it.rows, it.blocked_by)
+                .with_background(&it.background),
             None => evidence,
         })
+    }
+
+    /// CPU time of background processes as in the ledger. Counters of processes leave out those that end during the
+    /// trial, such as parallel workers.
+    pub(super) fn with_background(mut self, background: &[BackgroundRow]) -> Self {
+        let named = |it: &BackgroundRow| (format!("background({}).cpu_us", it.role), it.us);
+        self.counters.extend(background.iter().map(named));
+        self
     }
 
     /// Replaces times by those of a ledger's rows, so that a finding and the ledger print the same

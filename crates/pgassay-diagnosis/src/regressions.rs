@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pgassay_account::comparison::{Comparison, Ratio, Verdict};
+use pgassay_account::ledger::BackgroundRow;
 use pgassay_model::study::Protocol;
 use pgassay_record::finding::{Confidence, Finding};
 
@@ -568,4 +569,23 @@ fn cold_caches_after_a_sleep_do_not_explain_the_sleep() {
     assert_eq!(of(0.0).unwrap().confidence, Confidence::Correlated);
     let confidence = of(4000.0).map(|it| it.confidence);
     assert_ne!(confidence, Some(Confidence::Correlated));
+}
+
+/// Regression: in a study, only the ledger has the CPU time of workers that ended, so a query of 60 ms whose worker
+/// computed as long as its leader was advised not to start it.
+#[test]
+fn a_worker_that_computes_and_ends_within_a_trial_is_useful() {
+    let found = |worker_us: f64| {
+        let background = [BackgroundRow {
+            role: "ended processes".to_owned(),
+            us: worker_us,
+        }];
+        let evidence = Evidence {
+            response_us: 60_000.0,
+            ..load(&[], &[("IPC BgworkerShutdown", 7_000.0)], &[])
+        };
+        is_found("parallel-start", &evidence.with_background(&background))
+    };
+    assert!(found(8_000.0));
+    assert!(!found(50_000.0));
 }
