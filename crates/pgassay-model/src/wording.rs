@@ -30,9 +30,10 @@ pub fn ratio(value: f64) -> String {
 /// A smaller ratio has no digit other than 0 among the first three after the point.
 const SMALL_RATIO: f64 = 0.001;
 
-/// The digits of a ratio after the point: four in all, and at least three below 1.
+/// The digits of a ratio after the point: four in all, at least three below 1, and at least two that are not 0.
 fn ratio_digits(value: f64) -> usize {
     match value.abs() {
+        small if small > 0.0 && small < 0.01 => 4,
         below if below < 10.0 => 3,
         below if below < 100.0 => 2,
         below if below < 1000.0 => 1,
@@ -109,8 +110,15 @@ mod tests {
     #[test]
     fn a_small_ratio_has_no_row_of_zeros() {
         assert_eq!(ratio(0.000_038_2), "×3.8e-5");
-        assert_eq!(ratio(0.001), "×0.001");
+        assert_eq!(ratio(0.001), "×0.0010");
         assert_eq!(ratio(0.0), "×0.000");
+    }
+
+    /// Regression: `×0.002 [0.001, 0.002]`, where the estimate is the upper bound and the bounds differ by half.
+    #[test]
+    fn a_ratio_of_hundreds_to_one_differs_from_its_bounds() {
+        assert_eq!(ratio(0.001_69), "×0.0017");
+        assert_eq!(interval(0.001_32, 0.002_16), "[0.0013, 0.0022]");
     }
 
     #[test]
