@@ -31,7 +31,7 @@ pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
         ledger.checks.profiled_tps_ratio?;
         return Some(format!(
             "{point}: transactions slower than p99: {}",
-            reason_for_no_tail(ledger)
+            reason_for_no_tail(run, ledger)
         ));
     };
     let (shown, rest) = tail.rows.split_at(tail.rows.len().min(ROWS));
@@ -65,12 +65,17 @@ fn part(name: &str, tail_us: f64, all_us: f64) -> String {
 }
 
 /// Why there is no account of the tail.
-fn reason_for_no_tail(ledger: &Ledger) -> String {
-    if ledger.blocked_by == Divider::Stacks {
+fn reason_for_no_tail(run: &Run, ledger: &Ledger) -> String {
+    // They are recorded in slices, and short trials may end between two of them.
+    let is_recorded = |it: &Ledger| it.blocked_by == Divider::Stacks;
+    if is_recorded(ledger) {
         format!(
             "fewer than {TAIL_TRANSACTIONS_MIN} transactions while context switches were recorded, \
              which is too few; use longer trials (--length)"
         )
+    } else if run.ledgers.iter().any(is_recorded) {
+        "not available: no context switches were recorded in these short trials; use longer trials (--length)"
+            .to_owned()
     } else {
         "not available: context switches were not recorded (`pgassay doctor` shows how to enable them)"
             .to_owned()

@@ -70,7 +70,7 @@ fn table(run: &Run) -> Table {
     table.row(titles.map(|title| inked(title, TextStyle::Faint)).to_vec());
     let names = short_names(&run.plan.variants, NAME_WIDTH);
     for group in groups(run) {
-        let shown = |it: &PointSummary| group.conditions.contains(&it.condition);
+        let shown = |it: &PointSummary| it.trials > 0 && group.conditions.contains(&it.condition);
         if !group.label.is_empty() && run.points.iter().any(shown) {
             table.across(cell(group.label));
         }

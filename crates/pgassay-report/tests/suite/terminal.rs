@@ -291,12 +291,36 @@ fn a_ledger_without_its_tail_says_why() {
     assert!(
         flat(&run).contains("slower than p99: fewer than 20 transactions while context switches")
     );
+    // Regression: `pgassay doctor` was to enable what the other trials of the run had.
+    run.ledgers[0].blocked_by = Divider::Nothing;
+    assert!(flat(&run).contains("not available: no context switches were recorded in these short"));
+    assert!(!flat(&run).contains("`pgassay doctor` shows how to enable them"));
     for ledger in &mut run.ledgers {
         ledger.blocked_by = Divider::MemoryWaitEvents;
     }
     assert!(
         flat(&run).contains("slower than p99: not available: context switches were not recorded")
     );
+}
+
+/// Regression: an interrupted run printed the heading of a group of conditions without any figures.
+#[test]
+fn a_group_that_was_not_measured_has_no_heading() {
+    let mut run = crate::fixture::run();
+    let figures = |run: &Run| {
+        let text = terminal(run, &PLAIN);
+        let from = text.find("FIGURES").expect("there are figures");
+        let figures = &text[from..];
+        figures[..figures.find("\n\n").unwrap_or(figures.len())].to_owned()
+    };
+    let headings = |text: &str| {
+        let lines = text.lines().skip(1);
+        lines.filter(|it| !it.starts_with(' ')).count()
+    };
+    let all = headings(&figures(&run));
+    let second_group = run.points.iter_mut().filter(|it| it.condition >= 3);
+    second_group.for_each(|it| it.trials = 0);
+    assert_eq!(headings(&figures(&run)), all - 1, "{}", figures(&run));
 }
 
 #[test]
