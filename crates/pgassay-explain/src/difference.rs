@@ -80,7 +80,13 @@ impl PlanDifference {
 
     /// Whether both plans do the same, whatever their costs.
     pub fn is_none(&self) -> bool {
-        self.changes.is_empty()
+        self.changes.is_empty() && !self.is_of_jit()
+    }
+
+    /// Whether JIT compiles functions for one of the plans only.
+    pub fn is_of_jit(&self) -> bool {
+        let [a, b] = [&self.a, &self.b].map(|it| it.jit_functions.is_some_and(|count| count > 0.0));
+        a != b
     }
 
     /// Whether the plans differ in more than what was measured: a method, an order, a node or a

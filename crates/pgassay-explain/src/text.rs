@@ -32,7 +32,8 @@ pub fn plan_text(plan: &QueryPlan, width: usize) -> String {
 pub fn difference_text(difference: &PlanDifference, (a, b): (&str, &str), width: usize) -> String {
     let width = width.max(WIDTH_MIN);
     let mut text = String::new();
-    if difference.is_none() {
+    let is_same = difference.changes.is_empty();
+    if is_same {
         wrapped(&format!("Same plan: {a}, {b}"), width, &mut text);
     } else {
         wrapped(
@@ -46,15 +47,12 @@ pub fn difference_text(difference: &PlanDifference, (a, b): (&str, &str), width:
         let line = format!("{}: {before} → {after}", it.name);
         wrapped(&line, width, &mut text);
     }
-    let jit = [&difference.a, &difference.b].map(|it| it.jit_functions.unwrap_or(0.0));
-    let [before, after] = jit.map(short);
-    if before != after {
-        let line = format!("Functions compiled by JIT: {before} → {after}");
+    if let Some(line) = jit(difference) {
         wrapped(&line, width, &mut text);
     }
     text.push('\n');
     tree(&difference.lines, width, &mut text);
-    if !difference.is_none() {
+    if !is_same {
         text.push('\n');
         sentences(&difference.changes, width, &mut text);
         for line in totals(difference) {
@@ -81,10 +79,20 @@ pub fn difference_sentences(difference: &PlanDifference, most: usize) -> Vec<Str
         1 => sentences.push("1 more difference".to_owned()),
         more => sentences.push(format!("{more} more differences")),
     }
+    if difference.is_of_jit() {
+        sentences.extend(jit(difference));
+    }
     if !sentences.is_empty() {
         sentences.extend(totals(difference));
     }
     sentences
+}
+
+/// The numbers of functions that JIT compiled, unless they are equal.
+fn jit(difference: &PlanDifference) -> Option<String> {
+    let counts = [&difference.a, &difference.b].map(|it| it.jit_functions.unwrap_or(0.0));
+    let [before, after] = counts.map(short);
+    (before != after).then(|| format!("Functions compiled by JIT: {before} → {after}"))
 }
 
 /// Whether it is a difference in what was measured.

@@ -303,6 +303,21 @@ fn settings_that_are_not_equal_are_listed() {
     );
 }
 
+/// Regression: "The statements have the same plans in all variants", where JIT compilation made one of them slower.
+#[test]
+fn a_plan_that_jit_compiles_differs_from_one_that_it_does_not() {
+    let compiled = |functions: u32| {
+        let text = json!([{"Plan": scan("t"), "JIT": {"Functions": functions}}]).to_string();
+        QueryPlan::parse(&text).unwrap()
+    };
+    let difference = PlanDifference::between(&plan(&scan("t")), &compiled(4));
+    assert!(!difference.is_none());
+    let sentences = crate::difference_sentences(&difference, 5);
+    assert_eq!(sentences, ["Functions compiled by JIT: 0 → 4"]);
+    let more = PlanDifference::between(&compiled(3), &compiled(4));
+    assert!(more.is_none());
+}
+
 #[test]
 fn the_difference_survives_json() {
     let difference = PlanDifference::between(&plan(&scan("a")), &plan(&scan("b")));
