@@ -18,6 +18,9 @@ const STATEMENT_LIMIT_MIN: Duration = Duration::from_secs(30);
 /// After that, how long its answer may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
+/// A statement that took longer is not executed again to warm up the session, in milliseconds.
+const REPEATED_MAX_MS: f64 = 1000.0;
+
 /// A session that explains statements.
 pub struct ExplainSession {
     connection: Connection,
@@ -191,6 +194,18 @@ impl ExplainSession {
                 Err(NotExplained::Lost(lost)) => Err(NotExplained::Lost(lost)),
                 Err(_) => Err(NotExplained::Failed(error)),
             },
+            // The first execution in a session also reads catalogs, which the clients' sessions have cached.
+            Ok(first)
+                if first
+                    .tree
+                    .execution_ms
+                    .is_some_and(|ms| ms <= REPEATED_MAX_MS) =>
+            {
+                match self.send(&executed) {
+                    Err(NotExplained::Failed(_)) => Ok(first),
+                    again => again,
+                }
+            }
             other => other,
         }
     }

@@ -18,6 +18,7 @@ setup = """
 create table t as select g as id, g % 1000 as k, md5(g::text) as info from generate_series(1, 40000) g;
 create table s as select g as id, repeat('x', 50) as name from generate_series(1, 3000) g;
 create table u as select 1 as n;
+create function f(x int) returns int language plpgsql as $$ begin return x + 1; end $$;
 vacuum analyze t;
 vacuum analyze s;
 vacuum analyze u;
@@ -32,6 +33,7 @@ select count(s.name) from t join s on t.id = s.id;
 select :k - 1 as before \gset
 select count(*) from t where k = :before;
 update u set n = n + 1;
+select f(:k);
 end;
 '''
 [[variant]]
@@ -169,14 +171,18 @@ fn every_statement_is_recorded(plans: &RunPlans) {
             .expect("a reason");
         assert_eq!(missing.reason, MissingPlanReason::NotExplainable);
     }
-    assert_eq!(first.len(), 7);
+    assert_eq!(first.len(), 8);
     let executed = first.iter().flat_map(|it| &it.plans);
-    assert!(executed.clone().count() == 5 && executed.clone().all(|it| it.is_executed));
+    assert!(executed.clone().count() == 6 && executed.clone().all(|it| it.is_executed));
     assert!(
         statement(plans, 0, "update u").plans[0]
             .json
             .contains("ModifyTable")
     );
+    // Regression: 130 blocks of catalogs that the session read once, to compile the function.
+    let call = statement(plans, 0, "select f(").plans[0].tree();
+    let buffers = call.and_then(|it| it.nodes[0].buffers).expect("blocks");
+    assert!(buffers.accessed() < 5.0, "{buffers:?}");
     // The value comes from the query before it, and from the same seed for all variants.
     let values = [0, 1, 2, 3].map(|variant| {
         let values = &statement(plans, variant, "where k = ").values;
