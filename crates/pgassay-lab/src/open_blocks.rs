@@ -66,7 +66,7 @@ impl<'a> OpenBlocks<'a> {
         self.next
     }
 
-    /// From the begin of the first trial to that of the last, µs.
+    /// From the begin of the first trial to the end of the last, µs.
     pub fn elapsed_us(&self) -> u64 {
         self.elapsed.us()
     }

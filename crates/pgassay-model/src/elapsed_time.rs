@@ -5,10 +5,11 @@ use crate::trial::Trial;
 /// A longer pause between two trials is that of a run that was continued, and does not count as elapsed.
 const PAUSE_US_MAX: i64 = 60_000_000;
 
-/// The time between the begin of the first trial and that of the last, without long pauses. It comes from the
+/// The time between the begin of the first trial and the end of the last, without long pauses. It comes from the
 /// trials alone, so that a scheduler that is given the trials of an earlier process comes to the same state.
 #[derive(Debug, Default)]
 pub struct ElapsedTime {
+    /// Until the last trial began.
     us: i64,
     paused_us: i64,
     /// Begin and end of the last trial.
@@ -45,7 +46,10 @@ impl ElapsedTime {
 
     /// Microseconds.
     pub fn us(&self) -> u64 {
-        self.us.cast_unsigned()
+        let last_us = self
+            .last_us
+            .map_or(0, |[began_us, ended_us]| ended_us - began_us);
+        (self.us + last_us).cast_unsigned()
     }
 
     /// When the last block began, microseconds.
@@ -83,7 +87,7 @@ mod tests {
     fn trials_longer_than_a_minute_count_in_full() {
         let long = [trial(0, 300), trial(301, 300), trial(602, 300)];
         let elapsed = ElapsedTime::of(&long);
-        assert_eq!(elapsed.us(), 602_000_000);
+        assert_eq!(elapsed.us(), 902_000_000);
         assert_eq!(elapsed.paused_us(), 0);
     }
 
@@ -98,17 +102,24 @@ mod tests {
         let elapsed = ElapsedTime::of(&trials);
         assert_eq!(
             (elapsed.us(), elapsed.block_began_us()),
-            (50_000_000, 30_000_000)
+            (60_000_000, 30_000_000)
         );
-        assert!(elapsed.is_up(60_000_000) && !elapsed.is_up(60_000_001));
+        assert!(elapsed.is_up(75_000_000) && !elapsed.is_up(75_000_001));
         assert!(!ElapsedTime::default().is_up(1));
+    }
+
+    /// Regression: a run with two trials of 20 s per block took 80 s instead of 40 s with a time limit of 55 s.
+    #[test]
+    fn the_last_trial_of_a_block_takes_time_as_well() {
+        let elapsed = ElapsedTime::of(&[trial(0, 20), trial(20, 20)]);
+        assert!(elapsed.is_up(55_000_000));
     }
 
     #[test]
     fn the_night_before_a_run_was_continued_does_not_count() {
         let night = [trial(0, 5), trial(6, 5), trial(36_011, 5)];
         let elapsed = ElapsedTime::of(&night);
-        assert_eq!(elapsed.us(), (6 + 5 + 60) * 1_000_000);
+        assert_eq!(elapsed.us(), (6 + 5 + 60 + 5) * 1_000_000);
         assert_eq!(elapsed.paused_us(), (36_000 - 60) * 1_000_000);
     }
 }

@@ -240,7 +240,7 @@ fn a_time_limit_ends_either_stage() {
     let study = study();
     let mut plan = planned(&study);
     // A trial takes a second: the first stage 12 blocks of 8 timed trials each.
-    for (limit_s, expected) in [(20, 3..4), (120, 13..20)] {
+    for (limit_s, expected) in [(21, 3..4), (120, 13..20)] {
         plan.schedule.max_time_us = Some(limit_s * 1_000_000);
         let mut scheduler = scheduler_of(&plan);
         let (mut blocks, mut now, mut note) = (0, 0, None);
