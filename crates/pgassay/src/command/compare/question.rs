@@ -408,8 +408,29 @@ fn make_distinct<'a>(names: impl Iterator<Item = &'a mut String>) {
     }
 }
 
-/// The names of statements: their text, or what follows the part in which long ones are equal.
+/// The names of statements. Meta-commands, such as `\set`, are part of them only if nothing else differs.
 fn names_of(statements: &[String]) -> Vec<String> {
+    let sql: Vec<String> = statements
+        .iter()
+        .map(|it| without_meta_commands(it))
+        .collect();
+    let distinct: BTreeSet<&str> = sql.iter().map(|it| it.trim()).collect();
+    if distinct.len() == sql.len() && !distinct.contains("") {
+        distinguished(&sql)
+    } else {
+        distinguished(statements)
+    }
+}
+
+fn without_meta_commands(script: &str) -> String {
+    let lines = script
+        .lines()
+        .filter(|it| !it.trim_start().starts_with('\\'));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The text of statements, or what follows the part in which long ones are equal.
+fn distinguished(statements: &[String]) -> Vec<String> {
     let names: Vec<String> = statements.iter().map(|sql| short(sql)).collect();
     let distinct: BTreeSet<&String> = names.iter().collect();
     let is_cut = names.iter().any(|it| it.ends_with('…'));
@@ -468,6 +489,20 @@ mod tests {
         ] {
             assert_eq!(open_parameter(sql), None, "{sql}");
         }
+    }
+
+    /// Regression: a variant was called "\set k random(1, 10000) select two(:k)" in each sentence.
+    #[test]
+    fn a_statement_is_named_without_the_variables_that_it_sets() {
+        let named = |texts: [&str; 2]| names_of(&texts.map(str::to_owned));
+        assert_eq!(
+            named(["\\set k 1\nselect f(:k)", " \\set k 1\nselect g(:k)"]),
+            ["select f(:k)", "select g(:k)"]
+        );
+        assert_eq!(
+            named(["\\set k 1\nselect :k", "\\set k 2\nselect :k"]),
+            ["\\set k 1 select :k", "\\set k 2 select :k"]
+        );
     }
 
     /// Regression: `select 1` and `select 1;` were called "… 1" and "… 1 (2)".
