@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use pgassay_account::comparison::{RunningComparisons, blocks_per_unit, ends_unit};
 use pgassay_model::plan::Plan;
 use pgassay_model::trial::Trial;
+use pgassay_model::wording;
 
 use crate::open_blocks::OpenBlocks;
 use crate::scheduler::{Block, Scheduler};
@@ -137,8 +138,9 @@ impl Scheduler for SequentialBlocks<'_> {
         let interval = self.running.cell(0, 1)?.interval?;
         let ratio = self.running.ratio(0, 1)?;
         Some(format!(
-            "after {unit}: throughput \u{d7}{ratio:.3} [{:.3}, {:.3}]",
-            interval.low, interval.high
+            "after {unit}: throughput {} {}",
+            wording::ratio(ratio),
+            wording::interval(interval.low, interval.high)
         ))
     }
 }
