@@ -301,8 +301,8 @@ pub fn exit_with(id: &str, to_continue: &str, ended_early: Option<anyhow::Error>
         return Ok(());
     };
     if error.is::<Interrupted>() {
-        let saved = format!("interrupted; completed trials saved as {id}{to_continue}");
-        return Err(anyhow::Error::from(Interrupted).context(saved));
+        let sentence = format!("interrupted; completed trials saved as {id}{to_continue}");
+        return Err(anyhow::Error::from(Interrupted).context(sentence));
     }
     Err(Partial {
         reason: text_of(&error),
@@ -509,5 +509,21 @@ mod tests {
         assert!(!text.contains("resume"), "{text}");
         let other = anyhow::anyhow!("the disk is full");
         assert!(how_to_continue("a", Some(&other)).ends_with("pgassay resume a"));
+    }
+
+    /// Regression: a second line said "pgassay: interrupted" again.
+    #[test]
+    fn a_run_that_is_interrupted_says_so_once() {
+        let stopped = anyhow::Error::from(Interrupted).context("block 1, 1 client");
+        let ended = exit_with("a", "; to continue: pgassay resume a", Some(stopped));
+        let error = ended.expect_err("it was interrupted");
+        assert!(
+            error.is::<Interrupted>(),
+            "the exit status is that of an interrupt"
+        );
+        assert_eq!(
+            text_of(&error),
+            "interrupted; completed trials saved as a; to continue: pgassay resume a"
+        );
     }
 }
