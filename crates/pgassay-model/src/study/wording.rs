@@ -111,7 +111,11 @@ fn wanted(expected: &str, found: &str, limits: &RangeInclusive<u32>) -> String {
 /// What serde found, in words.
 fn noun(found: &str) -> String {
     match found.split_once(' ') {
-        Some(("integer", value)) => format!("the number {}", value.trim_matches('`')),
+        // Beyond 64 bits: `integer `9…9` as i128`.
+        Some(("integer", value)) => {
+            let value = value.trim_start_matches('`').split('`').next();
+            format!("the number {}", value.unwrap_or_default())
+        }
         Some(("floating", value)) => {
             let value = value.trim_start_matches("point ").trim_matches('`');
             format!("the number {value}")
@@ -176,6 +180,16 @@ mod tests {
             ),
         };
         source.parse().unwrap_err().to_string()
+    }
+
+    /// Regression: the message ended with "` as i128".
+    #[test]
+    fn a_number_beyond_64_bits_is_shown_as_it_is() {
+        let message = refused("[conditions]\nclients = [99999999999999999999]");
+        assert!(
+            message.ends_with("found the number 99999999999999999999"),
+            "{message}"
+        );
     }
 
     #[test]
