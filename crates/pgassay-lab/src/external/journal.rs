@@ -249,7 +249,7 @@ mod tests {
         assert!(UndoJournal::abandoned(directory.path()).is_empty() && !path.exists());
     }
 
-    /// Regression: it was undone as whoever ran pgassay, and a link was followed.
+    /// Regression: it was undone with the rights of the next user who ran pgassay, and a link was followed.
     #[test]
     fn a_journal_that_another_user_could_have_written_is_not_undone() {
         let directory = tempfile::tempdir().unwrap();

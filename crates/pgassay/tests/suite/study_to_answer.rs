@@ -92,7 +92,7 @@ fn a_study_gives_an_answer_a_report_and_a_result_to_look_up() {
     let report = command(&scratch, &["report"]);
     assert_eq!(report.code, Some(0), "{report:?}");
     assert!(directory.join("report.html").is_file());
-    assert_links_and_pipes_of_a_copy_are_not_followed(&scratch, &directory);
+    assert_links_and_pipes_of_a_copy_are_not_followed(&scratch, directory);
 }
 
 /// Regression: as root, `report` replaced any file that a link in a directory from elsewhere led to, and `show` waited
