@@ -14,6 +14,8 @@ pub struct ElapsedTime {
     paused_us: i64,
     /// Begin and end of the last trial.
     last_us: Option<[i64; 2]>,
+    /// Its block and server start.
+    last_place: Option<(u32, u32)>,
     /// The last block, and when its first trial began.
     block: Option<(u32, i64)>,
 }
@@ -29,9 +31,14 @@ impl ElapsedTime {
     /// Takes note of a trial.
     pub fn add(&mut self, trial: &Trial) {
         if let Some([began_us, ended_us]) = self.last_us {
+            let pause_us_max = if self.is_continued_by(trial) {
+                0
+            } else {
+                PAUSE_US_MAX
+            };
             // A file of a run from elsewhere may have any numbers.
             let between_us = trial.started_us.saturating_sub(ended_us);
-            let pause_us = between_us.clamp(0, PAUSE_US_MAX);
+            let pause_us = between_us.clamp(0, pause_us_max);
             let window_us = ended_us.saturating_sub(began_us);
             self.us = self.us.saturating_add(window_us.saturating_add(pause_us));
             let paused_us = between_us.saturating_sub(pause_us).max(0);
@@ -42,14 +49,21 @@ impl ElapsedTime {
         }
         let ended_us = trial.started_us.saturating_add(trial.window_us as i64);
         self.last_us = Some([trial.started_us, ended_us]);
+        self.last_place = Some((trial.block, trial.server_start));
+    }
+
+    /// Whether a new process ran the trial: otherwise servers start between blocks only.
+    fn is_continued_by(&self, trial: &Trial) -> bool {
+        let is_another = |(block, start)| block == trial.block && start != trial.server_start;
+        self.last_place.is_some_and(is_another)
     }
 
     /// Microseconds.
     pub fn us(&self) -> u64 {
         let last_us = self
             .last_us
-            .map_or(0, |[began_us, ended_us]| ended_us - began_us);
-        (self.us + last_us).cast_unsigned()
+            .map_or(0, |[began_us, ended_us]| ended_us.saturating_sub(began_us));
+        self.us.saturating_add(last_us).cast_unsigned()
     }
 
     /// When the last block began, microseconds.
@@ -64,7 +78,8 @@ impl ElapsedTime {
         self.us() + half_us >= limit_us
     }
 
-    /// The long pauses, apart from their first minute, microseconds.
+    /// The pauses that do not count: those of a run that was continued within a block, and of other long ones what
+    /// exceeds a minute, microseconds.
     pub fn paused_us(&self) -> i64 {
         self.paused_us
     }
@@ -113,6 +128,19 @@ mod tests {
     fn the_last_trial_of_a_block_takes_time_as_well() {
         let elapsed = ElapsedTime::of(&[trial(0, 20), trial(20, 20)]);
         assert!(elapsed.is_up(55_000_000));
+    }
+
+    /// Regression: a run with a time limit of 60 s that was stopped after 45 s, and continued after a minute, ended with
+    /// the block in which it was stopped.
+    #[test]
+    fn the_time_before_a_block_was_continued_does_not_count() {
+        let continued = Trial {
+            server_start: 1,
+            ..trial(56, 5)
+        };
+        let elapsed = ElapsedTime::of(&[trial(0, 5), trial(6, 5), continued]);
+        assert_eq!(elapsed.us(), (6 + 5 + 5) * 1_000_000);
+        assert_eq!(elapsed.paused_us(), 45_000_000);
     }
 
     #[test]
