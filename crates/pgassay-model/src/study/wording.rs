@@ -182,7 +182,7 @@ mod tests {
         source.parse().unwrap_err().to_string()
     }
 
-    /// Regression: the message ended with "` as i128".
+    /// Regression: the message ended with a backtick and "as i128".
     #[test]
     fn a_number_beyond_64_bits_is_shown_as_it_is() {
         let message = refused("[conditions]\nclients = [99999999999999999999]");
