@@ -42,6 +42,7 @@ mod error;
 mod facts;
 mod features;
 mod fetch;
+mod file_users;
 mod finder;
 mod home;
 mod installation;

@@ -13,6 +13,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::file_users::user_of;
 use crate::os::Pid;
 use crate::server_dir::ServerDir;
 
@@ -213,35 +214,8 @@ fn runs_in(pid: Pid, base: &Path, owner: u32, programs: &[&str]) -> bool {
         && user(pid) == Some(owner)
 }
 
-/// The real uid of a process.
 fn user(pid: Pid) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
-/// Whether a process of the user `owner` (a uid) has a file open or mapped. Also true if a process does not
-/// let us see.
-pub(crate) fn use_file(path: &Path, owner: u32) -> bool {
-    let uses = |pid| Ok::<bool, io::Error>(has_open(pid, path)? || has_mapped(pid, path)?);
-    all_pids()
-        .filter(|&pid| user(pid) == Some(owner))
-        .any(|pid| uses(pid).unwrap_or_else(|_| user(pid).is_some()))
-}
-
-/// A file that is being created is open until it is mapped. So this is asked first.
-fn has_open(pid: Pid, path: &Path) -> io::Result<bool> {
-    let mut files = fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
-    Ok(files.any(|file| fs::read_link(file.path()).is_ok_and(|target| target == path)))
-}
-
-fn has_mapped(pid: Pid, path: &Path) -> io::Result<bool> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
-    let file = |line: &str| line.split_once('/').map(|(_, file)| format!("/{file}"));
-    Ok(maps
-        .lines()
-        .filter_map(file)
-        .any(|file| Path::new(&file) == path))
+    user_of(Path::new(&format!("/proc/{pid}")))
 }
 
 /// The PID in a data directory's `postmaster.pid`, if that process is running there.

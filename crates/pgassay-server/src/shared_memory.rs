@@ -24,9 +24,9 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::file_users::is_used;
 use crate::open_dir::OpenDir;
 use crate::os::{self, Pid};
-use crate::processes;
 use crate::waiting::wait_until;
 
 /// Time limit for killed processes to lose their shared memory.
@@ -125,7 +125,7 @@ impl SharedMemory {
             let contents = self.read(files, handle).unwrap_or_default();
             let path = Path::new(FILES).join(file_name(handle));
             matches!(word(&contents, 0), None | Some(0 | CONTROL_MAGIC))
-                && !processes::use_file(&path, self.owner)
+                && !is_used(&path, self.owner)
         });
         found
     }
