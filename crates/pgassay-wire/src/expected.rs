@@ -25,10 +25,10 @@ impl Core {
                     if front.kind == RequestKind::Execute {
                         self.pending.pop_front();
                     }
-                    Some(completed(front.token, body))
+                    Some(Event::completed(front.token, body))
                 }
                 (b'Z', RequestKind::Sync | RequestKind::Simple) => {
-                    self.status = status_of(body)?;
+                    self.status = TransactionStatus::of(body)?;
                     self.pending.pop_front();
                     Some(Event::Ready {
                         token: Some(front.token),
@@ -43,23 +43,5 @@ impl Core {
             }
         }
         None
-    }
-}
-
-#[inline]
-pub(crate) fn completed(token: u32, body: &[u8]) -> Event<'_> {
-    Event::Complete {
-        token,
-        tag: body.strip_suffix(&[0]).unwrap_or(body),
-    }
-}
-
-#[inline]
-pub(crate) fn status_of(body: &[u8]) -> Option<TransactionStatus> {
-    match body {
-        b"I" => Some(TransactionStatus::Idle),
-        b"T" => Some(TransactionStatus::Open),
-        b"E" => Some(TransactionStatus::Failed),
-        _ => None,
     }
 }

@@ -16,6 +16,19 @@ pub enum TransactionStatus {
     Failed,
 }
 
+impl TransactionStatus {
+    /// The status in the body of `ReadyForQuery`; `None` if it is not one.
+    #[inline]
+    pub(crate) fn of(body: &[u8]) -> Option<Self> {
+        match body {
+            b"I" => Some(Self::Idle),
+            b"T" => Some(Self::Open),
+            b"E" => Some(Self::Failed),
+            _ => None,
+        }
+    }
+}
+
 /// The direction of a COPY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyDirection {
@@ -97,6 +110,17 @@ pub enum Event<'a> {
     },
     /// A notification (`LISTEN`/`NOTIFY`); its content is discarded.
     Notification,
+}
+
+impl<'a> Event<'a> {
+    /// The completion of a statement, from the body of `CommandComplete`.
+    #[inline]
+    pub(crate) fn completed(token: u32, body: &'a [u8]) -> Self {
+        Self::Complete {
+            token,
+            tag: body.strip_suffix(&[0]).unwrap_or(body),
+        }
+    }
 }
 
 /// A notice that is not parsed yet.

@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 use crate::backend_key::BackendKey;
 use crate::encode;
 use crate::error::{ServerMessage, WireError};
-use crate::expected::{completed, status_of};
 use crate::limits::{KEPT_MAX_BYTES, REPORT_END, ROW_MAX_BYTES, UNLIMITED_BYTES, kept_length};
 use crate::message::{CopyDirection, DataRow, Event, Notice, RowDescription, TransactionStatus};
 use crate::starting::{self, Starting};
@@ -536,7 +535,7 @@ impl Core {
                 token,
                 status: self.status,
             },
-            ReplyKind::Complete(token) => completed(token, body),
+            ReplyKind::Complete(token) => Event::completed(token, body),
             ReplyKind::Row(token) => Event::DataRow {
                 token,
                 row: DataRow(body),
@@ -568,7 +567,7 @@ impl Core {
 }
 
 fn read_status(body: &[u8]) -> Result<TransactionStatus, WireError> {
-    status_of(body).ok_or(WireError::Malformed {
+    TransactionStatus::of(body).ok_or(WireError::Malformed {
         tag: 'Z',
         what: "invalid transaction state",
     })
