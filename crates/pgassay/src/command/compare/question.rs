@@ -408,12 +408,9 @@ fn make_distinct<'a>(names: impl Iterator<Item = &'a mut String>) {
     }
 }
 
-/// The names of statements. Meta-commands, such as `\set`, are part of them only if nothing else differs.
+/// The names of statements. Variables that they set are part of them only if nothing else differs.
 fn names_of(statements: &[String]) -> Vec<String> {
-    let sql: Vec<String> = statements
-        .iter()
-        .map(|it| without_meta_commands(it))
-        .collect();
+    let sql: Vec<String> = statements.iter().map(|it| without_variables(it)).collect();
     let distinct: BTreeSet<&str> = sql.iter().map(|it| it.trim()).collect();
     if distinct.len() == sql.len() && !distinct.contains("") {
         distinguished(&sql)
@@ -422,10 +419,10 @@ fn names_of(statements: &[String]) -> Vec<String> {
     }
 }
 
-fn without_meta_commands(script: &str) -> String {
+fn without_variables(script: &str) -> String {
     let lines = script
         .lines()
-        .filter(|it| !it.trim_start().starts_with('\\'));
+        .filter(|it| !it.trim_start().starts_with("\\set "));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -502,6 +499,11 @@ mod tests {
         assert_eq!(
             named(["\\set k 1\nselect :k", "\\set k 2\nselect :k"]),
             ["\\set k 1 select :k", "\\set k 2 select :k"]
+        );
+        // Regression: a script that never reaches its statement was called "select 1;".
+        assert_eq!(
+            named(["select 1", "\\if 1 > 2\nselect 1;\n\\endif"])[1],
+            "\\if 1 > 2 select 1; \\endif"
         );
     }
 
