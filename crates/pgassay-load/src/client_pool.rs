@@ -506,7 +506,6 @@ fn open_all(
 /// Returns a client's variables before its first transaction.
 fn variables(config: &ClientPoolConfig, seeding: &Seeding, id: u32) -> Variables {
     let mut variables = Variables::new(&config.names);
-    variables.set(VariableNames::SCALE, ScriptValue::Int(config.scale));
     variables.set(VariableNames::CLIENT_ID, ScriptValue::Int(i64::from(id)));
     variables.set(
         VariableNames::RANDOM_SEED,
@@ -515,12 +514,7 @@ fn variables(config: &ClientPoolConfig, seeding: &Seeding, id: u32) -> Variables
     if let Some(default_seed) = seeding.default_seed {
         variables.set(VariableNames::DEFAULT_SEED, ScriptValue::Int(default_seed));
     }
-    for (name, text) in &config.variables {
-        // A variable that no script uses needs no slot.
-        if let Some(slot) = config.names.slot(name.as_bytes()) {
-            variables.set_text(slot, text.as_bytes());
-        }
-    }
+    config.define(&mut variables);
     variables
 }
 

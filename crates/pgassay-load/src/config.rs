@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgassay_script::{ParsedScript, QueryProtocol, VariableNames};
+use pgassay_script::{ParsedScript, QueryProtocol, ScriptValue, VariableNames, Variables};
 use pgassay_wire::conninfo::Target;
 
 use crate::client_options::ClientOptions;
@@ -91,6 +91,17 @@ impl ClientPoolConfig {
             first_client: 0,
             first_thread: 0,
         })
+    }
+
+    /// Sets the variables that have the same value for all clients.
+    pub(crate) fn define(&self, variables: &mut Variables) {
+        variables.set(VariableNames::SCALE, ScriptValue::Int(self.scale));
+        for (name, text) in &self.variables {
+            // A variable that no script uses needs no slot.
+            if let Some(slot) = self.names.slot(name.as_bytes()) {
+                variables.set_text(slot, text.as_bytes());
+            }
+        }
     }
 
     /// Creates a configuration of one client on one thread with one script.

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use pgassay_script::{CommandKind, ParsedScript, QueryProtocol, Rng, VariableNames};
+use pgassay_script::{
+    CommandKind, ParsedScript, QueryProtocol, Rng, VariableNames, Variables, with_fixed_variables,
+};
 
 use crate::client_options::{NoticeSink, ShellSink};
 use crate::config::{ClientPoolConfig, DebugSink, RequestHook};
@@ -17,7 +19,7 @@ pub(crate) struct PreparedStatement {
 
 /// A script and its prepared statements.
 pub(crate) struct ProgramPart {
-    pub script: Arc<ParsedScript>,
+    pub script: ParsedScript,
     pub weight: u64,
     /// The statement of each command, if the command is SQL and statements are prepared.
     pub statements: Vec<Option<usize>>,
@@ -48,8 +50,12 @@ impl Program {
         let mut statements = Vec::new();
         let mut known: HashMap<Box<[u8]>, usize> = HashMap::new();
         let mut parts = Vec::new();
-        for weighted in &config.scripts {
-            let commands = weighted.script.commands();
+        let mut fixed = Variables::new(&config.names);
+        config.define(&mut fixed);
+        let scripts: Vec<&ParsedScript> = config.scripts.iter().map(|it| &*it.script).collect();
+        let scripts = with_fixed_variables(&scripts, &config.names, &fixed);
+        for (script, weighted) in scripts.into_iter().zip(&config.scripts) {
+            let commands = script.commands();
             let mut of_commands = vec![None; commands.len()];
             for (index, command) in commands.iter().enumerate() {
                 let CommandKind::Sql(sql) = &command.kind else {
@@ -69,7 +75,7 @@ impl Program {
                 of_commands[index] = Some(statement);
             }
             parts.push(ProgramPart {
-                script: Arc::clone(&weighted.script),
+                script,
                 weight: weighted.weight,
                 statements: of_commands,
             });

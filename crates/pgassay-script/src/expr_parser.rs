@@ -65,7 +65,7 @@ pub(crate) fn parse(
 }
 
 /// Returns the maximum stack depth of `code`.
-fn depth(code: &[Op]) -> u32 {
+pub(crate) fn depth(code: &[Op]) -> u32 {
     let (mut height, mut depth) = (0, 0);
     for op in code {
         height = match op {

@@ -8,6 +8,7 @@
 use crate::command::{Capture, CommandKind, ScriptCommand, SqlCommand};
 use crate::conditions;
 use crate::error::{ParseError, ParseErrorKind, SyntaxError};
+use crate::expr::Expr;
 use crate::limits::PARAMETERS_MAX;
 use crate::meta::{Meta, MetaParser};
 use crate::names::VariableNames;
@@ -182,6 +183,24 @@ impl ParsedScript {
     /// Returns the commands; there is at least one.
     pub fn commands(&self) -> &[ScriptCommand] {
         &self.commands
+    }
+
+    /// Returns a copy with changed expressions.
+    pub(crate) fn with_expressions(&self, change: impl Fn(&Expr) -> Expr) -> ParsedScript {
+        let mut copy = self.clone();
+        for command in &mut copy.commands {
+            if let CommandKind::Set { expr, .. }
+            | CommandKind::If {
+                condition: expr, ..
+            }
+            | CommandKind::Elif {
+                condition: expr, ..
+            } = &mut command.kind
+            {
+                *expr = change(expr);
+            }
+        }
+        copy
     }
 
     /// Returns notes for the user, such as that `\setrandom` was removed.

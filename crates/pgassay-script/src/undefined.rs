@@ -3,7 +3,8 @@
 //! pgbench finds them when it runs: an expression fails, and in a statement `:name` stays as it is, which is
 //! usually a syntax error, or NULL if it is a bound parameter.
 
-use crate::command::{Capture, CommandKind};
+use crate::command::CommandKind;
+use crate::fixed::Assigned;
 use crate::names::{SlotId, VariableNames};
 use crate::script::ParsedScript;
 
@@ -31,24 +32,8 @@ pub fn undefined_variable(
         VariableNames::DEFAULT_SEED,
         VariableNames::RANDOM_SEED,
     ];
-    let (mut defined, mut prefixes) = (automatic.to_vec(), Vec::new());
-    for command in scripts.iter().flat_map(|script| script.commands()) {
-        match &command.kind {
-            CommandKind::Set { slot, .. } | CommandKind::SetShell { slot, .. } => {
-                defined.push(*slot);
-            }
-            CommandKind::Sql(sql) => match sql.capture() {
-                // Which columns there are is known only when it runs.
-                Capture::Gset { prefix } | Capture::Aset { prefix } => prefixes.push(prefix),
-                Capture::None => {}
-            },
-            _ => {}
-        }
-    }
-    let is_undefined = |slot: SlotId| {
-        let name = names.name(slot);
-        !defined.contains(&slot) && !prefixes.iter().any(|prefix| name.starts_with(prefix))
-    };
+    let assigned = Assigned::by(scripts);
+    let is_undefined = |slot: SlotId| !automatic.contains(&slot) && !assigned.includes(slot, names);
     for (script, parsed) in scripts.iter().enumerate() {
         for command in parsed.commands() {
             let mut reads = reads(&command.kind).into_iter();

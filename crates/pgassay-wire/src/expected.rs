@@ -11,8 +11,8 @@ impl Core {
     /// others, for which this returns `None`.
     #[inline]
     pub fn expected<'i>(&mut self, input: &mut &'i [u8]) -> Option<Event<'i>> {
+        let front = *self.pending.front()?;
         while let Some((&[tag, length @ ..], rest)) = input.split_first_chunk::<HEADER_BYTES>() {
-            let front = *self.pending.front()?;
             let length = (u32::from_be_bytes(length) as usize).wrapping_sub(4);
             if length > UNLIMITED_BYTES {
                 return None;

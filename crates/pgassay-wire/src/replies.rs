@@ -126,15 +126,15 @@ impl Replies {
         &'s mut self,
         input: &mut &'i [u8],
     ) -> Result<Option<Event<'s>>, WireError> {
+        if input.is_empty() {
+            return Ok(None);
+        }
         if self.skip_bytes == 0
             && self.kept.is_empty()
             && self.core.starting.is_none()
             && let Some(event) = self.core.expected(input)
         {
             return Ok(Some(event));
-        }
-        if input.is_empty() {
-            return Ok(None);
         }
         let (outcome, body) = loop {
             match self.step(input)? {
