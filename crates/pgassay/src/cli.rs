@@ -139,7 +139,7 @@ mod tests {
         for (line, limits) in [
             ("compare -S -c 0", "from 1 to 262143"),
             ("compare -S -s x", "from 1 to 10000"),
-            ("count -S -t 3", "from 10 to 500000000"),
+            ("count -S -t 0", "from 1 to 500000000"),
             ("calibrate --comparisons 0", "from 1 to 100000"),
         ] {
             let words = std::iter::once("pgassay").chain(line.split(' '));

@@ -21,6 +21,7 @@
 //! Invariants: valgrind writes only to the server's own directory; figures cover only backends,
 //! identified by the PID that the server reports to its client.
 
+mod lengths;
 mod machine;
 mod names;
 mod order;
@@ -42,10 +43,11 @@ use pgassay_model::plan::{Plan, Point as PlannedPoint, ServerPlan};
 use pgassay_model::study::Network;
 use pgassay_server::Server;
 
+use self::lengths::{larger, of_unit};
 pub use self::machine::machine;
 use self::names::ObjectSymbols;
 use self::order::StartOrder;
-use self::segment::{ValgrindSession, larger};
+use self::segment::ValgrindSession;
 use self::valgrind::Detail;
 pub use self::valgrind::Valgrind;
 use crate::host::{self, DataLocation};
@@ -63,8 +65,6 @@ const QUIET: [(&str, &str); 3] = [
 ];
 /// Segments that took longer than this are not made longer.
 const LINEAR_PATIENCE: Duration = Duration::from_secs(20);
-/// A variant uses the baseline's segments unless its transactions cost this many times more.
-const COST_RATIO_MAX: u64 = 8;
 
 /// Options of [`count`].
 pub struct CountingOptions<'a> {
@@ -396,14 +396,16 @@ impl Counter<'_> {
             let unit = bench.unit()?;
             let baseline = self.baseline_of(index);
             let of_baseline = baseline.and_then(|it| it.segments);
-            let is_alike = |it: &[u64; 3]| unit * COST_RATIO_MAX >= it[0];
+            let is_alike = |it: &[u64; 3]| lengths::is_alike(unit, *it);
             let first = of_baseline
                 .filter(is_alike)
                 .unwrap_or_else(|| of_unit(unit));
             let shares_segments = of_baseline.is_none_or(|it| is_alike(&it));
             // On another build, the baseline was counted before.
             let is_counted = baseline.is_some_and(|it| !it.rounds.is_empty());
-            let segments = if is_counted && shares_segments {
+            // Another try would only take as long as a round.
+            let is_heavy = lengths::is_heavy(first[0]);
+            let segments = if is_heavy || is_counted && shares_segments {
                 first
             } else {
                 until_linear(&bench, first)?
@@ -482,10 +484,6 @@ fn share_longest(points: &mut [PointCounts], condition_of: impl Fn(usize) -> usi
     for (index, point) in points.iter_mut().enumerate().filter(|(_, it)| is_open(it)) {
         point.segments = longest.get(&condition_of(index)).copied();
     }
-}
-
-fn of_unit(unit: u64) -> [u64; 3] {
-    [unit, 2 * unit, 4 * unit]
 }
 
 /// Runs a warm-up and three segments.

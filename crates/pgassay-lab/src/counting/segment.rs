@@ -1,7 +1,7 @@
 //! Runs one segment: a number of transactions on a new connection under valgrind.
 
 use std::cell::RefCell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pgassay_count::OutFile;
@@ -10,7 +10,7 @@ use pgassay_model::plan::Point;
 use pgassay_server::Server;
 
 use super::names::ObjectSymbols;
-use super::{sleep_barrier, valgrind};
+use super::{lengths, sleep_barrier, valgrind};
 use crate::host::{DataLocation, reset};
 use crate::interrupt::Interrupted;
 use crate::load::{ClientsOrder, connect_pool, describe_load_error};
@@ -20,26 +20,16 @@ use crate::run_context::RunContext;
 const END_TIMEOUT: Duration = Duration::from_mins(1);
 /// Transactions in the first of two segments whose difference gives an estimate of the cost.
 const TRIED: u64 = 20;
-/// Maximum instructions in the shortest segment, about 150 ms on a free CPU. Then the longest ends
-/// before the backend reports its statistics, which it does once per second. That code is not
-/// counted, but collecting statistics starts over after it, which takes some thousand instructions.
-const SHORTEST: u64 = 6_000_000;
 /// Settings that log slow statements. The second does not exist before version 13; the error is
 /// harmless.
 const BY_DURATION: [&str; 2] = ["log_min_duration_statement", "log_min_duration_sample"];
+/// If a transaction took less, it is not worth counting whether its cost is high: no machine executes
+/// [`lengths::HEAVY`] instructions so fast under valgrind.
+const QUICK: Duration = Duration::from_secs(1);
 /// Transactions before those that are counted.
 const FIRST: u64 = 10;
-/// Sizes of the shortest segment. With fewer than 20 transactions, it would contain custom plans,
-/// which PostgreSQL makes for the first five executions.
-const UNITS: [u64; 7] = [20, 50, 100, 200, 500, 1000, 2000];
-/// The largest size chosen by cost; larger ones are used only if the cost is not linear.
-const UNIT_BY_COST_MAX: u64 = 500;
-
-/// The next larger size of the shortest segment.
-pub fn larger(unit: u64) -> Option<u64> {
-    UNITS.into_iter().find(|larger| *larger > unit)
-}
-
+/// The same if few are counted, because they cost much: PostgreSQL makes custom plans for the first five executions.
+const FEW_FIRST: u64 = 6;
 /// A point on a server that runs under valgrind.
 #[derive(Clone, Copy)]
 pub struct ValgrindSession<'a> {
@@ -66,7 +56,7 @@ impl ValgrindSession<'_> {
         reset(&self.place, &self.point.resets, self.context)?;
         let mut pool = self.connect()?;
         let pid = backend(&pool)?;
-        self.run(&mut pool, FIRST)?;
+        self.run(&mut pool, first(transactions))?;
         self.run(&mut pool, transactions)?;
         disconnect(pool, pid)
     }
@@ -74,15 +64,36 @@ impl ValgrindSession<'_> {
     /// Chooses the number of transactions in the shortest segment by their cost. By elapsed time, the
     /// number would depend on how busy the machine is, and a different number gives different counts.
     pub fn unit(&self) -> Result<u64> {
-        self.warm_up(2 * TRIED)?;
+        if let Some(each) = self.warm_up_unless_heavy()? {
+            return Ok(lengths::unit(each));
+        }
         let [few, many] = [self.segment(TRIED)?, self.segment(2 * TRIED)?];
         let more = many
             .totals
             .instructions
             .saturating_sub(few.totals.instructions);
-        let each = more / TRIED;
-        let fits = |unit: &u64| *unit <= UNIT_BY_COST_MAX && each * *unit <= SHORTEST;
-        Ok(UNITS.into_iter().rfind(fits).unwrap_or(UNITS[0]))
+        Ok(lengths::unit(more / TRIED))
+    }
+
+    /// Warms up for [`Self::unit`], or returns the cost of the first transaction, if it is so high that trying more
+    /// would take long.
+    fn warm_up_unless_heavy(&self) -> Result<Option<u64>> {
+        reset(&self.place, &self.point.resets, self.context)?;
+        let mut pool = self.connect()?;
+        let pid = backend(&pool)?;
+        let start = Instant::now();
+        self.run(&mut pool, 1)?;
+        if start.elapsed() < QUICK {
+            self.run(&mut pool, FIRST - 1)?;
+            self.run(&mut pool, 2 * TRIED)?;
+            return disconnect(pool, pid).map(|()| None);
+        }
+        disconnect(pool, pid)?;
+        let cost = self.read(pid)?.totals.instructions;
+        if cost >= lengths::HEAVY {
+            return Ok(Some(cost));
+        }
+        self.warm_up(2 * TRIED).map(|()| None)
     }
 
     /// Runs a segment and reads the file that its backend wrote on exit.
@@ -90,7 +101,7 @@ impl ValgrindSession<'_> {
         reset(&self.place, &self.point.resets, self.context)?;
         let mut pool = self.connect()?;
         let pid = backend(&pool)?;
-        self.warm_connection(&mut pool, pid)?;
+        self.warm_connection(&mut pool, pid, first(transactions))?;
         self.run(&mut pool, transactions)?;
         sleep_barrier::until_asleep(pid);
         disconnect(pool, pid)?;
@@ -111,11 +122,11 @@ impl ValgrindSession<'_> {
     /// they execute: tenths of a second on a busy machine. Logging a slow statement would cost 18
     /// thousand instructions in some segments only, so it is turned off meanwhile. All segments
     /// begin alike, so their differences do not contain this.
-    fn warm_connection(&self, pool: &mut ClientPool, pid: i32) -> Result<()> {
+    fn warm_connection(&self, pool: &mut ClientPool, pid: i32, first: u64) -> Result<()> {
         for setting in BY_DURATION {
             execute(pool, pid, &format!("set {setting} = -1"))?;
         }
-        self.run(pool, FIRST)?;
+        self.run(pool, first)?;
         for setting in BY_DURATION {
             execute(pool, pid, &format!("reset {setting}"))?;
         }
@@ -166,6 +177,15 @@ impl ValgrindSession<'_> {
         let mut names = self.names.borrow_mut();
         let parsed = OutFile::parse_with(&text, &mut |object, address| names.at(object, address));
         parsed.with_context(|| format!("cannot parse {name}"))
+    }
+}
+
+/// How many transactions run before these.
+fn first(transactions: u64) -> u64 {
+    if transactions < TRIED {
+        FEW_FIRST
+    } else {
+        FIRST
     }
 }
 

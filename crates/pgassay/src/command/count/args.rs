@@ -70,8 +70,8 @@ pub struct CountArgs {
     pub repeats: u32,
 
     /// Number of transactions N: each round counts three segments, of N, 2N and 4N transactions
-    /// [default: 20 to 500, depending on their cost].
-    #[arg(short, long, value_name = "N", value_parser = within::<u64>(10..=500_000_000))]
+    /// [default: 20 to 500, depending on their cost; 1 from 200 million instructions on].
+    #[arg(short, long, value_name = "N", value_parser = within::<u64>(1..=500_000_000))]
     pub transactions: Option<u64>,
 
     /// Seed for the scripts' random numbers.
