@@ -100,7 +100,7 @@ pub enum RoleName {
 }
 
 /// Functions that act outside of the current database, by the beginning of their names.
-const SERVER_FUNCTIONS: [(&str, ServerChange); 29] = [
+const SERVER_FUNCTIONS: [(&str, ServerChange); 34] = [
     // These execute a text.
     ("connectby", ServerChange::Unknown),
     ("crosstab", ServerChange::Unknown),
@@ -109,9 +109,11 @@ const SERVER_FUNCTIONS: [(&str, ServerChange); 29] = [
     ("ts_rewrite", ServerChange::Unknown),
     ("ts_stat", ServerChange::Unknown),
     ("xpath_table", ServerChange::Unknown),
+    ("autoprewarm_", ServerChange::Activity),
     ("lo_export", ServerChange::File),
     ("lo_import", ServerChange::File),
     ("pg_backup_", ServerChange::Activity),
+    ("pg_buffercache_evict", ServerChange::Activity),
     ("pg_cancel_backend", ServerChange::Activity),
     ("pg_copy_", ServerChange::Replication),
     ("pg_create_logical", ServerChange::Replication),
@@ -119,6 +121,7 @@ const SERVER_FUNCTIONS: [(&str, ServerChange); 29] = [
     ("pg_create_restore_point", ServerChange::Activity),
     ("pg_drop_replication_slot", ServerChange::Replication),
     ("pg_file_", ServerChange::File),
+    ("pg_log_", ServerChange::Activity),
     ("pg_logical_", ServerChange::Replication),
     ("pg_promote", ServerChange::Activity),
     ("pg_reload_conf", ServerChange::Activity),
@@ -129,8 +132,41 @@ const SERVER_FUNCTIONS: [(&str, ServerChange); 29] = [
     ("pg_stat_statements_reset", ServerChange::Activity),
     ("pg_stop_backup", ServerChange::Activity),
     ("pg_switch_", ServerChange::Activity),
+    ("pg_sync_replication_slots", ServerChange::Replication),
     ("pg_terminate_backend", ServerChange::Activity),
     ("pg_wal_replay", ServerChange::Activity),
+    ("pg_xlog_replay", ServerChange::Activity),
+];
+
+/// Functions that change the current database, by the beginning of their names. Most do so in a transaction that may
+/// only read, too.
+const DATABASE_FUNCTIONS: [&str; 12] = [
+    "brin_desummarize",
+    "brin_summarize",
+    "gin_clean_pending_list",
+    "heap_force_",
+    "nextval",
+    "pg_clear_",
+    "pg_extension_config_dump",
+    "pg_import_system_collations",
+    "pg_notify",
+    "pg_restore_",
+    "pg_truncate_visibility_map",
+    "setval",
+];
+
+/// Catalogs that all databases of a server share. A superuser may write to them.
+const SHARED_CATALOGS: [&str; 10] = [
+    "pg_auth_members",
+    "pg_authid",
+    "pg_database",
+    "pg_db_role_setting",
+    "pg_parameter_acl",
+    "pg_replication_origin",
+    "pg_shdepend",
+    "pg_shdescription",
+    "pg_subscription",
+    "pg_tablespace",
 ];
 
 /// Words between `CREATE` or `ALTER` or `DROP` and the kind of object.
@@ -207,6 +243,9 @@ impl SqlReach {
         // A call can be in any statement, such as `INSERT … SELECT pg_switch_wal()`.
         match (&by_kind, server_function(&words)) {
             (Self::Reads | Self::Database, Some(change)) => Self::Server(change),
+            (Self::Database, None) if writes_shared_catalog(&words) => {
+                Self::Server(ServerChange::Unknown)
+            }
             _ => by_kind,
         }
     }
@@ -247,7 +286,7 @@ fn of_query(first: &str, rest: &[&str]) -> SqlReach {
         )
     };
     let names = || rest.iter().copied().map(identifier);
-    let counts = |name: String| matches!(name.as_str(), "nextval" | "setval");
+    let changes = |name: String| DATABASE_FUNCTIONS.iter().any(|it| name.starts_with(it));
     // The argument may be an expression, and `default_transaction_read_only` one of its values.
     let sets = |name: &str| name == "set_config";
     // Large objects may be written in a transaction that reads, up to 15.
@@ -260,7 +299,7 @@ fn of_query(first: &str, rest: &[&str]) -> SqlReach {
     let locks = rest
         .windows(2)
         .any(|pair| pair[0] == "for" && matches!(pair[1], "share" | "no" | "key"));
-    if locks || rest.iter().any(writes) || names().any(counts) {
+    if locks || rest.iter().any(writes) || names().any(changes) {
         SqlReach::Database
     } else {
         SqlReach::Reads
@@ -414,6 +453,22 @@ fn after<'a>(words: &'a [&'a str], word: &str) -> &'a [&'a str] {
     }
 }
 
+/// Whether a statement inserts, updates or deletes rows of a catalog that all databases share.
+fn writes_shared_catalog(words: &[&str]) -> bool {
+    (0..words.len()).any(|at| {
+        let before = match &words[..at] {
+            [before @ .., schema, "."] if identifier(schema) == "pg_catalog" => before,
+            before => before,
+        };
+        let before = match before {
+            [before @ .., "only"] => before,
+            before => before,
+        };
+        let is_target = matches!(before, [.., "into" | "update"] | [.., "delete", "from"]);
+        is_target && SHARED_CATALOGS.contains(&identifier(words[at]).as_str())
+    })
+}
+
 /// A call of a function that acts outside of the current database.
 fn server_function(words: &[&str]) -> Option<ServerChange> {
     let calls = words.windows(2).filter(|pair| pair[1] == "(");
@@ -479,6 +534,11 @@ mod tests {
             "select \"set_config\"('default_transaction_read_only', 'off', false)",
             "select \"nextval\"('s')",
             "explain analyze execute p",
+            // Regression: a transaction that may only read executes them.
+            "select pg_notify('jobs', 'run')",
+            "select pg_catalog.pg_clear_relation_stats('public', 't')",
+            "select \"brin_summarize_new_values\"('i')",
+            "insert into t select datname from pg_database",
         ] {
             assert_eq!(SqlReach::of(sql), SqlReach::Database, "{sql}");
         }
@@ -523,6 +583,21 @@ mod tests {
             ("select U&\"set\\005fconfig\"('a', 'b', false)", C::Unknown),
             ("select pg_stat_statements_reset()", C::Activity),
             ("prepare transaction 'x'", C::Unknown),
+            // Regression: a superuser may write to the catalogs that all databases share.
+            (
+                "update only pg_catalog.pg_authid set rolsuper = true",
+                C::Unknown,
+            ),
+            (
+                "with a as (delete from \"pg_db_role_setting\") select 1",
+                C::Unknown,
+            ),
+            ("insert into pg_database values (1)", C::Unknown),
+            ("select pg_log_backend_memory_contexts(1)", C::Activity),
+            (
+                "select pg_logical_emit_message(false, '', '')",
+                C::Replication,
+            ),
             ("frobnicate", C::Unknown),
         ] {
             assert_eq!(SqlReach::of(sql), server(change), "{sql}");
