@@ -1,6 +1,7 @@
 //! Removes a run's databases from an external server.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
+use pgassay_record::run::Warning;
 use pgassay_server::{Connection, ConnectionError};
 
 /// Drops a database that a run created, and ends the connections to it.
@@ -23,6 +24,24 @@ fn drop_it(connection: &mut Connection, name: &str) -> Result<(), ConnectionErro
     connection.execute(&format!("drop database if exists {name}"))
 }
 
+/// The warnings about what else is different on the server. If databases could not be dropped, they are part of the
+/// error: the user would not learn of them otherwise.
+///
+/// # Errors
+/// Those of the arguments.
+pub fn with_databases_left(
+    compared: Result<Vec<Warning>>,
+    dropped: Result<()>,
+) -> Result<Vec<Warning>> {
+    let Err(error) = dropped else { return compared };
+    let warnings = compared.unwrap_or_default();
+    let more: String = warnings
+        .iter()
+        .map(|it| format!("; {}", it.message))
+        .collect();
+    Err(anyhow!("{error:#}{more}"))
+}
+
 /// Whether this is `pgassay_`, eight hexadecimal digits, `_data_` and a number.
 fn is_of_run(name: &str) -> bool {
     let parts = name
@@ -38,7 +57,34 @@ fn is_of_run(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_of_run;
+    use pgassay_record::run::WarningKind;
+
+    use super::*;
+
+    /// Regression: a study left a role, and a prepared transaction, because of which its database could not be
+    /// dropped. Only the database was named.
+    #[test]
+    fn a_database_that_cannot_be_dropped_does_not_hide_what_else_is_left() {
+        let changed = Warning {
+            kind: WarningKind::ServerChanged,
+            variant: None,
+            message: "role bob added".to_owned(),
+        };
+        let left = || Err(anyhow!("there is 1 prepared transaction"));
+        let error = with_databases_left(Ok(vec![changed.clone()]), left()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "there is 1 prepared transaction; role bob added"
+        );
+        assert!(with_databases_left(Err(anyhow!("broken")), left()).is_err());
+        assert!(with_databases_left(Err(anyhow!("broken")), Ok(())).is_err());
+        assert_eq!(
+            with_databases_left(Ok(vec![changed]), Ok(()))
+                .unwrap()
+                .len(),
+            1
+        );
+    }
 
     #[test]
     fn only_databases_of_runs_are_dropped() {

@@ -14,7 +14,7 @@ mod recovery;
 mod state;
 
 pub use backup::{SettingBackup, restore};
-pub use databases::drop_database;
+pub use databases::{drop_database, with_databases_left};
 pub use journal::{JournalLine, JournaledServer, UndoJournal};
 pub use limits::{PATIENCE, limit_inspection, limit_study, limit_to_catalog};
 pub use permission::{check, check_writes};

@@ -299,8 +299,7 @@ impl ExternalServer {
             )
         })?;
         let compared = self.restore_and_compare(&before, &settings);
-        self.drop_databases()?;
-        let warnings = compared?;
+        let warnings = external::with_databases_left(compared, self.drop_databases())?;
         if let Some(journal) = journal {
             journal.remove()?;
         }
