@@ -17,7 +17,9 @@ fn is_printable(c: char) -> bool {
     match c {
         '\n' | '\t' => true,
         // These move text, too.
-        '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => false,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            false
+        }
         _ => !c.is_control(),
     }
 }
@@ -37,6 +39,7 @@ mod tests {
         }
         assert_eq!(printable("\u{1b}]0;pwned\u{7}"), "\u{fffd}]0;pwned\u{fffd}");
         assert_eq!(printable("\u{9b}31m\u{202e}"), "\u{fffd}31m\u{fffd}");
+        assert_eq!(printable("\u{61c}\u{2066}"), "\u{fffd}\u{fffd}");
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(super) fn identifier(name: &str) -> String {
 /// Whether a terminal or a page would show the statement without this letter, so that it names something else.
 fn is_unprintable(letter: char) -> bool {
     letter.is_control()
-        || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(letter, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// With backslashes doubled, and unprintable letters as escapes.

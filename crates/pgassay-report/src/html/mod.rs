@@ -116,12 +116,8 @@ fn page(version: &str, title: &str, opening: &Markup, main: &Markup, footer: &Ma
             }
         }
     };
-    let allowed = |c: char| matches!(c, '\n' | '\t') || !c.is_control();
     // HTML forbids control characters, even escaped, but a name may contain one.
-    page.into_string()
-        .chars()
-        .map(|c| if allowed(c) { c } else { '\u{fffd}' })
-        .collect()
+    crate::printable(&page.into_string()).into_owned()
 }
 
 /// Question and answer.
