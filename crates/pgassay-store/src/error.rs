@@ -69,6 +69,16 @@ pub enum StoreError {
         /// The run.
         id: String,
     },
+    /// A run that is not continued, because another user may have written what it would execute.
+    #[error(
+        "{} belongs to another user, is a link, or others may write to it, so they decide what the run executes. If \
+         you trust its content: make a copy that only you can write (cp -r, chmod -R go-w) in a directory for results \
+         that only you can write to", path.display()
+    )]
+    OfOthers {
+        /// The file or directory.
+        path: PathBuf,
+    },
     /// There is no run to continue.
     #[error("there is no unfinished run in {}", root.display())]
     NoneUnfinished {

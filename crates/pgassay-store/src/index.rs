@@ -17,9 +17,12 @@ use serde::Serialize;
 use crate::directories::{directories, unfinished_directories};
 use crate::error::StoreError;
 use crate::headline::{headline, word};
-use crate::{files, lookup, unfinished};
+use crate::{files, lookup, ownership, unfinished};
 
 pub(crate) const FILE: &str = "index.sqlite";
+/// What the files are called in which `SQLite` keeps unfinished transactions of an index; they must go
+/// along with it, or they would be applied to the new one.
+pub(crate) const COMPANIONS: [&str; 3] = ["-journal", "-wal", "-shm"];
 /// The version of tables and words. If the file has another one, its tables are dropped and rebuilt.
 const VERSION: i32 = 2;
 /// How long to wait for another process that writes.
@@ -94,12 +97,27 @@ pub(crate) fn open(root: &Path) -> Result<Connection, StoreError> {
         if found.is_ok_and(|it| !it.is_file()) {
             return Err(rusqlite::Error::InvalidPath(path(root)));
         }
+        check_files(root)?;
         let mut connection = Connection::open(path(root))?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
         prepare(&mut connection)?;
         Ok(connection)
     };
     attempt().map_err(|source| failed(root, source))
+}
+
+/// Returns an error if another user may have written the index or a transaction that `SQLite` would apply to it: its
+/// views and triggers are code, and a pipe in place of a transaction would never open.
+fn check_files(root: &Path) -> rusqlite::Result<()> {
+    for companion in COMPANIONS.into_iter().chain([""]) {
+        let found = root.join(format!("{FILE}{companion}")).symlink_metadata();
+        if found.is_ok_and(|it| !it.is_file() || !ownership::is_ours(&it)) {
+            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_PERM);
+            let words = "another user may have written it".to_owned();
+            return Err(rusqlite::Error::SqliteFailure(code, Some(words)));
+        }
+    }
+    Ok(())
 }
 
 /// Creates the tables and views, unless they exist in this version.
@@ -189,6 +207,7 @@ pub(crate) fn lines(connection: &Connection, filter: &Filter) -> rusqlite::Resul
 pub(crate) fn unfinished(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
     let mut lines = Vec::new();
     for id in unfinished_directories(root)? {
+        let is_ours = ownership::check_run(root, &root.join(&id)).is_ok();
         let (start, trials, is_running) = match unfinished::summary(&root.join(&id)) {
             Ok(found) => found,
             Err(error) => {
@@ -218,7 +237,7 @@ pub(crate) fn unfinished(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, S
             ended_us: start.started_us,
             complete: false,
             unfinished: true,
-            resumable: !is_running && has_origin,
+            resumable: !is_running && has_origin && is_ours,
             headline,
         });
     }

@@ -28,6 +28,7 @@ mod listing;
 mod lookup;
 mod names;
 mod origin;
+mod ownership;
 mod regular_file;
 mod reopen;
 mod repair;

@@ -15,7 +15,7 @@ impl Store {
     pub fn list_where(&self, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
         let mut lines = repair::list(&self.root, filter)?;
         for line in lines.iter_mut().filter(|line| !line.complete) {
-            line.resumable = unfinished::is_resumable(&self.root.join(&line.id));
+            line.resumable = unfinished::is_resumable(&self.root, &line.id);
         }
         lines.extend(index::unfinished(&self.root, filter)?);
         lines.sort_by(|a, b| (b.started_us, &b.id).cmp(&(a.started_us, &a.id)));

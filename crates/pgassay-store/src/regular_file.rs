@@ -2,7 +2,7 @@
 //! place of a file must not be waited for, and an endless file must not exhaust memory.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read, Take};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -28,6 +28,14 @@ pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, words))
 }
 
+/// Reads a file up to the largest size that is accepted: it may grow meanwhile.
+pub(crate) type BoundedReader = BufReader<Take<File>>;
+
+/// A reader of a file that was opened with [`open`].
+pub(crate) fn bounded(file: File) -> BoundedReader {
+    BufReader::new(file.take(BYTES_MAX))
+}
+
 /// The content of a file.
 ///
 /// # Errors
@@ -35,7 +43,23 @@ pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let file = open(path, OpenOptions::new().read(true))?;
     let mut bytes = Vec::new();
-    // It may grow meanwhile.
-    file.take(BYTES_MAX).read_to_end(&mut bytes)?;
+    bounded(file).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a file that grew without a line break filled the memory.
+    #[test]
+    fn a_file_that_grows_while_it_is_read_is_read_up_to_the_limit() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(BYTES_MAX).unwrap();
+        let opened = open(file.path(), OpenOptions::new().read(true)).unwrap();
+        file.as_file().set_len(BYTES_MAX + 1).unwrap();
+        let read = io::copy(&mut bounded(opened), &mut io::sink()).unwrap();
+        assert_eq!(read, BYTES_MAX);
+        assert!(open(file.path(), OpenOptions::new().read(true)).is_err());
+    }
 }

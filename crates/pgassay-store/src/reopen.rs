@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::line_file::LineFile;
 use crate::unfinished::{self, RESERVED_FILE, UnfinishedRun};
 use crate::writer::{self, RunWriter};
-use crate::{Store, files, read_regular};
+use crate::{Store, files, ownership, read_regular};
 
 /// A run that this process may continue.
 #[derive(Debug)]
@@ -76,7 +76,9 @@ impl Store {
     fn newest_unfinished(&self, with_trials: Vec<String>) -> Result<String, StoreError> {
         let mut running = None;
         for id in with_trials.into_iter().rev() {
-            match unfinished::summary(&self.root.join(&id)) {
+            let directory = self.root.join(&id);
+            let checked = ownership::check_run(&self.root, &directory);
+            match checked.and_then(|()| unfinished::summary(&directory)) {
                 Ok((start, _, false)) if start.origin.is_some() => return Ok(id),
                 Ok((_, _, false)) => {}
                 Ok((_, _, true)) => running = running.or(Some(id)),
@@ -95,11 +97,13 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Running`] if another process measures it, [`StoreError::Finished`] if it is over,
-    /// [`StoreError::Damaged`] if a line in the middle of its trials cannot be read.
+    /// [`StoreError::Damaged`] if a line in the middle of its trials cannot be read,
+    /// [`StoreError::OfOthers`] if another user may have written it.
     pub fn reopen(&self, id: &str) -> Result<ReopenedRun, StoreError> {
         let directory = self.root.join(id);
         let path = directory.join(TRIALS_FILE);
         let finished = || StoreError::Finished { id: id.to_owned() };
+        ownership::check_run(&self.root, &directory)?;
         let mut trials = LineFile::open(&path)?.ok_or_else(finished)?;
         if is_complete(&directory) {
             return Err(finished());

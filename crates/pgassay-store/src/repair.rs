@@ -12,10 +12,6 @@ use crate::error::StoreError;
 use crate::files;
 use crate::index::{self, Filter, RunLine};
 
-/// What the files are called in which `SQLite` keeps unfinished transactions of an index; they must go
-/// along with it, or they would be applied to the new one.
-const COMPANIONS: [&str; 3] = ["-journal", "-wal", "-shm"];
-
 pub(crate) fn list(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
     match list_from_file(root, filter) {
         Err(error) if is_damaged(&error) => {
@@ -59,7 +55,7 @@ fn check(connection: &Connection) -> rusqlite::Result<()> {
 
 fn remove(root: &Path) -> Result<(), StoreError> {
     let path = index::path(root);
-    for companion in COMPANIONS {
+    for companion in index::COMPANIONS {
         files::remove(&root.join(format!("{}{companion}", index::FILE)))?;
     }
     files::remove(&path)

@@ -1,7 +1,7 @@
 //! What a run that did not finish left: its plan and the trials that ended.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead};
 use std::path::Path;
 
 use pgassay_model::detail::RunDetail;
@@ -13,7 +13,8 @@ use serde::de::DeserializeOwned;
 use crate::directories::{DETAILS_FILE, RUN_FILE, TRIALS_FILE};
 use crate::error::StoreError;
 use crate::origin::{FirstLine, RunMarker, RunStart};
-use crate::{Store, regular_file};
+use crate::regular_file::BoundedReader;
+use crate::{Store, ownership, regular_file};
 
 /// Occupies space until the result is written.
 pub(crate) const RESERVED_FILE: &str = ".reserved";
@@ -181,7 +182,7 @@ pub(crate) fn details(directory: &Path) -> Result<(Vec<RunDetail>, u64), StoreEr
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
         Err(source) => return Err(StoreError::reading(&path, source)),
     };
-    let mut reader = BufReader::new(file);
+    let mut reader = regular_file::bounded(file);
     let (mut all, mut bytes, mut line) = (Vec::new(), 0, Vec::new());
     while matches!(reader.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {
         bytes += line.len() as u64;
@@ -199,9 +200,12 @@ pub(crate) fn summary(directory: &Path) -> Result<(RunStart, usize, bool), Store
     Ok((opened.start, trials, is_locked(&opened.file)))
 }
 
-/// Whether a run can be continued: no process measures it, and it has what is necessary. A curve has not.
-pub(crate) fn is_resumable(directory: &Path) -> bool {
-    open(directory).is_ok_and(|it| it.start.origin.is_some() && !is_locked(&it.file))
+/// Whether a run can be continued: no process measures it, no other user may have written it, and it has what is
+/// necessary. A curve has not.
+pub(crate) fn is_resumable(root: &Path, id: &str) -> bool {
+    let directory = root.join(id);
+    open(&directory).is_ok_and(|it| it.start.origin.is_some() && !is_locked(&it.file))
+        && ownership::check_run(root, &directory).is_ok()
 }
 
 /// Removes what an interrupted run no longer needs: the reserved space, and all of it if it has no
@@ -223,7 +227,7 @@ struct OpenedTrials {
     file: File,
     start: RunStart,
     first_bytes: u64,
-    rest: BufReader<File>,
+    rest: BoundedReader,
 }
 
 /// Opens the file of trials and reads its first line.
@@ -239,7 +243,7 @@ fn open(directory: &Path) -> Result<OpenedTrials, StoreError> {
     let again = file
         .try_clone()
         .map_err(|source| StoreError::reading(&path, source))?;
-    let mut rest = BufReader::new(again);
+    let mut rest = regular_file::bounded(again);
     let mut first = Vec::new();
     rest.read_until(b'\n', &mut first)
         .map_err(|source| StoreError::reading(&path, source))?;

@@ -4,6 +4,7 @@
 mod fixture;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -392,6 +393,32 @@ fn a_pipe_or_a_link_in_place_of_the_index_is_neither_opened_nor_followed() {
     let (ended, end) = std::sync::mpsc::channel();
     std::thread::spawn(move || ended.send(store.list().is_err()));
     assert!(end.recv_timeout(std::time::Duration::from_mins(1)).unwrap());
+}
+
+/// Regression: SQLite waited for a writer of the pipe, and executed what another user's index calls a view.
+#[test]
+fn a_pipe_next_to_the_index_or_an_index_of_another_user_is_not_opened() {
+    let (_root, store) = store();
+    store.save(&run(ID), STUDY, &[]).unwrap();
+    let index = store.root().join("index.sqlite");
+    let view = "drop view runs; create view runs as with recursive r (i) as (select 1 union all select i + 1 from r) \
+                select i id, i study, i question, i started_us, i ended_us, i complete, i headline from r";
+    let attacker = Connection::open(&index).unwrap();
+    attacker.execute_batch(view).unwrap();
+    drop(attacker);
+    fs::set_permissions(&index, fs::Permissions::from_mode(0o622)).unwrap();
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        ended.send(store.list().unwrap().len()).unwrap();
+        fs::remove_file(&index).unwrap();
+        assert_eq!(store.list().unwrap().len(), 1);
+        pipe(&store.root().join("index.sqlite-journal"));
+        ended.send(store.list().unwrap().len()).unwrap();
+    });
+    for _ in 0..2 {
+        let runs = end.recv_timeout(std::time::Duration::from_mins(1));
+        assert_eq!(runs, Ok(1));
+    }
 }
 
 /// Regression: every run waited for a writer of the pipe, even after a signal, and read an endless file until memory
