@@ -26,11 +26,8 @@ pub struct RunStart {
     pub origin: Option<Box<RunOrigin>>,
 }
 
-/// What is needed to continue a run, in addition to its plan and trials.
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "each is a flag of the command line"
-)]
+/// What is needed to continue a run, in addition to its plan and trials. It has no permissions: the user who
+/// continues a run gives them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunOrigin {
     /// The study, with the text of script files and without secrets.
@@ -59,12 +56,6 @@ pub struct RunOrigin {
     /// Whether suggested fixes are tried after the trials.
     #[serde(default)]
     pub try_fixes: bool,
-    /// Whether the user allowed the study to change external servers.
-    #[serde(default)]
-    pub allow_writes: bool,
-    /// Whether the user allowed the study to connect to external servers as a superuser.
-    #[serde(default)]
-    pub allow_superuser: bool,
     /// Warnings from before the first trial, for example about variants that cannot run here.
     #[serde(default)]
     pub warnings: Vec<Warning>,

@@ -5,6 +5,7 @@ mod fixture;
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use fixture::{STARTED_US, STUDY, run};
@@ -45,8 +46,6 @@ fn start() -> RunStart {
             data_parent: None,
             counted: false,
             try_fixes: true,
-            allow_writes: false,
-            allow_superuser: false,
             warnings: Vec::new(),
         })),
         study_name: run.study_name,
@@ -126,6 +125,42 @@ fn killed(store: &Store) -> [Trial; 3] {
     append_text(&directory.join("trials.jsonl"), "{\"block\":0,\"cond");
     append_text(&directory.join("details.jsonl"), "{\"trial\":{\"tr");
     trials
+}
+
+/// Regression: whoever may write to the directory decided what is executed, with the rights of the user who resumes.
+#[test]
+fn a_run_that_others_can_have_written_is_not_continued() {
+    let (_root, store) = store();
+    killed(&store);
+    let at = |name: &str| store.root().join(name);
+    let allow = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let trials = format!("{ID}/trials.jsonl");
+    for (name, mode, before) in [
+        (ID, 0o770, 0o700),
+        (&*trials, 0o622, 0o600),
+        ("", 0o777, 0o700),
+    ] {
+        allow(&at(name), mode);
+        let error = store.reopen(ID).unwrap_err();
+        assert!(matches!(error, StoreError::OfOthers { .. }), "{error}");
+        let error = store.find_unfinished(None).unwrap_err();
+        assert!(
+            matches!(error, StoreError::NoneUnfinished { .. }),
+            "{error}"
+        );
+        assert!(!store.list().unwrap()[0].resumable);
+        allow(&at(name), before);
+    }
+    fs::rename(at(ID), at("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", at(ID)).unwrap();
+    assert!(matches!(store.reopen(ID), Err(StoreError::OfOthers { .. })));
+    fs::remove_file(at(ID)).unwrap();
+    fs::rename(at("elsewhere"), at(ID)).unwrap();
+    // In a directory as /tmp, others cannot replace it.
+    allow(&at(""), 0o1777);
+    assert_eq!(store.reopen(ID).unwrap().unfinished.trials.len(), 3);
 }
 
 #[test]

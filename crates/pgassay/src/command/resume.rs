@@ -5,18 +5,20 @@
 //! comparison must not differ in anything but the variant.
 
 use std::io::Write;
-use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use pgassay_lab::requirements;
-use pgassay_lab::{EarlierResults, Laboratory, LoadedStudy, NoEvents, RunContext, ServerOptions};
+use pgassay_lab::{
+    EarlierResults, Laboratory, LoadedStudy, NoEvents, RunContext, check_external_writes,
+};
 use pgassay_model::plan::plan;
 use pgassay_model::study::StudySource;
 use pgassay_model::wording::counted;
 use pgassay_record::run::{Warning, WarningKind};
-use pgassay_store::{ReopenedRun, RunOrigin, RunStart, Store, UnfinishedRun};
+use pgassay_script::Builtin;
+use pgassay_store::{ReopenedRun, RunOrigin, RunStart, UnfinishedRun};
 
-use crate::args::{ColorWhen, ResumeArgs};
+use crate::args::{ColorWhen, ResumeArgs, ServerArgs};
 use crate::command::first_difference::first_difference;
 use crate::command::gate::GateDecision;
 use crate::command::run::{RunJob, SavingEvents, exit_of, recover, server_options};
@@ -45,13 +47,14 @@ fn finish(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
         )
     })?;
     let cannot = || format!("cannot continue run \"{id}\"");
+    check_options(&id, &origin, &args.server)?;
     check_same_machine(start, &origin).with_context(cannot)?;
     let study = study(start, &origin, study_text).with_context(cannot)?;
     check_plan(start, &origin, &study).with_context(cannot)?;
     check_gate(start, args)?;
 
     let interrupt = interrupt::watch()?;
-    let options = options(args, &origin, &store);
+    let options = server_options(&args.server, args.external, &store);
     let progress = ProgressDisplay::on_stderr();
     let context = RunContext {
         study: &study,
@@ -59,6 +62,7 @@ fn finish(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
         interrupt: &interrupt,
         events: &progress,
     };
+    check_external_writes(&unfinished.start.plan, &context).with_context(cannot)?;
     let mut warnings = warnings(&origin, &unfinished);
     warnings.extend(recover(&store, &context));
     let job = RunJob {
@@ -107,6 +111,31 @@ fn check_gate(start: &RunStart, args: &ResumeArgs) -> Result<()> {
     args.gate.check()
 }
 
+/// Returns an error if the command that began the run had options of this machine that are not given again. The
+/// run's directory may come from elsewhere, and must not choose users, programs and directories here.
+fn check_options(id: &str, origin: &RunOrigin, given: &ServerArgs) -> Result<()> {
+    let options = [
+        ("--cache", &origin.cache, given.cache.is_some()),
+        ("--run-as", &origin.run_as, given.run_as.is_some()),
+        (
+            "--data-parent",
+            &origin.data_parent,
+            given.data_parent.is_some(),
+        ),
+    ];
+    let missing = options.into_iter().filter(|(_, _, is_given)| !is_given);
+    let missing =
+        missing.filter_map(|(name, value, _)| Some(format!(" {name} {}", value.as_ref()?)));
+    let missing: String = missing.collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "run \"{id}\" began with{missing}; options of this machine are not taken from a run's directory, so give them \
+         again: pgassay resume {id}{missing}"
+    )
+}
+
 /// Returns an error if pgassay or the machine is another one.
 fn check_same_machine(start: &RunStart, origin: &RunOrigin) -> Result<()> {
     let (before, now) = (&origin.machine, checks::machine_identity());
@@ -139,9 +168,11 @@ fn study(start: &RunStart, origin: &RunOrigin, text: String) -> Result<LoadedStu
         text,
     };
     let mut parsed = source.parse()?;
-    // Script files are not in the run's directory, but their text is.
     for (script, before) in parsed.script.iter_mut().zip(&origin.study.script) {
-        if script.file.is_some() || script.builtin.is_some() {
+        if let Some(name) = &script.builtin {
+            script.text = Some(Builtin::find(name)?.text.to_owned());
+        } else if script.file.is_some() {
+            // Script files are not in the run's directory, but their text is.
             script.text.clone_from(&before.text);
         }
     }
@@ -174,20 +205,6 @@ fn check_requirements(start: &RunStart, job: &RunJob<'_>) -> Result<()> {
     match unmet.into_iter().next() {
         None => Ok(()),
         Some(unmet) => bail!("{}", unmet.sentence),
-    }
-}
-
-/// The options of this command, and otherwise those of the command that began the run.
-fn options(args: &ResumeArgs, origin: &RunOrigin, store: &Store) -> ServerOptions {
-    let given = server_options(&args.server, args.external, store);
-    let path = |text: &Option<String>| text.as_ref().map(|text| Path::new(text).to_owned());
-    ServerOptions {
-        cache: given.cache.or_else(|| path(&origin.cache)),
-        run_as: given.run_as.or_else(|| origin.run_as.clone()),
-        data_parent: given.data_parent.or_else(|| path(&origin.data_parent)),
-        allow_writes: given.allow_writes || origin.allow_writes,
-        allow_superuser: given.allow_superuser || origin.allow_superuser,
-        ..given
     }
 }
 

@@ -211,8 +211,6 @@ impl<'a> RunJob<'a> {
                 data_parent: named(&servers.data_parent),
                 counted: self.counted,
                 try_fixes: self.try_fixes,
-                allow_writes: self.options.allow_writes,
-                allow_superuser: self.options.allow_superuser,
                 warnings: self.warnings.clone(),
             })),
             ..run_start(self.study, plan)

@@ -326,6 +326,17 @@ fn a_run_is_not_continued_elsewhere_or_with_another_study() {
         fs::write(&path, text).expect("the file is written");
         scratch.assert_nothing_left();
     }
+    // Regression: `resume` took the user of the servers, and what a study may do, from a directory that may come from
+    // someone else.
+    let path = directory.join("trials.jsonl");
+    let text = fs::read_to_string(&path).expect("a text file");
+    let forged = text.replacen("\"run_as\":null", "\"run_as\":\"games\"", 1);
+    assert_ne!(forged, text);
+    fs::write(&path, forged).expect("the file is written");
+    let refused = scratch.finished(&["resume"]);
+    let command = format!("pgassay resume {} --run-as games\n", id(&scratch));
+    assert!(refused.stderr.ends_with(&command), "{refused:?}");
+    fs::write(&path, text).expect("the file is written");
     let after = saved(&scratch).expect("the run is still there");
     assert_eq!(after, before);
 }
@@ -486,7 +497,7 @@ mod slow {
 
     #[test]
     #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
-    fn a_run_on_an_external_server_is_continued_with_the_same_settings() {
+    fn the_directory_of_a_run_gives_no_permissions_to_who_resumes_it() {
         let config = ServerConfig {
             tcp: true,
             ..servers::config()
@@ -510,9 +521,15 @@ mod slow {
             let text = fs::read_to_string(directory.join(file)).expect("a text file");
             assert!(text.contains("maker") && !text.contains("s3cret"), "{file}");
         }
+        // Regression: the permission was that of whoever had begun the run.
+        let refused = scratch.finished(&["resume"]);
+        let words = "requires --allow-writes; nothing was changed";
+        assert!(refused.error_message().contains(words), "{refused:?}");
         let resume = |password: Option<&str>| {
             let mut command = scratch.command();
-            command.env_remove("PGPASSWORD").args(["resume", "--json"]);
+            command
+                .env_remove("PGPASSWORD")
+                .args(["resume", "--json", "--allow-writes"]);
             command.envs(password.map(|password| ("PGPASSWORD", password)));
             Finished::of(&command.output().expect("the program runs"))
         };
