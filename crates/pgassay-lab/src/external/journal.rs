@@ -11,7 +11,7 @@ use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -19,9 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::backup::SettingBackup;
 
 /// The format of journals.
-pub const FORMAT: u32 = 2;
-/// The oldest one that can be read: it has no [`JournalLine::Objects`].
-pub const FORMAT_MIN: u32 = 1;
+pub const FORMAT: u32 = 3;
 const ENDING: &str = "jsonl";
 /// A run writes the first line at once. An older empty journal is that of a run that was killed
 /// before it changed anything.
@@ -54,6 +52,9 @@ pub struct JournaledServer {
     pub system_identifier: Option<String>,
     /// The server's address, for messages.
     pub place: String,
+    /// The journal's file, which a copy is not: [`UndoJournal::is_original`].
+    #[serde(default)]
+    pub file: String,
 }
 
 /// The journal of a run in progress, or of one that was killed.
@@ -69,7 +70,7 @@ impl UndoJournal {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn create(directory: &Path, key: &str, server: JournaledServer) -> Result<Self> {
+    pub fn create(directory: &Path, key: &str, mut server: JournaledServer) -> Result<Self> {
         let path = directory.join(format!("{key}.{ENDING}"));
         let create = || -> io::Result<File> {
             DirBuilder::new()
@@ -86,6 +87,7 @@ impl UndoJournal {
             Ok(file)
         };
         let file = create().with_context(|| cannot_write(&path))?;
+        server.file = identity(&file.metadata()?);
         let mut journal = Self { file, path };
         journal.append(&JournalLine::Server(server))?;
         Ok(journal)
@@ -111,6 +113,13 @@ impl UndoJournal {
     pub fn remove(self) -> Result<()> {
         fs::remove_file(&self.path)
             .with_context(|| format!("cannot remove {}", self.path.display()))
+    }
+
+    /// Whether this user's pgassay wrote this file. A copy of results may come from someone else, who could have
+    /// chosen the settings and the server.
+    pub fn is_original(&self, server: &JournaledServer) -> bool {
+        let facts = self.file.metadata();
+        facts.is_ok_and(|facts| server.file == identity(&facts))
     }
 
     /// Its file, for messages.
@@ -180,6 +189,14 @@ impl UndoJournal {
     }
 }
 
+/// What a copy of a file does not have in common with it, and no one can choose: its inode and the time of its
+/// creation, if the file system has one. Device numbers may differ after a restart of the machine.
+fn identity(facts: &Metadata) -> String {
+    let created = facts.created().ok();
+    let created = created.and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+    format!("{}:{}", facts.ino(), created.unwrap_or_default().as_nanos())
+}
+
 /// Fails unless a journal is a file of this user that no other may write: what it names is dropped and set on a
 /// server with the rights of this user's role.
 fn check_is_of(user: u32, facts: &Metadata) -> io::Result<()> {
@@ -211,6 +228,14 @@ mod tests {
             environment: BTreeMap::new(),
             system_identifier: None,
             place: "h".to_owned(),
+            file: String::new(),
+        }
+    }
+
+    fn server_of(journal: &mut UndoJournal) -> JournaledServer {
+        match journal.lines().unwrap().remove(0) {
+            JournalLine::Server(server) => server,
+            other => panic!("{other:?}"),
         }
     }
 
@@ -230,12 +255,31 @@ mod tests {
         drop(journal);
         let mut found = UndoJournal::abandoned(&below);
         assert_eq!(found.len(), 1);
+        let server = server_of(&mut found[0]);
+        assert!(found[0].is_original(&server));
         assert_eq!(
             found[0].lines().unwrap(),
-            [JournalLine::Server(server()), line]
+            [JournalLine::Server(server), line]
         );
         found.remove(0).remove().unwrap();
         assert!(UndoJournal::abandoned(&below).is_empty());
+    }
+
+    /// Regression: in a copy of someone else's results, a journal named settings and a server, and the next run changed
+    /// them there with the rights of its user.
+    #[test]
+    fn a_copy_of_a_journal_is_not_undone() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = UndoJournal::create(directory.path(), "pgassay_1", server()).unwrap();
+        let path = journal.path().to_owned();
+        drop(journal);
+        let copied = directory.path().join("copied.jsonl");
+        fs::copy(&path, &copied).unwrap();
+        for (name, is_original) in [(path, true), (copied, false)] {
+            let mut journal = UndoJournal::open_abandoned(name).unwrap().unwrap();
+            let server = server_of(&mut journal);
+            assert_eq!(journal.is_original(&server), is_original);
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use pgassay_wire::conninfo::{Environment, FileText};
 
 use super::backup::{self, SettingBackup};
 use super::databases::drop_database;
-use super::journal::{FORMAT, FORMAT_MIN, JournalLine, JournaledServer, UndoJournal};
+use super::journal::{FORMAT, JournalLine, JournaledServer, UndoJournal};
 use super::limits;
 use super::state::{AddedObject, ServerState};
 use crate::connector::connect_unless_stopped;
@@ -76,6 +76,7 @@ impl JournaledServer {
             environment: variables.collect(),
             system_identifier: system_identifier(connection)?,
             place: place.to_owned(),
+            file: String::new(),
         })
     }
 }
@@ -93,7 +94,7 @@ fn system_identifier(connection: &mut Connection) -> Result<Option<String>> {
 struct KilledRun {
     databases: Vec<String>,
     settings: Vec<SettingBackup>,
-    /// What all databases shared before the run; `None` in the journal of an older version.
+    /// What all databases shared before the run; `None` if the run was killed before that was known.
     objects: Option<BTreeSet<String>>,
 }
 
@@ -139,11 +140,16 @@ fn undo(journal: &mut UndoJournal, context: &RunContext<'_>) -> Result<Recovered
     let mut lines = journal.lines()?.into_iter();
     let server = match lines.next() {
         None => return Ok(RecoveredRun::default()),
-        Some(JournalLine::Server(server)) if (FORMAT_MIN..=FORMAT).contains(&server.format) => {
-            server
-        }
+        Some(JournalLine::Server(server)) if server.format == FORMAT => server,
         Some(_) => bail!("{path} was written by another version of pgassay: use that one"),
     };
+    if !journal.is_original(&server) {
+        bail!(
+            "{path} is a copy, which may come from someone else, so what it names was not undone on the server at {}; \
+             remove it, or undo by hand what it lists",
+            server.place
+        );
+    }
     let mut run = KilledRun::default();
     for line in lines {
         match line {

@@ -62,9 +62,9 @@ fn finish(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
         interrupt: &interrupt,
         events: &progress,
     };
-    check_external_writes(&unfinished.start.plan, &context).with_context(cannot)?;
     let mut warnings = warnings(&origin, &unfinished);
     warnings.extend(recover(&store, &context));
+    check_external_writes(&unfinished.start.plan, &context).with_context(cannot)?;
     let job = RunJob {
         study: &study,
         overrides: &origin.overrides,
