@@ -1,0 +1,171 @@
+use super::*;
+
+fn server(change: ServerChange) -> SqlReach {
+    SqlReach::Server(change)
+}
+
+#[test]
+fn statements_that_only_read_are_recognized() {
+    for sql in [
+        "select 1",
+        "SELECT * FROM t WHERE a = 'insert into t'",
+        "with a as (select 1) select * from a",
+        "explain (analyze) select 1",
+        "/* insert */ values (1)",
+        "set work_mem = '64MB'",
+        "begin isolation level repeatable read",
+        "show all",
+        "copy t to stdout",
+        "",
+    ] {
+        assert_eq!(SqlReach::of(sql), SqlReach::Reads, "{sql}");
+    }
+}
+
+#[test]
+fn changes_of_the_current_database_are_recognized() {
+    for sql in [
+        "insert into t values (1)",
+        "with a as (delete from t returning *) select * from a",
+        "select * into u from t",
+        "select * from t for no key update",
+        "select nextval('s')",
+        "begin read write",
+        "set transaction_read_only = off",
+        "create unlogged table t (i int)",
+        "create or replace function f() returns int language sql as 'select 1'",
+        "CREATE UNIQUE INDEX ON t (a)",
+        "alter table t set (fillfactor = 70)",
+        "create foreign table f (i int) server s",
+        "create user mapping for me server s",
+        "drop materialized view v",
+        "comment on table t is 'on database'",
+        "grant select on t to bob",
+        "grant all on schema s to bob",
+        "vacuum analyze t",
+        "copy t from stdin",
+        // Regression: names in quotes were not recognized.
+        "set \"default_transaction_read_only\" = off",
+        "set Standard_Conforming_Strings = off",
+        "select \"set_config\"('default_transaction_read_only', 'off', false)",
+        "select \"nextval\"('s')",
+        "explain analyze execute p",
+        // Regression: a transaction that may only read executes them.
+        "select pg_notify('jobs', 'run')",
+        "select pg_catalog.pg_clear_relation_stats('public', 't')",
+        "select \"brin_summarize_new_values\"('i')",
+        "insert into t select datname from pg_database",
+    ] {
+        assert_eq!(SqlReach::of(sql), SqlReach::Database, "{sql}");
+    }
+}
+
+#[test]
+fn changes_outside_of_the_current_database_are_recognized() {
+    use ServerChange as C;
+    for (sql, change) in [
+        ("create role bob", C::Role),
+        ("create user bob", C::Role),
+        ("alter role bob createdb", C::Role),
+        ("drop owned by bob", C::Role),
+        ("grant pg_monitor to bob", C::Privilege),
+        ("grant connect on database d to bob", C::Privilege),
+        ("drop database shop", C::Database),
+        ("alter database shop rename to pohs", C::Database),
+        ("alter database shop set tablespace fast", C::Database),
+        ("comment on database shop is 'x'", C::Database),
+        ("create tablespace fast location '/x'", C::Tablespace),
+        ("create extension if not exists pg_prewarm", C::Extension),
+        (
+            "create subscription s connection '' publication p",
+            C::Replication,
+        ),
+        (
+            "select pg_create_physical_replication_slot('s')",
+            C::Replication,
+        ),
+        ("select pg_catalog.pg_reload_conf()", C::Activity),
+        ("insert into t select pg_switch_wal()", C::Activity),
+        ("copy t to '/tmp/t'", C::File),
+        ("copy t from program 'id'", C::File),
+        ("checkpoint", C::Activity),
+        ("do $$ begin execute 'create role x'; end $$", C::Unknown),
+        ("call p()", C::Unknown),
+        ("load 'auto_explain'", C::Unknown),
+        (
+            "select query_to_xml('select f()', true, true, '')",
+            C::Unknown,
+        ),
+        ("select U&\"set\\005fconfig\"('a', 'b', false)", C::Unknown),
+        ("select pg_stat_statements_reset()", C::Activity),
+        ("prepare transaction 'x'", C::Unknown),
+        // Regression: a superuser may write to the catalogs that all databases share.
+        (
+            "update only pg_catalog.pg_authid set rolsuper = true",
+            C::Unknown,
+        ),
+        (
+            "with a as (delete from \"pg_db_role_setting\") select 1",
+            C::Unknown,
+        ),
+        ("insert into pg_database values (1)", C::Unknown),
+        ("select pg_log_backend_memory_contexts(1)", C::Activity),
+        (
+            "select pg_logical_emit_message(false, '', '')",
+            C::Replication,
+        ),
+        ("frobnicate", C::Unknown),
+    ] {
+        assert_eq!(SqlReach::of(sql), server(change), "{sql}");
+    }
+}
+
+#[test]
+fn the_setting_that_a_statement_changes_is_known() {
+    let of_role = |role, database: Option<&str>| SettingScope::Role {
+        role,
+        database: database.map(str::to_owned),
+    };
+    let named = |name: &str| RoleName::Named(name.to_owned());
+    for (sql, scope, name) in [
+        (
+            "ALTER SYSTEM SET Work_Mem TO '64MB'",
+            SettingScope::System,
+            Some("work_mem"),
+        ),
+        (
+            "alter system set auto_explain.log_analyze = on",
+            SettingScope::System,
+            Some("auto_explain.log_analyze"),
+        ),
+        ("alter system reset all", SettingScope::System, None),
+        (
+            "alter database \"My \"\"Shop\" reset jit",
+            SettingScope::Database("My \"Shop".to_owned()),
+            Some("jit"),
+        ),
+        (
+            "alter role all set time zone 'UTC'",
+            of_role(RoleName::All, None),
+            Some("timezone"),
+        ),
+        (
+            "alter user current_user set jit = off",
+            of_role(RoleName::Current, None),
+            Some("jit"),
+        ),
+        (
+            "alter role Bob in database shop set search_path = a, b",
+            of_role(named("bob"), Some("shop")),
+            Some("search_path"),
+        ),
+    ] {
+        let name = name.map(str::to_owned);
+        let change = SettingChange { scope, name };
+        assert_eq!(
+            SqlReach::of(sql),
+            server(ServerChange::Setting(change)),
+            "{sql}"
+        );
+    }
+}
