@@ -460,10 +460,7 @@ fn writes_shared_catalog(words: &[&str]) -> bool {
             [before @ .., schema, "."] if identifier(schema) == "pg_catalog" => before,
             before => before,
         };
-        let before = match before {
-            [before @ .., "only"] => before,
-            before => before,
-        };
+        let before = before.strip_suffix(&["only"]).unwrap_or(before);
         let is_target = matches!(before, [.., "into" | "update"] | [.., "delete", "from"]);
         is_target && SHARED_CATALOGS.contains(&identifier(words[at]).as_str())
     })

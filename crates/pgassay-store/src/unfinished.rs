@@ -18,6 +18,8 @@ use crate::{Store, ownership, regular_file};
 
 /// Occupies space until the result is written.
 pub(crate) const RESERVED_FILE: &str = ".reserved";
+/// More transactions than a trial can have; sums of this many stay far from the limit of 64 bits.
+const TRANSACTIONS_MAX: u64 = 1 << 48;
 
 /// What a run that did not finish left.
 #[derive(Debug, Clone, PartialEq)]
@@ -101,10 +103,11 @@ struct TrialLines<T> {
     is_damaged: bool,
 }
 
-/// Reads the lines after the first, up to one that was not written completely.
+/// Reads the lines after the first, up to one that was not written completely. `place` is that of a trial; `None` if
+/// no run has such a trial.
 fn lines<T: DeserializeOwned>(
     rest: &mut impl BufRead,
-    place: impl Fn(&T) -> TrialPlace,
+    place: impl Fn(&T) -> Option<TrialPlace>,
 ) -> TrialLines<T> {
     let mut found = TrialLines {
         saved: SavedTrials {
@@ -123,11 +126,12 @@ fn lines<T: DeserializeOwned>(
             Ok(RunMarker::Servers(servers)) => found.servers = servers,
             Ok(RunMarker::Resumed { .. }) => found.saved.process += 1,
             Err(_) => {
-                let Ok(trial) = serde_json::from_slice::<T>(&line) else {
+                let parsed = serde_json::from_slice::<T>(&line).ok();
+                let Some((place, trial)) = parsed.and_then(|it| Some((place(&it)?, it))) else {
                     found.is_damaged = true;
                     break;
                 };
-                found.saved.add(place(&trial), trial);
+                found.saved.add(place, trial);
             }
         }
         found.count += 1;
@@ -148,10 +152,14 @@ pub(crate) struct ReadableLength {
 /// Reads the file of trials in a run's directory.
 pub(crate) fn read(directory: &Path) -> Result<(UnfinishedRun, ReadableLength), StoreError> {
     let mut opened = open(directory)?;
-    let found = lines(&mut opened.rest, |trial: &Trial| TrialPlace {
-        block: trial.block,
-        condition: trial.condition,
-        position: trial.position,
+    let found = lines(&mut opened.rest, |trial: &Trial| {
+        // `transactions` are part of them.
+        let is_possible = trial.transactions_total.max(trial.transactions) <= TRANSACTIONS_MAX;
+        is_possible.then_some(TrialPlace {
+            block: trial.block,
+            condition: trial.condition,
+            position: trial.position,
+        })
     });
     let length = ReadableLength {
         bytes: opened.first_bytes + found.bytes,
@@ -195,7 +203,7 @@ pub(crate) fn details(directory: &Path) -> Result<(Vec<RunDetail>, u64), StoreEr
 /// The beginning of an unfinished run, its number of trials, and whether it is being measured.
 pub(crate) fn summary(directory: &Path) -> Result<(RunStart, usize, bool), StoreError> {
     let mut opened = open(directory)?;
-    let found = lines(&mut opened.rest, |place: &TrialPlace| *place);
+    let found = lines(&mut opened.rest, |place: &TrialPlace| Some(*place));
     let trials = found.saved.trials.len();
     Ok((opened.start, trials, is_locked(&opened.file)))
 }

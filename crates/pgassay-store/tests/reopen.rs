@@ -127,7 +127,28 @@ fn killed(store: &Store) -> [Trial; 3] {
     trials
 }
 
-/// Regression: whoever may write to the directory decided what is executed, with the rights of the user who resumes.
+/// Regression: the sum of a forged number and others ended `resume` with a panic, after it had measured the rest.
+#[test]
+fn a_trial_with_a_number_that_no_run_has_is_damaged() {
+    let (_root, store) = store();
+    killed(&store);
+    let path = store.root().join(ID).join("trials.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let forged = text.replacen(
+        "\"transactions\":100",
+        "\"transactions\":18446744073709551615",
+        1,
+    );
+    assert_ne!(forged, text);
+    fs::write(&path, forged).unwrap();
+    let error = store.reopen(ID).unwrap_err();
+    assert!(
+        matches!(error, StoreError::Damaged { line: 3, .. }),
+        "{error}"
+    );
+}
+
+/// Regression: users who may write to the directory decided what is executed, with the rights of the user who resumes.
 #[test]
 fn a_run_that_others_can_have_written_is_not_continued() {
     let (_root, store) = store();
