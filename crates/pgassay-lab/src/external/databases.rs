@@ -34,12 +34,10 @@ pub fn with_databases_left(
     dropped: Result<()>,
 ) -> Result<Vec<Warning>> {
     let Err(error) = dropped else { return compared };
+    let mut messages = vec![format!("{error:#}")];
     let warnings = compared.unwrap_or_default();
-    let more: String = warnings
-        .iter()
-        .map(|it| format!("; {}", it.message))
-        .collect();
-    Err(anyhow!("{error:#}{more}"))
+    messages.extend(warnings.into_iter().map(|it| it.message));
+    Err(anyhow!(messages.join("; ")))
 }
 
 /// Whether this is `pgassay_`, eight hexadecimal digits, `_data_` and a number.

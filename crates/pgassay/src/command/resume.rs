@@ -124,9 +124,10 @@ fn check_options(id: &str, origin: &RunOrigin, given: &ServerArgs) -> Result<()>
         ),
     ];
     let missing = options.into_iter().filter(|(_, _, is_given)| !is_given);
-    let missing =
-        missing.filter_map(|(name, value, _)| Some(format!(" {name} {}", value.as_ref()?)));
-    let missing: String = missing.collect();
+    let missing: Vec<String> = missing
+        .filter_map(|(name, value, _)| Some(format!(" {name} {}", value.as_ref()?)))
+        .collect();
+    let missing = missing.concat();
     if missing.is_empty() {
         return Ok(());
     }
