@@ -49,6 +49,14 @@ pub enum StoreError {
         /// The path.
         path: PathBuf,
     },
+    /// A run to continue that is in another directory of results.
+    #[error("{} is not in {}: name the directory that contains it with --results", path.display(), root.display())]
+    Elsewhere {
+        /// The run's directory.
+        path: PathBuf,
+        /// The store's directory.
+        root: PathBuf,
+    },
     /// A run that has no result, because it was interrupted or is not over.
     #[error("{} has no result: its run is not over or was interrupted; its {trials} trials are in trials.jsonl; to continue it: pgassay resume {}", path.display(), path.file_name().unwrap_or_default().display())]
     Unfinished {

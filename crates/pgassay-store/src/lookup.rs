@@ -14,10 +14,10 @@ use crate::{Store, read_regular, unfinished, upgrade};
 const SUGGESTIONS: usize = 3;
 
 impl Store {
-    /// The directory of a run, given by a full name, `last`, a path (anything with a `/`), or a unique
-    /// prefix of a name.
+    /// The directory of a run, given by a full name, `last`, a path (anything with a `/`), `run.json`, or a
+    /// unique prefix of a name.
     pub fn find(&self, wanted: &str) -> Result<PathBuf, StoreError> {
-        if wanted.contains('/') || wanted == "." || wanted == ".." {
+        if wanted.contains('/') || [".", "..", RUN_FILE].contains(&wanted) {
             return directory_at(Path::new(wanted));
         }
         let mut ids = self.ids()?;
@@ -25,12 +25,9 @@ impl Store {
         let is_unknown = wanted != "last" && ids.iter().all(|id| id != wanted);
         if is_unknown
             && !wanted.starts_with('.')
-            && let Ok((_, trials, _)) = unfinished::summary(&self.root.join(wanted))
+            && let Some(error) = without_result(&self.root.join(wanted))
         {
-            return Err(StoreError::Unfinished {
-                path: self.root.join(wanted),
-                trials,
-            });
+            return Err(error);
         }
         Ok(self.root.join(self.choose(wanted, &ids)?))
     }
@@ -78,9 +75,21 @@ fn directory_at(path: &Path) -> Result<PathBuf, StoreError> {
     if directory.join(RUN_FILE).is_file() {
         return Ok(directory.to_owned());
     }
+    if let Some(error) = without_result(directory) {
+        return Err(error);
+    }
     fs::metadata(path).map_err(|source| StoreError::reading(path, source))?;
     Err(StoreError::NoRun {
         path: path.to_owned(),
+    })
+}
+
+/// The error on the directory of a run that has trials only; `None` if it has none.
+fn without_result(directory: &Path) -> Option<StoreError> {
+    let (_, trials, _) = unfinished::summary(directory).ok()?;
+    Some(StoreError::Unfinished {
+        path: directory.to_owned(),
+        trials,
     })
 }
 

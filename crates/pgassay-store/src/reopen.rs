@@ -36,7 +36,8 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Finished`] if that run is over, [`StoreError::NoneUnfinished`] or
-    /// [`StoreError::Running`] if there is none to continue, and as [`Store::find`].
+    /// [`StoreError::Running`] if there is none to continue, [`StoreError::Elsewhere`] for a directory outside of
+    /// the store's, and as [`Store::find`].
     pub fn find_unfinished(&self, wanted: Option<&str>) -> Result<String, StoreError> {
         let mut with_trials = directories_with_trials(&self.root)?;
         with_trials.retain(|id| !is_complete(&self.root.join(id)));
@@ -62,15 +63,16 @@ impl Store {
 
     /// The name of a run that is given by its directory.
     fn name_of_directory(&self, path: &Path) -> Result<String, StoreError> {
-        let no_run = || StoreError::NoRun {
+        let elsewhere = || StoreError::Elsewhere {
             path: path.to_owned(),
+            root: self.root.clone(),
         };
         let reading = |source| StoreError::reading(path, source);
         let directory = fs::canonicalize(path).map_err(reading)?;
         let root = fs::canonicalize(&self.root).map_err(reading)?;
         let name = directory.file_name().and_then(|name| name.to_str());
         let name = name.filter(|_| directory.parent() == Some(&root));
-        name.map(str::to_owned).ok_or_else(no_run)
+        name.map(str::to_owned).ok_or_else(elsewhere)
     }
 
     fn newest_unfinished(&self, with_trials: Vec<String>) -> Result<String, StoreError> {

@@ -193,6 +193,17 @@ fn a_killed_run_is_continued_and_finished_under_its_name() {
     assert_eq!(lines[0].headline, "(unfinished) 3 trials saved, no result");
     let error = store.load(ID).unwrap_err().to_string();
     assert!(error.ends_with(&format!("pgassay resume {ID}")), "{error}");
+    // Regression: by its path, it was said to contain no run.
+    let path = store.root().join(ID);
+    let of_path = store.load(path.to_str().unwrap()).unwrap_err();
+    assert_eq!(of_path.to_string(), error);
+    // Regression: a run that was moved elsewhere was said to be none.
+    let other = Store::open(&store.root().join("other")).unwrap();
+    let elsewhere = other.find_unfinished(path.to_str()).unwrap_err();
+    assert!(
+        matches!(elsewhere, StoreError::Elsewhere { .. }),
+        "{elsewhere}"
+    );
 
     assert_eq!(store.find_unfinished(None).unwrap(), ID);
     let mut reopened = store.reopen(ID).unwrap();

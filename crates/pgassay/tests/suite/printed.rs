@@ -3,7 +3,7 @@
 //! After an intended change: `INSTA_UPDATE=always cargo test -p pgassay --test suite printed`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use insta::assert_snapshot;
@@ -101,15 +101,42 @@ fn errors_of_the_command_line_begin_as_all_others_and_give_no_useless_tip() {
     }
 }
 
-#[test]
-fn the_list_of_stored_runs() {
-    let scratch = Scratch::new(PROGRAM);
+/// The directory of a stored run.
+fn stored_run(scratch: &Scratch) -> PathBuf {
     let directory = scratch.results().join("20261123-040611-prepared-vs-simple");
     fs::create_dir_all(&directory).unwrap();
     let stored =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../pgassay-store/tests/fixture/run-1.json");
     fs::copy(stored, directory.join("run.json")).unwrap();
+    directory
+}
+
+#[test]
+fn the_list_of_stored_runs() {
+    let scratch = Scratch::new(PROGRAM);
+    stored_run(&scratch);
     assert_snapshot!("list", printed(&scratch, &["list"]));
+}
+
+/// Regression: `show DIR/run.json` was refused, as if every JSON file were a profile of a live server.
+#[test]
+fn a_stored_run_is_found_by_its_file_too() {
+    let scratch = Scratch::new(PROGRAM);
+    let directory = stored_run(&scratch);
+    let last = printed(&scratch, &["show", "last"]);
+    let file = directory.join("run.json");
+    let file = file.to_str().unwrap();
+    assert_eq!(printed(&scratch, &["show", file]), last);
+    let report = directory.join("report.html");
+    let expected = format!("{}\n", report.display());
+    assert_eq!(printed(&scratch, &["report", file]), expected);
+    let mut inside = scratch.command();
+    let output = inside
+        .current_dir(&directory)
+        .args(["show", "run.json"])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), last);
 }
 
 /// Regression: `curve --help` showed a command for a running server that pgassay refuses.
