@@ -50,6 +50,7 @@ pub struct IncompleteProfile {
 pub struct Gate {
     /// The exit code: [`REGRESSION`], [`INCONCLUSIVE`], [`NOT_COMPARABLE`], or one for `git bisect run`.
     pub code: u8,
+    /// Printed on stderr; empty if the result on stdout says it.
     pub reason: String,
 }
 
@@ -64,7 +65,11 @@ pub fn report_code(error: &anyhow::Error) -> u8 {
         // The reader closed the pipe, as in `pgassay list | head`.
         return OK;
     }
-    print_line_stderr(&format!("pgassay: {}", text_of(error)));
+    let text = text_of(error);
+    // That of a gate may have been printed on stdout.
+    if !text.is_empty() {
+        print_line_stderr(&format!("pgassay: {text}"));
+    }
     if error.is::<Interrupted>() {
         INTERRUPTED
     } else if error.is::<Partial>() || error.is::<IncompleteProfile>() {

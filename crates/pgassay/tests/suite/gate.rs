@@ -80,6 +80,12 @@ fn a_slower_variant_fails_with_3_and_says_so_first() {
         first.starts_with("regression: ") && first.contains("by more than 5%"),
         "{first}"
     );
+    // Regression: stderr repeated the sentence, so that a log had it twice.
+    assert!(
+        !finished.stderr.contains("regression: "),
+        "{}",
+        finished.stderr
+    );
     let xml = std::fs::read_to_string(&junit).expect("the file is written");
     assert!(xml.contains("tests=\"1\" failures=\"1\""), "{xml}");
     assert!(

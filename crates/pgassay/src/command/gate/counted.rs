@@ -89,7 +89,7 @@ pub fn gate(
         GateBaseline::of_counts(counts.clone(), Some(plan.clone()))
     })?;
     let printed = print(&decision, counts, format, out);
-    after_printing(printed, decision.exit())
+    after_printing(printed, decision.exit(format))
 }
 
 /// Compares the counts of the measured among the variants that were asked for.

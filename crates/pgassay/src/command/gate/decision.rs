@@ -18,8 +18,7 @@ use crate::exit::{self, Gate, after_printing, text_of};
 use crate::style::folded;
 
 /// What to do if a baseline cannot be compared with.
-const SIDE_BY_SIDE: &str =
-    "To compare nevertheless, run both builds side by side, without --against.";
+const SIDE_BY_SIDE: &str = "To compare nevertheless, run both side by side, without --against.";
 
 /// If the shares of failed transactions differ by more, rates of the successful ones do not say which variant is slower.
 const FAILED_DIFFERENCE_MAX: f64 = 0.01;
@@ -116,7 +115,7 @@ impl GateDecision {
         let decision = self.with_failure(finished.ended_early.as_ref());
         let printed = decision.print_run(&finished, format, color, out);
         let verdict = exit_of(&finished.run, finished.ended_early);
-        let verdict = verdict.and_then(|()| decision.exit());
+        let verdict = verdict.and_then(|()| decision.exit(format));
         after_printing(printed, verdict)
     }
 
@@ -154,13 +153,21 @@ impl GateDecision {
         Ok(())
     }
 
-    /// As [`Self::conclude`], of a gate that measured nothing.
+    /// As [`Self::conclude`], of a gate that measured nothing because of its baseline.
     pub fn conclude_unmeasured(self, format: ResultFormat, out: &mut impl Write) -> Result<()> {
         let printed = match format {
             ResultFormat::Json => self.print_with(Value::Null, out),
             _ => self.print_sentence(format, out),
         };
-        after_printing(printed, self.exit())
+        let with_hint = |error: anyhow::Error| match error.downcast::<Gate>() {
+            Ok(Gate { code, reason }) => Gate {
+                code,
+                reason: format!("{reason} {SIDE_BY_SIDE}").trim_start().to_owned(),
+            }
+            .into(),
+            Err(other) => other,
+        };
+        after_printing(printed, self.exit(format).map_err(with_hint))
     }
 
     /// The same, with variants that were asked for and not measured, which are not comparable: their names, and why.
@@ -181,17 +188,18 @@ impl GateDecision {
         Self::new(self.results, self.limit)
     }
 
-    /// The error that becomes the exit status, unless all variants pass.
-    pub fn exit(self) -> Result<()> {
+    /// The error that becomes the exit status, unless all variants pass. It has no text if the deciding sentence was
+    /// printed in this format.
+    pub fn exit(self, format: ResultFormat) -> Result<()> {
         let code = match self.verdict() {
             GateVerdict::Pass => return Ok(()),
             GateVerdict::Regression => exit::REGRESSION,
             GateVerdict::Inconclusive => exit::INCONCLUSIVE,
             GateVerdict::NotComparable => exit::NOT_COMPARABLE,
         };
-        let reason = match code {
-            exit::NOT_COMPARABLE => format!("{} {SIDE_BY_SIDE}", self.sentence),
-            _ => self.sentence,
+        let reason = match format {
+            ResultFormat::Text | ResultFormat::Markdown => String::new(),
+            ResultFormat::Csv | ResultFormat::Json => self.sentence,
         };
         Err(Gate { code, reason }.into())
     }
