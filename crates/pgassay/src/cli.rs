@@ -1,5 +1,8 @@
 //! The command line: its subcommands.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::args::{
@@ -48,7 +51,7 @@ impl Cli {
     /// # Errors
     /// What is wrong with it, or a request for help.
     pub fn parse_all() -> Result<Self, clap::Error> {
-        let matches = Self::command().try_get_matches()?;
+        let matches = Self::command().try_get_matches_from(std::env::args_os().map(no_option))?;
         let parsed = Self::from_arg_matches(&matches);
         let mut cli = parsed.map_err(|error| error.format(&mut Self::command()))?;
         if let Some((_, of_command)) = matches.subcommand() {
@@ -123,6 +126,18 @@ pub enum CliCommand {
     Timing(crate::command::timing::TimingArgs),
 }
 
+/// SQL that begins with a comment as the parser takes it: no option has white space after its dashes.
+fn no_option(argument: OsString) -> OsString {
+    let after_dashes = argument.as_bytes().strip_prefix(b"--");
+    let is_comment = after_dashes.is_some_and(|it| it.first().is_some_and(u8::is_ascii_whitespace));
+    if !is_comment {
+        return argument;
+    }
+    let mut sql = OsString::from(" ");
+    sql.push(argument);
+    sql
+}
+
 /// Hides the flags of `compare` that `gate` refuses.
 fn without_refused(arg: clap::Arg) -> clap::Arg {
     let is_refused = ["pairs", "half_width", "save"].contains(&arg.get_id().as_str());
@@ -150,6 +165,24 @@ mod tests {
         for line in ["compare -S", "count -S -t 20", "curve -S", "calibrate"] {
             let words = std::iter::once("pgassay").chain(line.split(' '));
             assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+        }
+    }
+
+    /// Regression: `unexpected argument '-- x' found`.
+    #[test]
+    fn sql_that_begins_with_a_comment_is_no_option() {
+        let words = ["pgassay", "compare", "-- a\nselect 1", "select 2"];
+        let with_setup = ["--setup", "-- b\ncreate table t (a int)"];
+        let words = words.into_iter().chain(with_setup).map(OsString::from);
+        let parsed = Cli::try_parse_from(words.map(no_option)).unwrap();
+        let CliCommand::Compare(args) = parsed.command else {
+            panic!("another command");
+        };
+        assert_eq!(args.sql, [" -- a\nselect 1", "select 2"]);
+        assert!(args.setup.unwrap().ends_with("create table t (a int)"));
+        for option in ["--", "--vs", "-S", "-- "] {
+            let kept = no_option(option.into());
+            assert_eq!(kept == option, option != "-- ", "{option}");
         }
     }
 
