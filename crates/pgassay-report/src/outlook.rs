@@ -38,8 +38,9 @@ impl Undecided {
     }
 }
 
-/// How many pairs would decide all inconclusive comparisons, if there are any.
-pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
+/// What it means that comparisons are inconclusive, if any are because of noise, and how many pairs would decide all of
+/// them, unless the answers above say so.
+pub(crate) fn inconclusive(run: &Run) -> Option<String> {
     // A gate asks another question.
     if run.plan.schedule.gate_limit_percent.is_some() {
         return None;
@@ -49,6 +50,20 @@ pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
             .iter()
             .filter(|it| reliability::needs_pairs(it) && !is_answered(run, it))
     };
+    let meaning = undecided()
+        .any(Comparison::has_interval)
+        .then_some("the interval contains ×1 and extends beyond ±2%.");
+    // The answer on a variant with a single comparison has what it needs.
+    let is_alone = |it: &Comparison| {
+        let of_variant = run
+            .comparisons
+            .iter()
+            .filter(|other| other.variant == it.variant);
+        of_variant.count() == 1
+    };
+    if undecided().all(is_alone) {
+        return meaning.map(str::to_owned);
+    }
     let hardest = undecided().max_by_key(|it| {
         let units = it.basis.and_then(|basis| basis.units_needed);
         (units.map(u64::from), pairs_needed(it))
@@ -58,7 +73,8 @@ pub(crate) fn pairs_for_verdicts(run: &Run) -> Option<String> {
     } else {
         Undecided::One
     };
-    Some(needed(which, run, hardest))
+    let needed = needed(which, run, hardest);
+    Some(meaning.map_or_else(|| needed.clone(), |it| format!("{it} {needed}")))
 }
 
 /// Whether a comparison needs no verdict: it is of a variant with itself, and all there is to say is that it is.

@@ -296,12 +296,11 @@ pub(crate) fn limit(check: &Check) -> Option<String> {
     })
 }
 
-/// The confidence levels in use, as `95%` or `95% to 97.5%`.
-pub(crate) fn levels(run: &Run) -> String {
+/// The confidence levels in use, as `95%` or `95% to 97.5%`; `None` before there are intervals.
+pub(crate) fn levels(run: &Run) -> Option<String> {
     let levels = || {
-        run.comparisons
-            .iter()
-            .map(|it| it.tps.confidence_level * 100.0)
+        let analyzed = run.comparisons.iter().filter(|it| it.has_interval());
+        analyzed.map(|it| it.tps.confidence_level * 100.0)
     };
     let low = levels().fold(f64::INFINITY, f64::min);
     let high = levels().fold(f64::NEG_INFINITY, f64::max);
@@ -310,11 +309,11 @@ pub(crate) fn levels(run: &Run) -> String {
         text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
     };
     if !low.is_finite() {
-        "95%".to_owned()
+        None
     } else if print(low) == print(high) {
-        format!("{}%", print(low))
+        Some(format!("{}%", print(low)))
     } else {
-        format!("{}% to {}%", print(low), print(high))
+        Some(format!("{}% to {}%", print(low), print(high)))
     }
 }
 

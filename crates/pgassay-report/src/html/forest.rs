@@ -20,9 +20,9 @@ pub(super) fn section(run: &Run) -> Markup {
         section #verdicts {
             h2 { "Verdicts" }
             p.lead {
-                "Throughput relative to " b { (baseline_of_all(run)) } ", with "
-                (sentence::levels(run)) " confidence intervals. The gray band is the equivalence "
-                "margin of ±2%."
+                "Throughput relative to " b { (baseline_of_all(run)) }
+                @if let Some(levels) = sentence::levels(run) { ", with " (levels) " confidence intervals" }
+                ". The gray band is the equivalence margin of ±2%."
             }
             div.forest role="table" aria-label="Throughput ratios" {
                 @for group in groups(run) {
@@ -147,10 +147,8 @@ fn axis(scale: Scale) -> Markup {
 /// Remarks below the plot.
 fn remarks(run: &Run) -> Markup {
     html! {
-        @if let Some(needed) = outlook::pairs_for_verdicts(run) {
-            p {
-                b { "Inconclusive" } ": the interval contains ×1 and extends beyond ±2%. " (needed)
-            }
+        @if let Some(meaning) = outlook::inconclusive(run) {
+            p { b { "Inconclusive" } ": " (meaning) }
         }
         @for note in reliability::footnotes(run) { p { (note) } }
         @if let Some(basis) = reliability::basis(run) { p { (basis) } }

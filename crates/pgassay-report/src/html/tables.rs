@@ -81,9 +81,9 @@ pub(super) fn ratios(run: &Run) -> Markup {
     html! {
         div.scroll { table {
             caption {
-                "Ratios to " (baseline_of_all(run)) ", with " (sentence::levels(run))
-                " confidence intervals. Throughput above 1 is better; for latency and server CPU "
-                "time, below 1 is better."
+                "Ratios to " (baseline_of_all(run))
+                @if let Some(levels) = sentence::levels(run) { ", with " (levels) " confidence intervals" }
+                ". Throughput above 1 is better; for latency and server CPU time, below 1 is better."
             }
             thead { tr {
                 th scope="col" { "condition" } th scope="col" { "variant" }
@@ -98,7 +98,8 @@ pub(super) fn ratios(run: &Run) -> Markup {
                         td { (variant_name(run, it.variant)) }
                         @for ratio in figures(it) {
                             td.n { @match ratio {
-                                Some(ratio) => (sentence::ratio_in_words(ratio)),
+                                Some(ratio) if it.has_interval() => (sentence::ratio_in_words(ratio)),
+                                Some(ratio) => (number::ratio(ratio.ratio)),
                                 None => "–",
                             } }
                         }

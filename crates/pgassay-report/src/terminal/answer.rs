@@ -20,10 +20,11 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     } else {
         ""
     };
+    let intervals = sentence::levels(run).map(|it| format!(", with {it} CI"));
     let explanation = format!(
-        "throughput relative to {}, with {} CI; SD of the pairs{effect}",
+        "throughput relative to {}{}; SD of the pairs{effect}",
         baseline_of_all(run),
-        sentence::levels(run)
+        intervals.unwrap_or_default()
     );
     // From the longest to the shortest: the first that fits is printed.
     let forms = [
@@ -129,9 +130,8 @@ fn pairs(comparison: &Comparison, noise: PairDetail) -> String {
 /// verdicts rest on.
 fn footer(run: &Run, style: Style) -> String {
     let mut out = String::new();
-    if let Some(needed) = outlook::pairs_for_verdicts(run) {
-        let text =
-            format!("inconclusive: the interval contains ×1 and extends beyond ±2%. {needed}");
+    if let Some(meaning) = outlook::inconclusive(run) {
+        let text = format!("inconclusive: {meaning}");
         out.push_str(&wrap(&text, style.columns(), "  ", "  "));
     }
     for note in reliability::footnotes(run)

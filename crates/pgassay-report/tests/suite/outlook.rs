@@ -3,6 +3,7 @@
 use pgassay_account::comparison::{Inconclusive, UnitOfAnalysis, Verdict};
 use pgassay_model::plan::StoppingRule;
 use pgassay_record::run::{Run, Warning, WarningKind};
+use pgassay_report::html;
 
 use crate::fixture::{small_run, words};
 
@@ -33,6 +34,8 @@ fn a_run_without_intervals_does_not_explain_how_they_were_computed() {
     let text = words(&run);
     assert!(!text.contains("Intervals are computed"), "{text}");
     assert!(text.contains("There are no intervals yet."), "{text}");
+    // Regression: the heading said "with 95% CI".
+    assert!(!text.contains(" CI; SD") && !html(&run).contains("confidence intervals. The gray"));
 }
 
 /// Regression: a run ended after half of its server starts and did not say why, nor how to go on.
@@ -45,6 +48,10 @@ fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
     let needs = "A verdict needs about 48 server starts instead of 6 (--pairs 48): about 480 s.";
     let text = words(&futile);
     assert!(text.contains(&format!("{chance} {needs}")), "{text}");
+    // Regression: below the table, the same again.
+    assert_eq!(text.matches(needs).count(), 1, "{text}");
+    assert!(text.contains("inconclusive: the interval contains ×1 and extends beyond ±2%. "));
+    assert_eq!(html(&futile).matches(needs).count(), 1);
 
     // Regression: "the chance by the last one was below 10%", and "needs about 12", of at most 12.
     let mut later = undecided();
