@@ -31,6 +31,17 @@ pub enum PlanChangeKind {
     Rows,
 }
 
+impl PlanChangeKind {
+    /// Whether the plan is the same: only what its execution shows differs.
+    #[must_use]
+    pub fn is_of_figures(self) -> bool {
+        matches!(
+            self,
+            Self::Estimate | Self::Spill | Self::Buffers | Self::Rows
+        )
+    }
+}
+
 /// A step in one of the plans.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct PlanPlace {

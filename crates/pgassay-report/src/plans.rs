@@ -21,22 +21,26 @@ pub(crate) fn differing(plans: &RunPlans) -> impl Iterator<Item = &VariantPlanDi
         .filter(|it| !it.statements.is_empty())
 }
 
-/// `Plan of “indexed” differs from that of “plain”`, with the conditions if it does so under some only.
+/// `Plan of “indexed” differs from that of “plain”`, with the conditions if it does so under some only; or `Same plan
+/// for “indexed” as for “plain”, with different figures`.
 pub(crate) fn title(run: &Run, it: &VariantPlanDifference) -> String {
-    let plan = match it.statements.len() {
-        1 => "Plan of",
-        _ => "Plans of",
-    };
-    let differ = match it.statements.len() {
-        1 => "differs from that",
-        _ => "differ from those",
-    };
-    format!(
-        "{plan} “{}” {differ} of “{}”{}",
+    let (variant, baseline) = (
         variant_name(run, it.variant),
         baseline_name(run, it.variant),
-        conditions(run, &it.conditions)
-    )
+    );
+    let changes = it.statements.iter().flat_map(|it| &it.difference.changes);
+    let has_same = changes.into_iter().all(|it| it.kind.is_of_figures());
+    let title = match (has_same, it.statements.len()) {
+        (true, 1) => {
+            format!("Same plan for “{variant}” as for “{baseline}”, with different figures")
+        }
+        (true, _) => {
+            format!("Same plans for “{variant}” as for “{baseline}”, with different figures")
+        }
+        (false, 1) => format!("Plan of “{variant}” differs from that of “{baseline}”"),
+        (false, _) => format!("Plans of “{variant}” differ from those of “{baseline}”"),
+    };
+    title + &conditions(run, &it.conditions)
 }
 
 /// `, f1, 8 clients`; empty for all conditions.

@@ -5,6 +5,7 @@ use pgassay_account::comparison::{Inconclusive, Verdict};
 use pgassay_account::cost_row::Change;
 use pgassay_account::counters::CounterDifference;
 use pgassay_account::ledger::Divider;
+use pgassay_explain::PlanChangeKind;
 use pgassay_model::check::Check;
 use pgassay_record::expectation::{CheckOutcome, Reading};
 use pgassay_record::run::{Run, Warning, WarningKind};
@@ -168,6 +169,24 @@ fn a_generic_plan_that_is_forced_is_used_from_the_first_execution() {
     assert!(!text.contains(sixth), "{text}");
     assert!(
         text.contains("use the generic plan for every execution"),
+        "{text}"
+    );
+}
+
+/// Regression: two plans whose steps read different numbers of blocks were headed "Plan of … differs".
+#[test]
+fn plans_that_differ_in_figures_only_are_the_same_plan() {
+    let mut run = crate::fixture::plans::run_with_plans();
+    let differences = &mut run.plans.as_mut().unwrap().differences;
+    for statement in differences.iter_mut().flat_map(|it| &mut it.statements) {
+        let changes = &mut statement.difference.changes;
+        changes.retain(|it| it.kind == PlanChangeKind::Buffers);
+        assert!(!changes.is_empty());
+    }
+    let text = crate::fixture::words(&run);
+    let title = "Same plan for “prepared” as for “simple”, with different figures:";
+    assert!(
+        text.contains(title) && !text.contains("differs from that"),
         "{text}"
     );
 }
