@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 
 use crate::interrupt::NextSignal;
 
@@ -46,6 +46,19 @@ pub fn check_writable(file: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Fails if a new file cannot be written, or one exists that is neither a pipe nor a device.
+pub fn check_new(file: &Path) -> Result<()> {
+    let is_taken = !is_stdout(file) && !is_special(file) && file.symlink_metadata().is_ok();
+    if is_taken {
+        return Err(taken(file));
+    }
+    check_writable(file)
+}
+
+fn taken(file: &Path) -> anyhow::Error {
+    anyhow!("{} exists; remove it, or give another FILE", file.display())
+}
+
 /// Writes the content to a file, or to `out` if the file is `-`; returns whether it wrote to `out`.
 pub fn write_to(file: &Path, content: &[u8], out: &mut impl Write) -> Result<bool> {
     if is_stdout(file) {
@@ -66,7 +79,7 @@ pub fn write_new(file: &Path, content: &[u8], out: &mut impl Write) -> Result<bo
     let new = OpenOptions::new().write(true).create_new(true).open(file);
     let exists = |error: &std::io::Error| error.kind() == ErrorKind::AlreadyExists;
     if new.as_ref().is_err_and(exists) {
-        bail!("{} exists; remove it, or give another FILE", file.display());
+        return Err(taken(file));
     }
     new.with_context(cannot)?
         .write_all(content)

@@ -269,6 +269,17 @@ mod slow {
         scratch.assert_nothing_left();
     }
 
+    /// Regression: saved counts were overwritten, even by a count that failed the comparison with them.
+    #[test]
+    fn saved_counts_are_not_overwritten_and_nothing_is_counted_for_that() {
+        let scratch = Scratch::new(PROGRAM);
+        fs::write(scratch.path().join("kept.json"), "{}").unwrap();
+        let refused = count(&scratch, &["-S", "--save", "kept.json"]);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let message = "pgassay: kept.json exists; remove it, or give another FILE\n";
+        assert_eq!(refused.stderr, message);
+    }
+
     #[test]
     #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
     fn against_passes_fails_or_reports_incomparable_counts() {

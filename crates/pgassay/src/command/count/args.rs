@@ -86,7 +86,7 @@ pub struct CountArgs {
     #[arg(long, value_name = "FUNCTION")]
     pub around: Option<String>,
 
-    /// Save the counts, for later use with --against or --show.
+    /// Save the counts in a new file, for later use with --against or --show; `-` is stdout, instead of the result.
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
 

@@ -23,26 +23,34 @@ pub use countable::{Countable, countable};
 
 use crate::exit::{Gate, INCONCLUSIVE, NOT_COMPARABLE, REGRESSION, after_printing};
 use crate::input_file::read_text;
-use crate::output_file::write_file;
+use crate::output_file::{check_new, write_new};
 use crate::progress::ProgressDisplay;
 use crate::style::{columns, folded};
 use crate::{catalog, interrupt};
 
 /// Counts or loads instruction counts, then saves, prints and compares them as requested.
 pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
+    if let Some(path) = &args.save {
+        check_new(path)?;
+    }
     let earlier = args.against.as_deref().map(read).transpose()?;
     let counts = match &args.show {
         Some(path) => read(path)?,
         None => counted_now(args, earlier.as_ref())?,
     };
+    let mut is_saved_there = false;
     if let Some(path) = &args.save {
         let mut kept = serde_json::to_string_pretty(&counts)?;
         kept.push('\n');
-        write_file(path, kept.as_bytes())?;
+        is_saved_there = write_new(path, kept.as_bytes(), out)?;
     }
     let comparisons = earlier.map(|earlier| against::compare(&earlier, &counts, args.tolerance));
     let counted = InstructionCosts::of(counts);
-    let printed = print_counted(args, &counted, comparisons.as_deref(), out);
+    let printed = if is_saved_there {
+        files::write(args, &counted, out).and_then(|_| Ok(out.flush()?))
+    } else {
+        print_counted(args, &counted, comparisons.as_deref(), out)
+    };
     let verdict = comparisons.map_or(Ok(()), |comparisons| gate(&comparisons));
     after_printing(printed, verdict)
 }
