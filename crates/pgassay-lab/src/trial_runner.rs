@@ -1,7 +1,9 @@
 //! Runs the trials of blocks: round by round, in the order that the scheduler gave.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
-use pgassay_load::{Measurement, RunLength, ThreadUsage, Timing};
+use pgassay_load::{Limits, Measurement, RunLength, ThreadUsage, Timing};
 use pgassay_model::counters::Counters;
 use pgassay_model::detail::{RunDetail, UnsteadyWarmUp};
 use pgassay_model::plan::{Plan, Point, PointId, Round};
@@ -25,6 +27,18 @@ const TRIES: u32 = 3;
 const LONGER: u32 = 4;
 /// Factor for the warm-up cap after a server start, because caches must be filled again.
 const FIRST_WARM_UP: u32 = 5;
+
+/// A reply is awaited for at least so long, whatever the time limit of the run is: a slow statement is no failure.
+const REPLY_MIN: Duration = Duration::from_mins(1);
+
+/// How long clients wait in a run with this time limit, which a statement that never answers must not exceed by much.
+fn limits(max_time_us: Option<u64>) -> Limits {
+    let usual = Limits::default();
+    let reply = max_time_us.map_or(usual.reply, |limit_us| {
+        Duration::from_micros(limit_us).clamp(REPLY_MIN, usual.reply)
+    });
+    Limits { reply, ..usual }
+}
 
 /// Runs the trials between two server starts.
 pub struct TrialRunner<'a> {
@@ -199,6 +213,7 @@ impl TrialRunner<'_> {
             point,
             clients: self.plan.conditions[point.condition].clients,
             threads: self.plan.schedule.threads,
+            limits: limits(self.plan.schedule.max_time_us),
             seed: self.plan.client_seed(block, point.id()),
             location: self.servers.place(point),
         };
@@ -374,5 +389,18 @@ fn trial_of(slot: TrialSlot, started_us: i64, measured: &Measurement) -> Trial {
         waits: None,
         cross_checks: None,
         backend_memory: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: `gate --max-time 2min` waited 10 minutes for a statement that never answers.
+    #[test]
+    fn a_reply_is_not_awaited_longer_than_the_time_limit_of_the_run() {
+        let reply = |limit_s: u64| limits(Some(limit_s * 1_000_000)).reply.as_secs();
+        assert_eq!((reply(120), reply(1), reply(36_000)), (120, 60, 600));
+        assert_eq!(limits(None).reply, Limits::default().reply);
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pgassay_count::OutFile;
-use pgassay_load::{ClientPool, RunLength};
+use pgassay_load::{ClientPool, Limits, RunLength};
 use pgassay_model::plan::Point;
 use pgassay_server::Server;
 
@@ -135,6 +135,7 @@ impl ValgrindSession<'_> {
 
     fn connect(&self) -> Result<ClientPool> {
         let order = ClientsOrder {
+            limits: Limits::default(),
             point: self.point,
             clients: 1,
             threads: 1,

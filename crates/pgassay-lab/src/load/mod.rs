@@ -17,7 +17,7 @@ pub use warm_up::warm_up;
 use std::time::Duration;
 
 use anyhow::Result;
-use pgassay_load::{LoadError, Measurement, RunLength, TextRow};
+use pgassay_load::{Limits, LoadError, Measurement, RunLength, TextRow};
 use pgassay_model::plan::Point;
 
 use crate::host::DataLocation;
@@ -33,6 +33,8 @@ pub struct ClientsOrder<'a> {
     pub clients: u32,
     /// Threads of the load generator.
     pub threads: u32,
+    /// How long they wait for the server.
+    pub limits: Limits,
     /// Seed of their random numbers.
     pub seed: u64,
     /// Where the point's data are.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use pgassay_load::{
-    ClientOptions, ClientPool, ClientPoolConfig, IoChoice, Limits, LoadError, Measurement,
-    RunLength, TextRow,
+    ClientOptions, ClientPool, ClientPoolConfig, IoChoice, LoadError, Measurement, RunLength,
+    TextRow,
 };
 use pgassay_model::plan::Point;
 use pgassay_model::study::StudySource;
@@ -22,7 +22,7 @@ use crate::run_context::RunContext;
 use crate::study_errors::at_line;
 
 /// How long transactions may go on after the user requested a stop: less than the load engine waits
-/// before it abandons them ([`Limits::stop`]).
+/// before it abandons them ([`pgassay_load::Limits::stop`]).
 const STOP_GRACE: Duration = Duration::from_millis(300);
 
 /// Clients of PostgreSQL.
@@ -124,7 +124,7 @@ pub fn connect_pool(order: &ClientsOrder<'_>, context: &RunContext<'_>) -> Resul
         scale: point.scale,
         variables: Vec::new(),
         debug: None,
-        limits: Limits::default(),
+        limits: order.limits,
         options: ClientOptions {
             rate_per_s: point.rate_per_s,
             reconnects: point.reconnects,
