@@ -92,7 +92,8 @@ pub struct GateResult {
 impl GateResult {
     /// Of rates: `throughput ×0.912 [0.893, 0.931] (8 pairs)`.
     pub fn of_rates(names: GateNames, compared: &GatedComparison) -> Self {
-        let pairs = number::count(compared.pairs as u64, "pair");
+        // With a plain space, since logs and JSON are searched.
+        let pairs = number::count(compared.pairs as u64, "pair").replace('\u{a0}', " ");
         let what = if compared.is_relative {
             "relative throughput, now / then,"
         } else {
