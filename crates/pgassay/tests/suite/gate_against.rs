@@ -133,6 +133,8 @@ fn a_baseline_that_cannot_be_used_is_an_error_before_anything_is_measured() {
             "a name that ends with .json",
         ),
         (&["--update"], "--against"),
+        // Regression: a file named "-" was written.
+        (&["--markdown", "-"], "use --format markdown"),
         (
             &["--fail-if", "instructions > 2"],
             "expected 'slower > N%' or 'instructions > N%'",

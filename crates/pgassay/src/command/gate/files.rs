@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use pgassay_account::instructions::Counts;
 use pgassay_lab::system_env::unix_us;
 use pgassay_record::run::Run;
@@ -16,7 +16,7 @@ use crate::args::GateAnswerArgs;
 use crate::checks;
 use crate::command::study::PlannedStudy;
 use crate::output::print_line_stderr;
-use crate::output_file::{check_writable, write_file};
+use crate::output_file::{check_writable, is_stdout, write_file};
 
 /// Fails if a file that was asked for cannot be written, before anything is measured.
 pub fn check(args: &GateArgs) -> Result<()> {
@@ -28,7 +28,11 @@ pub fn check(args: &GateArgs) -> Result<()> {
 /// The same, of the files for the answer.
 pub fn check_answer(args: &GateAnswerArgs) -> Result<()> {
     let paths = [args.junit.as_deref(), args.markdown.as_deref()];
-    paths.into_iter().flatten().try_for_each(check_writable)
+    let mut paths = paths.into_iter().flatten();
+    if paths.clone().any(is_stdout) {
+        bail!("--junit and --markdown write files; to print Markdown, use --format markdown");
+    }
+    paths.try_for_each(check_writable)
 }
 
 /// Writes the files that were asked for. In a workflow of `GitHub`, also its summary and one annotation.

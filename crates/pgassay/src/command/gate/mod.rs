@@ -57,6 +57,7 @@ fn compare(args: &GateArgs, color: ColorWhen, out: &mut impl Write) -> Result<()
             "gate decides when to stop and saves no study: leave out --pairs, --half-width and --save"
         );
     }
+    args.answer.check()?;
     let against = baseline::find(args)?;
     match args.fail_if {
         GateLimit::Slower(_) => timed::gate(args, &against, color, out),
