@@ -293,9 +293,9 @@ pub struct ChoiceArgs {
     pub half_width: Option<Percentage>,
 
     /// End about this long after the first trial begins (such as 2min), between two blocks of trials, and report the
-    /// verdicts reached so far. Their intervals remain valid. A statement that is not answered within this time, or
-    /// a minute, ends the run. Without --length, and except in gates, trials become shorter if
-    /// fewer than 6 server starts would fit [default: no limit].
+    /// verdicts reached so far. Their intervals remain valid. The run also ends if a statement is not
+    /// answered within this time, or within a minute if that is longer. Without --length, and except in gates, trials
+    /// become shorter if fewer than 6 server starts would fit [default: no limit].
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 

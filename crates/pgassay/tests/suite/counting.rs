@@ -194,6 +194,17 @@ fn killed_in_the_middle_it_leaves_nothing() {
     }
 }
 
+/// Regression: saved counts were overwritten, even by a count that failed the comparison with them.
+#[test]
+fn saved_counts_are_not_overwritten_and_nothing_is_counted_for_that() {
+    let scratch = Scratch::new(PROGRAM);
+    fs::write(scratch.path().join("kept.json"), "{}").unwrap();
+    let refused = count(&scratch, &["-S", "--save", "kept.json"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let message = "pgassay: kept.json exists; remove it, or give another FILE\n";
+    assert_eq!(refused.stderr, message);
+}
+
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
@@ -267,17 +278,6 @@ mod slow {
         );
         assert_eq!(found["functions"][0]["name"], "check_log_duration");
         scratch.assert_nothing_left();
-    }
-
-    /// Regression: saved counts were overwritten, even by a count that failed the comparison with them.
-    #[test]
-    fn saved_counts_are_not_overwritten_and_nothing_is_counted_for_that() {
-        let scratch = Scratch::new(PROGRAM);
-        fs::write(scratch.path().join("kept.json"), "{}").unwrap();
-        let refused = count(&scratch, &["-S", "--save", "kept.json"]);
-        assert_eq!(refused.code, Some(1), "{refused:?}");
-        let message = "pgassay: kept.json exists; remove it, or give another FILE\n";
-        assert_eq!(refused.stderr, message);
     }
 
     #[test]
