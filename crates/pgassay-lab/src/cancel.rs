@@ -54,7 +54,7 @@ impl Canceler {
     }
 
     /// Cancels the statement that a backend executes, if any.
-    fn cancel(&self, key: BackendKey) -> Result<()> {
+    pub fn cancel(&self, key: BackendKey) -> Result<()> {
         let endpoint = match &self.endpoint {
             Some(endpoint) => endpoint.clone(),
             None => self.first_endpoint()?,

@@ -50,6 +50,24 @@ impl PostgresClients {
     }
 }
 
+impl PostgresClients {
+    /// Cancels what still runs on an external server after a failure: the end of a connection does not end its
+    /// statement.
+    fn cancel_busy(&self) {
+        if self.canceler.is_none() {
+            return;
+        }
+        let mut busy = self.pool.busy_backends().into_iter();
+        let canceled = busy.try_for_each(|it| {
+            Canceler::at(it.endpoint, self.pool.target().clone(), it.with_tls).cancel(it.key)
+        });
+        // A server that does not answer has been reported.
+        if let Err(error) = canceled {
+            tracing::debug!("cannot cancel a statement: {error:#}");
+        }
+    }
+}
+
 impl Clients for PostgresClients {
     fn run(
         &mut self,
@@ -59,6 +77,9 @@ impl Clients for PostgresClients {
     ) -> Result<Measurement> {
         let watch = self.cancel_on_stop(context.interrupt)?;
         let measured = self.pool.run(length);
+        if measured.is_err() {
+            self.cancel_busy();
+        }
         if watch.is_some() && measured.is_err() {
             // A canceled statement is an error of the load.
             context.check()?;

@@ -2,7 +2,7 @@
 
 use pgassay_record::run::Run;
 use pgassay_server::{Server, ServerConfig};
-use pgassay_test_support::{Finished, servers};
+use pgassay_test_support::{Finished, Scratch, servers, wait_until};
 
 /// Each script divides by zero, and so fails the run, unless it runs in one of the run's databases.
 const STUDY: &str = r#"question = "Does a session's setting matter?"
@@ -123,4 +123,23 @@ impl Theirs {
 pub fn run_of(finished: &Finished) -> Run {
     assert_eq!(finished.code, Some(0), "{finished:?}");
     serde_json::from_str(&finished.stdout).expect("JSON")
+}
+
+/// Regression: after a failure of one client, the statements of others went on for as long as they took.
+#[test]
+fn a_statement_does_not_outlive_a_failed_run_on_a_server_of_others() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let scratch = Scratch::new(crate::PROGRAM);
+    let script = "\\if :client_id = 0\n\\sleep 500 ms\nselect 1 / 0;\n\\else\nselect pg_sleep(1000);\n\\endif\n";
+    std::fs::write(scratch.path().join("one.sql"), script).expect("a file");
+    let dsn = theirs.superuser();
+    let server = ["--dsn", &dsn, "--setup", "", "--allow-superuser"];
+    let question = ["compare", "-f", "one.sql", "-c", "2", "--vs", "jit=off"];
+    let failed = scratch.finished(&[&question[..], &server].concat());
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    assert!(failed.stderr.contains("division by zero"), "{failed:?}");
+    let sleeping = "select from pg_stat_activity where query like '%pg_sleep(1000)%' and pid <> pg_backend_pid()";
+    wait_until("the statement ends", || theirs.ask(sleeping).is_empty());
 }
