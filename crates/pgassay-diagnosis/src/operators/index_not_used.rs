@@ -10,7 +10,7 @@ use super::signature::OperatorSignature;
 use super::sql_text::TableFilter;
 use super::sql_tokens::{StatementToken, TokenKind};
 use super::table_indexes::fitting;
-use super::table_scans::{self, ROWS_PER_SCAN_MIN, TableScan, rows_per_scan, whole_tables};
+use super::table_scans::{self, TableScan, whole_tables};
 
 /// Types to which comparing with them converts an integer column, which its index does not serve.
 const NOT_INTEGER: [&str; 6] = ["numeric", "decimal", "real", "float4", "float8", "double"];
@@ -25,19 +25,15 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[OperatorSignature {
 
 fn index_not_used(view: &LiveView<'_>) -> Vec<Detection> {
     let tables = whole_tables(&view.catalog.tables);
-    let scanned = tables
+    tables
         .iter()
-        .filter(|it| rows_per_scan(it) >= ROWS_PER_SCAN_MIN);
-    scanned
-        .flat_map(|table| {
-            table_scans::of_statements(view, table).filter_map(|it| of_scan(view, &it))
-        })
+        .flat_map(|it| table_scans::of_statements(view, it).filter_map(|it| of_scan(view, &it)))
         .collect()
 }
 
 fn of_scan(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<Detection> {
     let filter = scan.filter.as_ref().filter(|it| it.is_whole)?;
-    let index = fitting(view, scan.table, filter)?;
+    let index = fitting(view, &scan.table, filter)?;
     let is_unique = finds_one_row(index, filter, &scan.load.tokens);
     let keeps_few = scan.share().map_or(is_unique, |it| it <= KEPT_CERTAIN_MAX);
     if !keeps_few {

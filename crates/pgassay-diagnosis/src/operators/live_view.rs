@@ -52,6 +52,9 @@ pub(crate) struct StatementLoad {
     pub idle_after: f64,
     /// The readings behind `active`.
     pub samples: u64,
+    /// Sessions other than parallel workers executed it. If not, a function or EXECUTE does: their texts are those
+    /// that clients sent, while the workers have the text of the statement within.
+    pub is_led: bool,
     /// `active` by wait: type and name, both empty for CPU and run queue.
     pub by_wait: BTreeMap<(String, String), f64>,
     /// Its users, each with its part of `active`.
@@ -131,7 +134,9 @@ impl<'a> LiveView<'a> {
         let is_local = database == self.catalog.database;
         let wait = self.wait(cell);
         let wait = (wait.0.to_owned(), wait.1.to_owned());
+        let is_worker = session.is_some_and(|it| it.backend_type == "parallel worker");
         let own = &mut self.statements[own];
+        own.is_led |= !is_worker;
         if cell.state != SessionStatus::Active {
             own.idle_after += load;
             return;

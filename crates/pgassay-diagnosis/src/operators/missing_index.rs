@@ -6,7 +6,7 @@ use pgassay_record::activity::TableActivity;
 
 use super::detection::Detection;
 use super::indexes;
-use super::live_view::{LiveView, SAMPLES_MIN};
+use super::live_view::LiveView;
 use super::names;
 use super::ordered_reads;
 use super::signature::OperatorSignature;
@@ -41,19 +41,18 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[OperatorSignature {
 
 fn missing_index(view: &LiveView<'_>) -> Vec<Detection> {
     let mut found = Vec::new();
-    let tables = whole_tables(&view.catalog.tables);
-    for table in &tables {
-        if rows_per_scan(table) < ROWS_PER_SCAN_MIN {
-            let statements = view.statements_on(&table.relation);
-            let sampled = statements.filter(|(_, load)| load.samples >= SAMPLES_MIN);
-            found.extend(
-                sampled.filter_map(|(it, load)| ordered_reads::of_statement(view, table, it, load)),
-            );
-            continue;
+    for whole in &whole_tables(&view.catalog.tables) {
+        for (table, statement, load) in whole.sampled(view) {
+            found.extend(if rows_per_scan(&table) < ROWS_PER_SCAN_MIN {
+                ordered_reads::of_statement(view, &table, statement, load)
+            } else {
+                ordered_reads::of_sort(view, &table, statement, load)
+            });
         }
-        found.extend(of_statements(view, table).filter_map(|it| of_scan(view, &it)));
-        found.extend(ordered_reads::sorts(view, table));
-        if view.statements_on(&table.relation).next().is_none() {
+        found.extend(of_statements(view, whole).filter_map(|it| of_scan(view, &it)));
+        let table = &whole.sum;
+        let is_named = view.statements_on(&table.relation).next().is_some();
+        if !is_named && rows_per_scan(table) >= ROWS_PER_SCAN_MIN {
             found.extend(of_unknown_statement(view, table));
         }
     }
@@ -100,7 +99,7 @@ fn may_be_hidden(view: &LiveView<'_>, table: &TableActivity) -> bool {
 }
 
 fn of_scan(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<Detection> {
-    let (table, share) = (scan.table, scan.share());
+    let (table, share) = (&scan.table, scan.share());
     match (&scan.filter, &scan.unserved) {
         (Some(filter), unserved) if is_served(view, table, &filter.index_columns()) => {
             let keeps_few = share.is_some_and(|it| it <= KEPT_CERTAIN_MAX);
@@ -121,7 +120,8 @@ fn of_scan(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<Detection> {
                 .flatten()
         }
         (None, None) => {
-            let is_missing = share.map_or_else(|| takes_few(scan), |it| it <= KEPT_CERTAIN_MAX);
+            let may_keep_few = || takes_few(scan) || reads_much_within(view, scan);
+            let is_missing = share.map_or_else(may_keep_few, |it| it <= KEPT_CERTAIN_MAX);
             is_missing.then(|| with_explain(evidence(view, scan)))
         }
     }
@@ -141,8 +141,8 @@ fn of_partly_served(
     scan: &TableScan<'_>,
     filter: &TableFilter,
 ) -> Option<Detection> {
-    let is_building = indexes_of(view, scan.table).any(|it| it.is_being_built);
-    let is_fitting = fitting(view, scan.table, filter).is_some();
+    let is_building = indexes_of(view, &scan.table).any(|it| it.is_being_built);
+    let is_fitting = fitting(view, &scan.table, filter).is_some();
     if is_building || is_fitting || filter.index_columns().len() < 2 || !filter.is_whole {
         return None;
     }
@@ -150,13 +150,13 @@ fn of_partly_served(
         true,
         "an index begins with one of the columns of the filter, and the planner does not use it",
     );
-    Some(with_index(view, detection, scan.table, filter))
+    Some(with_index(view, detection, &scan.table, filter))
 }
 
 /// Whether it reads most of the only table that it names for the first few rows, as a job queue does whose filter is
 /// in a subquery. An index on the columns of the order or of the filter ends the scan early.
 fn takes_few(scan: &TableScan<'_>) -> bool {
-    let (table, load) = (scan.table, scan.load);
+    let (table, load) = (&scan.table, scan.load);
     let rows = scan.statement.counters.filter(|it| it.calls > 0);
     let rows = rows.map(|it| it.rows as f64 / it.calls as f64);
     let is_whole = rows_per_scan(table) >= WHOLE_MIN * table.live_rows as f64;
@@ -166,13 +166,19 @@ fn takes_few(scan: &TableScan<'_>) -> bool {
     is_whole && is_few && is_alone && sql_text::takes_first_rows(&load.tokens)
 }
 
+/// Whether a function executes it and reads as much by it as would be a finding without its text.
+fn reads_much_within(view: &LiveView<'_>, scan: &TableScan<'_>) -> bool {
+    let rows_per_s = scan.table.sequential_rows as f64 / view.window_s;
+    !scan.load.is_led && rows_per_s >= UNKNOWN_ROWS_PER_S_MIN
+}
+
 /// Suggests what serves a condition that an index on its column does not.
 fn of_condition(
     view: &LiveView<'_>,
     scan: &TableScan<'_>,
     unserved: &UnservedCondition,
 ) -> Option<Detection> {
-    let table = scan.table;
+    let table = &scan.table;
     if indexes_of(view, table).any(|it| unserved.may_be_served_by(it)) {
         return None;
     }

@@ -4,7 +4,7 @@ use pgassay_record::activity::{ActivityStatement, TableActivity};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
-use super::live_view::{LiveView, SAMPLES_MIN, StatementLoad, statement_name};
+use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::names;
 use super::sql_order::{OrderColumn, extreme_column, order_columns, sorts_for_first_rows};
 use super::sql_text;
@@ -68,17 +68,9 @@ pub(super) fn of_statement(
     Some(detection)
 }
 
-/// Statements that read a table from end to end for its first rows in an order that no index has, or for the largest or
-/// smallest value of a column.
-pub(super) fn sorts(view: &LiveView<'_>, table: &TableActivity) -> Vec<Detection> {
-    let statements = view.statements_on(&table.relation);
-    let sampled = statements.filter(|(_, load)| load.samples >= SAMPLES_MIN);
-    sampled
-        .filter_map(|(statement, load)| of_sort(view, table, statement, load))
-        .collect()
-}
-
-fn of_sort(
+/// A statement that reads a table from end to end for its first rows in an order that no index has, or for the largest
+/// or smallest value of a column.
+pub(super) fn of_sort(
     view: &LiveView<'_>,
     table: &TableActivity,
     statement: &ActivityStatement,

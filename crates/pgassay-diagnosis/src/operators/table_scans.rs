@@ -11,6 +11,8 @@ use super::unserved_conditions::{self, UnservedCondition};
 
 /// A table with fewer rows fits into a few pages, and reading them all is right.
 pub(super) const ROWS_PER_SCAN_MIN: f64 = 1000.0;
+/// A partition with fewer rows is read as fast as an index of it.
+const ROWS_PER_PARTITION_MIN: f64 = 100.0;
 /// A report that runs once or twice needs no index.
 pub(super) const EXECUTIONS_MIN: u64 = 3;
 /// Fewer scans than this per execution belong to other statements.
@@ -21,7 +23,7 @@ pub(super) const BLOCK_BYTES: f64 = 8192.0;
 
 /// A statement with a condition that scans a table.
 pub(super) struct TableScan<'a> {
-    pub table: &'a TableActivity,
+    pub table: TableActivity,
     pub statement: &'a ActivityStatement,
     pub load: &'a StatementLoad,
     /// What it compares; `None` if that cannot be read.
@@ -34,17 +36,19 @@ pub(super) struct TableScan<'a> {
 
 impl<'a> TableScan<'a> {
     /// `None` if it has no condition, is rarely executed, or does not read as much as the scans do.
-    pub fn of(
-        table: &'a TableActivity,
+    fn of(
+        table: TableActivity,
         statement: &'a ActivityStatement,
         load: &'a StatementLoad,
     ) -> Option<Self> {
-        let command = sql_text::command(&load.tokens);
-        let is_search = matches!(command, "select" | "update" | "delete" | "with");
-        if !is_search || !sql_text::has_condition(&load.tokens) {
+        if rows_per_scan(&table) < ROWS_PER_SCAN_MIN || !searches(load) {
             return None;
         }
-        let executions = executions(statement);
+        // How often a function executes it is unknown: at most as often as the table is scanned.
+        let executions = match load.is_led {
+            true => executions(statement),
+            false => executions(statement).max(table.sequential_scans),
+        };
         let scans = table.sequential_scans as f64;
         if executions < EXECUTIONS_MIN || scans < SCANS_PER_EXECUTION_MIN * executions as f64 {
             return None;
@@ -57,24 +61,27 @@ impl<'a> TableScan<'a> {
         let is_all = filter.as_ref().is_some_and(|it| it.is_whole);
         let unserved = (is_known && !is_all).then(|| unserved_conditions::unserved(&load.tokens));
         let scan = Self {
-            table,
             statement,
             load,
             filter,
             unserved: unserved.flatten(),
             kept: kept(statement, load),
+            table,
         };
-        (!reads_too_little(table, statement)).then_some(scan)
+        (!reads_too_little(&scan.table, statement)).then_some(scan)
     }
 
     /// The rows that each execution keeps, as a share of those read.
     pub fn share(&self) -> Option<f64> {
-        self.kept.map(|rows| rows / rows_per_scan(self.table))
+        self.kept.map(|rows| rows / rows_per_scan(&self.table))
     }
 
     /// What was counted of the table, the statement, and what an index would give back.
     pub fn evidence(&self, view: &LiveView<'_>) -> Detection {
-        by_statement(view, self.table, self.statement)
+        let nested =
+            "only parallel workers show it: a function, a procedure or EXECUTE executes it";
+        by_statement(view, &self.table, self.statement)
+            .context(if self.load.is_led { "" } else { nested })
             .load("average sessions that execute it", self.load.local)
             .saved(self.load.local * (1.0 - self.share().unwrap_or(0.0)))
             .with(self.kept, |it, rows| {
@@ -83,32 +90,77 @@ impl<'a> TableScan<'a> {
     }
 }
 
+/// Whether it is a statement with a condition.
+pub(super) fn searches(load: &StatementLoad) -> bool {
+    let command = sql_text::command(&load.tokens);
+    let is_search = matches!(command, "select" | "update" | "delete" | "with");
+    is_search && sql_text::has_condition(&load.tokens)
+}
+
 /// The sampled statements that scan a table.
 pub(super) fn of_statements<'a>(
     view: &'a LiveView<'a>,
-    table: &'a TableActivity,
+    whole: &'a WholeTable,
 ) -> impl Iterator<Item = TableScan<'a>> {
-    let statements = view.statements_on(&table.relation);
-    let sampled = statements.filter(|(_, load)| load.samples >= SAMPLES_MIN);
-    sampled.filter_map(|(statement, load)| TableScan::of(table, statement, load))
+    whole
+        .sampled(view)
+        .filter_map(|(table, statement, load)| TableScan::of(table, statement, load))
+}
+
+/// A table, or all partitions of one.
+pub(super) struct WholeTable {
+    /// Its counters, or their sums.
+    pub sum: TableActivity,
+    /// Partitions that were scanned; 1 for a table without any.
+    scanned_parts: u64,
+}
+
+impl WholeTable {
+    fn of(part: &TableActivity) -> Self {
+        let parent = part.partition_of.as_ref();
+        Self {
+            scanned_parts: u64::from(part.sequential_scans > 0),
+            sum: TableActivity {
+                relation: parent.unwrap_or(&part.relation).clone(),
+                ..part.clone()
+            },
+        }
+    }
+
+    /// The statements on it with enough samples, each with the table as it scans it.
+    pub fn sampled<'a>(
+        &'a self,
+        view: &'a LiveView<'a>,
+    ) -> impl Iterator<Item = (TableActivity, &'a ActivityStatement, &'a StatementLoad)> {
+        let statements = view.statements_on(&self.sum.relation);
+        let sampled = statements.filter(|(_, load)| load.samples >= SAMPLES_MIN);
+        sampled.map(|(statement, load)| (self.scanned_by(statement), statement, load))
+    }
+
+    /// The table with one scan for all partitions that an execution scans, unless they have only a few rows each.
+    fn scanned_by(&self, statement: &ActivityStatement) -> TableActivity {
+        let mut table = self.sum.clone();
+        let executions = executions(statement);
+        if executions > 0 && rows_per_scan(&table) >= ROWS_PER_PARTITION_MIN {
+            let parts = (table.sequential_scans / executions).clamp(1, self.scanned_parts.max(1));
+            table.sequential_scans = table.sequential_scans.div_ceil(parts);
+        }
+        table
+    }
 }
 
 /// The tables, with the partitions of each partitioned table in one.
-pub(super) fn whole_tables(tables: &[TableActivity]) -> Vec<TableActivity> {
-    let mut whole: Vec<TableActivity> = Vec::new();
+pub(super) fn whole_tables(tables: &[TableActivity]) -> Vec<WholeTable> {
+    let mut whole: Vec<WholeTable> = Vec::new();
     for part in tables {
-        let Some(parent) = &part.partition_of else {
-            whole.push(part.clone());
+        let parent = part.partition_of.as_ref();
+        let found = whole.iter_mut().find(|it| Some(&it.sum.relation) == parent);
+        let Some(found) = found else {
+            whole.push(WholeTable::of(part));
             continue;
         };
-        let sum = whole.iter_mut().find(|it| it.relation == *parent);
-        let Some(sum) = sum else {
-            whole.push(TableActivity {
-                relation: parent.clone(),
-                ..part.clone()
-            });
-            continue;
-        };
+        found.scanned_parts += u64::from(part.sequential_scans > 0);
+        let sum = &mut found.sum;
         sum.size_bytes += part.size_bytes;
         sum.live_rows += part.live_rows;
         sum.sequential_scans += part.sequential_scans;

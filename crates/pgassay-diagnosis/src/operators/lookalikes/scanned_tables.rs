@@ -50,6 +50,61 @@ fn a_missing_index_of_partitions_is_one_of_the_partitioned_table() {
     assert_eq!(of_id("missing-index", &served.activity).len(), 0);
 }
 
+/// Regression: partitions of fewer than 1000 rows each hid that the statement reads all of them.
+#[test]
+fn a_missing_index_of_many_small_partitions_is_found() {
+    let found = |text: &str, executions: u64, rows: u64| {
+        let mut server = scanned(text, executions, Some(calls(executions, 1.0)));
+        let catalog = server.activity.catalog.as_mut().expect("a catalog");
+        let whole = catalog.tables.remove(0);
+        for number in 0..100 {
+            let mut part = table(&format!("orders_{number}"));
+            part.sequential_scans = 2000 / 100;
+            part.sequential_rows = part.sequential_scans * rows;
+            (part.live_rows, part.size_bytes) = (rows, rows * 100);
+            part.partition_of = Some(whole.relation.clone());
+            catalog.tables.push(part);
+        }
+        of_id("missing-index", &server.activity)
+    };
+    let whole = found(BY_CUSTOMER, 20, 500);
+    assert_eq!(whole.len(), 1);
+    let per_scan = whole[0]
+        .evidence
+        .iter()
+        .find(|it| it.what == "rows read per scan");
+    assert_eq!(per_scan.and_then(|it| it.value), Some(50_000.0));
+    // Each execution reads one partition, or all of them have a few rows.
+    assert_eq!(found(BY_CUSTOMER, 2000, 500), []);
+    assert_eq!(found(BY_CUSTOMER, 20, 50), []);
+}
+
+/// Regression: a statement of a function that only parallel workers show had no finding.
+#[test]
+fn a_statement_that_only_parallel_workers_show_lacks_an_index() {
+    let found = |text: &str, is_worker: bool| {
+        let mut server = scanned(text, 20, None).executed(text, 0, 0);
+        if is_worker {
+            let session = server.activity.sessions.last_mut().expect("a session");
+            session.backend_type = "parallel worker".to_owned();
+        }
+        server = server.load("select totals($1)", "", 1.0);
+        of_id("missing-index", &server.activity)
+    };
+    let nested = found(BY_CUSTOMER, true);
+    assert_eq!(nested.len(), 1);
+    assert_eq!(nested[0].confidence, Confidence::Hint);
+    let sql = "create index concurrently on public.orders (customer, at)";
+    assert_eq!(nested[0].fix_sql.as_deref(), Some(sql));
+    let joined = "select * from orders o join customer c on c.id = o.customer where c.name = $1";
+    let with_join = found(joined, true);
+    assert_eq!(with_join.len(), 1);
+    assert!(with_join[0].suggested_fix.contains("EXPLAIN"));
+    // A client's own execution is counted, and a sum of all rows needs no index.
+    assert_eq!(found(BY_CUSTOMER, false), []);
+    assert_eq!(found("select sum(total) from orders", true).len(), 0);
+}
+
 /// Regression: a table that a function reads from end to end was not mentioned.
 #[test]
 fn a_table_that_unknown_statements_scan_is_named_without_one() {
