@@ -187,16 +187,35 @@ fn sql(major: u32, is_raw: bool) -> String {
     } else {
         ""
     };
+    // From 15 on, transactions that access no table stay uncounted until one does, so that the server's count would
+    // lack an unknown part of these. Sessions are read from a function.
+    let counting = match major {
+        ..15 => "",
+        _ => ", pg_stat_force_next_flush() from pg_tablespace limit 1",
+    };
     let [started, transaction, activity, changed] =
         ["backend_start", "xact_start", "query_start", "state_change"].map(micros);
     // The text of an idle session is not needed.
     format!(
         "begin transaction read only; set local search_path = pg_catalog, pg_temp; \
          set local statement_timeout = '5s'; set local lock_timeout = '100ms'; {encoding}\
-         select pg_backend_pid(); select pid, {started}, datid, usesysid, \
+         select pg_backend_pid(){counting}; select pid, {started}, datid, usesysid, \
          coalesce(host(client_addr), case when client_port = -1 then 'local' end), \
          application_name, {backend_type}, state, {transaction}, {activity}, {changed}, {query_id}, \
          case when state = 'idle' then '' else query end, wait_event_type, wait_event \
          from pg_stat_get_activity(null) where pid <> pg_backend_pid(); commit"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sql;
+
+    /// Regression: of 20 transactions per second, `top` showed 12 where it reads `pg_stat_activity`: it subtracted its
+    /// own, which the server had not counted.
+    #[test]
+    fn the_server_counts_each_reading_as_a_transaction() {
+        assert!(sql(15, false).contains("pg_stat_force_next_flush() from pg_tablespace"));
+        assert!(!sql(14, false).contains("pg_stat_force_next_flush"));
+    }
 }
