@@ -128,9 +128,13 @@ impl Collector {
         let (wait, wait_kind) = self.waits.index(&reading.wait, &self.major);
         let kind = self.waits.kinds[wait_kind as usize].as_str();
         let state = status(reading, kind, &self.major)?;
+        // From 14 on, a worker has the ID of the statement that its client sent, but the text of the one that it
+        // executes: if that is within a function, it is another.
+        let is_worker = reading.identity.backend_type == "parallel worker";
+        let query_id = if is_worker { 0 } else { reading.query_id };
         let statement = self
             .statements
-            .index(&reading.text, reading.is_cut, reading.query_id);
+            .index(&reading.text, reading.is_cut, query_id);
         // An idle session waits for its client; that is its state, not another wait.
         let (wait, wait_kind) = match state {
             SessionStatus::Active => (wait, wait_kind),
@@ -139,7 +143,7 @@ impl Collector {
         Some(Sighting {
             session: self.session(&reading.identity),
             pid: reading.identity.pid,
-            is_worker: reading.identity.backend_type == "parallel worker",
+            is_worker,
             activity: SessionActivity {
                 statement,
                 state,

@@ -185,6 +185,41 @@ fn a_parallel_report_is_not_executed_once_more_by_each_worker() {
     assert!((activity.active_sessions() - 3.0).abs() < 1e-9);
 }
 
+/// Regression: `select total(1)` was shown with the text of the statement in the function, if a worker was read first.
+#[test]
+fn a_statement_of_a_function_that_workers_execute_is_not_that_of_the_client() {
+    let mut collector = Collector::new("18", BTreeSet::new(), false);
+    let process = |pid, backend_type: &str, text: &str| {
+        let mut reading = reading(pid, SessionState::Active, SessionWait::None);
+        Arc::make_mut(&mut reading.identity).backend_type = backend_type.to_owned();
+        SessionReading {
+            query_id: 7,
+            text: text.as_bytes().to_vec(),
+            ..reading
+        }
+    };
+    let sweep = SessionSweep {
+        sessions: vec![
+            process(2, "parallel worker", "select sum(n) from t where i = 1"),
+            process(1, "client backend", "select total(1)"),
+        ],
+        ..SessionSweep::default()
+    };
+    collector.add(0.0, sweep.clone());
+    collector.add(1e6, sweep);
+    let sums = collector.take();
+    let statements = described(&collector, &sums).statements;
+    let seen: Vec<(Option<i64>, u64)> = statements
+        .iter()
+        .map(|it| (it.query_id, it.executions_seen))
+        .collect();
+    assert_eq!(seen.len(), 2);
+    assert!(
+        seen.contains(&(Some(7), 1)) && seen.contains(&(None, 0)),
+        "{seen:?}"
+    );
+}
+
 #[test]
 fn time_of_the_rest_has_a_session_although_there_are_few() {
     let mut collector = Collector::new("18", BTreeSet::new(), false);
