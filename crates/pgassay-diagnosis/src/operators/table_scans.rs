@@ -45,9 +45,10 @@ impl<'a> TableScan<'a> {
             return None;
         }
         // How often a function executes it is unknown: at most as often as the table is scanned.
-        let executions = match load.is_led {
-            true => executions(statement),
-            false => executions(statement).max(table.sequential_scans),
+        let executions = if load.is_led {
+            executions(statement)
+        } else {
+            executions(statement).max(table.sequential_scans)
         };
         let scans = table.sequential_scans as f64;
         if executions < EXECUTIONS_MIN || scans < SCANS_PER_EXECUTION_MIN * executions as f64 {
