@@ -2,6 +2,7 @@
 //! otherwise in the cache, in the repository, or among the installed versions, in this order. Only the
 //! repository knows which version is the latest, so for that it comes first.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs;
 use std::io;
@@ -385,33 +386,54 @@ fn in_named(
         dir: dir.to_owned(),
         reason,
     };
-    let candidates = [dir.to_owned(), dir.join("bin")]
-        .into_iter()
-        .chain(series_dirs(dir));
+    match fs::metadata(dir) {
+        Ok(facts) if facts.is_dir() => {}
+        Ok(_) => return Err(named("it is not a directory".to_owned())),
+        Err(error) => return Err(named(error.to_string())),
+    }
     let mut found = Vec::new();
-    for bin_dir in candidates.filter(|bin_dir| bin_dir.join("postgres").is_file()) {
-        let bin_dir = bin_dir.canonicalize().unwrap_or(bin_dir);
+    for bin_dir in named_bin_dirs(dir) {
         found.push(
             Installation::inspect(&bin_dir, InstallationSource::Named, account)
                 .map_err(|error| named(error.to_string()))?,
         );
     }
-    let versions: Vec<Version> = found
-        .iter()
-        .map(|installation| installation.version.clone())
-        .collect();
-    let fitting = found
+    let versions: Vec<Version> = found.iter().map(|it| it.version.clone()).collect();
+    found.retain(|it| request.matches(&it.version));
+    let newest = found.iter().map(|it| it.version.clone()).max();
+    found.retain(|it| Some(&it.version) == newest.as_ref());
+    match (found.pop(), found.is_empty()) {
+        (Some(only), true) => Ok(only),
+        (Some(last), false) => {
+            let version = last.version.clone();
+            found.push(last);
+            let dirs: Vec<_> = found.iter().map(|it| it.bin_dir.display()).collect();
+            Err(named(format!(
+                "it contains several builds of {version}: specify one of {}",
+                joined(&dirs)
+            )))
+        }
+        (None, _) if versions.is_empty() => Err(named(
+            "there is no program \"postgres\" in it, in bin/ or in VERSION/bin/".to_owned(),
+        )),
+        (None, _) => Err(named(format!("it contains {}", joined(&versions)))),
+    }
+}
+
+/// The directories with a server program: the specified one or its `bin`; if there is none, those of each series.
+fn named_bin_dirs(dir: &Path) -> Vec<PathBuf> {
+    let has_server = |bin_dir: &PathBuf| bin_dir.join("postgres").is_file();
+    let direct = [dir.to_owned(), dir.join("bin")]
         .into_iter()
-        .filter(|installation| request.matches(&installation.version));
-    fitting
-        .max_by(|a, b| a.version.cmp(&b.version))
-        .ok_or_else(|| {
-            named(if versions.is_empty() {
-                "there is no program \"postgres\" in it, in bin/ or in VERSION/bin/".to_owned()
-            } else {
-                format!("it contains {}", joined(&versions))
-            })
-        })
+        .find(has_server);
+    let bin_dirs = match direct {
+        Some(bin_dir) => vec![bin_dir],
+        None => series_dirs(dir),
+    };
+    let bin_dirs = bin_dirs.into_iter().filter(has_server);
+    // Several names of one directory are one build.
+    let bin_dirs: BTreeSet<PathBuf> = bin_dirs.map(|it| it.canonicalize().unwrap_or(it)).collect();
+    bin_dirs.into_iter().collect()
 }
 
 /// Searches the installed versions: Debian's directories, and `pg_config` on the `PATH`.

@@ -142,11 +142,15 @@ fn version_of(program: &Path, account: &OsAccount) -> io::Result<Version> {
     let printed = String::from_utf8_lossy(&output.stdout);
     Version::from_program_output(&printed).ok_or_else(|| {
         let words = String::from_utf8_lossy(&output.stderr);
-        let words = [words.trim(), printed.trim()]
-            .into_iter()
-            .find(|it| !it.is_empty());
-        let words = words.map_or_else(|| output.status.to_string(), str::to_owned);
-        io::Error::other(format!("{} --version: {words}", program.display()))
+        let mut lines = words.lines().chain(printed.lines()).map(str::trim);
+        let line = lines.find(|line| !line.is_empty());
+        let line = line.map_or_else(|| output.status.to_string(), str::to_owned);
+        let program = program.display();
+        io::Error::other(if output.status.success() {
+            format!("{program} is not PostgreSQL's server: --version prints \"{line}\"")
+        } else {
+            format!("{program} --version: {line}")
+        })
     })
 }
 

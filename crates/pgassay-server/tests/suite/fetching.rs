@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use pgassay_server::{
     FetchError, FindError, Finder, FinderProgress, Installation, InstallationSource, VersionRequest,
 };
-use pgassay_test_support::{servers, skip_comparison, wait_until};
+use pgassay_test_support::{skip_comparison, wait_until};
 use sha2::{Digest, Sha512};
 use zip::write::SimpleFileOptions;
 
@@ -516,58 +516,6 @@ fn the_error_for_a_cache_that_is_not_writable_includes_its_path() {
     let error = find(&repository.finder(&file.join("cache")), "18").unwrap_err();
     assert!(matches!(error, FindError::Cache { .. }), "{error}");
     assert!(error.to_string().contains("file/cache"), "{error}");
-}
-
-#[test]
-fn only_the_specified_directory_is_searched() {
-    let Some(installation) = servers::installation("10") else {
-        return;
-    };
-    let prefix = installation.bin_dir.parent().unwrap();
-    let mut finder = Finder::new("/nonexistent");
-    for dir in [prefix, &installation.bin_dir] {
-        finder.named_dir = Some(dir.to_owned());
-        let named = find(&finder, "10").unwrap();
-        assert_eq!(
-            (&named.version, &named.source),
-            (&installation.version, &InstallationSource::Named)
-        );
-    }
-    let text = find(&finder, "18").unwrap_err().to_string();
-    assert!(
-        text.contains("18") && text.contains("it contains 10."),
-        "{text}"
-    );
-    finder.named_dir = Some("/nonexistent".into());
-    let text = find(&finder, "18").unwrap_err().to_string();
-    assert!(
-        text.contains("/nonexistent") && text.contains("no program \"postgres\""),
-        "{text}"
-    );
-    // A directory with one directory for each version, as on Debian.
-    let versions = tempfile::tempdir().unwrap();
-    for version in ["9.6", "10"] {
-        let Some(installation) = servers::installation(version) else {
-            return;
-        };
-        let prefix = installation.bin_dir.parent().unwrap();
-        std::os::unix::fs::symlink(prefix, versions.path().join(version)).unwrap();
-    }
-    finder.named_dir = Some(versions.path().to_owned());
-    assert!(
-        find(&finder, "9.6")
-            .unwrap()
-            .version
-            .to_string()
-            .starts_with("9.6.")
-    );
-    assert!(
-        find(&finder, "latest")
-            .unwrap()
-            .version
-            .to_string()
-            .starts_with("10.")
-    );
 }
 
 #[test]

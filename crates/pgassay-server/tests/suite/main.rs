@@ -11,5 +11,6 @@ mod fetching;
 mod kills;
 mod lifetimes;
 mod logs;
+mod named_dirs;
 mod security_document;
 mod servers;
