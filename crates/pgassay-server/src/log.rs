@@ -11,6 +11,17 @@ use crate::open_dir::OpenDir;
 /// The part of a log's end that is read.
 const TAIL_BYTES: u64 = 64 << 10;
 
+/// The last message about a server process that a signal ended, such as
+/// `client backend (PID 9067) was terminated by signal 6: Aborted`.
+pub fn crash_in(log: &str) -> Option<&str> {
+    let messages = log
+        .lines()
+        .rev()
+        .filter_map(|line| line.split_once("LOG:  "));
+    let mut messages = messages.map(|(_, message)| message);
+    messages.find(|message| message.contains(") was terminated by signal "))
+}
+
 /// The file that receives a server's standard error.
 #[derive(Debug)]
 pub(crate) struct ServerLog {
@@ -128,6 +139,21 @@ mod tests {
     use std::io::Write;
     use std::os::unix::fs::symlink;
     use std::time::SystemTime;
+
+    #[test]
+    fn the_end_of_a_process_by_a_signal_is_found_in_the_log() {
+        let log = "2026-11-28 14:51:54.142 UTC [9052] LOG:  client backend (PID 9067) was terminated by signal 6: Aborted\n\
+            2026-11-28 14:51:54.142 UTC [9052] DETAIL:  Failed process was running: select 1\n\
+            2026-11-28 14:51:54.142 UTC [9052] LOG:  terminating any other active server processes";
+        assert_eq!(
+            crash_in(log),
+            Some("client backend (PID 9067) was terminated by signal 6: Aborted")
+        );
+        assert_eq!(
+            crash_in("[1] LOG:  database system is ready to accept connections"),
+            None
+        );
+    }
 
     #[test]
     fn the_tail_consists_of_the_last_complete_lines() {

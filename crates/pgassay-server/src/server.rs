@@ -24,7 +24,7 @@ use crate::connection::{Connection, ConnectionError};
 use crate::error::ServerError;
 use crate::home::{self, ServerHome};
 use crate::installation::{Installation, ServerFile};
-use crate::log::{self, ServerLog};
+use crate::log::{self, ServerLog, crash_in};
 use crate::os::{self, Pid, Signal};
 use crate::processes::{self, ProcessRole, ServerProcess};
 use crate::sweep;
@@ -378,7 +378,11 @@ impl Server {
     /// died before, but removes it in any case.
     pub fn stop(mut self) -> Result<(), ServerError> {
         let alive = self.is_alive();
-        let stopped = self.shut_down();
+        // While it starts again after the crash of a process, PostgreSQL can lose a fast shutdown.
+        let stopped = match crash_in(&self.log.tail(LOG_LINES)) {
+            Some(_) => self.shut_down_immediately(),
+            None => self.shut_down(),
+        };
         let path = self.home.base().to_owned();
         let cleared = self
             .home
@@ -396,22 +400,27 @@ impl Server {
         Err(ServerError::Rebuilt { program })
     }
 
-    fn shut_down(&self) -> Result<(), ServerError> {
-        let leftover = |source| ServerError::Leftover {
+    fn leftover(&self, source: io::Error) -> ServerError {
+        ServerError::Leftover {
             path: self.home.base().to_owned(),
             source,
-        };
-        if self
-            .home
-            .shut_down(Signal::Fast, FAST_TIMEOUT)
-            .map_err(leftover)?
-        {
+        }
+    }
+
+    fn shut_down(&self) -> Result<(), ServerError> {
+        let ended = self.home.shut_down(Signal::Fast, FAST_TIMEOUT);
+        if ended.map_err(|source| self.leftover(source))? {
             return Ok(());
         }
         tracing::warn!(
             "a fast shutdown took more than {} s; starting an immediate shutdown",
             FAST_TIMEOUT.as_secs()
         );
+        self.shut_down_immediately()
+    }
+
+    fn shut_down_immediately(&self) -> Result<(), ServerError> {
+        let leftover = |source| self.leftover(source);
         if self
             .home
             .shut_down(Signal::Immediate, IMMEDIATE_TIMEOUT)

@@ -290,12 +290,19 @@ impl Servers {
     }
 }
 
-/// Replaces an error by the death of this server if it has died.
+/// Replaces an error by the death of this server if it has died. If one of its processes crashed, that is the cause.
 fn death_or(host: &dyn Host, error: anyhow::Error) -> anyhow::Error {
     if error.is::<Interrupted>() {
         return error;
     }
-    host.is_alive_for(DEATH_PATIENCE).err().unwrap_or(error)
+    if let Err(death) = host.is_alive_for(DEATH_PATIENCE) {
+        return death;
+    }
+    let log = host.log_tail().unwrap_or_default();
+    match pgassay_server::crash_in(&log) {
+        Some(crash) => error.context(format!("{} crashed: {crash}", host.name())),
+        None => error,
+    }
 }
 
 /// Names the variants that use a server that did not start, unless the error has a line of the study.

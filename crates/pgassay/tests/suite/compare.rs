@@ -54,6 +54,21 @@ fn a_script_that_sends_no_statement_is_not_faster_without_a_word() {
     assert!(!output.contains("Parallel workers"), "{output}");
 }
 
+/// Regression: of a build that crashes, the error said only that the server closed the connection, and the server
+/// could take a minute to stop.
+#[test]
+fn the_crash_of_a_backend_is_named() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let crash = "copy (select 1) to program 'kill -SEGV $PPID'";
+    let mut args = vec!["compare", "--setup", "", "select 1", crash];
+    args.extend(SHORT);
+    let error = scratch.finished(&args).stderr;
+    assert!(error.contains("PostgreSQL 18"), "{error}");
+    assert!(error.contains(" was terminated by signal 11"), "{error}");
+    assert!(error.contains("connection lost"), "{error}");
+    assert!(!error.contains("fast shutdown took"), "{error}");
+}
+
 /// Regression: `--vs work_mem=4MB` on a server whose default is that was "equivalent" without a word.
 #[test]
 fn a_setting_that_the_server_has_anyway_is_announced_as_an_a_a_comparison() {
