@@ -103,6 +103,19 @@ pub enum FindError {
         /// What it contains instead.
         reason: String,
     },
+    /// The directory that the user specified contains several builds of the version.
+    #[error(
+        "the specified directory {} contains several builds of PostgreSQL {version}: specify one of {}",
+        dir.display(), joined(&bin_dirs.iter().map(|it| it.display()).collect::<Vec<_>>())
+    )]
+    Ambiguous {
+        /// The version.
+        version: Version,
+        /// The directory.
+        dir: PathBuf,
+        /// The directories of the builds' programs.
+        bin_dirs: Vec<PathBuf>,
+    },
     /// The repository does not have the version.
     #[error(
         "PostgreSQL {request} is not available for download; {}. \
@@ -407,11 +420,11 @@ fn in_named(
         (Some(last), false) => {
             let version = last.version.clone();
             found.push(last);
-            let dirs: Vec<_> = found.iter().map(|it| it.bin_dir.display()).collect();
-            Err(named(format!(
-                "it contains several builds of {version}: specify one of {}",
-                joined(&dirs)
-            )))
+            Err(FindError::Ambiguous {
+                version,
+                dir: dir.to_owned(),
+                bin_dirs: found.into_iter().map(|it| it.bin_dir).collect(),
+            })
         }
         (None, _) if versions.is_empty() => Err(named(
             "there is no program \"postgres\" in it, in bin/ or in VERSION/bin/".to_owned(),

@@ -49,7 +49,9 @@ fn of_several_builds_of_a_version_none_is_chosen() {
         .to_string();
     let dirs = format!("{}/bin, {}/bin", base.display(), patched.display());
     assert!(
-        text.ends_with(&format!("several builds of 18.6: specify one of {dirs}")),
+        text.ends_with(&format!(
+            "several builds of PostgreSQL 18.6: specify one of {dirs}"
+        )),
         "{text}"
     );
     // An older version is another choice, and a second name is the same build.
