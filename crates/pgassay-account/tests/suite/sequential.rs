@@ -290,7 +290,7 @@ fn what_can_be_decided_is_said_before_the_run() {
     let one = decidable_effects(&planned(SERVER, 1, None)).expect("the plan is sequential");
     assert!(
         one.starts_with(
-            "if server starts differ by 2% (SD, assumed): 20% in about 4 server starts, 5% in "
+            "if server starts differ by 2% (SD, assumed): 20% and 5% after about 4 server starts, "
         ),
         "{one}"
     );

@@ -141,26 +141,29 @@ impl DecidableEffects {
 }
 
 impl std::fmt::Display for DecidableEffects {
-    /// `if pairs differ by 3% (SD, assumed): 5% in about 8 pairs, 2% in 20; unlikely: 1%`. Effects whose sign is found
-    /// in less than 80% of runs are shown with the chance, and below 50% as unlikely.
+    /// `if pairs differ by 3% (SD, assumed): 20% and 10% after about 4 pairs, 2% after 20; unlikely: 1%`. Effects whose
+    /// sign is found in less than 80% of runs are shown with the chance, and below 50% as unlikely.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let unit = self.schedule.unit_name();
         let sd = rounded(100.0 * self.unit_sd_log);
         write!(out, "if {unit} differ by {sd} (SD, assumed)")?;
         let mut separator = ": ";
-        for prospect in &self.prospects {
-            let Some(units) = prospect.units_median else {
+        let found = |it: &Prospect| it.units_median.map(|units| (units, chance(it)));
+        for alike in self.prospects.chunk_by(|a, b| found(a) == found(b)) {
+            let Some((units, chance)) = alike.first().and_then(found) else {
                 continue;
             };
-            let is_first = separator == ": ";
-            let (about, unit) = if is_first { ("about ", unit) } else { ("", "") };
-            let space = if is_first { " " } else { "" };
-            let effect = percent(prospect.effect_log);
-            write!(out, "{separator}{effect} in {about}{units}{space}{unit}")?;
+            let effects: Vec<String> = alike.iter().map(|it| percent(it.effect_log)).collect();
+            let after = match separator {
+                ": " => format!("about {units} {unit}"),
+                _ => units.to_string(),
+            };
+            write!(
+                out,
+                "{separator}{} after {after}{chance}",
+                effects.join(" and ")
+            )?;
             separator = ", ";
-            if prospect.sign_chance < 0.8 {
-                write!(out, " (in {:.0}% of runs)", 100.0 * prospect.sign_chance)?;
-            }
         }
         let unlikely = self.prospects.iter().filter(|it| it.units_median.is_none());
         let unlikely: Vec<String> = unlikely.map(|it| percent(it.effect_log)).collect();
@@ -169,6 +172,15 @@ impl std::fmt::Display for DecidableEffects {
             write!(out, "{separator}unlikely: {}", unlikely.join(", "))?;
         }
         Ok(())
+    }
+}
+
+/// The chance that the sign of the effect is found, if it may well not be.
+fn chance(prospect: &Prospect) -> String {
+    if prospect.sign_chance < 0.8 {
+        format!(" (in {:.0}% of runs)", 100.0 * prospect.sign_chance)
+    } else {
+        String::new()
     }
 }
 
@@ -234,7 +246,13 @@ mod tests {
         let found = DecidableEffects::new(&plan, 0.03, &[5.0, 2.0, 1.0]).unwrap();
         assert_eq!(
             found.to_string(),
-            "if pairs differ by 3% (SD, assumed): 5% in about 8 pairs, 2% in 20; unlikely: 1%"
+            "if pairs differ by 3% (SD, assumed): 5% after about 8 pairs, 2% after 20; unlikely: 1%"
+        );
+        // Regression: "50% in about 4 pairs, 20% in 4".
+        let alike = DecidableEffects::new(&plan, 0.03, &[50.0, 20.0]).unwrap();
+        assert_eq!(
+            alike.to_string(),
+            "if pairs differ by 3% (SD, assumed): 50% and 20% after about 4 pairs"
         );
         let none = DecidableEffects::new(&plan, 0.25, &[5.0]).unwrap();
         assert_eq!(

@@ -40,7 +40,7 @@ fn a_large_difference_ends_a_run_after_four_server_starts() {
     assert!(
         finished
             .stderr
-            .contains("detectable differences, if server starts differ by 2% (SD, assumed): 20% in about 4 server starts"),
+            .contains("detectable differences, if server starts differ by 2% (SD, assumed): 20% and 5% after about 4 server starts"),
         "{}",
         finished.stderr
     );
