@@ -40,13 +40,25 @@ fn of_causes(
                     "evidence contradicts it. Hint: a single source."
                 }
                 @for (number, id) in ids.iter().enumerate() {
-                    @let same: Vec<&Finding> =
-                        shown.iter().copied().filter(|it| it.id == *id).collect();
-                    (one(findings, &same, number < 3, &position))
+                    (one(findings, &of_cause(shown, id, &position), number < 3, &position))
                 }
             }
         }
     }
+}
+
+/// The findings of a cause. A difference within noise is shown as one of its points, so it has no row if that has one.
+fn of_cause<'a>(
+    shown: &[&'a Finding],
+    id: &str,
+    position: &impl Fn(&Finding) -> String,
+) -> Vec<&'a Finding> {
+    let of_noise = |it: &Finding| it.difference_us.is_some() && !sentence::is_difference(it);
+    let same: Vec<&Finding> = shown.iter().copied().filter(|it| it.id == id).collect();
+    let others = same.iter().filter(|it| !of_noise(it));
+    let places: Vec<String> = others.map(|it| position(it)).collect();
+    let is_row = |it: &&Finding| !of_noise(it) || !places.contains(&position(it));
+    same.iter().copied().filter(is_row).collect()
 }
 
 /// The findings of a live server: what concerns objects that a DBA can act on, then the others.

@@ -210,7 +210,9 @@ fn suggested_elsewhere(others: &[&Finding], shown: &Finding) -> String {
         let fix = sentence::first_sentences(&it.suggested_fix);
         *cases.entry(fix.to_string()).or_default() += 1;
     }
-    cases.remove(sentence::first_sentences(&shown.suggested_fix));
+    // A fix that begins like the one shown is no other.
+    let start = |fix: &str| fix.split(". ").next().map(str::to_owned);
+    cases.retain(|fix, _| start(fix) != start(&shown.suggested_fix));
     let most = cases.into_iter().max_by_key(|(_, count)| *count);
     most.map_or_else(String::new, |(fix, count)| {
         format!(
@@ -282,6 +284,20 @@ mod tests {
         assert!(text.contains(list), "{text}");
         assert!(!text.contains("Spread the counter"), "{text}");
         assert_eq!(text.matches("correlated").count(), 2, "{text}");
+    }
+
+    /// Regression: a fix was repeated for other combinations, in which only its second sentence differed.
+    #[test]
+    fn a_fix_that_begins_like_the_one_shown_is_not_repeated() {
+        let with = |fix: &str| finding(&CAUSE.replace("Use one transaction.", fix));
+        let shown = with("Use one transaction. It commits once.");
+        let (alike, other) = (
+            with("Use one transaction. Or a group."),
+            with("Use a group."),
+        );
+        assert_eq!(suggested_elsewhere(&[&alike], &shown), "");
+        let elsewhere = suggested_elsewhere(&[&alike, &other], &shown);
+        assert_eq!(elsewhere, " In 1 of these combinations: Use a group.");
     }
 
     #[test]

@@ -170,3 +170,18 @@ fn a_variant_without_the_cause_is_not_counted_as_another_case() {
     let text = words(&run);
     assert!(text.contains("(and in 1 other condition)"), "{text}");
 }
+
+/// Regression: a point had two rows with different shares, one of them of a difference that was noise.
+#[test]
+fn the_page_lists_no_point_of_a_finding_twice() {
+    let mut run = with_outcome(Verdict::Faster, 1.264, [1.254, 1.273]);
+    run.findings.retain(|it| it.id == "parse-and-plan");
+    let mut findings = run.findings.iter_mut();
+    let difference = findings.find(|it| it.difference_us.is_some());
+    let difference = difference.expect("two points are compared");
+    difference.difference_us = Some(-5.0);
+    difference.difference_interval_us = Some([-10.0, 5.0]);
+    let page = pgassay_report::html(&run);
+    let rows = page.matches("<td>simple, f1, 1 client</td>").count();
+    assert_eq!(rows, 1, "{page}");
+}
