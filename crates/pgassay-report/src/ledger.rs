@@ -78,7 +78,11 @@ pub(crate) fn tier(
         format!("{low} to {high}")
     };
     // A single row names no cause, but time on a CPU is not unknown.
-    let besides = if cpu_by_stacks { "" } else { "besides CPU, " };
+    let besides = if cpu_by_stacks {
+        ""
+    } else {
+        "apart from CPU, "
+    };
     let next = access.and_then(|check| check.fix.as_ref());
     let next = next.filter(|_| tier < 3).map(|fix| {
         let next = tier + 1;

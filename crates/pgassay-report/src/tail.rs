@@ -70,8 +70,8 @@ fn reason_for_no_tail(run: &Run, ledger: &Ledger) -> String {
     let is_recorded = |it: &Ledger| it.blocked_by == Divider::Stacks;
     if is_recorded(ledger) {
         format!(
-            "fewer than {TAIL_TRANSACTIONS_MIN} transactions while context switches were recorded, \
-             which is too few; use longer trials (--length)"
+            "not available: context switches were recorded during fewer than {TAIL_TRANSACTIONS_MIN} of them; \
+             use longer trials (--length)"
         )
     } else if run.ledgers.iter().any(is_recorded) {
         "not available: no context switches were recorded in these short trials; use longer trials (--length)"

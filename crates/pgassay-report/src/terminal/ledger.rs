@@ -2,7 +2,7 @@
 
 use pgassay_account::comparison::Comparison;
 use pgassay_account::cost_row::CostRow;
-use pgassay_account::ledger::{Ledger, LedgerDifference, LedgerRow};
+use pgassay_account::ledger::{Ledger, LedgerDifference, LedgerRow, Part};
 use pgassay_record::run::Run;
 
 use super::differences::{self, CostStyle, DifferenceTable};
@@ -172,22 +172,19 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
     let (shown, rest) = difference
         .groups
         .split_at(difference.groups.len().min(ROWS_IN_LINE));
-    let mut parts: Vec<String> = shown
-        .iter()
-        .map(|row| {
-            let name = group_name(row.part, &row.cost.name);
-            format!(
-                "{name}\u{a0}{}",
-                number::signed_micros(row.cost.difference_us)
-            )
-        })
-        .collect();
+    let named = |name: &str, us: f64| format!("{name}\u{a0}{}", number::signed_micros(us));
+    let row = |row: &LedgerRow| {
+        named(
+            &group_name(row.part, &row.cost.name),
+            row.cost.difference_us,
+        )
+    };
+    let is_unexplained = |row: &&LedgerRow| row.part == Part::Unexplained;
+    let (unexplained, rest): (Vec<&LedgerRow>, Vec<_>) = rest.iter().partition(is_unexplained);
     let rest_us: f64 = rest.iter().map(|row| row.cost.difference_us).sum();
-    parts.push(format!("rest\u{a0}{}", number::signed_micros(rest_us)));
-    parts.push(format!(
-        "unexplained\u{a0}{}",
-        number::micros(difference.unexplained_us)
-    ));
+    let mut parts: Vec<String> = shown.iter().map(row).collect();
+    parts.push(named("rest", rest_us));
+    parts.extend(unexplained.into_iter().map(row));
     let text = format!(
         "{}, {}: {} µs: {}",
         variant_name(run, comparison.variant),

@@ -180,7 +180,7 @@ fn a_wait_for_the_end_of_transactions_is_not_one_for_row_locks() {
 fn the_headline_of_an_idle_server_says_so() {
     assert_eq!(
         plain(&headline(&idle())),
-        "No session was active at 200 readings in 10.0 s."
+        "No session was active in 200 samples over 10.0 s."
     );
     assert!(headline(&Activity::default()).starts_with("No session was active"));
 }
@@ -233,7 +233,7 @@ fn the_headline_tells_sessions_that_cannot_be_seen_from_idle_ones() {
     quiet.unavailable = vec![lost.clone(), hidden.clone()];
     assert_eq!(
         plain(&headline(&quiet)),
-        "No session that can be seen was active at 200 readings in 10.0 s. Who blocks whom is not \
+        "No session that can be seen was active in 200 samples over 10.0 s. Who blocks whom is not \
          known. 500 sessions belong to other users, and the server does not show what they do."
     );
     let text = observation_text(&observation(quiet), &at(80));

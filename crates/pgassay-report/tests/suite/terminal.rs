@@ -307,9 +307,8 @@ fn a_ledger_without_its_tail_says_why() {
         let text = terminal(run, &PLAIN);
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    assert!(
-        flat(&run).contains("slower than p99: fewer than 20 transactions while context switches")
-    );
+    let reason = "not available: context switches were recorded during fewer than 20 of them";
+    assert!(flat(&run).contains(reason));
     // Regression: `pgassay doctor` was to enable what the other trials of the run had.
     run.ledgers[0].blocked_by = Divider::Nothing;
     assert!(flat(&run).contains("not available: no context switches were recorded in these short"));
@@ -570,4 +569,13 @@ fn a_clear_verdict_with_a_noisy_difference_has_something_to_explain() {
             assert!(text.contains(sentence), "{verdict:?}: {text}");
         }
     }
+}
+
+/// Regression: "unexplained (blocked) −18.07, …, unexplained 18.07", a row and a total under one name.
+#[test]
+fn unexplained_time_is_one_figure_in_a_line() {
+    let text = crate::fixture::words(&crate::fixture::run_without_profiles());
+    let line = "unexplained (blocked) −0.38, rest 0.00";
+    assert!(text.contains(line), "{text}");
+    assert!(!text.contains("rest 0.00, unexplained"), "{text}");
 }
