@@ -109,7 +109,7 @@ fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
         names.sort();
         _ = writeln!(
             out,
-            "\n**No difference** beyond the variation across repeats (largest: {} ± {}): {}.",
+            "\n**No difference** beyond the variation across rounds (largest: {} ± {}): {}.",
             signed(largest.per_transaction),
             grouped(largest.margin),
             names.join(", ")

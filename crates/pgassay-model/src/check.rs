@@ -35,6 +35,14 @@ impl Check {
             "clock_source" => "clock source",
             "instruction_counter" => "instruction counter",
             "hardware_counters" => "hardware counters",
+            "lost_samples" => "lost samples",
+            "malformed_records" => "malformed records",
+            "unattributed_samples" => "unattributed samples",
+            "truncated_stacks" => "truncated stacks",
+            "broken_stacks" => "broken stacks",
+            "kernel_names" => "kernel names",
+            "unreadable_object" => "unreadable object",
+            "stripped_object" => "stripped object",
             name => name,
         }
         .to_owned()
@@ -57,6 +65,8 @@ mod tests {
             check.title()
         };
         assert_eq!(title("idle_cpus"), "idle CPUs");
+        // Regression: a profile's note began with "unattributed_samples:".
+        assert_eq!(title("unattributed_samples"), "unattributed samples");
         assert_eq!(title("kptr_restrict"), "kernel.kptr_restrict");
         assert_eq!(title("pg_stat_statements"), "pg_stat_statements");
     }

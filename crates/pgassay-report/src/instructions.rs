@@ -117,7 +117,7 @@ pub(crate) fn no_verdict_reason(difference: &Difference) -> Option<&'static str>
 pub(crate) fn method_sentence(costs: &InstructionCosts) -> String {
     let counts = &costs.counts;
     format!(
-        "User-space instructions per transaction, counted by {} with one client, seed {}; ± is the range observed across repeats or, for a difference, the noise margin.",
+        "User-space instructions per transaction, counted by {} with one client, seed {}; ± is the range observed across rounds or, for a difference, the noise margin.",
         counts.machine.counter, counts.seed
     )
 }

@@ -34,7 +34,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// There is no run of that name.
-    #[error("no run \"{name}\" in {}: {}", root.display(), known(runs))]
+    #[error("no run \"{name}\" in {}; {}", root.display(), known(runs))]
     NotFound {
         /// The name that was looked up.
         name: String,
@@ -199,7 +199,7 @@ fn known(runs: &[String]) -> String {
     if runs.is_empty() {
         "there are no runs yet".to_owned()
     } else {
-        format!("the newest runs: {}", shortened(runs))
+        format!("the newest runs are {}", shortened(runs))
     }
 }
 

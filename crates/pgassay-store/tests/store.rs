@@ -113,7 +113,7 @@ fn unknown_name_lists_the_newest_runs() {
     store.save(&run("20261122-100000-s"), STUDY, &[]).unwrap();
     let message = store.find("nope").unwrap_err().to_string();
     assert!(
-        message.contains("the newest runs: 20261122-100000-s, 20261121-100000-s"),
+        message.contains("the newest runs are 20261122-100000-s, 20261121-100000-s"),
         "{message}"
     );
     let error = store.find("2026112").unwrap_err();

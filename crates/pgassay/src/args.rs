@@ -358,8 +358,9 @@ pub struct ChoiceArgs {
 #[derive(Debug, Clone, Copy, Args, Default)]
 pub struct IdleCpuArgs {
     /// Do not let idle CPUs sleep during the run (requires root): with few clients, the time that it takes
-    /// to wake them up is most of the noise. Latencies then do not include it. `compare`, and `gate` without
-    /// --study, do so by default for servers that they start, if it is permitted; other commands do not.
+    /// to wake them up is most of the noise. Latencies then do not include it. The default of `compare`,
+    /// `gate` without --study, and `calibrate`, for servers that they start, if it is permitted; studies
+    /// set it with `keep_cpus_awake`.
     #[arg(long)]
     keep_cpus_awake: bool,
 

@@ -197,7 +197,7 @@ fn idle_cpus() -> Check {
 fn hardware_counters() -> Check {
     let value = match EventCounter::probe(&CountedEvent::HARDWARE) {
         Ok(()) => "instructions and cycles, counted in separate trials".to_owned(),
-        Err(error) => format!("none: {error}"),
+        Err(error) => format!("not available; {error}"),
     };
     Check {
         name: "hardware_counters".to_owned(),

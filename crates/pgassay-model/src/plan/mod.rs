@@ -1,6 +1,6 @@
 //! The plan: all servers, conditions and points of a study, and the order of its trials.
 //!
-//! A *block* is one randomized round over all points (one variant under one condition each). Within a
+//! A *block* is one pass over all points (one variant under one condition each). Within a
 //! block, the trials of a condition run together: pgassay opens new connections for each variant (so
 //! that memory layout and placement vary between blocks), warms them up, and runs the variants in
 //! random order and then in reverse (ABBA for two), which cancels linear drift. The two trials of a

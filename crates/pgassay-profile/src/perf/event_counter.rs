@@ -52,7 +52,7 @@ impl CountedEvent {
 #[non_exhaustive]
 pub enum EventCounterError {
     /// The machine has no such counter.
-    #[error("this machine has no hardware counters; virtual machines often have none")]
+    #[error("virtual machines often have none")]
     Absent,
     /// The kernel does not permit it.
     #[error(

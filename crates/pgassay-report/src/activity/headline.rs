@@ -43,8 +43,8 @@ pub fn headline_of_seen(activity: &Activity) -> String {
         let seconds = number::decimals(seconds, 1);
         let of_whom = if sees_all { "" } else { " that can be seen" };
         sentences.push(format!(
-            "No session{of_whom} was active at {} in {seconds}\u{a0}s.",
-            number::count(activity.sweeps, "reading")
+            "No session{of_whom} was active in {} over {seconds}\u{a0}s.",
+            number::count(activity.sweeps, "sample")
         ));
     } else {
         let processors = activity.processors.map_or_else(String::new, |count| {

@@ -61,7 +61,7 @@ fn instruction_counts(costs: &InstructionCosts, run: Option<&Run>) -> Markup {
                 (instructions::method_sentence(costs))
                 " They measure work, not time: the kernel, waiting, cache misses and other clients "
                 "are not included. Flame graphs come from a separate round, so their sums may differ "
-                "from the table's within the range across repeats."
+                "from the table's within the range across rounds."
             }
             @for what in &costs.counts.ignored { p.faint { "Left out: " (what) "." } }
             (table(&rows))

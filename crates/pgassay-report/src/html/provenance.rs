@@ -37,7 +37,7 @@ fn plan(run: &Run) -> Markup {
             dd { (schedule.seed) " (the same seed gives the same order and the same random numbers)" }
             dt { "blocks" }
             dd {
-                (sentence::blocks_run(run)) " randomized rounds over " (run.plan.points.len())
+                (sentence::blocks_run(run)) " passes, in random order, over " (run.plan.points.len())
                 " points (a point is a variant under a condition); within a block every condition "
                 "opens new connections and runs its variants in random order, then in reverse; each "
                 "block gives one pair per comparison, from the geometric means of its timed trials"

@@ -113,7 +113,7 @@ fn table(run: &Run) -> Table {
     let leaves_out = |it: &Warning| it.kind == WarningKind::WorkerCpu;
     if run.warnings.iter().any(leaves_out) {
         table.across(cell(
-            "  server CPU does not include parallel workers, which used much: see the notes",
+            "  server CPU does not include parallel workers, which used a lot of CPU time: see NOTES",
         ));
     }
     table

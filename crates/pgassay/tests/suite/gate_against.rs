@@ -79,7 +79,7 @@ fn another_machine_configuration_or_build_is_not_comparable_and_starts_no_server
         "{edited:?}"
     );
     for (file, more, reason) in [
-        (machine.as_str(), &[][..], "it is of another machine"),
+        (machine.as_str(), &[][..], "it is from another machine"),
         (&build, &[], "compiler flags was -O0"),
         (&rebuilt, &[], "SHA-256 of its executable was 000000000000"),
         (&kernel, &[], "kernel of the machine was 1.0"),

@@ -336,7 +336,7 @@ fn commands_that_only_read_results_create_nothing_and_say_what_is_missing() {
     for command in ["show", "report", "resume"] {
         let finished = scratch.finished(&[command, "last", "--results", missing]);
         assert_eq!(finished.code, Some(1), "{command}: {finished:?}");
-        let expected = format!("pgassay: no run \"last\" in {missing}: there are no runs yet");
+        let expected = format!("pgassay: no run \"last\" in {missing}; there are no runs yet");
         assert_eq!(finished.error_message(), expected, "{command}");
     }
     assert!(!scratch.path().join("missing").exists());

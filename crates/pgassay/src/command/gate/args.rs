@@ -47,7 +47,7 @@ same machine with the same configuration.
 
 Exit status: 0 pass; 1 usage, connection or input error; 2 the run failed midway; 3 regression: a \
 variant is beyond the limit; 4 inconclusive; 5 not comparable: the baseline of --against does not \
-exist or is of another machine, configuration or build, or a variant cannot run here. With --bisect: 0 good, 3 bad, 125 \
+exist or is from another machine, configuration or build, or a variant cannot run here. With --bisect: 0 good, 3 bad, 125 \
 inconclusive or not comparable, 128 an error.";
 
 /// The choices that make up a question. A study has its own.

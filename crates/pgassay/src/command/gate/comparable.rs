@@ -45,13 +45,15 @@ fn another_machine(baseline: &GateBaseline) -> Option<String> {
     let version = env!("CARGO_PKG_VERSION");
     match &baseline.pgassay_version {
         Some(before) if before != version => {
-            return Some(format!("it is of pgassay {before}, and this is {version}"));
+            return Some(format!(
+                "it is from pgassay {before}, and this is {version}"
+            ));
         }
         _ => {}
     }
     let machine = checks::machine();
     if baseline.machine_key.as_ref() != Some(&machine.key) {
-        return Some("it is of another machine".to_owned());
+        return Some("it is from another machine".to_owned());
     }
     let now = checks::all();
     SAME_CHECKS.iter().find_map(|name| {
@@ -78,14 +80,14 @@ pub fn another_plan(before: Option<&Plan>, now: &Plan, is_timed: bool) -> Option
     // In words, if there are any, and then where.
     let words = another_configuration(before, now).map_or(String::new(), |it| format!("{it}: "));
     Some(format!(
-        "it is of another configuration: {words}{difference}"
+        "it is from another configuration: {words}{difference}"
     ))
 }
 
 /// Whether a timed run, whose conditions are not those of a count, had other scripts or other data.
 pub fn another_load(before: Option<&Plan>, now: &Plan) -> Option<String> {
     let what = another_configuration(before?, now)?;
-    Some(format!("it is of another configuration: {what}"))
+    Some(format!("it is from another configuration: {what}"))
 }
 
 fn another_configuration(before: &Plan, now: &Plan) -> Option<&'static str> {
@@ -192,7 +194,7 @@ fn another_build(
         let (what, then, now) = then.build_differences(now).into_iter().next()?;
         let name = &plan.variants[variant];
         Some(format!(
-            "the build of \"{name}\", which both are compared with, is another one: {what} was {then}, is {now}"
+            "the build of the baseline \"{name}\" has changed: {what} was {then}, is {now}"
         ))
     })
 }

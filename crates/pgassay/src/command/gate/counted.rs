@@ -152,7 +152,7 @@ fn earlier(
             "a gate on instructions compares each variant with the first: leave out --stepwise"
         ),
         Against::Found(baseline) if args.update && !baseline.trials.is_empty() => bail!(
-            "\"{}\" contains times, which --update would replace by counts: give another file for counts",
+            "\"{}\" contains times, which --update would replace with counts: give another file for counts",
             baseline.name
         ),
         Against::Nothing => return Ok(Ok(None)),

@@ -366,7 +366,7 @@ fn what_cannot_be_seen_does_not_look_like_nothing_happens() {
             .flat_map(|it| it.trim_matches('"').split_whitespace())
             .collect();
         let words = words.join(" ").replace('\u{a0}', " ");
-        let header = "No session that can be seen was active at 20 readings in 2.0 s. \
+        let header = "No session that can be seen was active in 20 samples over 2.0 s. \
                       Who blocks whom is not known.";
         let grant = "! 500 sessions belong to other users, and the server does not show what they \
                      do; to fix it: grant pg_monitor to \"web\";";
