@@ -301,6 +301,7 @@ impl Counter<'_> {
                 };
                 arrived
                     .and_then(|()| does(self, point, server))
+                    .map_err(|error| host::death_or(server, error))
                     .with_context(|| format!("variant \"{variant}\""))?;
             }
         }

@@ -16,7 +16,7 @@ pub use external_server::ExternalServer;
 pub use location::DataLocation;
 pub use maintenance::MaintenanceRunner;
 pub use own_server::{at_setting, check_settings, facts_of, find, start, start_with_data};
-pub use servers::Servers;
+pub use servers::{Servers, death_or};
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -291,7 +291,7 @@ impl Servers {
 }
 
 /// Replaces an error by the death of this server if it has died. If one of its processes crashed, that is the cause.
-fn death_or(host: &dyn Host, error: anyhow::Error) -> anyhow::Error {
+pub fn death_or(host: &dyn Host, error: anyhow::Error) -> anyhow::Error {
     if error.is::<Interrupted>() {
         return error;
     }

@@ -46,6 +46,19 @@ fn altered(scratch: &Scratch, name: &str, change: impl Fn(&mut Value)) -> String
     path.to_str().unwrap().to_owned()
 }
 
+/// Regression: of a build that crashes, the error said only that the server closed the connection.
+#[test]
+fn the_crash_of_a_backend_that_is_counted_is_named() {
+    if !can_count() {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let script = scratch.path().join("crash.sql");
+    fs::write(&script, "copy (select 1) to program 'kill -SEGV $PPID';\n").unwrap();
+    let error = count(&scratch, &["--setup", "", "-f", script.to_str().unwrap()]).stderr;
+    assert!(error.contains(" was terminated by signal 11"), "{error}");
+}
+
 /// A load that writes, and its reset. The index is not unique: of 5000 random keys, two would be equal in one trial of
 /// a hundred, which ends a run.
 const WRITING: &str = r#"
