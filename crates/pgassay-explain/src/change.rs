@@ -32,13 +32,10 @@ pub enum PlanChangeKind {
 }
 
 impl PlanChangeKind {
-    /// Whether the plan is the same: only what its execution shows differs.
+    /// Whether the plan is the same and executed in the same way: only numbers of rows and blocks differ.
     #[must_use]
     pub fn is_of_figures(self) -> bool {
-        matches!(
-            self,
-            Self::Estimate | Self::Spill | Self::Buffers | Self::Rows
-        )
+        matches!(self, Self::Estimate | Self::Buffers | Self::Rows)
     }
 }
 
