@@ -69,7 +69,7 @@ fn with_values(expr: &Expr, value_of: impl Fn(SlotId) -> Option<ScriptValue>) ->
                 function,
                 arguments,
             } => {
-                // Each constant is an argument of its own, because the code is in postfix order.
+                // Each of these constants is one argument, because the code is in postfix order.
                 let first = code.len().saturating_sub(arguments as usize);
                 let constant = |op: &Op| match op {
                     Op::Constant(value) => Some(*value),

@@ -521,7 +521,7 @@ mod slow {
             let text = fs::read_to_string(directory.join(file)).expect("a text file");
             assert!(text.contains("maker") && !text.contains("s3cret"), "{file}");
         }
-        // Regression: the permission was that of whoever had begun the run.
+        // Regression: the permission was that of the user who had begun the run.
         let refused = scratch.finished(&["resume"]);
         let words = "requires --allow-writes; nothing was changed";
         assert!(refused.error_message().contains(words), "{refused:?}");
