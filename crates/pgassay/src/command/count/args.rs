@@ -1,7 +1,8 @@
 //! Flags of `pgassay count`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Result, bail};
 use clap::Args;
 use pgassay_model::study::Protocol;
 
@@ -13,9 +14,9 @@ use crate::command::choice::protocol;
 // Each bool is a command-line switch.
 #[allow(clippy::struct_excessive_bools)]
 pub struct CountArgs {
-    /// Study whose variants to count: a file, or the name of a built-in study. Without a study,
-    /// specify a script with -S, -N, -b or -f.
-    #[arg(conflicts_with_all = ["script_choice", "setup", "scale", "protocol", "set", "vs"])]
+    /// Statements to count, or a study whose variants to count: a file, or the name of a built-in study.
+    /// Without either, specify a script with -S, -N, -b or -f.
+    #[arg(value_name = "SQL|STUDY", conflicts_with = "script_choice")]
     pub study: Option<String>,
 
     #[command(flatten)]
@@ -25,10 +26,9 @@ pub struct CountArgs {
     #[arg(long, value_name = "SQL|FILE")]
     pub setup: Option<String>,
 
-    /// Scale of pgbench's tables.
-    #[arg(short, long, value_name = "N", default_value_t = 1, conflicts_with = "setup",
-          value_parser = within::<u32>(1..=10_000))]
-    pub scale: u32,
+    /// Scale of pgbench's tables [default: 1].
+    #[arg(short, long, value_name = "N", conflicts_with = "setup", value_parser = within::<u32>(1..=10_000))]
+    pub scale: Option<u32>,
 
     /// Protocol for submitting queries: simple, extended, prepared [default: simple].
     #[arg(short = 'M', long, value_name = "MODE", value_parser = protocol)]
@@ -70,7 +70,7 @@ pub struct CountArgs {
     pub repeats: u32,
 
     /// Number of transactions N: each round counts three segments, of N, 2N and 4N transactions
-    /// [default: 20 to 500, depending on their cost; 1 from 200 million instructions on].
+    /// [default: 1 to 500, depending on their cost].
     #[arg(short, long, value_name = "N", value_parser = within::<u64>(1..=500_000_000))]
     pub transactions: Option<u64>,
 
@@ -130,6 +130,51 @@ pub struct CountArgs {
     pub json: bool,
 }
 
+impl CountArgs {
+    /// The statements to count.
+    pub fn sql(&self) -> Option<&str> {
+        self.study.as_deref().filter(|it| is_sql(it))
+    }
+
+    /// The study to count: a file or a name.
+    pub fn named_study(&self) -> Option<&str> {
+        self.study.as_deref().filter(|it| !is_sql(it))
+    }
+
+    /// # Errors
+    /// If a flag is only for statements, and this is a study, or the other way round.
+    pub fn check(&self) -> Result<()> {
+        let given = [
+            ("--setup", self.setup.is_some()),
+            ("--scale", self.scale.is_some()),
+            ("--protocol", self.protocol.is_some()),
+            ("--set", !self.set.is_empty()),
+            ("--vs", !self.vs.is_empty()),
+        ];
+        let given = given.into_iter().find(|(_, is_given)| *is_given);
+        if let (Some((flag, _)), Some(study)) = (given, self.named_study()) {
+            bail!("{flag} cannot be used with the study {study}, which says what to compare");
+        }
+        let of_study = [
+            ("--variant", self.variant.is_some()),
+            ("--script", self.scripts.is_some()),
+            ("--param", !self.parameters.is_empty()),
+        ];
+        let of_study = of_study.into_iter().find(|(_, is_given)| *is_given);
+        if let (Some((flag, _)), Some(_)) = (of_study, self.sql()) {
+            bail!("{flag} can be used only with a study");
+        }
+        Ok(())
+    }
+}
+
+/// No name of a study contains a space, and few files do.
+fn is_sql(text: &str) -> bool {
+    let path = Path::new(text);
+    let names_a_study = path.extension().is_some_and(|it| it == "toml") || path.exists();
+    text.contains(|it: char| it.is_whitespace() || it == ';') && !names_a_study
+}
+
 /// A script file or one of pgbench's built-in scripts.
 #[derive(Debug, Args)]
 #[group(id = "script_choice", multiple = false)]
@@ -151,7 +196,7 @@ pub struct ScriptArgs {
     pub file: Option<PathBuf>,
 }
 
-fn share(text: &str) -> Result<f64, String> {
+fn share(text: &str) -> std::result::Result<f64, String> {
     // Without a unit, 0.1 could be a tenth or a tenth of a percent.
     let number = text.strip_suffix('%');
     match number.map(|it| it.trim().parse::<f64>()) {
@@ -162,7 +207,49 @@ fn share(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::share;
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: CountArgs,
+    }
+
+    /// Regression: `count 'select …' --vs jit=off`, as one asks `compare`, was refused.
+    #[test]
+    fn sql_is_counted_as_it_is_compared() {
+        let parsed = |arguments: &[&str]| {
+            let line = Line::try_parse_from([&["count"], arguments].concat());
+            line.map(|it| it.args)
+        };
+        let sql = parsed(&[
+            "select  1",
+            "--vs",
+            "jit=off",
+            "--setup",
+            "create table t ()",
+        ])
+        .unwrap();
+        assert_eq!((sql.sql(), sql.named_study()), (Some("select  1"), None));
+        assert!(sql.check().is_ok());
+        for study in ["jit", "my.toml", "my study.toml"] {
+            let args = parsed(&[study, "--vs", "jit=off"]).unwrap();
+            assert_eq!((args.sql(), args.named_study()), (None, Some(study)));
+            let error = args.check().unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!("--vs cannot be used with the study {study}, which says what to compare")
+            );
+        }
+        let error = parsed(&["select 1", "--variant", "a"]).unwrap().check();
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "--variant can be used only with a study"
+        );
+        assert!(parsed(&["select 1", "-S"]).is_err());
+    }
 
     #[test]
     fn a_tolerance_of_5_without_its_unit_does_not_accept_500_percent() {

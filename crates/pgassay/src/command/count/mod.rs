@@ -75,7 +75,8 @@ fn print_counted(
 }
 
 fn counted_now(args: &CountArgs, earlier: Option<&Counts>) -> Result<Counts> {
-    let found = match &args.study {
+    args.check()?;
+    let found = match args.named_study() {
         Some(name) => catalog::find(name)?,
         None => quick::study(args)?,
     };
@@ -92,7 +93,7 @@ fn counted_now(args: &CountArgs, earlier: Option<&Counts>) -> Result<Counts> {
 
 fn counted(args: &CountArgs, earlier: Option<&Counts>, context: &RunContext<'_>) -> Result<Counts> {
     let found = context.study;
-    let clients: &[u32] = match args.study {
+    let clients: &[u32] = match args.named_study() {
         Some(_) => &found.study.conditions.clients,
         None => &[1],
     };
@@ -129,11 +130,11 @@ fn overrides(args: &CountArgs, found: &LoadedStudy) -> Result<Overrides> {
         variants: args.variant.as_deref().map(|it| found.variants(it)),
         scripts: args.scripts.as_deref().map(|it| found.scripts(it)),
         parameters,
-        versions: match (&args.study, &args.version) {
+        versions: match (args.named_study(), &args.version) {
             (Some(_), Some(versions)) => versions.split(',').map(str::to_owned).collect(),
             _ => Vec::new(),
         },
-        binaries: args.study.as_ref().and(args.binaries.clone()),
+        binaries: args.named_study().and(args.binaries.clone()),
         dsn: None,
         seed: args.seed,
         ..Overrides::default()

@@ -12,6 +12,7 @@ use pgassay_server::VersionRequest;
 
 use super::CountArgs;
 use crate::command::choice::{mode, other, pgbench_tables, settings, sql_or_file, variant};
+use crate::command::compare::question::{NamedScript, named_scripts};
 use crate::input_file::read_text;
 
 /// The study that the flags describe.
@@ -74,7 +75,7 @@ fn scale(args: &CountArgs) -> BTreeMap<String, Scalar> {
     let scale = args
         .setup
         .is_none()
-        .then_some(Scalar(args.scale.to_string()));
+        .then_some(Scalar(args.scale.unwrap_or(1).to_string()));
     scale
         .map(|it| ("scale".to_owned(), it))
         .into_iter()
@@ -84,7 +85,7 @@ fn scale(args: &CountArgs) -> BTreeMap<String, Scalar> {
 /// The SQL that fills the database.
 fn setup(args: &CountArgs) -> Result<String> {
     match &args.setup {
-        None => Ok(pgbench_tables(args.scale)),
+        None => Ok(pgbench_tables(args.scale.unwrap_or(1))),
         Some(setup) => sql_or_file("--setup", setup),
     }
 }
@@ -102,14 +103,7 @@ fn script(args: &CountArgs) -> Result<(String, String, String)> {
         let name = builtin.name.to_owned();
         return Ok((name.clone(), name, builtin.text.to_owned()));
     }
-    let Some(path) = &flags.file else {
-        bail!("specify a study, or a script with -S, -N, -b NAME or -f FILE");
-    };
-    let file = path.display().to_string();
-    let text = read_text(path).with_context(|| format!("cannot read {file}"))?;
-    let name = path
-        .file_stem()
-        .map_or_else(|| file.clone(), |stem| stem.to_string_lossy().into_owned());
+    let (name, file, text) = statements(args)?;
     let options = ParseOptions {
         protocol: pgassay_lab::scripts::protocol(args.protocol.unwrap_or_default()),
         ..ParseOptions::default()
@@ -119,6 +113,24 @@ fn script(args: &CountArgs) -> Result<(String, String, String)> {
     {
         bail!("{file}:{}: {error}", error.line);
     }
+    Ok((name, file, text))
+}
+
+/// Name, file and text of the script that the command line or a file contains.
+fn statements(args: &CountArgs) -> Result<(String, String, String)> {
+    if let Some(sql) = args.sql() {
+        let script = named_scripts(&[sql.to_owned()], &[], &[])?.pop();
+        let NamedScript { name, text, .. } = script.context("no statement")?;
+        return Ok((name.clone(), name, text));
+    }
+    let Some(path) = &args.script.file else {
+        bail!("specify SQL, a study, or a script with -S, -N, -b NAME or -f FILE");
+    };
+    let file = path.display().to_string();
+    let text = read_text(path).with_context(|| format!("cannot read {file}"))?;
+    let name = path
+        .file_stem()
+        .map_or_else(|| file.clone(), |stem| stem.to_string_lossy().into_owned());
     Ok((name, file, text))
 }
 
