@@ -489,11 +489,12 @@ fn share_longest(points: &mut [PointCounts], condition_of: impl Fn(usize) -> usi
 
 /// Runs a warm-up and three segments.
 fn once(bench: &ValgrindSession<'_>, segments: [u64; 3]) -> Result<CallgrindOutput> {
-    bench.warm_up(segments[2])?;
+    let first = lengths::first(segments[0]);
+    bench.warm_up(segments[2], first)?;
     let files = [
-        bench.segment(segments[0])?,
-        bench.segment(segments[1])?,
-        bench.segment(segments[2])?,
+        bench.segment(segments[0], first)?,
+        bench.segment(segments[1], first)?,
+        bench.segment(segments[2], first)?,
     ];
     Ok(CallgrindOutput { files })
 }

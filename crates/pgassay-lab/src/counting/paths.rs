@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use pgassay_count::call_tree;
 use pgassay_server::Server;
 
-use super::Counter;
+use super::{Counter, lengths};
 
 /// The main loop of a backend; the frames above it are the same in every path.
 const ROOT: &str = "PostgresMain";
@@ -18,8 +18,9 @@ impl Counter<'_> {
         let bench = self.bench(index, server);
         let segments = self.points[index].segments;
         let [few, _, many] = segments.context("recording of call paths started before counting")?;
-        bench.warm_up(many)?;
-        let files = [bench.segment(few)?, bench.segment(many)?];
+        let first = lengths::first(few);
+        bench.warm_up(many, first)?;
+        let files = [bench.segment(few, first)?, bench.segment(many, first)?];
         let tree = call_tree(&files[0], &files[1], many - few, ROOT);
         self.points[index].tree = Some(tree);
         Ok(())

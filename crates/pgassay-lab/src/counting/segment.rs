@@ -25,11 +25,8 @@ const TRIED: u64 = 20;
 const BY_DURATION: [&str; 2] = ["log_min_duration_statement", "log_min_duration_sample"];
 /// If a transaction took less, it is not worth counting whether its cost is high: no machine executes
 /// [`lengths::HEAVY`] instructions so fast under valgrind.
-const QUICK: Duration = Duration::from_secs(1);
-/// Transactions before those that are counted.
-const FIRST: u64 = 10;
-/// The same if few are counted, because they cost much: PostgreSQL makes custom plans for the first five executions.
-const FEW_FIRST: u64 = 6;
+const QUICK: Duration = Duration::from_millis(75);
+
 /// A point on a server that runs under valgrind.
 #[derive(Clone, Copy)]
 pub struct ValgrindSession<'a> {
@@ -50,13 +47,13 @@ impl ValgrindSession<'_> {
         disconnect(pool, pid)
     }
 
-    /// Runs as many transactions as a segment, so that everything a segment touches has been touched
-    /// before.
-    pub fn warm_up(&self, transactions: u64) -> Result<()> {
+    /// Runs as many transactions as a segment, after `first` others, so that everything a segment touches has been
+    /// touched before.
+    pub fn warm_up(&self, transactions: u64, first: u64) -> Result<()> {
         reset(&self.place, &self.point.resets, self.context)?;
         let mut pool = self.connect()?;
         let pid = backend(&pool)?;
-        self.run(&mut pool, first(transactions))?;
+        self.run(&mut pool, first)?;
         self.run(&mut pool, transactions)?;
         disconnect(pool, pid)
     }
@@ -67,7 +64,8 @@ impl ValgrindSession<'_> {
         if let Some(each) = self.warm_up_unless_heavy()? {
             return Ok(lengths::unit(each));
         }
-        let [few, many] = [self.segment(TRIED)?, self.segment(2 * TRIED)?];
+        let first = lengths::first(TRIED);
+        let [few, many] = [self.segment(TRIED, first)?, self.segment(2 * TRIED, first)?];
         let more = many
             .totals
             .instructions
@@ -84,7 +82,7 @@ impl ValgrindSession<'_> {
         let start = Instant::now();
         self.run(&mut pool, 1)?;
         if start.elapsed() < QUICK {
-            self.run(&mut pool, FIRST - 1)?;
+            self.run(&mut pool, lengths::first(TRIED) - 1)?;
             self.run(&mut pool, 2 * TRIED)?;
             return disconnect(pool, pid).map(|()| None);
         }
@@ -93,15 +91,17 @@ impl ValgrindSession<'_> {
         if cost >= lengths::HEAVY {
             return Ok(Some(cost));
         }
-        self.warm_up(2 * TRIED).map(|()| None)
+        self.warm_up(2 * TRIED, lengths::first(TRIED))
+            .map(|()| None)
     }
 
-    /// Runs a segment and reads the file that its backend wrote on exit.
-    pub fn segment(&self, transactions: u64) -> Result<OutFile> {
+    /// Runs a segment and reads the file that its backend wrote on exit. `first` other transactions precede it, the
+    /// same number in all segments whose counts are subtracted.
+    pub fn segment(&self, transactions: u64, first: u64) -> Result<OutFile> {
         reset(&self.place, &self.point.resets, self.context)?;
         let mut pool = self.connect()?;
         let pid = backend(&pool)?;
-        self.warm_connection(&mut pool, pid, first(transactions))?;
+        self.warm_connection(&mut pool, pid, first)?;
         self.run(&mut pool, transactions)?;
         sleep_barrier::until_asleep(pid);
         disconnect(pool, pid)?;
@@ -178,15 +178,6 @@ impl ValgrindSession<'_> {
         let mut names = self.names.borrow_mut();
         let parsed = OutFile::parse_with(&text, &mut |object, address| names.at(object, address));
         parsed.with_context(|| format!("cannot parse {name}"))
-    }
-}
-
-/// How many transactions run before these.
-fn first(transactions: u64) -> u64 {
-    if transactions < TRIED {
-        FEW_FIRST
-    } else {
-        FIRST
     }
 }
 
