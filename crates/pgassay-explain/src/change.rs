@@ -19,6 +19,8 @@ pub enum PlanChangeKind {
     NodeAdded,
     /// A node is only in the first plan.
     NodeRemoved,
+    /// A trigger fires in one plan only, or another number of times.
+    Trigger,
     /// A condition or a key is applied elsewhere (Filter → Index Cond), or in one plan only.
     Condition,
     /// In one plan only, the estimate of rows is wrong by a factor of 10 or more.

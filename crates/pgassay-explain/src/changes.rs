@@ -9,6 +9,7 @@ use crate::plan::BufferUsage;
 use crate::side::PlanSide;
 use crate::spill::spill_state;
 use crate::step::{PlanStep, StepClass};
+use crate::triggers;
 
 /// An estimate that is wrong by this factor or more is reported if the other plan's is not.
 const ESTIMATE_FACTOR: f64 = 10.0;
@@ -28,6 +29,7 @@ pub(crate) fn changes(
     comparison.methods(&mut found);
     comparison.join_orders(&mut found);
     comparison.nodes(&mut found);
+    found.extend(triggers::changes(a.plan, b.plan));
     comparison.conditions(&mut found);
     comparison.keys(&mut found);
     comparison.estimates(&mut found);
@@ -372,7 +374,8 @@ fn stops_early(side: &PlanSide<'_>, at: usize) -> bool {
     }
 }
 
-fn differ(a: f64, b: f64, at_least: f64) -> bool {
+/// Whether figures differ by more than `at_least`, and by more than [`SHARE_MIN`].
+pub(crate) fn differ(a: f64, b: f64, at_least: f64) -> bool {
     let difference = (a - b).abs();
     difference > at_least && difference > SHARE_MIN * a.max(b)
 }

@@ -76,6 +76,7 @@ mod spill;
 mod statement;
 mod step;
 mod text;
+mod triggers;
 
 pub use change::{PlanChange, PlanChangeKind, PlanPlace};
 pub use difference::{PlanDifference, PlanFigures, PlanSetting};

@@ -121,11 +121,11 @@ fn statement(mut fields: Fields) -> Option<QueryPlan> {
 }
 
 fn trigger(mut fields: Fields) -> TriggerUse {
-    let constraint = fields.text("Constraint Name");
+    let trigger = fields.text("Trigger Name");
     TriggerUse {
         name: fields
-            .text("Trigger Name")
-            .or(constraint)
+            .text("Constraint Name")
+            .or(trigger)
             .unwrap_or_default(),
         relation: fields.text("Relation"),
         time_ms: fields.number("Time"),

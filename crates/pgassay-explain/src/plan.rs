@@ -224,7 +224,8 @@ pub struct Serialization {
 /// A trigger that a statement fired.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TriggerUse {
-    /// `Trigger Name`, or `Constraint Name` if it has none.
+    /// `Constraint Name`, or `Trigger Name` if it is of no constraint: the triggers of a foreign key have an OID in
+    /// their names.
     pub name: String,
     /// `Relation`.
     pub relation: Option<String>,

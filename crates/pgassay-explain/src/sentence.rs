@@ -24,6 +24,11 @@ impl fmt::Display for PlanChange {
             PlanChangeKind::JoinOrder => write!(f, "Join order: {before} → {after}"),
             PlanChangeKind::NodeAdded => write!(f, "Added: {after}"),
             PlanChangeKind::NodeRemoved => write!(f, "Removed: {before}"),
+            PlanChangeKind::Trigger => match (&self.before, &self.after) {
+                (None, _) => write!(f, "Trigger added: {after}"),
+                (_, None) => write!(f, "Trigger removed: {before}"),
+                (Some(_), Some(_)) => write!(f, "Trigger: {before} → {after}"),
+            },
             PlanChangeKind::Condition => self.write_condition(f),
             PlanChangeKind::Estimate => write!(f, "Estimate of {place}: {before} → {after}"),
             PlanChangeKind::Spill => write!(f, "Memory of {place}: {before} → {after}"),
