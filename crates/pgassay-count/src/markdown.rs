@@ -231,7 +231,7 @@ mod tests {
         let most = text.find("| `c=1` | +50 000.0 | 0.5 | +125% |").unwrap();
         let least = text.find("| `a=1` | −1 000.0 | 0.5 | −2.500% |").unwrap();
         assert!(most < least);
-        assert!(text.ends_with("(largest: +0.0 ± 0.5): `b=1`.\n"), "{text}");
+        assert!(text.ends_with("(largest: 0.0 ± 0.5): `b=1`.\n"), "{text}");
         assert!(text.contains("- PostgreSQL 18.6: gcc 12, `-O2`\n"));
     }
 

@@ -514,15 +514,20 @@ pub fn comparisons(all: &[VariantComparison], tolerance: f64, rows: usize) -> St
 pub(crate) fn ratio(ratio: f64) -> String {
     let percent = 100.0 * (ratio - 1.0);
     if percent < 100.0 {
-        return format!("{percent:+.3}%").replace('-', "−");
+        let text = format!("{percent:+.3}%").replace('-', "−");
+        let is_none = text.ends_with("0.000%") && text.chars().count() == "+0.000%".len();
+        return if is_none { "0.000%".to_owned() } else { text };
     }
     let whole = grouped(percent.round());
     format!("+{}%", whole.trim_end_matches(".0"))
 }
 
 pub(crate) fn signed(value: f64) -> String {
-    let sign = if value < 0.0 { '−' } else { '+' };
-    format!("{sign}{}", grouped(value.abs()))
+    match grouped(value) {
+        none if none == "0.0" => none,
+        less if value < 0.0 => less,
+        more => format!("+{more}"),
+    }
 }
 
 /// One decimal, digits in groups of three.
@@ -536,7 +541,12 @@ pub(crate) fn grouped(value: f64) -> String {
         }
         out.push(digit);
     }
-    let sign = if value < 0.0 { "−" } else { "" };
+    // What rounds to zero is not negative.
+    let sign = if value < 0.0 && text != "0.0" {
+        "−"
+    } else {
+        ""
+    };
     format!("{sign}{out}.{fraction}")
 }
 
@@ -560,6 +570,11 @@ mod tests {
         assert_eq!(grouped(61_872.34), "61 872.3");
         assert_eq!(grouped(1_871_064.0), "1 871 064.0");
         assert_eq!(signed(-524.04), "−524.0");
+        assert_eq!(signed(524.04), "+524.0");
+        // Regression: a function whose cost is the same was listed with −0.0.
+        assert_eq!(signed(-0.04), "0.0");
+        assert_eq!(grouped(-0.04), "0.0");
+        assert_eq!(ratio(0.999_999), "0.000%");
         assert_eq!(ratio(1.001_85), "+0.185%");
         assert_eq!(ratio(0.25), "−75.000%");
         assert_eq!(ratio(2.25), "+125%");
