@@ -62,7 +62,11 @@ pub enum LoadError {
         waited: Duration,
     },
     /// The connection ended unexpectedly.
-    #[error("client {client}: connection lost {what}{}", last_server_message(.last.as_deref(), .source.as_ref()))]
+    #[error(
+        "client {client}: connection lost {}{}",
+        what.trim_end_matches(';'),
+        last_server_message(.last.as_deref(), .source.as_ref())
+    )]
     Lost {
         /// The client, counted from 0.
         client: u32,
@@ -202,4 +206,26 @@ pub enum AbortCause {
     /// `\shell` and `\setshell` are not available in this kind of run.
     #[error("\\shell and \\setshell are supported only by pgassay bench")]
     Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: "select 1;; the server closed it".
+    #[test]
+    fn a_statement_ends_with_one_semicolon_in_the_message_of_a_lost_connection() {
+        let lost = LoadError::Lost {
+            client: 0,
+            what: "in command 0 (SQL) of script \"a\", line 1: select 1;".to_owned(),
+            place: None,
+            last: None,
+            source: None,
+        };
+        assert!(
+            lost.to_string()
+                .ends_with("line 1: select 1; the server closed it without an error message"),
+            "{lost}"
+        );
+    }
 }
