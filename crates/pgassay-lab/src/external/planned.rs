@@ -119,8 +119,8 @@ impl ExternalUse {
             "\nThe load may write, so it does not run in the database that --dsn names but in a new one, which is \
              empty without a setup."
         } else if self.databases > 0 && self.changes.is_empty() {
-            "\nStatements that only read need no separate database: without a setup (compare --setup ''), they \
-             run in the one that --dsn names."
+            "\nStatements that only read need no separate database: without a setup (--setup '' on the command line), \
+             they run in the one that --dsn names."
         } else {
             ""
         };
@@ -286,7 +286,9 @@ end $$;
         let load = "[[script]]\nname = \"a\"\ntext = \"select 1\"\n";
         let filled = of(&format!("[data]\nsetup = \"create table t ()\"\n{load}"));
         let refusal = filled.refusal(false).expect("it creates a database");
-        assert!(refusal.contains("compare --setup ''"), "{refusal}");
+        assert!(refusal.contains("(--setup '' on"), "{refusal}");
+        // Regression: `pgassay curve` spoke of compare.
+        assert!(!refusal.contains("compare"), "{refusal}");
         assert_eq!(of(load).refusal(false), None);
         let altered = of(&format!("[data]\nsetup = \"create role bob\"\n{load}"));
         let refusal = altered.refusal(false).expect("it creates a role");

@@ -194,7 +194,7 @@ impl ExternalServer {
     pub fn check_connection_limit(&self, connections: u32) -> Result<()> {
         if connections > self.facts.connections_max {
             bail!(
-                "role {} may have {} connections to the server at {}, but the study may need {connections}, of \
+                "role {} may have {} connections to the server at {}, but the run may need {connections}, of \
                  which {CONNECTIONS_SPARE} are for setup, statistics and other sessions: increase the server's \
                  max_connections or the role's connection limit, or use fewer --clients",
                 self.facts.role,

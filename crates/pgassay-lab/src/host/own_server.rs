@@ -153,7 +153,7 @@ fn check_connections(wanted: &ServerPlan) -> Result<()> {
     let needed = wanted.connections;
     match allowed.filter(|it| *it < needed) {
         Some(allowed) => bail!(
-            "max_connections = {allowed}, but the study may need {needed} connections: increase it, or use fewer \
+            "max_connections = {allowed}, but the run may need {needed} connections: increase it, or use fewer \
              --clients"
         ),
         None => Ok(()),

@@ -193,7 +193,8 @@ pub fn describe_load_error(error: LoadError, source: &StudySource, point: &Point
 fn with_hint(message: String) -> String {
     if message.contains("relation \"pgbench_") && message.contains("does not exist") {
         message
-            + "; a study creates pgbench's tables in [data] setup, as pgassay compare -S --save FILE writes it"
+            + "; the setup creates pgbench's tables: leave out --setup, or, in a study, write [data] setup as \
+               pgassay compare -S --save FILE does"
     } else {
         message
     }
