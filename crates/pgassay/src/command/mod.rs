@@ -13,6 +13,7 @@ pub mod list;
 pub mod profile;
 pub mod report;
 pub mod resume;
+pub mod resume_flags;
 pub mod run;
 pub mod show;
 pub mod studies;

@@ -21,6 +21,7 @@ use pgassay_store::{ReopenedRun, RunOrigin, RunStart, UnfinishedRun};
 use crate::args::{ColorWhen, ResumeArgs, ServerArgs};
 use crate::command::first_difference::first_difference;
 use crate::command::gate::GateDecision;
+use crate::command::resume_flags::resume_flags;
 use crate::command::run::{RunJob, SavingEvents, exit_of, recover, server_options};
 use crate::progress::ProgressDisplay;
 use crate::{checks, interrupt, results};
@@ -75,6 +76,8 @@ fn finish(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
         warnings,
         counted: origin.counted,
         try_fixes: origin.try_fixes,
+        resume_flags: resume_flags(&args.results, &args.server, args.external)
+            + &args.gate.resume_flags(),
     };
     check_requirements(&unfinished.start, &job).with_context(cannot)?;
     // Of how many is known once it is known whether there are hardware counters; progress shows it.
@@ -98,7 +101,7 @@ fn finish(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
         return decision.conclude(finished, format, color, out);
     }
     finished.print(format, color, out)?;
-    exit_of(&finished.run, finished.ended_early)
+    exit_of(finished)
 }
 
 /// Returns an error if a gate's files or exit codes are asked for and the run is none, or cannot be written.

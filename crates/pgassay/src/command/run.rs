@@ -26,6 +26,7 @@ pub use saving::SavingEvents;
 
 use crate::args::{ColorWhen, ExternalArgs, ResultFormat, RunArgs, RunFlags, ServerArgs};
 use crate::command::count::{Countable, countable};
+use crate::command::resume_flags::resume_flags;
 use crate::command::show::printed;
 use crate::command::study::{PlannedStudy, planned};
 use crate::exit::after_printing;
@@ -59,7 +60,7 @@ pub fn run_planned(
 ) -> Result<()> {
     let finished = measure(all, seed, args)?;
     let printed = finished.print(args.output.chosen(), color, out);
-    after_printing(printed, exit_of(&finished.run, finished.ended_early))
+    after_printing(printed, exit_of(finished))
 }
 
 /// A run that is stored.
@@ -70,6 +71,8 @@ pub struct FinishedRun {
     pub directory: PathBuf,
     /// Why trials are missing.
     pub ended_early: Option<anyhow::Error>,
+    /// What follows the ID of the run in the command that continues it.
+    pub resume_flags: String,
 }
 
 /// Runs a planned study and stores its result. `seed` is the seed that the user gave.
@@ -101,6 +104,7 @@ pub fn measure(all: &PlannedStudy, seed: Option<u64>, args: &RunFlags) -> Result
         warnings,
         counted: args.counted,
         try_fixes: args.try_fixes,
+        resume_flags: resume_flags(&args.results, &args.server, args.external),
     };
     // A directory that is read-only or full must be found before the first trial.
     let writer = store
@@ -177,6 +181,8 @@ pub struct RunJob<'a> {
     pub warnings: Vec<Warning>,
     pub counted: bool,
     pub try_fixes: bool,
+    /// What follows the ID of the run in the command that continues it.
+    pub resume_flags: String,
 }
 
 impl<'a> RunJob<'a> {
@@ -248,6 +254,7 @@ impl<'a> RunJob<'a> {
             run,
             directory,
             ended_early,
+            resume_flags: self.resume_flags,
         })
     }
 }
@@ -271,17 +278,18 @@ impl FinishedRun {
 }
 
 /// The error that becomes the exit status of a run that ended early.
-pub fn exit_of(run: &Run, ended_early: Option<anyhow::Error>) -> Result<()> {
-    let to_continue = if run.complete {
+pub fn exit_of(finished: FinishedRun) -> Result<()> {
+    let id = &finished.run.id;
+    let to_continue = if finished.run.complete {
         String::new()
     } else {
-        how_to_continue(&run.id, ended_early.as_ref())
+        how_to_continue(id, &finished.resume_flags, finished.ended_early.as_ref())
     };
-    exit_with(&run.id, &to_continue, ended_early)
+    exit_with(id, &to_continue, finished.ended_early)
 }
 
 /// A run continues only on the build that it began on, which is no longer there if it was replaced.
-fn how_to_continue(id: &str, ended_early: Option<&anyhow::Error>) -> String {
+fn how_to_continue(id: &str, flags: &str, ended_early: Option<&anyhow::Error>) -> String {
     let is_rebuilt = |it: &anyhow::Error| {
         let mut causes = it.chain().filter_map(|it| it.downcast_ref());
         causes.any(|it| matches!(it, ServerError::Rebuilt { .. }))
@@ -289,7 +297,7 @@ fn how_to_continue(id: &str, ended_early: Option<&anyhow::Error>) -> String {
     if ended_early.is_some_and(is_rebuilt) {
         "; it cannot be continued with the new build: start a new run".to_owned()
     } else {
-        format!("; to continue: pgassay resume {id}")
+        format!("; to continue: pgassay resume {id}{flags}")
     }
 }
 
@@ -503,10 +511,10 @@ mod tests {
     fn a_run_whose_build_was_replaced_does_not_offer_resume() {
         let program = PathBuf::from("/opt/pg/bin/postgres");
         let rebuilt = anyhow::Error::from(ServerError::Rebuilt { program }).context("block 2");
-        let text = how_to_continue("a", Some(&rebuilt));
+        let text = how_to_continue("a", "", Some(&rebuilt));
         assert!(!text.contains("resume"), "{text}");
         let other = anyhow::anyhow!("the disk is full");
-        assert!(how_to_continue("a", Some(&other)).ends_with("pgassay resume a"));
+        assert!(how_to_continue("a", " --x", Some(&other)).ends_with("pgassay resume a --x"));
     }
 
     /// Regression: a second line said "pgassay: interrupted" again.

@@ -74,7 +74,7 @@ fn save(found: &LoadedStudy, path: &Path, flags: &str, out: &mut impl Write) -> 
         );
     }
     if !is_on_stdout {
-        let file = shell_word::quoted(&path.display().to_string());
+        let file = shell_word::quoted_path(path);
         let path = path.display();
         writeln!(out, "{path} saved; run it with: pgassay run {file}{flags}")?;
     }

@@ -114,7 +114,7 @@ impl GateDecision {
     ) -> Result<()> {
         let decision = self.with_failure(finished.ended_early.as_ref());
         let printed = decision.print_run(&finished, format, color, out);
-        let verdict = exit_of(&finished.run, finished.ended_early);
+        let verdict = exit_of(finished);
         let verdict = verdict.and_then(|()| decision.exit(format));
         after_printing(printed, verdict)
     }

@@ -44,7 +44,10 @@ pub fn gate(
         Against::Nothing | Against::Missing(_) => planned,
     };
     let finished = match measure(&planned, asked.seed, &asked.run) {
-        Ok(finished) => finished,
+        Ok(mut finished) => {
+            finished.resume_flags.push_str(&args.answer.resume_flags());
+            finished
+        }
         Err(error) => {
             // No file of an earlier run must remain as if it were this one's.
             let decision = GateDecision::new(Vec::new(), args.fail_if).with_failure(Some(&error));
