@@ -159,6 +159,11 @@ fn open_parameter(sql: &str) -> Option<&str> {
     parameter.map(|(_, text)| text)
 }
 
+/// Whether a text has nothing that a server executes, and no meta-command.
+fn is_empty(sql: &str) -> bool {
+    lexemes(sql).all(|(lexeme, text)| lexeme == SqlLexeme::Blank || text == ";")
+}
+
 /// Scripts with different names, from statements, files, and names of pgbench's scripts.
 pub fn named_scripts(
     sql: &[String],
@@ -166,12 +171,8 @@ pub fn named_scripts(
     builtins: &[&str],
 ) -> Result<Vec<NamedScript>> {
     let mut scripts = Vec::new();
-    let is_empty = |sql: &String| {
-        sql.trim_matches(|it: char| it.is_whitespace() || it == ';')
-            .is_empty()
-    };
-    if sql.iter().any(is_empty) {
-        bail!("a statement is empty");
+    if sql.iter().any(|sql| is_empty(sql)) {
+        bail!("a statement is empty, or a comment only");
     }
     for sql in sql {
         if let Some(parameter) = open_parameter(sql) {
@@ -485,6 +486,17 @@ mod tests {
             "create function f(int) returns int return $1 + 1",
         ] {
             assert_eq!(open_parameter(sql), None, "{sql}");
+        }
+    }
+
+    /// Regression: `compare '-- x' 'select 1' --save` wrote a study whose first script does nothing.
+    #[test]
+    fn a_comment_is_no_statement() {
+        for sql in ["", " ;; ", "-- x", "/* x */ ;", "-- x\n;\n"] {
+            assert!(is_empty(sql), "{sql}");
+        }
+        for sql in ["select 1", "-- x\nselect 1", "\\set k 1", "'a'"] {
+            assert!(!is_empty(sql), "{sql}");
         }
     }
 
