@@ -247,6 +247,10 @@ pub enum WarningKind {
     SettingsDiffer,
     /// The settings of two variants that differ in nothing else have the same values.
     SameSettings,
+    /// The servers of two variants that differ in nothing else have the same executable.
+    SameBuild,
+    /// A server was built for debugging: with assertions, or without optimization.
+    DebugBuild,
     /// Resource usage of an external server could not be read.
     NotObserved,
     /// An earlier run left databases or settings on an external server.

@@ -18,7 +18,7 @@ pub fn identical_variants(plan: &Plan) -> Vec<String> {
 /// Whether a variant is what it is compared with, so that a verdict would be about noise.
 pub(crate) fn is_repeated(run: &Run, variant: usize) -> bool {
     let is_same = |it: &Warning| {
-        it.kind == WarningKind::SameSettings
+        matches!(it.kind, WarningKind::SameSettings | WarningKind::SameBuild)
             && it.variant.as_ref() == run.plan.variants.get(variant)
     };
     let repeated = run.plan.repeated_variants();

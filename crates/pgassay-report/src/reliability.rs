@@ -209,7 +209,13 @@ fn sequential_basis(by_starts: bool, units_max: u32) -> String {
 
 /// Whether a warning belongs next to the answer, because the variants may not be what the user meant to compare.
 pub(crate) fn is_of_question(it: &Warning) -> bool {
-    matches!(it.kind, WarningKind::RowsDiffer | WarningKind::SameSettings)
+    matches!(
+        it.kind,
+        WarningKind::RowsDiffer
+            | WarningKind::SameSettings
+            | WarningKind::SameBuild
+            | WarningKind::DebugBuild
+    )
 }
 
 /// Whether more pairs alone may lead to a verdict.

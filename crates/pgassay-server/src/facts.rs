@@ -88,6 +88,16 @@ impl BuildFacts {
         }
     }
 
+    /// Whether the compiler was not to optimize, as far as known. The last flag counts, and without one it does not.
+    pub fn is_unoptimized(&self) -> bool {
+        let Some(cflags) = &self.cflags else {
+            return false;
+        };
+        let mut flags = cflags.split_whitespace();
+        let last = flags.rfind(|it| it.starts_with("-O"));
+        last.is_none_or(|it| it == "-O0")
+    }
+
     /// Whether the build was configured with a feature, by its name in `--with-…`: `lz4`, `zstd`,
     /// `openssl`, … `None` if the arguments of `configure` are not known.
     pub fn has_feature(&self, name: &str) -> Option<bool> {
@@ -282,6 +292,19 @@ mod tests {
         assert_eq!(silent.compiler, whole.compiler);
         assert_eq!(differ(&whole, &silent), None);
         assert_eq!(silent.has_feature("lz4"), None);
+    }
+
+    #[test]
+    fn the_last_flag_for_optimization_counts() {
+        let with = |cflags: &str| BuildFacts {
+            cflags: Some(cflags.to_owned()),
+            ..BuildFacts::default()
+        };
+        assert!(with("-Wall -O2 -fwrapv -O0").is_unoptimized());
+        assert!(with("-Wall -g").is_unoptimized());
+        assert!(!with("-O0 -O2").is_unoptimized());
+        assert!(!with("-Og").is_unoptimized());
+        assert!(!BuildFacts::default().is_unoptimized());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The servers of a run: started here, external, or fake.
 
+mod builds;
 mod data;
 mod external_facts;
 mod external_server;

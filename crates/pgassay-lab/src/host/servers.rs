@@ -1,14 +1,14 @@
 //! Starts, fills and describes the servers of a plan.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pgassay_model::plan::{Plan, Point};
 use pgassay_model::study::{Maintenance, Network, StudyError};
-use pgassay_record::run::{RelayFacts, ServerFacts, Warning, WarningKind};
+use pgassay_record::run::{RelayFacts, ServerFacts, Warning};
 use pgassay_relay::Relay;
 
+use super::builds::{self, variants_of};
 use super::own_server::check_settings;
 use super::planned_maintenance::with_maintenance_off;
 use super::same_build::{check_same_build, pin_version};
@@ -73,7 +73,10 @@ impl Servers {
         for point in &plan.points {
             all.start_relay(point)?;
         }
-        all.warn_of_builds(plan);
+        for warning in builds::warnings(plan, &all.running) {
+            context.note(&warning.message);
+            all.warnings.push(warning);
+        }
         let same = equipment.same_settings(plan, &all, context)?;
         all.warnings.extend(same);
         Ok(all)
@@ -262,32 +265,6 @@ impl Servers {
         let warnings: Result<Vec<Vec<Warning>>> = results.into_iter().collect();
         Ok(warnings?.concat())
     }
-
-    /// Warns once of each way in which a build differs from the first server's.
-    fn warn_of_builds(&mut self, plan: &Plan) {
-        let mut known = BTreeSet::new();
-        let mut warnings = Vec::new();
-        for (index, host) in self.iter().enumerate().skip(1) {
-            let Some(differences) = pgassay_server::differ(self.host(0).build(), host.build())
-            else {
-                continue;
-            };
-            let message = format!(
-                "The builds of {} and {} differ: {differences}. This may explain part of a difference between \
-                 the servers.",
-                variants_of(plan, 0),
-                variants_of(plan, index)
-            );
-            if known.insert(differences) {
-                warnings.push(Warning {
-                    kind: WarningKind::BuildsDiffer,
-                    variant: None,
-                    message,
-                });
-            }
-        }
-        self.warnings.extend(warnings);
-    }
 }
 
 /// Replaces an error by the death of this server if it has died. If one of its processes crashed, that is the cause.
@@ -312,14 +289,4 @@ fn of_variants(plan: &Plan, server: usize, error: anyhow::Error) -> anyhow::Erro
         return error;
     }
     error.context(format!("the server of {}", variants_of(plan, server)))
-}
-
-/// The names of the variants that use a server, quoted.
-fn variants_of(plan: &Plan, server: usize) -> String {
-    let points = plan.points.iter().filter(|it| it.server == server);
-    let names: BTreeSet<&str> = points
-        .map(|point| plan.variants[point.variant].as_str())
-        .collect();
-    let names: Vec<&str> = names.into_iter().collect();
-    format!("\"{}\"", names.join("\", \""))
 }

@@ -36,6 +36,38 @@ impl Plan {
             |name: &&str| a.0.get(*name) != b.0.get(*name) || a.1.get(*name) != b.1.get(*name);
         Some(names.into_iter().filter(differs).collect())
     }
+
+    /// The servers of two variants that differ in the version or directory of their servers only; `None` if they
+    /// differ in anything else, or not at all.
+    pub fn only_builds_differ(&self, variants: [usize; 2]) -> Option<[usize; 2]> {
+        let of = |variant: usize| {
+            let points = self.points.iter().filter(move |it| it.variant == variant);
+            points.map(|it| without_build(self, it))
+        };
+        let server = |variant: usize| {
+            let point = self.points.iter().find(|it| it.variant == variant)?;
+            Some(point.server)
+        };
+        let servers = [server(variants[0])?, server(variants[1])?];
+        let is_alike = of(variants[0]).eq(of(variants[1]));
+        (is_alike && servers[0] != servers[1]).then_some(servers)
+    }
+}
+
+/// A point, its server and the setup of its data, without what says which build the server is of.
+fn without_build(plan: &Plan, point: &Point) -> (Point, ServerPlan) {
+    let (of_point, of_server) = without_settings(plan, point);
+    let of_point = Point {
+        session: point.session.clone(),
+        ..of_point
+    };
+    let of_server = ServerPlan {
+        version: None,
+        binaries: None,
+        settings: plan.servers[point.server].settings.clone(),
+        ..of_server
+    };
+    (of_point, of_server)
 }
 
 /// A point, its server and the setup of its data, without settings.
