@@ -4,7 +4,7 @@ use std::fmt;
 
 use pgassay_account::comparison::{GateAnswer, GatedComparison};
 
-use crate::number;
+use crate::{instructions, number};
 
 /// What makes a gate fail.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -140,8 +140,8 @@ impl GateResult {
         let (difference, allowed) = (now - before, limit_percent / 100.0 * before);
         let percent = |instructions: f64| 100.0 * instructions / before;
         let counted = format!(
-            "{before:.1} → {now:.1} instructions per transaction ({:+.3}%",
-            percent(difference)
+            "{before:.1} → {now:.1} instructions per transaction ({}",
+            instructions::change(now / before).replace('\u{a0}', " ")
         );
         let (verdict, figures) = match margin {
             Err(doubt) => (GateVerdict::Inconclusive, format!("{counted}; {doubt})")),
@@ -175,6 +175,17 @@ impl GateResult {
             names,
             verdict,
             figures: format!("{cost:.1} instructions per transaction; {why}"),
+            cost_ratio: None,
+            is_better: false,
+        }
+    }
+
+    /// Of a count that cannot be compared with an earlier one, because one of them is too inexact.
+    pub fn inexact_count(names: GateNames, cost: f64, doubt: &str) -> Self {
+        Self {
+            names,
+            verdict: GateVerdict::Inconclusive,
+            figures: format!("now {cost:.1} instructions per transaction; {doubt}"),
             cost_ratio: None,
             is_better: false,
         }

@@ -28,7 +28,7 @@ pub fn deciding_sentence(results: &[GateResult], limit: GateLimit) -> String {
     if verdict == GateVerdict::NotComparable {
         return format!(
             "{word}: {variant} with {condition}: {}.{others}",
-            worst.figures
+            worst.figures.trim_end_matches('.')
         );
     }
     let what = comparative(worst, limit);

@@ -275,9 +275,7 @@ fn against_earlier(then: &Counts, now: &Counts, name: &str, limit_percent: f64) 
         let cost = variant.cost();
         match it.outcome {
             VariantOutcome::NotComparable(reason) => GateResult::not_comparable(names, &reason),
-            VariantOutcome::Inconclusive(doubt) => {
-                GateResult::of_instructions(names, [cost; 2], Err(&doubt), limit_percent)
-            }
+            VariantOutcome::Inconclusive(doubt) => GateResult::inexact_count(names, cost, &doubt),
             VariantOutcome::Within(difference) | VariantOutcome::Over(difference) => {
                 let both = [cost - difference.per_transaction, cost];
                 GateResult::of_instructions(names, both, Ok(difference.margin), limit_percent)
@@ -312,7 +310,7 @@ fn print(
     format: ResultFormat,
     out: &mut impl Write,
 ) -> Result<()> {
-    decision.print_sentence(format, out)?;
+    decision.print_sentence_before(format, out)?;
     match format {
         ResultFormat::Text => {
             let text = text::answer(&counts, text::ROWS, columns());

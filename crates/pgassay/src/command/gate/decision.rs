@@ -6,7 +6,7 @@ use anyhow::Result;
 use pgassay_account::comparison::{GatedComparison, RunningComparisons};
 use pgassay_model::plan::Plan;
 use pgassay_model::trial::failed_share;
-use pgassay_record::run::Run;
+use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_report::gate::{
     self, GateLimit, GateNames, GateResult, GateVerdict, deciding_sentence,
 };
@@ -81,10 +81,27 @@ impl GateDecision {
             }
         });
         let skipped = run.warnings.iter();
+        let skipped = skipped.filter(|it| it.kind == WarningKind::Skipped);
         let skipped = skipped.filter_map(|it| Some((it.variant.as_deref()?, it.message.as_str())));
         let decision = Self::new(results.collect(), limit);
         let baseline = run.plan.variants.first().map_or("", String::as_str);
-        Some(decision.with_skipped(baseline, skipped))
+        let mut decision = decision.with_skipped(baseline, skipped);
+        decision.add_doubts(&run.warnings);
+        Some(decision)
+    }
+
+    /// Adds the warnings that the verdict is about something else than what the user has in mind: who reads a job's
+    /// summary only sees this sentence.
+    fn add_doubts(&mut self, warnings: &[Warning]) {
+        let is_doubt = |it: &&Warning| {
+            matches!(
+                it.kind,
+                WarningKind::SameSettings | WarningKind::SameBuild | WarningKind::DebugBuild
+            )
+        };
+        for doubt in warnings.iter().filter(is_doubt) {
+            self.sentence = format!("{} {}", self.sentence, doubt.message);
+        }
     }
 
     /// Of a plan that cannot be compared with a baseline, for this reason.
@@ -126,7 +143,7 @@ impl GateDecision {
         color: ColorWhen,
         out: &mut impl Write,
     ) -> Result<()> {
-        self.print_sentence(format, out)?;
+        self.print_sentence_before(format, out)?;
         if format == ResultFormat::Json {
             return self.print_with(serde_json::to_value(&finished.run)?, out);
         }
@@ -144,11 +161,20 @@ impl GateDecision {
     /// Prints the deciding sentence, if the format is for people.
     pub fn print_sentence(&self, format: ResultFormat, out: &mut impl Write) -> Result<()> {
         match format {
-            ResultFormat::Text => writeln!(out, "{}", folded(&self.sentence))?,
+            ResultFormat::Text => write!(out, "{}", folded(&self.sentence))?,
             ResultFormat::Markdown => {
-                writeln!(out, "{}", gate::markdown(&self.results, &self.sentence))?;
+                write!(out, "{}", gate::markdown(&self.results, &self.sentence))?;
             }
             ResultFormat::Csv | ResultFormat::Json => {}
+        }
+        Ok(())
+    }
+
+    /// The same, and an empty line before what follows.
+    pub fn print_sentence_before(&self, format: ResultFormat, out: &mut impl Write) -> Result<()> {
+        self.print_sentence(format, out)?;
+        if matches!(format, ResultFormat::Text | ResultFormat::Markdown) {
+            writeln!(out)?;
         }
         Ok(())
     }
@@ -236,7 +262,7 @@ mod tests {
             is_better: false,
         };
         let decision = || GateDecision::new(vec![pass.clone()], GateLimit::Slower(5.0));
-        let reason = "variant \"other\" skipped: no extension x";
+        let reason = "variant \"other\" skipped: no extension x.";
         let decided = decision().with_skipped("old", [("other", reason)]);
         assert_eq!(decided.verdict(), GateVerdict::NotComparable);
         assert!(
@@ -252,7 +278,32 @@ mod tests {
             "{}",
             failed.sentence
         );
+        assert!(
+            !decided.sentence.contains(".."),
+            "the reason ends with a period: {}",
+            decided.sentence
+        );
         let complete = decision().with_skipped("old", []);
         assert_eq!(complete.verdict(), GateVerdict::Pass);
+    }
+
+    /// Regression: a variant with the settings of the baseline was "not comparable", as if it had been skipped.
+    #[test]
+    fn an_a_a_comparison_passes_and_the_deciding_sentence_says_so() {
+        let mut decision = GateDecision::new(Vec::new(), GateLimit::Slower(5.0));
+        let warning = |kind, message: &str| Warning {
+            kind,
+            variant: Some("new".to_owned()),
+            message: message.to_owned(),
+        };
+        decision.add_doubts(&[
+            warning(WarningKind::SameBuild, "They are the same."),
+            warning(WarningKind::NoReset, "No reset."),
+        ]);
+        assert!(
+            decision.sentence.ends_with("comparison They are the same."),
+            "{}",
+            decision.sentence
+        );
     }
 }
