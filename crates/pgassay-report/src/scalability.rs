@@ -92,9 +92,30 @@ fn highest(curve: &ScalabilityCurve) -> Option<&CurvePoint> {
     points.max_by(|a, b| a.tps().total_cmp(&b.tps()))
 }
 
+/// What charts mark: the knee and the peak with their names and places, if the measurements determine them.
+pub(crate) fn marks(curve: &ScalabilityCurve) -> Vec<(&'static str, &CurveFigure, f64)> {
+    let Some(law) = &curve.law else {
+        return Vec::new();
+    };
+    let all = [
+        ("knee", &law.knee, is_determined(curve, &law.knee)),
+        ("peak", &law.peak, is_peak_determined(curve, law)),
+    ];
+    let known = all.into_iter().filter(|(_, _, is_known)| *is_known);
+    let places = known.filter_map(|(name, figure, _)| {
+        let place = within(figure, most(curve))?;
+        Some((name, figure, place))
+    });
+    places.collect()
+}
+
+fn is_peak_determined(curve: &ScalabilityCurve, law: &FittedLaw) -> bool {
+    is_determined(curve, &law.peak) && is_narrow(&law.greatest)
+}
+
 fn peak(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
     let most = most(curve);
-    if !(is_determined(curve, &law.peak) && is_narrow(&law.greatest)) {
+    if !is_peak_determined(curve, law) {
         let measured = highest(curve).map_or_else(String::new, |it| {
             let (tps, clients) = (number::tps(it.tps()), clients(f64::from(it.clients)));
             format!(" The greatest measured throughput is {tps} tps, with {clients}.")

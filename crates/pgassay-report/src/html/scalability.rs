@@ -175,9 +175,8 @@ impl Chart {
                         text x=(px(place)) y=(HEIGHT - BOTTOM + 16.0) text-anchor="middle" { (label) }
                     }
                     text.faint x=((LEFT + WIDTH - RIGHT) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (unit) }
-                    @if let Some(law) = &curve.law {
-                        (critical(curve, &law.knee, "knee", &right))
-                        (critical(curve, &law.peak, "peak", &right))
+                    @for (name, figure, place) in scalability::marks(curve) {
+                        (critical(curve, (name, figure, place), &right))
                     }
                     @for (number, series) in self.series.iter().enumerate() {
                         g class={ "v" (number) } { (series.draw(&right, &up)) }
@@ -262,23 +261,19 @@ fn labels(curve: &ScalabilityCurve, right: &dyn Fn(f64) -> f64) -> Vec<(f64, Str
 /// A vertical line at the knee or the peak, and its interval, if they were measured.
 fn critical(
     curve: &ScalabilityCurve,
-    figure: &CurveFigure,
-    name: &str,
+    (name, figure, place): (&str, &CurveFigure, f64),
     right: &dyn Fn(f64) -> f64,
 ) -> Markup {
     let most = curve.points.last().map_or(0.0, across);
-    let place = figure.estimate.filter(|it| *it <= most);
     let low = figure.low.unwrap_or(most).min(most);
     let high = figure.high.unwrap_or(most).min(most);
     html! {
-        @if let Some(place) = place {
-            g.v3 {
-                rect.ribbon x=(px(right(low))) y=(TOP) width=(px(right(high) - right(low)))
-                    height=(HEIGHT - TOP - BOTTOM) {}
-                line.curve x1=(px(right(place))) x2=(px(right(place))) y1=(TOP) y2=(HEIGHT - BOTTOM) {}
-            }
-            text x=(px(right(place) + 4.0)) y=(TOP + 10.0) { (name) }
+        g.v3 {
+            rect.ribbon x=(px(right(low))) y=(TOP) width=(px(right(high) - right(low)))
+                height=(HEIGHT - TOP - BOTTOM) {}
+            line.curve x1=(px(right(place))) x2=(px(right(place))) y1=(TOP) y2=(HEIGHT - BOTTOM) {}
         }
+        text x=(px(right(place) + 4.0)) y=(TOP + 10.0) { (name) }
     }
 }
 

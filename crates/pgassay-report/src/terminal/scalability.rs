@@ -165,16 +165,15 @@ fn axis(curve: &ScalabilityCurve, least: f64, most: f64) -> String {
     let numbers: String = numbers.into_iter().collect();
     let mut out = format!("{}└{}\n", &indent[1..], "─".repeat(PLOT_COLUMNS));
     _ = writeln!(out, "{indent}{}", numbers.trim_end());
-    let Some(law) = &curve.law else {
-        return out;
-    };
     let mut marks = vec![' '; PLOT_COLUMNS + BEYOND];
-    for (figure, name) in [(&law.knee, "↑knee"), (&law.peak, "↑peak")] {
-        let place = figure.estimate.filter(|it| (least..=most).contains(it));
-        let first = place.map(|it| column_of(it, least, most));
-        let is_free = |first: &usize| marks[*first..].iter().take(6).all(|it| *it == ' ');
-        if let Some(first) = first.filter(is_free) {
-            for (mark, letter) in marks[first..].iter_mut().zip(name.chars()) {
+    for (name, _, place) in crate::scalability::marks(curve) {
+        let first = column_of(place, least, most);
+        let is_free = marks[first..].iter().take(6).all(|it| *it == ' ');
+        if place >= least && is_free {
+            for (mark, letter) in marks[first..]
+                .iter_mut()
+                .zip("↑".chars().chain(name.chars()))
+            {
                 *mark = letter;
             }
         }

@@ -201,6 +201,13 @@ fn an_unknown_knee_is_a_sentence_of_its_own_after_a_known_peak() {
         text.contains("→ These measurements do not determine the knee."),
         "{text}"
     );
+    // Regression: the chart marked it nevertheless.
+    assert!(text.contains("↑peak") && !text.contains("↑knee"), "{text}");
+    let page = scalability_html(&curve);
+    assert!(
+        page.contains(">peak</text>") && !page.contains(">knee</text>"),
+        "{page}"
+    );
 }
 
 #[test]
