@@ -76,8 +76,7 @@ fn finish(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
         warnings,
         counted: origin.counted,
         try_fixes: origin.try_fixes,
-        resume_flags: resume_flags(&args.results, &args.server, args.external)
-            + &args.gate.resume_flags(),
+        resume_flags: flags_again(args),
     };
     check_requirements(&unfinished.start, &job).with_context(cannot)?;
     // Of how many is known once it is known whether there are hardware counters; progress shows it.
@@ -86,14 +85,13 @@ fn finish(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
         counted(unfinished.trials.len(), "trial"),
     ));
     let saving = SavingEvents::resumed(&progress, writer);
-    let plan = unfinished.start.plan;
     let earlier = EarlierResults {
         trials: unfinished.trials,
         details,
         servers: unfinished.servers,
     };
-    let outcome = Laboratory::resume_plan(&plan, job.context(&saving), earlier)?;
-    let finished = job.finish(plan, outcome, saving, &store)?;
+    let outcome = Laboratory::resume_plan(&unfinished.start.plan, job.context(&saving), earlier)?;
+    let finished = job.finish(unfinished.start.plan, outcome, saving, &store)?;
     let format = args.output.chosen();
     if let Some(decision) = GateDecision::of(&finished.run) {
         let decision = decision.with_failure(finished.ended_early.as_ref());
@@ -102,6 +100,11 @@ fn finish(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
     }
     finished.print(format, color, out)?;
     exit_of(finished)
+}
+
+/// The flags with which the run can be continued once more.
+fn flags_again(args: &ResumeArgs) -> String {
+    resume_flags(&args.results, &args.server, args.external) + &args.gate.resume_flags()
 }
 
 /// Returns an error if a gate's files or exit codes are asked for and the run is none, or cannot be written.

@@ -294,7 +294,7 @@ fn variants(args: &CompareArgs, scripts: &[NamedScript]) -> Result<Vec<Variant>>
     }
     for setup in &args.vs_setup {
         all.push(Variant {
-            setup: Some(sql_or_file("--vs-setup", setup)?),
+            setup: Some(further_setup(setup)?),
             ..with(&short(setup))
         });
     }
@@ -303,6 +303,13 @@ fn variants(args: &CompareArgs, scripts: &[NamedScript]) -> Result<Vec<Variant>>
         set_for_sessions(&mut all, &args.set)?;
     }
     Ok(all)
+}
+
+fn further_setup(setup: &str) -> Result<String> {
+    if is_empty(setup) {
+        bail!("--vs-setup is empty: give SQL, or a file");
+    }
+    sql_or_file("--vs-setup", setup)
 }
 
 /// Settings of all variants, for their sessions only: those of a running server are not changed.
