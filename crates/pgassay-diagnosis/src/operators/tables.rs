@@ -323,22 +323,36 @@ fn autovacuum_disabled(view: &LiveView<'_>) -> Vec<Detection> {
         .collect()
 }
 
+/// Adds what is beyond the thresholds of autovacuum: a terminal shows the first few facts.
 fn due(detection: Detection, table: &TableActivity) -> Detection {
-    detection
-        .counter("dead rows", table.dead_rows as f64, FactUnit::Count)
-        .counter(
-            "dead rows at which autovacuum would vacuum it",
-            table.vacuum_threshold,
-            FactUnit::Count,
-        )
-        .counter(
-            "rows changed since the last analyze",
-            table.modified_since_analyze as f64,
-            FactUnit::Count,
-        )
-        .with(table.vacuumed_ago_us, |it, us| {
-            it.counter("time since the last vacuum", us, FactUnit::Micros)
-        })
+    let dead = |it: Detection| {
+        it.counter("dead rows", table.dead_rows as f64, FactUnit::Count)
+            .counter(
+                "dead rows at which autovacuum would vacuum it",
+                table.vacuum_threshold,
+                FactUnit::Count,
+            )
+    };
+    let changed = |it: Detection| {
+        let what = match table.analyzed_ago_us {
+            Some(_) => "rows changed since the last analyze",
+            None => "rows changed, none of them analyzed",
+        };
+        it.counter(what, table.modified_since_analyze as f64, FactUnit::Count)
+            .counter(
+                "changed rows at which autovacuum would analyze it",
+                table.analyze_threshold,
+                FactUnit::Count,
+            )
+    };
+    let detection = if table.dead_rows as f64 > table.vacuum_threshold {
+        changed(dead(detection))
+    } else {
+        dead(changed(detection))
+    };
+    detection.with(table.vacuumed_ago_us, |it, us| {
+        it.counter("time since the last vacuum", us, FactUnit::Micros)
+    })
 }
 
 fn wraparound(view: &LiveView<'_>) -> Vec<Detection> {

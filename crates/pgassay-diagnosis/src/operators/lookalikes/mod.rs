@@ -5,6 +5,7 @@
 //! Windows are 10 s long; loads are average sessions.
 
 mod archiver;
+mod autovacuum;
 mod build;
 mod catalog;
 mod checkpoints;
