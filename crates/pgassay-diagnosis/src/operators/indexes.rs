@@ -145,6 +145,12 @@ fn definition_age_us(view: &LiveView<'_>, index: &IndexActivity) -> Option<f64> 
     view.transactions_us(index.definition_age?)
 }
 
+/// Whether an index was created within the window: the writes before it, such as those of a bulk load, did not maintain
+/// it, and nothing had the time to use it.
+fn is_new(view: &LiveView<'_>, index: &IndexActivity) -> bool {
+    definition_age_us(view, index).is_some_and(|us| us < view.window_s * 1e6)
+}
+
 /// What the age of an index says against its scans, which are counted since it was created.
 fn youth(view: &LiveView<'_>, index: &IndexActivity) -> Option<&'static str> {
     match definition_age_us(view, index) {
@@ -170,6 +176,7 @@ fn unused(view: &LiveView<'_>) -> Vec<Detection> {
             && !it.is_being_built
             && it.redundant_with.is_none()
             && !serves_another(view, it)
+            && !is_new(view, it)
             && least_size(view, it) >= SIZE_MIN
             && index_writes(view, table_of(view, it)) >= WRITES_MIN
     });

@@ -297,3 +297,15 @@ fn elements_and_keys_of_a_column_need_an_index_of_another_kind() {
     let found = of("at > $1 and data @> $2", index("orders_at_idx", &["at"]));
     assert!(found[0].suggested_fix.contains("GIN"), "{found:?}");
 }
+
+/// Regression: an index that was built after a bulk load, seconds before, was "maintained and never used", with the rows
+/// of the load as the writes that maintain it.
+#[test]
+fn an_index_that_was_created_within_the_window_is_not_unused() {
+    // At 100 transactions per second, in a window of 10 s.
+    let found = |age: u64| {
+        let server = unused_index(40.0).catalog(|it| it.indexes[0].definition_age = Some(age));
+        super::of_id("unused-index", &server.activity).len()
+    };
+    assert_eq!([found(900), found(1100)], [0, 1]);
+}
