@@ -40,6 +40,11 @@ const WORK_MEM: f64 = 4_194_304.0;
 const MAINTENANCE_WORK_MEM: f64 = 67_108_864.0;
 /// More memory for each sort of each session is not advisable.
 const MEMORY_MAX: f64 = 1_073_741_824.0;
+/// Bytes written to and read from temporary files per second of execution: even a slow disk takes a twentieth of the time
+/// for less.
+const TEMP_BYTES_PER_S_MIN: f64 = 1_000_000.0;
+/// Times that what was written is read, from which on each row of another table reads it.
+const REREADS_MIN: f64 = 10.0;
 /// Temporary files of a database: bytes per second …
 const TEMP_RATE_MIN: f64 = 1_000_000.0;
 /// … and files per transaction.
@@ -180,6 +185,9 @@ fn temp_spill(view: &LiveView<'_>) -> Vec<Detection> {
             continue;
         }
         is_known = true;
+        if waiting < view.noticeable() && counters.is_some_and(|it| writes_little(&it)) {
+            continue;
+        }
         let per_call = counters.map(|it| it.temp_written as f64 * BLOCK_BYTES / calls(&it));
         let detection = of_statement(statement, load)
             .load("of them read or write temporary files", waiting)
@@ -198,7 +206,14 @@ fn temp_spill(view: &LiveView<'_>) -> Vec<Detection> {
             let detection = with_less_than_memory(view, detection, per_call, role);
             let bytes = per_call.or_else(|| largest_file(view));
             found.push(if sql_text::excludes_rows_of_query(&load.tokens) {
-                with_not_exists(detection)
+                let is_reread = counters
+                    .is_some_and(|it| it.temp_read as f64 >= REREADS_MIN * it.temp_written as f64);
+                // Reading stored rows is CPU time as long as the file is in the page cache.
+                with_not_exists(if is_reread {
+                    detection.saved(load.active)
+                } else {
+                    detection
+                })
             } else {
                 with_work_mem(view, detection, bytes, role)
             });
@@ -209,6 +224,12 @@ fn temp_spill(view: &LiveView<'_>) -> Vec<Detection> {
         found.extend(spilling_databases(view));
     }
     found
+}
+
+/// Whether temporary files are a small part of what it does, such as the stored rows of a function in FROM.
+fn writes_little(counters: &StatementCounters) -> bool {
+    let bytes = (counters.temp_written + counters.temp_read) as f64 * BLOCK_BYTES;
+    bytes < TEMP_BYTES_PER_S_MIN * counters.execution_us / 1e6
 }
 
 /// Whether it is a command that sorts with `maintenance_work_mem`, whatever `work_mem` is: it builds or
@@ -341,8 +362,8 @@ fn with_work_mem(
     );
     detection
         .fix(
-            "Increase work_mem for those who run it: a sort or hash does not fit. An index that gives \
-             the order needs no sort.",
+            "Increase work_mem for those who run it: a sort, a hash table or a stored result, such as that of a \
+             CTE or of a function in FROM, does not fit. An index that gives the order needs no sort.",
         )
         .sql(sql)
         .risk(risk)
@@ -452,7 +473,8 @@ fn empty_polling(view: &LiveView<'_>) -> Vec<Detection> {
                 .fix(
                     "Ask less often, or wait for a notification (LISTEN and NOTIFY) instead of polling. \
                      If each execution reads many blocks to find nothing, a partial index on what is \
-                     still to do makes it cheap.",
+                     still to do makes it cheap. If it checks whether a row exists before inserting it, \
+                     INSERT … ON CONFLICT does both at once.",
                 )
                 .risk("No change on the server, only in the application.");
             // Only what asks cheaply costs much because it asks often.
