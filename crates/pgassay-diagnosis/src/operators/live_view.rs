@@ -55,6 +55,8 @@ pub(crate) struct StatementLoad {
     /// Sessions other than parallel workers executed it. If not, a function or EXECUTE does: their texts are those
     /// that clients sent, while the workers have the text of the statement within.
     pub is_led: bool,
+    /// Of `active`, parallel workers.
+    by_workers: f64,
     /// `active` by wait: type and name, both empty for CPU and run queue.
     pub by_wait: BTreeMap<(String, String), f64>,
     /// Its users, each with its part of `active`.
@@ -73,6 +75,16 @@ impl StatementLoad {
         let waits = self.by_wait.iter();
         let its = waits.filter(|((kind, name), _)| includes(kind, name));
         its.map(|(_, load)| load).sum()
+    }
+
+    /// How many processes execute it together: one without parallel workers, or if only workers show it.
+    pub(super) fn processes(&self) -> u64 {
+        let by_leaders = self.active - self.by_workers;
+        if by_leaders > 0.0 {
+            (self.active / by_leaders).ceil() as u64
+        } else {
+            1
+        }
     }
 
     /// The user with most of its load.
@@ -142,6 +154,9 @@ impl<'a> LiveView<'a> {
             return;
         }
         own.active += load;
+        if is_worker {
+            own.by_workers += load;
+        }
         own.samples += cell.samples;
         if is_local {
             own.local += load;

@@ -32,6 +32,7 @@ mod sessions;
 mod signature;
 mod slots;
 mod sql_expressions;
+mod sql_joins;
 mod sql_order;
 mod sql_text;
 mod sql_tokens;

@@ -264,22 +264,27 @@ type Conditions<'a> = (Vec<&'a [StatementToken]>, Vec<&'a str>);
 
 /// The conditions of a statement on a single table, joined by AND.
 pub(super) fn conditions(tokens: &[StatementToken]) -> Option<Conditions<'_>> {
+    let is_plain = !tokens
+        .iter()
+        .any(|it| it.is_any(&["join", "with", "using"]));
+    if !is_plain || relations(tokens).len() != 1 {
+        return None;
+    }
+    let from = tokens.iter().position(|it| it.is("where"))?;
+    Some((conjuncts_of_where(tokens)?, table_names(&tokens[..from])))
+}
+
+/// The conditions of the WHERE clause of a statement without subqueries, joined by AND.
+pub(super) fn conjuncts_of_where(tokens: &[StatementToken]) -> Option<Vec<&[StatementToken]>> {
     let is_head = |at: &usize| {
         let is_command = tokens[*at].is_any(&["select", "update", "delete"]);
         is_command && !is_lock_clause(tokens, *at)
     };
-    let heads = (0..tokens.len()).filter(is_head).count();
-    let is_single = heads == 1 && relations(tokens).len() == 1;
-    let is_plain = !tokens
-        .iter()
-        .any(|it| it.is_any(&["join", "with", "using"]));
-    if !is_single || !is_plain {
+    if (0..tokens.len()).filter(is_head).count() != 1 {
         return None;
     }
     let from = tokens.iter().position(|it| it.is("where"))? + 1;
-    let names = table_names(&tokens[..from - 1]);
-    let end = end_of_where(tokens, from);
-    Some((conjuncts(&tokens[from..end])?, names))
+    conjuncts(&tokens[from..end_of_where(tokens, from)])
 }
 
 /// What may stand before a column: the table's name and its alias.
@@ -337,7 +342,7 @@ fn conjuncts(clause: &[StatementToken]) -> Option<Vec<&[StatementToken]>> {
 }
 
 /// Adds the column of a comparison with constants; anything else adds nothing, and is false.
-fn add(filter: &mut TableFilter, conjunct: &[StatementToken], names: &[&str]) -> bool {
+pub(super) fn add(filter: &mut TableFilter, conjunct: &[StatementToken], names: &[&str]) -> bool {
     let inner = match conjunct {
         [open, inner @ .., close]
             if open.is("(") && close.is(")") && !inner.iter().any(|it| it.is_any(&["(", ")"])) =>

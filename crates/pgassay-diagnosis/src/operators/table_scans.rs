@@ -135,15 +135,17 @@ impl WholeTable {
     ) -> impl Iterator<Item = (TableActivity, &'a ActivityStatement, &'a StatementLoad)> {
         let statements = view.statements_on(&self.sum.relation);
         let sampled = statements.filter(|(_, load)| load.samples >= SAMPLES_MIN);
-        sampled.map(|(statement, load)| (self.scanned_by(statement), statement, load))
+        sampled.map(|(statement, load)| (self.scanned_by(statement, load), statement, load))
     }
 
-    /// The table with one scan for all partitions that an execution scans, unless they have only a few rows each.
-    fn scanned_by(&self, statement: &ActivityStatement) -> TableActivity {
+    /// The table with one scan for all partitions that an execution scans, unless they have only a few rows each, and
+    /// for all processes that share a parallel scan: each of them counts one.
+    fn scanned_by(&self, statement: &ActivityStatement, load: &StatementLoad) -> TableActivity {
         let mut table = self.sum.clone();
         let executions = executions(statement);
         if executions > 0 && rows_per_scan(&table) >= ROWS_PER_PARTITION_MIN {
-            let parts = (table.sequential_scans / executions).clamp(1, self.scanned_parts.max(1));
+            let parts_max = self.scanned_parts.max(1) * load.processes();
+            let parts = (table.sequential_scans / executions).clamp(1, parts_max);
             table.sequential_scans = table.sequential_scans.div_ceil(parts);
         }
         table

@@ -1,7 +1,7 @@
 //! Whose scans those of a table are.
 
 use pgassay_record::activity::{StatementCounters, TableActivity};
-use pgassay_record::finding::Confidence;
+use pgassay_record::finding::{Confidence, Finding};
 
 use super::build::{ExampleServer, calls, index, table};
 use super::catalog::{BY_CUSTOMER, deleting, first, modified, read_with, scanned};
@@ -281,4 +281,64 @@ fn the_statistics_of_a_table_without_autovacuum_need_more_than_a_lower_threshold
     assert!(fix(true, "on").contains("lower autovacuum_analyze_scale_factor"));
     assert!(fix(false, "on").contains("reset autovacuum_enabled"));
     assert!(fix(true, "off").contains("off on this server"));
+}
+
+/// Regression: a join that filters a table by a column without an index had no finding if it ended with LIMIT.
+#[test]
+fn a_join_with_a_limit_lacks_an_index_on_the_columns_that_it_compares() {
+    let joined = |condition: &str, limit: &str| {
+        format!(
+            "select * from orders o join customer c on c.id = o.customer where {condition} {limit}"
+        )
+    };
+    let found = |text: &str, columns: &[&str]| {
+        let server = scanned(text, 20, Some(calls(20, 10.0)));
+        let server = server.index(index("orders_idx", columns));
+        of_id("missing-index", &server.activity)
+    };
+    const LIMIT: &str = "order by c.name limit $3";
+    let limited = found(&joined("o.state = $1 and c.name > $2", LIMIT), &["id"]);
+    assert_eq!(limited.len(), 1);
+    assert_eq!(limited[0].confidence, Confidence::Hint);
+    assert_eq!(limited[0].fix_sql, None);
+    let compares = |it: &Finding| {
+        it.evidence
+            .iter()
+            .any(|it| it.what.contains("column state"))
+    };
+    assert!(compares(&limited[0]), "{limited:?}");
+    // Without LIMIT, the rows are counted.
+    let whole = found(&joined("o.state = $1", ""), &["id"]);
+    assert_eq!(whole[0].confidence, Confidence::Likely);
+    assert!(compares(&whole[0]), "{whole:?}");
+    // An index exists, or it filters the other table.
+    assert_eq!(found(&joined("o.state = $1", LIMIT), &["state"]), []);
+    assert_eq!(found(&joined("c.name = $1", LIMIT), &["id"]), []);
+}
+
+/// Regression: of a parallel scan that three processes shared, each third was taken for a scan of the table.
+#[test]
+fn the_processes_of_a_parallel_scan_read_the_table_once() {
+    let found = |workers: f64, rows: f64| {
+        let mut server = scanned(BY_CUSTOMER, 60, Some(calls(20, rows)));
+        server = server.executed(BY_CUSTOMER, 20, 1);
+        if workers > 0.0 {
+            server = server.load(BY_CUSTOMER, "", workers);
+            let session = server.activity.sessions.last_mut().expect("a session");
+            session.backend_type = "parallel worker".to_owned();
+        }
+        let catalog = server.activity.catalog.as_mut().expect("a catalog");
+        catalog.tables[0].sequential_rows = 20 * 1_000_000;
+        of_id("missing-index", &server.activity)
+    };
+    // A tenth of the third that each process reads is less than a tenth of the table.
+    let shared = found(3.0, 90_000.0);
+    assert_eq!(shared.len(), 1);
+    let per_scan = shared[0]
+        .evidence
+        .iter()
+        .find(|it| it.what == "rows read per scan");
+    assert_eq!(per_scan.and_then(|it| it.value), Some(1e6));
+    assert_eq!(found(0.0, 90_000.0), []);
+    assert_eq!(found(3.0, 110_000.0), []);
 }
