@@ -178,6 +178,19 @@ fn of_statements() -> Vec<Case> {
             ]),
         ),
         case(
+            "catalog-churn",
+            "indexes that are built on large tables",
+            stacks(&[
+                ("DefineIndex;index_create;index_build", 60),
+                ("DefineRelation", 20),
+            ]),
+            stacks(&[
+                ("DefineIndex;index_create;index_build", 60),
+                ("DefineIndex;index_concurrently_build;index_build", 20),
+                ("DefineIndex;validate_index", 10),
+            ]),
+        ),
+        case(
             "foreign-key-checks",
             "inserts with a foreign key, whose check is a small part of the statement",
             stacks(&[("AfterTriggerExecute;RI_FKey_check_ins;ri_PerformCheck", 40)]),
