@@ -69,7 +69,11 @@ fn of_scan(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<Detection> {
 }
 
 /// Whether the filter is one value for each column of a unique index.
-fn finds_one_row(index: &IndexActivity, filter: &TableFilter, tokens: &[StatementToken]) -> bool {
+pub(super) fn finds_one_row(
+    index: &IndexActivity,
+    filter: &TableFilter,
+    tokens: &[StatementToken],
+) -> bool {
     let has_all = filter.range.is_empty() && filter.equal.len() == index.columns.len();
     let has_list = tokens.iter().any(|it| it.is_any(&["in", "any"]));
     // Of a B-tree, only uniqueness requires it.

@@ -121,10 +121,15 @@ fn of_scan(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<Detection> {
                 .flatten()
         }
         (None, None) => {
-            let own = own_columns(view, scan);
-            let may_keep_few = || takes_few(scan, own.is_some()) || reads_much_within(view, scan);
+            let own = own_filter(view, scan);
+            let is_selective = own.as_ref().is_some_and(|it| !it.equal.is_empty());
+            let may_keep_few = || takes_few(scan, is_selective) || reads_much_within(view, scan);
             let is_missing = share.map_or_else(may_keep_few, |it| it <= KEPT_CERTAIN_MAX);
-            is_missing.then(|| with_explain(evidence(view, scan).with(own, Detection::state)))
+            is_missing.then(|| {
+                with_explain(
+                    evidence(view, scan).with(own, |it, filter| it.state(words_of(&filter))),
+                )
+            })
         }
     }
 }
@@ -156,15 +161,18 @@ fn of_partly_served(
 }
 
 /// What a join compares with values in this table, if no index begins with one of these columns.
-fn own_columns(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<String> {
+fn own_filter(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<TableFilter> {
     let (table, load) = (&scan.table, scan.load);
     let mut mentions = load.relations.iter();
     let mention = mentions.find(|it| view.is_mention_of(it, &table.relation))?;
     let filter = sql_joins::own_filter(&load.tokens, mention).filter(|_| !scan.statement.is_cut)?;
     let columns = filter.index_columns();
     let is_known = columns.iter().all(|it| names::is_decoded(it)) && !view.catalog.indexes_are_cut;
-    let is_missing = is_known && !is_served(view, table, &columns);
-    is_missing.then(|| match &columns[..] {
+    (is_known && !is_served(view, table, &columns)).then_some(filter)
+}
+
+fn words_of(filter: &TableFilter) -> String {
+    match &filter.index_columns()[..] {
         [column] => {
             format!("the statement compares its column {column}, with which no index begins")
         }
@@ -172,13 +180,13 @@ fn own_columns(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<String> {
             "the statement compares its columns {}; no index begins with one",
             all.join(", ")
         ),
-    })
+    }
 }
 
 /// Whether it reads most of a table for the first few rows: the only one that it names, as a job queue does whose filter
-/// is in a subquery, or one whose columns it compares with values. An index on the columns of the order or of the filter
+/// is in a subquery, or one of which it compares a column for equality. An index on the columns of the order or of the filter
 /// ends the scan early.
-fn takes_few(scan: &TableScan<'_>, has_own_filter: bool) -> bool {
+fn takes_few(scan: &TableScan<'_>, is_selective: bool) -> bool {
     let (table, load) = (&scan.table, scan.load);
     let rows = scan.statement.counters.filter(|it| it.calls > 0);
     let rows = rows.map(|it| it.rows as f64 / it.calls as f64);
@@ -186,7 +194,7 @@ fn takes_few(scan: &TableScan<'_>, has_own_filter: bool) -> bool {
     let is_few = rows.is_some_and(|rows| rows <= KEPT_CERTAIN_MAX * rows_per_scan(table));
     let first = load.relations.first();
     let is_alone = load.relations.iter().all(|it| Some(it) == first);
-    is_whole && is_few && (is_alone || has_own_filter) && sql_text::takes_first_rows(&load.tokens)
+    is_whole && is_few && (is_alone || is_selective) && sql_text::takes_first_rows(&load.tokens)
 }
 
 /// Whether a function executes it and reads as much by it as would be a finding without its text.

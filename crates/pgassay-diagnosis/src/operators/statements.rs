@@ -4,6 +4,7 @@ use pgassay_record::activity::{ActivityStatement, DatabaseActivity, StatementCou
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
+use super::index_not_used::finds_one_row;
 use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::missing_index;
 use super::names;
@@ -40,9 +41,9 @@ const WORK_MEM: f64 = 4_194_304.0;
 const MAINTENANCE_WORK_MEM: f64 = 67_108_864.0;
 /// More memory for each sort of each session is not advisable.
 const MEMORY_MAX: f64 = 1_073_741_824.0;
-/// Bytes written to and read from temporary files per second of execution: even a slow disk takes a twentieth of the time
-/// for less.
-const TEMP_BYTES_PER_S_MIN: f64 = 1_000_000.0;
+/// Bytes written to and read from temporary files per second of execution: a disk of 100 MB/s takes a twentieth of the
+/// time for it. Those who wait for a slower one are seen.
+const TEMP_BYTES_PER_S_MIN: f64 = 5_000_000.0;
 /// Times that what was written is read, from which on each row of another table reads it.
 const REREADS_MIN: f64 = 10.0;
 /// Temporary files of a database: bytes per second …
@@ -168,6 +169,30 @@ fn per_commit(
         .activity
         .is_transaction_count((all + rolled_back) as f64);
     (committed > 0 && is_known).then(|| calls * view.window_s / committed as f64)
+}
+
+/// Whether it has one value for each column of a unique index, and no other condition.
+fn asks_for_key(view: &LiveView<'_>, load: &StatementLoad) -> bool {
+    let Some(filter) = sql_text::filter(&load.tokens).filter(|it| it.is_whole) else {
+        return false;
+    };
+    let tables = view.catalog.tables.iter().map(|it| &it.relation);
+    let its: Vec<_> = tables
+        .filter(|it| {
+            load.relations
+                .iter()
+                .any(|mention| view.is_mention_of(mention, it))
+        })
+        .collect();
+    let indexes = view.catalog.indexes.iter();
+    let mut indexes = indexes.filter(|index| its.iter().any(|it| it.oid == index.table.oid));
+    indexes.any(|it| {
+        let is_of_filter = it
+            .columns
+            .iter()
+            .all(|column| filter.equal.contains(column));
+        is_of_filter && finds_one_row(it, &filter, &load.tokens)
+    })
 }
 
 fn is_temporary_file(kind: &str, name: &str) -> bool {
@@ -466,6 +491,10 @@ fn empty_polling(view: &LiveView<'_>) -> Vec<Detection> {
                 .counter("blocks accessed per execution (hit and read)", blocks, FactUnit::Count)
                 .counter("time per execution", each_us, FactUnit::Micros)
                 .against(lacks_index, "it lacks an index: create that first")
+                .against(
+                    asks_for_key(view, load),
+                    "it searches for one row by a unique key: it may check whether the row exists",
+                )
                 .against(
                     each_us > POLL_US_MAX && !lacks_index,
                     "each execution takes long: it may lack an index, and not be polling",

@@ -3,7 +3,7 @@
 use pgassay_record::activity::IndexActivity;
 use pgassay_record::finding::{Confidence, Fact, Finding};
 
-use super::build::{ExampleServer, calls, index, unused_index};
+use super::build::{ExampleServer, calls, index, table, unused_index};
 use super::catalog::{BY_CUSTOMER, scanned, updating};
 
 fn unused(server: &ExampleServer) -> Finding {
@@ -308,4 +308,25 @@ fn an_index_that_was_created_within_the_window_is_not_unused() {
         super::of_id("unused-index", &server.activity).len()
     };
     assert_eq!([found(900), found(1100)], [0, 1]);
+}
+
+/// Regression: checks whether a key exists were likely to poll.
+#[test]
+fn a_search_for_a_key_that_does_not_exist_is_at_most_a_hint() {
+    let found = |text: &str, is_required: bool| {
+        let unique = IndexActivity {
+            is_required,
+            ..index("orders_pkey", &["id"])
+        };
+        let server = ExampleServer::new().table(table("orders")).index(unique);
+        let server = server.load(text, "", 0.3).counted(text, calls(9000, 0.0));
+        super::of_id("empty-polling", &server.activity)[0].confidence
+    };
+    const BY_KEY: &str = "select $1 from orders where id = $2";
+    assert_eq!(found(BY_KEY, true), Confidence::Hint);
+    assert_eq!(found(BY_KEY, false), Confidence::Likely);
+    assert_eq!(
+        found("select * from orders where id = $1 and at > $2", true),
+        Confidence::Likely
+    );
 }

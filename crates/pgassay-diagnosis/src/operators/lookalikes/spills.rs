@@ -55,7 +55,7 @@ fn a_few_megabytes_of_temporary_files_in_seconds_of_work_are_no_finding() {
         of_id("temp-spill", &server.counted(text, counters).activity)
     };
     // In 9 s of execution.
-    assert_eq!(found("", 4 << 20), []);
+    assert_eq!(found("", 20 << 20), []);
     let large = found("", 40 << 20);
     assert_eq!(large.len(), 1);
     assert!(large[0].suggested_fix.contains("a function in FROM"));
@@ -68,8 +68,8 @@ fn stored_rows_that_are_read_again_and_again_are_all_of_the_load() {
     let text = "select count(*) from t1 where a not in (select a from t2) and a < $1";
     let saved = |rereads: u64| {
         let counters = StatementCounters {
-            temp_written: 2000,
-            temp_read: 2000 * rereads,
+            temp_written: 20_000,
+            temp_read: 20_000 * rereads,
             ..calls(10, 1.0)
         };
         let server = ExampleServer::new().load(text, "", 2.0);
