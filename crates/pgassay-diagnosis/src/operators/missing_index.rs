@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use pgassay_record::activity::TableActivity;
+use pgassay_record::finding::FactUnit;
 
 use super::detection::Detection;
 use super::indexes;
@@ -14,8 +15,8 @@ use super::sql_joins;
 use super::sql_text::{self, TableFilter};
 use super::table_indexes::{fitting, indexes_of, is_served};
 use super::table_scans::{
-    EXECUTIONS_MIN, ROWS_PER_SCAN_MIN, SCANS_PER_EXECUTION_MIN, TableScan, executions, kept,
-    of_statements, of_table, reads_too_little, rows_per_scan, whole_tables,
+    BLOCK_BYTES, EXECUTIONS_MIN, ROWS_PER_SCAN_MIN, SCANS_PER_EXECUTION_MIN, TableScan, executions,
+    kept, of_statements, of_table, reads_too_little, rows_per_scan, whole_tables,
 };
 use super::unnamed_scans;
 use super::unserved_conditions::UnservedCondition;
@@ -27,6 +28,10 @@ const KEPT_MAX: f64 = 0.1;
 pub(super) const KEPT_CERTAIN_MAX: f64 = 0.01;
 /// A scan that reads less of a table ended early: it had found its rows.
 const WHOLE_MIN: f64 = 0.5;
+/// Scans of a table per execution, for each time that the statement names it.
+const REPEATS_MIN: f64 = 1.8;
+const REPEATED: &str =
+    "scans of the table per execution, as of a subquery that is executed for each row";
 /// Rows that scans by unknown statements read per second, about a tenth of a session or more.
 const UNKNOWN_ROWS_PER_S_MIN: f64 = 1e6;
 /// The same if a statement whose text is switched off has the load and the executions that such scans would have.
@@ -123,12 +128,18 @@ fn of_scan(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<Detection> {
         (None, None) => {
             let own = own_filter(view, scan);
             let is_selective = own.as_ref().is_some_and(|it| !it.equal.is_empty());
-            let may_keep_few = || takes_few(scan, is_selective) || reads_much_within(view, scan);
+            let repeats = repeats(scan);
+            let may_keep_few = || {
+                takes_few(scan, is_selective) || repeats.is_some() || reads_much_within(view, scan)
+            };
             let is_missing = share.map_or_else(may_keep_few, |it| it <= KEPT_CERTAIN_MAX);
             is_missing.then(|| {
-                with_explain(
-                    evidence(view, scan).with(own, |it, filter| it.state(words_of(&filter))),
-                )
+                let detection = evidence(view, scan)
+                    .with(repeats, |it, scans| {
+                        it.counter(REPEATED, scans, FactUnit::Count)
+                    })
+                    .with(own, |it, filter| it.state(words_of(&filter)));
+                with_explain(detection)
             })
         }
     }
@@ -169,6 +180,26 @@ fn own_filter(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<TableFilter> 
     let columns = filter.index_columns();
     let is_known = columns.iter().all(|it| names::is_decoded(it)) && !view.catalog.indexes_are_cut;
     (is_known && !is_served(view, table, &columns)).then_some(filter)
+}
+
+/// How often an execution reads the table from end to end, if more often than its text names the table: a subquery or
+/// the inner side of a join is executed for each row. Its own blocks show that no other statement does.
+fn repeats(scan: &TableScan<'_>) -> Option<f64> {
+    let counters = scan.statement.counters.filter(|it| it.calls > 0)?;
+    let calls = counters.calls as f64;
+    let name = &scan.table.relation.name;
+    let named = scan
+        .load
+        .tokens
+        .iter()
+        .filter(|it| it.text == *name)
+        .count()
+        .max(1) as f64;
+    let scans = scan.table.sequential_scans as f64 / calls;
+    let blocks = (counters.shared_hit + counters.shared_read) as f64 / calls;
+    let tables = blocks * BLOCK_BYTES / scan.table.size_bytes.max(1) as f64;
+    let is_whole = rows_per_scan(&scan.table) >= WHOLE_MIN * scan.table.live_rows as f64;
+    (is_whole && scans.min(tables) >= REPEATS_MIN * named).then_some(scans)
 }
 
 fn words_of(filter: &TableFilter) -> String {

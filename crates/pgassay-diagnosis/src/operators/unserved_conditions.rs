@@ -44,8 +44,8 @@ enum UnservedKind {
     Cast,
     /// `function(column) = …`.
     Function(String),
-    /// `column like …`.
-    Pattern,
+    /// `column like …`, or `ilike`.
+    Pattern(String),
     /// `column @> …`.
     Contains(String),
     /// `column ->> 'key' = …`, with the last of these operators.
@@ -90,7 +90,7 @@ fn of_simple(condition: &[StatementToken], tables: &[&str]) -> Option<UnservedCo
         .or_else(|| of_key(condition, tables))
         .or_else(|| of_column(condition, tables))?;
     let (operator, value) = rest.split_first()?;
-    let is_own = matches!(kind, UnservedKind::Pattern | UnservedKind::Contains(_));
+    let is_own = matches!(kind, UnservedKind::Pattern(_) | UnservedKind::Contains(_));
     let is_compared = operator.is_any(&COMPARISONS) || is_own;
     (is_compared && is_value(value) && names::is_decoded(&column)).then(|| UnservedCondition {
         column,
@@ -179,7 +179,7 @@ fn of_column<'a>(condition: &'a [StatementToken], tables: &[&str]) -> Option<Com
     let (column, rest) = sql_text::column(condition, tables)?;
     match rest {
         [operator, ..] if operator.is_any(&["like", "ilike"]) => {
-            Some((UnservedKind::Pattern, column, rest))
+            Some((UnservedKind::Pattern(operator.text.clone()), column, rest))
         }
         [operator, ..] if operator.is_any(&CONTAINS) => {
             Some((UnservedKind::Contains(operator.text.clone()), column, rest))
@@ -196,7 +196,7 @@ impl UnservedCondition {
     pub fn may_be_served_by(&self, index: &IndexActivity) -> bool {
         let names = |column: &str| index.columns.iter().any(|it| it == column);
         match self.kind {
-            UnservedKind::Pattern => {
+            UnservedKind::Pattern(_) => {
                 matches!(&*index.method, "gin" | "gist")
                     && (names(&self.column) || names(EXPRESSION))
             }
@@ -258,12 +258,20 @@ impl UnservedCondition {
                 ),
                 Some(format!("{create} ({function}({column}))")),
             ),
-            UnservedKind::Pattern => (
-                format!(
-                    "If patterns begin with %, create an index of trigrams with the extension pg_trgm (CREATE \
-                     EXTENSION pg_trgm). An index on {column} serves LIKE only if the pattern begins with constant \
-                     letters, and if it has the operator class text_pattern_ops or the collation C."
-                ),
+            UnservedKind::Pattern(operator) => (
+                if operator == "ilike" {
+                    format!(
+                        "Create an index of trigrams with the extension pg_trgm (CREATE EXTENSION pg_trgm). A B-tree \
+                         serves no pattern that ignores case: lower({column}) like lower(…) could use one on \
+                         lower({column}), if the pattern begins with constant letters."
+                    )
+                } else {
+                    format!(
+                        "If patterns begin with %, create an index of trigrams with the extension pg_trgm (CREATE \
+                         EXTENSION pg_trgm). An index on {column} serves LIKE only if the pattern begins with \
+                         constant letters, and if it has the operator class text_pattern_ops or the collation C."
+                    )
+                },
                 Some(format!("{create} using gin ({column} gin_trgm_ops)")),
             ),
             UnservedKind::Contains(operator) => (
@@ -369,12 +377,12 @@ mod tests {
             ),
             (
                 "select * from t where name like $1",
-                UnservedKind::Pattern,
+                UnservedKind::Pattern("like".to_owned()),
                 "name",
             ),
             (
                 "select * from t where \"A\" ilike $1",
-                UnservedKind::Pattern,
+                UnservedKind::Pattern("ilike".to_owned()),
                 "A",
             ),
         ] {

@@ -109,6 +109,12 @@ fn a_condition_that_the_index_on_its_column_cannot_serve_has_its_own_fix() {
             "pg_trgm",
             Some("create index concurrently on public.orders using gin (note gin_trgm_ops)"),
         ),
+        // Regression: a B-tree with text_pattern_ops was suggested for patterns that ignore case.
+        (
+            "note ilike $1",
+            "A B-tree serves no pattern that ignores case",
+            Some("create index concurrently on public.orders using gin (note gin_trgm_ops)"),
+        ),
     ] {
         let found = of(condition, on_note());
         assert_eq!(found.len(), 1, "{condition}");

@@ -344,3 +344,31 @@ fn the_processes_of_a_parallel_scan_read_the_table_once() {
     assert_eq!(found(0.0, 90_000.0), []);
     assert_eq!(found(3.0, 110_000.0), []);
 }
+
+/// Regression: a subquery with an aggregate that reads a table for each row of another had no finding.
+#[test]
+fn a_subquery_that_scans_a_table_for_each_row_lacks_an_index() {
+    const FOR_EACH: &str = "select c.id, (select max(o.total) from orders o where o.customer = c.id) from customer c \
+                            where c.id between $1 and $2";
+    const TWICE: &str = "select (select sum(total) from orders where at > $1), (select sum(total) from orders where at > $2)";
+    let found = |text: &str, scans: u64| {
+        // A scan takes 12 000 blocks.
+        let counters = StatementCounters {
+            shared_hit: 20 * scans * 12_207,
+            ..calls(20, 3.0)
+        };
+        let server = scanned(text, 20 * scans, Some(counters)).executed(text, 20, 1);
+        of_id("missing-index", &server.activity)
+    };
+    let each = found(FOR_EACH, 3);
+    assert_eq!(each.len(), 1);
+    assert_eq!(each[0].confidence, Confidence::Hint);
+    let scans = each[0]
+        .evidence
+        .iter()
+        .find(|it| it.what.contains("for each row"));
+    assert_eq!(scans.and_then(|it| it.value), Some(3.0));
+    // It names the table as often as it reads it.
+    assert_eq!(found(FOR_EACH, 1), []);
+    assert_eq!(found(TWICE, 2), []);
+}
