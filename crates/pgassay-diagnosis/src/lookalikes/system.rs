@@ -109,6 +109,15 @@ pub(super) fn of_storage() -> Vec<Case> {
             stacks(&[("heap_page_prune_opt;heap_page_prune_and_freeze", 6)]),
         ),
         case(
+            "pruning",
+            "scans of large tables without dead rows, and VACUUM",
+            stacks(&[("heapgetpage;heap_page_prune_opt;heap_page_prune", 30)]),
+            stacks(&[
+                ("heapgetpage;heap_page_prune_opt", 30),
+                ("lazy_scan_prune;heap_page_prune", 30),
+            ]),
+        ),
+        case(
             "autovacuum",
             "autovacuum that keeps up with 5% of the backends' CPU time",
             vacuum(40.0),
