@@ -134,12 +134,20 @@ fn follows_another(view: &LiveView<'_>, holder: &HorizonHolder) -> bool {
 }
 
 /// Whether a session executes a statement that began after the last round of autovacuum: what it keeps, the next one
-/// may remove. A session that is idle in a transaction may stay so for hours.
+/// may remove. A session that is idle in a transaction may stay so for hours. A standby reports its oldest snapshot
+/// every few seconds (`wal_receiver_status_interval`), and what it keeps until then, too, is removed in the next round.
 fn is_passing(view: &LiveView<'_>, holder: &HorizonHolder) -> bool {
     let round_us = view.setting("autovacuum_naptime").and_then(names::micros);
-    holder.kind == HorizonKind::Session
-        && holder.state == "active"
-        && holder.lasting_us < round_us.or(Some(AUTOVACUUM_ROUND_US))
+    let round_us = round_us.unwrap_or(AUTOVACUUM_ROUND_US);
+    match holder.kind {
+        HorizonKind::Session => {
+            holder.state == "active" && holder.lasting_us.is_none_or(|us| us < round_us)
+        }
+        HorizonKind::Slot | HorizonKind::Standby => {
+            lasting_us(view, holder).is_some_and(|us| us < round_us)
+        }
+        _ => false,
+    }
 }
 
 /// A holder of these kinds that does harm, or soon will.
