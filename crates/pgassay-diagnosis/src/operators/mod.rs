@@ -38,6 +38,7 @@ mod sql_text;
 mod sql_tokens;
 mod statements;
 mod table_indexes;
+mod table_queues;
 mod table_scans;
 mod tables;
 mod transaction_waits;
@@ -76,6 +77,7 @@ pub(crate) fn operator_signatures() -> impl Iterator<Item = &'static OperatorSig
     [
         locks::SIGNATURES,
         row_queues::SIGNATURES,
+        table_queues::SIGNATURES,
         deadlocks::SIGNATURES,
         recovery_locks::SIGNATURES,
         sessions::SIGNATURES,
@@ -151,7 +153,8 @@ pub(super) fn explain_mechanisms(mechanisms: &mut [Finding], operators: &[Findin
     // Advisory locks and locks on objects are neither on rows nor on tables.
     let contended = operators.iter().find(|it| {
         let object = it.object.as_ref().map_or("", |it| it.name.as_str());
-        it.id == "lock-contention" && object.starts_with("Lock:") && it.share >= EXPLAINS_MIN
+        let is_contended = it.id == "lock-contention" && object.starts_with("Lock:");
+        (is_contended || it.id == "table-lock-queue") && it.share >= EXPLAINS_MIN
     });
     for queue in mechanisms.iter_mut() {
         let cause = match queue.id.as_str() {

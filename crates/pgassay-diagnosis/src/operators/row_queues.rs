@@ -123,7 +123,8 @@ fn possible_roots(view: &LiveView<'_>) -> f64 {
     (time_us / view.activity.window_us.max(f64::MIN_POSITIVE)).max(1.0)
 }
 
-fn is_actionable(root: &RootBlocker) -> bool {
+/// Whether it has been there long enough to have a finding that names it.
+pub(super) fn is_actionable(root: &RootBlocker) -> bool {
     let age_us = root.transaction_age_us.unwrap_or(root.state_age_us);
     !root.is_deadlocked && age_us >= ACTIONABLE_US
 }

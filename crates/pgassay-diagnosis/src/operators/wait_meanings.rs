@@ -169,8 +169,8 @@ pub(super) const MEANINGS: &[WaitMeaning] = &[
         kind: "Lock",
         names: &["extend"],
         meaning: "sessions that insert wait to extend the same table or index",
-        fix: "Insert with COPY or many rows per statement, partition the table by hash, or upgrade to \
-              PostgreSQL 16 or later, which extends by many blocks at a time.",
+        fix: "Insert with COPY or many rows per statement, or partition the table by hash. Version 16 and \
+              later extend a table by many blocks at a time.",
         larger: None,
         risk: APPLICATION,
     },

@@ -20,6 +20,7 @@ mod scanned_tables;
 mod sessions;
 mod spills;
 mod statements;
+mod table_queues;
 
 use std::collections::BTreeSet;
 
@@ -80,6 +81,7 @@ fn cases() -> Vec<LiveCase> {
     all.extend(statements::cases());
     all.extend(archiver::cases());
     all.extend(offsets::cases());
+    all.extend(table_queues::cases());
     all
 }
 
@@ -90,6 +92,7 @@ fn edges() -> Vec<Edge> {
     all.extend(statements::edges());
     all.extend(archiver::edges());
     all.extend(offsets::edges());
+    all.extend(table_queues::edges());
     all
 }
 
