@@ -41,9 +41,9 @@ const WORK_MEM: f64 = 4_194_304.0;
 const MAINTENANCE_WORK_MEM: f64 = 67_108_864.0;
 /// More memory for each sort of each session is not advisable.
 const MEMORY_MAX: f64 = 1_073_741_824.0;
-/// Bytes written to and read from temporary files per second of execution: a disk of 100 MB/s takes a twentieth of the
+/// Bytes written to and read from temporary files per second of execution: a disk of 200 MB/s takes a twentieth of the
 /// time for it. Those who wait for a slower one are seen.
-const TEMP_BYTES_PER_S_MIN: f64 = 5_000_000.0;
+const TEMP_BYTES_PER_S_MIN: f64 = 10_000_000.0;
 /// Times that what was written is read, from which on each row of another table reads it.
 const REREADS_MIN: f64 = 10.0;
 /// Temporary files of a database: bytes per second …

@@ -44,17 +44,21 @@ impl TableQueues {
         for waiter in its.filter(|it| is_strong(&it.waits_for.mode)) {
             self.add_command(
                 &waiter.waits_for.mode,
-                &waiter.statement,
-                &waiter.fingerprint,
+                waiter.statement.as_ref(),
+                waiter.fingerprint.as_ref(),
             );
         }
         let root = &episode.root;
         if let Some(hold) = root.holds.as_ref().filter(|it| is_strong(&it.mode)) {
-            self.add_command(&hold.mode, &root.statement, &root.fingerprint);
+            self.add_command(
+                &hold.mode,
+                root.statement.as_ref(),
+                root.fingerprint.as_ref(),
+            );
         }
     }
 
-    fn add_command(&mut self, mode: &str, text: &Option<String>, fingerprint: &Option<String>) {
+    fn add_command(&mut self, mode: &str, text: Option<&String>, fingerprint: Option<&String>) {
         mode.clone_into(&mut self.mode);
         let ends = |text: &str| {
             matches!(
@@ -62,10 +66,10 @@ impl TableQueues {
                 "commit" | "end" | "rollback"
             )
         };
-        if let Some(text) = text.as_ref().filter(|it| !ends(it)) {
+        if let Some(text) = text.filter(|it| !ends(it)) {
             *self
                 .commands
-                .entry((text.clone(), fingerprint.clone()))
+                .entry((text.clone(), fingerprint.cloned()))
                 .or_default() += 1;
         }
     }
@@ -79,7 +83,7 @@ impl TableQueues {
             .saved(waiting)
             .load("average sessions that wait for its lock", waiting)
             .state(format!("sessions take {} on it", self.mode))
-            .sampled("queues seen, each behind a session that had just begun", self.seen as f64, FactUnit::Count)
+            .sampled("queues seen, each behind a transaction of less than a second", self.seen as f64, FactUnit::Count)
             .with(command, |it, (text, _)| it.context(format!("mostly by: {text}")))
             .fix(
                 "Run the command less often, or one that locks less: REFRESH MATERIALIZED VIEW CONCURRENTLY, which \
@@ -109,11 +113,11 @@ fn table_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
     }
     let mut tables: Vec<(&RelationName, TableQueues)> = Vec::new();
     for episode in weighty(view).filter(|it| !is_single(it)) {
-        let waits = episode
+        let mut waits = episode
             .blocked
             .iter()
             .filter(|it| it.waits_for.kind == "relation");
-        let Some(table) = waits.filter_map(|it| it.waits_for.relation.as_ref()).next() else {
+        let Some(table) = waits.find_map(|it| it.waits_for.relation.as_ref()) else {
             continue;
         };
         let known = tables

@@ -319,6 +319,7 @@ fn an_index_that_was_created_within_the_window_is_not_unused() {
 /// Regression: checks whether a key exists were likely to poll.
 #[test]
 fn a_search_for_a_key_that_does_not_exist_is_at_most_a_hint() {
+    const BY_KEY: &str = "select $1 from orders where id = $2";
     let found = |text: &str, is_required: bool| {
         let unique = IndexActivity {
             is_required,
@@ -328,7 +329,6 @@ fn a_search_for_a_key_that_does_not_exist_is_at_most_a_hint() {
         let server = server.load(text, "", 0.3).counted(text, calls(9000, 0.0));
         super::of_id("empty-polling", &server.activity)[0].confidence
     };
-    const BY_KEY: &str = "select $1 from orders where id = $2";
     assert_eq!(found(BY_KEY, true), Confidence::Hint);
     assert_eq!(found(BY_KEY, false), Confidence::Likely);
     assert_eq!(

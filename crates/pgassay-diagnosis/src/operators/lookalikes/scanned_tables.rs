@@ -286,6 +286,7 @@ fn the_statistics_of_a_table_without_autovacuum_need_more_than_a_lower_threshold
 /// Regression: a join that filters a table by a column without an index had no finding if it ended with LIMIT.
 #[test]
 fn a_join_with_a_limit_lacks_an_index_on_the_columns_that_it_compares() {
+    const LIMIT: &str = "order by c.name limit $3";
     let joined = |condition: &str, limit: &str| {
         format!(
             "select * from orders o join customer c on c.id = o.customer where {condition} {limit}"
@@ -296,7 +297,6 @@ fn a_join_with_a_limit_lacks_an_index_on_the_columns_that_it_compares() {
         let server = server.index(index("orders_idx", columns));
         of_id("missing-index", &server.activity)
     };
-    const LIMIT: &str = "order by c.name limit $3";
     let limited = found(&joined("o.state = $1 and c.name > $2", LIMIT), &["id"]);
     assert_eq!(limited.len(), 1);
     assert_eq!(limited[0].confidence, Confidence::Hint);

@@ -56,7 +56,7 @@ fn a_few_megabytes_of_temporary_files_in_seconds_of_work_are_no_finding() {
     };
     // In 9 s of execution.
     assert_eq!(found("", 20 << 20), []);
-    let large = found("", 40 << 20);
+    let large = found("", 60 << 20);
     assert_eq!(large.len(), 1);
     assert!(large[0].suggested_fix.contains("a function in FROM"));
     assert_eq!(found("IO:BufFileWrite", 4 << 20).len(), 1);

@@ -193,7 +193,7 @@ pub(super) fn edges() -> Vec<Edge> {
         edge("n-plus-one", |it| repeated(400, it as u64), 4.0, 3.0),
         edge("n-plus-one", by_count, 100_000.0, 99_000.0),
         edge("temp-spill", |it| sorted(it, 4000), 0.06, 0.05),
-        edge("temp-spill", |it| sorted(1.0, it as u64), 62.0, 61.0),
+        edge("temp-spill", |it| sorted(1.0, it as u64), 123.0, 122.0),
         edge("temp-spill", spilling, 0.06, 0.05),
         edge("temp-spill", database, 1e7, 9.9e6),
         edge("planning-time", planned, 300.0, 299.0),
@@ -326,7 +326,7 @@ fn work_mem_is_set_for_the_user_and_within_reason() {
         Some("alter role web set work_mem = '128MB'")
     );
     assert_eq!(
-        sql(62).as_deref(),
+        sql(123).as_deref(),
         Some("alter role web set work_mem = '8MB'")
     );
     assert_eq!(
@@ -560,7 +560,7 @@ fn a_setting_of_a_role_in_a_database_is_changed_where_it_is_set() {
             name: "work_mem".to_owned(),
             value: value.to_owned(),
         };
-        let server = sorted(1.0, 62).catalog(|it| it.role_settings.push(setting));
+        let server = sorted(1.0, 123).catalog(|it| it.role_settings.push(setting));
         let found = super::of_id("temp-spill", &server.activity);
         found[0].fix_sql.clone().expect("a statement")
     };
