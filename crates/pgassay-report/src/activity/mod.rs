@@ -20,7 +20,9 @@ pub use sentences::{
     blocked_waits, blocks, cost, known_wait, relation_name, root_describes, root_name, wait_name,
     waited_in_all,
 };
-pub use statement::{Executions, counted_over, executions, mean, one_line, statement_text};
+pub use statement::{
+    Executions, counted_over, executions, mean, one_line, statement_text, tables_counted,
+};
 pub use stretches::{TimeStretch, stretches};
 pub use wait_class::{ClassLoads, WaitClass};
 pub(crate) use waits_in_queue::waits_in_run_queue;

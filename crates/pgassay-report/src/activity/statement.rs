@@ -75,9 +75,24 @@ const SAME_TIME_MAX: f64 = 1.2;
 /// What calls were counted over, in words, if it is not the window: a snapshot of `pgassay top` may have older counters.
 pub fn counted_over(activity: &Activity) -> Option<String> {
     let counters_us = activity.counters_us?;
-    let ratio = counters_us / activity.window_us.max(f64::MIN_POSITIVE);
-    let is_same = (1.0 / SAME_TIME_MAX..=SAME_TIME_MAX).contains(&ratio);
-    (!is_same).then(|| format!("pg_stat_statements counted over {}.", age(counters_us)))
+    let is_other = is_other_time(counters_us, activity.window_us);
+    is_other.then(|| format!("pg_stat_statements counted over {}.", age(counters_us)))
+}
+
+/// The time in which scans and writes of tables were counted, in words: a snapshot of `pgassay top` may have older and
+/// longer counts.
+pub fn tables_counted(activity: &Activity) -> String {
+    let counted_us = activity.catalog.as_ref().map(|it| it.window_us);
+    let other_us = counted_us.filter(|us| is_other_time(*us, activity.window_us));
+    other_us.map_or_else(
+        || "in the window".to_owned(),
+        |us| format!("over {}", age(us)),
+    )
+}
+
+fn is_other_time(counted_us: f64, window_us: f64) -> bool {
+    let ratio = counted_us / window_us.max(f64::MIN_POSITIVE);
+    !(1.0 / SAME_TIME_MAX..=SAME_TIME_MAX).contains(&ratio)
 }
 
 /// Fewer executions than this for each session that executed it at a time may not have ended.

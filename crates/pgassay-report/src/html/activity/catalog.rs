@@ -13,7 +13,7 @@ const TABLES_MAX: usize = 100;
 const INDEXES_MAX: usize = 100;
 
 /// Tables that were scanned or written, or have dead rows; busiest first.
-pub(super) fn tables(catalog: &CatalogActivity) -> Markup {
+pub(super) fn tables(catalog: &CatalogActivity, counted: &str) -> Markup {
     let rows = busy_tables(catalog);
     let seconds = (catalog.window_us / 1e6).max(f64::MIN_POSITIVE);
     let ago = |us: Option<f64>| us.map_or_else(|| "never".to_owned(), age);
@@ -23,7 +23,7 @@ pub(super) fn tables(catalog: &CatalogActivity) -> Markup {
                 h2 { "Tables" }
                 div.scroll { table {
                     caption {
-                        "Of database " (catalog.database) ": scans and writes in the window; dead rows, "
+                        "Of database " (catalog.database) ": scans and writes " (counted) "; dead rows, "
                         "sizes and ages at its end."
                     }
                     thead { tr {

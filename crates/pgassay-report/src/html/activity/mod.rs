@@ -11,7 +11,7 @@ use maud::{Markup, html};
 use pgassay_record::activity::Activity;
 use pgassay_record::observation::Observation;
 
-use crate::activity::{cost, headline, limitations};
+use crate::activity::{cost, headline, limitations, tables_counted};
 use crate::sentence;
 
 /// The answer, in two or three sentences.
@@ -29,7 +29,7 @@ pub(super) fn sections(observation: &Observation, activity: &Activity) -> Markup
         (load::waits(observation, activity))
         (load::names(activity))
         @if let Some(catalog) = &activity.catalog {
-            (catalog::tables(catalog))
+            (catalog::tables(catalog, &tables_counted(activity)))
             (catalog::indexes(catalog))
             (catalog::server(catalog))
         }

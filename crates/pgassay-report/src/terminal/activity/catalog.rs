@@ -15,7 +15,7 @@ const INDEXES_MAX: usize = 10;
 const NAME_WIDTH: usize = 26;
 
 /// Tables that were scanned or written, or have dead rows; busiest first.
-pub(super) fn tables(catalog: &CatalogActivity, style: Style) -> String {
+pub(super) fn tables(catalog: &CatalogActivity, counted: &str, style: Style) -> String {
     let rows = busy_tables(catalog);
     if rows.is_empty() {
         return String::new();
@@ -49,7 +49,7 @@ pub(super) fn tables(catalog: &CatalogActivity, style: Style) -> String {
         table.remove_column(5);
     }
     let why = format!(
-        "of database {}: scans and writes in the window, dead rows now",
+        "of database {}: scans and writes {counted}, dead rows now",
         visible(&catalog.database)
     );
     heading("TABLES", &why, style)

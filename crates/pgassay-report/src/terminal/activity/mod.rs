@@ -12,7 +12,7 @@ use pgassay_record::observation::Observation;
 
 use super::style::{Style, heading};
 use super::table::{TextStyle, paint, wrap};
-use crate::activity::{cost, headline, limitations};
+use crate::activity::{cost, headline, limitations, tables_counted};
 use crate::sentence;
 
 /// The answer, in two or three sentences.
@@ -36,7 +36,7 @@ pub(super) fn sections(
         timeline::section(activity, style),
     ];
     if let Some(catalog) = &activity.catalog {
-        found.push(catalog::tables(catalog, style));
+        found.push(catalog::tables(catalog, &tables_counted(activity), style));
         found.push(catalog::indexes(catalog, style));
         found.push(catalog::server(catalog, style));
     }

@@ -36,6 +36,9 @@ pub(super) fn section(activity: &Activity, style: Style) -> String {
         "",
     ];
     table.row(headings.map(|it| inked(it, TextStyle::Faint)).into());
+    // Those of a snapshot of `top` begin anywhere.
+    let is_whole = |us: f64| (us / 1e6 - (us / 1e6).round()).abs() < 0.1;
+    let places = usize::from(!found.iter().all(|it| is_whole(it.start_us)));
     for stretch in &found {
         let is_stalled = stretch
             .marks
@@ -47,7 +50,7 @@ pub(super) fn section(activity: &Activity, style: Style) -> String {
         table.row(vec![
             cell(format!(
                 "{}\u{a0}s",
-                number::decimals(stretch.start_us / 1e6, 0)
+                number::decimals(stretch.start_us / 1e6, places)
             )),
             cell(load(stretch.loads.total())),
             cell(bar(&stretch.loads, highest)),

@@ -44,8 +44,11 @@ fn blocker(episode: &BlockingEpisode) -> Vec<String> {
             root_describes(root)
         ),
         format!(
-            "{} sessions wait for it{}.",
-            episode.blocked.len(),
+            "{} for it{}.",
+            match episode.blocked.len() {
+                1 => "1 session waits".to_owned(),
+                more => format!("{more} sessions wait"),
+            },
             known_wait(episode.waited_us).map_or_else(String::new, |it| format!(
                 ", {it} in all in the last interval"
             ))
@@ -133,7 +136,7 @@ fn table(activity: &Activity, row: &TopRow) -> Vec<String> {
     let Some(table) = found else {
         return Vec::new();
     };
-    let mut lines = table_facts(table);
+    let mut lines = table_facts(table, catalog.window_us);
     let of_table = catalog.indexes.iter();
     for index in of_table.filter(|it| it.table.oid == table.relation.oid) {
         let remark = index_remarks(index).map_or_else(String::new, |it| format!(": {it}"));
@@ -156,7 +159,7 @@ fn known_size(bytes: u64) -> String {
     }
 }
 
-fn table_facts(table: &TableActivity) -> Vec<String> {
+fn table_facts(table: &TableActivity, counted_us: f64) -> Vec<String> {
     let ago = |us: Option<f64>| us.map_or_else(|| "never".to_owned(), |us| age(us) + " ago");
     let autovacuum = if table.autovacuum_enabled {
         ""
@@ -180,8 +183,11 @@ fn table_facts(table: &TableActivity) -> Vec<String> {
             table.modified_since_analyze
         ),
         format!(
-            "in the last interval: {} sequential scans of {} rows, {} index scans",
-            table.sequential_scans, table.sequential_rows, table.index_scans
+            "over {}: {} sequential scans of {} rows, {} index scans",
+            age(counted_us),
+            table.sequential_scans,
+            table.sequential_rows,
+            table.index_scans
         ),
         format!(
             "{} inserted, {} updated ({} HOT), {} deleted; {} blocks hit, {} read",

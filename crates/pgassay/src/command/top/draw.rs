@@ -54,22 +54,16 @@ pub fn draw(frame: &mut Frame<'_>, state: &TopState) {
 fn lines(state: &TopState, width: usize, height: usize) -> Vec<Line<'static>> {
     let paint = Paint(state.uses_color);
     let mut lines = header(state, width, height, paint);
-    let bottom = bottom(state, width, height, paint);
-    let left = height.saturating_sub(lines.len() + bottom.len());
+    let left = height.saturating_sub(lines.len() + bottom_height(height));
     let mut body = match state.mode {
-        KeyMode::Help => text(HELP.lines().map(str::to_owned), 0, width, left),
-        KeyMode::Detail => text(
-            detail::lines(state).into_iter(),
-            state.detail_from,
-            width,
-            left,
-        ),
+        KeyMode::Help => text(HELP.lines().map(str::to_owned), state, width, left),
+        KeyMode::Detail => text(detail::lines(state).into_iter(), state, width, left),
         _ => list(state, width, left, paint),
     };
     body.truncate(left);
     body.resize(left, Line::default());
     lines.extend(body);
-    lines.extend(bottom);
+    lines.extend(bottom(state, width, height, paint));
     lines.truncate(height);
     lines
 }
@@ -131,7 +125,8 @@ fn header(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Li
     let Some(activity) = &state.shown else {
         return lines;
     };
-    if height < HEIGHT_FOR_HEADER {
+    // The help needs the room.
+    if height < HEIGHT_FOR_HEADER || state.mode == KeyMode::Help {
         return lines;
     }
     let answer = limited(&[headline_of_seen(activity)], width, HEADLINE_LINES);
@@ -221,17 +216,19 @@ fn sparkline(state: &TopState, width: usize) -> String {
         .collect()
 }
 
-/// Lines of text from one of them on, wrapped.
+/// Lines of text from the one on that was scrolled to, wrapped.
 fn text(
     lines: impl Iterator<Item = String>,
-    from: usize,
+    state: &TopState,
     width: usize,
     height: usize,
 ) -> Vec<Line<'static>> {
     let wrapped: Vec<String> = lines
         .flat_map(|it| wrapping::wrapped(&visible(&it), width))
         .collect();
-    let from = from.min(wrapped.len().saturating_sub(height));
+    let most = wrapped.len().saturating_sub(height);
+    state.text_from_max.set(most);
+    let from = state.text_from.min(most);
     wrapped.into_iter().skip(from).map(Line::from).collect()
 }
 
@@ -362,10 +359,14 @@ fn bar(loads: &ClassLoads, whole: f64, width: usize, paint: Paint) -> Vec<Span<'
     spans
 }
 
+fn bottom_height(height: usize) -> usize {
+    if height > 3 { 2 } else { 1 }
+}
+
 /// What the selected row needs, then the keys and our own cost.
 fn bottom(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
-    if height > 3 {
+    if bottom_height(height) > 1 {
         let (text, style) = hint(state, paint);
         lines.push(Line::styled(fit(&visible(&text), width, false), style));
     }
@@ -388,6 +389,25 @@ fn own_cost(activity: &Activity) -> String {
     )
 }
 
+/// How to close the help, and to see the rest of it.
+fn help_hint(state: &TopState) -> String {
+    if state.text_from_max.get() > 0 {
+        "j k scroll; any other key closes the help".to_owned()
+    } else {
+        "any key closes the help".to_owned()
+    }
+}
+
+/// The time that the figures of the list are of. Tables are read less often than sessions.
+fn counted_us(state: &TopState) -> f64 {
+    let shown = state.shown.as_ref();
+    let tables = shown.and_then(|it| it.catalog.as_ref());
+    match tables.filter(|_| state.view == TopView::Tables) {
+        Some(tables) => tables.window_us,
+        None => shown.map_or(0.0, |it| it.window_us),
+    }
+}
+
 /// The line above the keys: what is typed, the answer to a key, or how a blocker would be ended.
 fn hint(state: &TopState, paint: Paint) -> (String, Style) {
     let plain = Style::new();
@@ -398,7 +418,7 @@ fn hint(state: &TopState, paint: Paint) -> (String, Style) {
             let letters: Vec<String> = letters.collect();
             return (format!("sort by: {}", letters.join(", ")), plain);
         }
-        KeyMode::Help => return ("any key closes the help".to_owned(), plain),
+        KeyMode::Help => return (help_hint(state), plain),
         KeyMode::Command | KeyMode::Detail => {}
     }
     if let Some(message) = &state.message {
@@ -416,6 +436,5 @@ fn hint(state: &TopState, paint: Paint) -> (String, Style) {
     if !state.filter.is_empty() {
         return (format!("filter: {}  (Esc clears)", state.filter), plain);
     }
-    let window = state.shown.as_ref().map_or(0.0, |it| it.window_us);
-    (format!("over the last {}", age(window)), plain)
+    (format!("over the last {}", age(counted_us(state))), plain)
 }

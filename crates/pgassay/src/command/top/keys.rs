@@ -12,6 +12,8 @@ pub enum TopAction {
     Draw,
     /// Save what is shown.
     Save,
+    /// Draw everything again.
+    Redraw,
     /// End.
     Quit,
 }
@@ -24,16 +26,38 @@ const FILTER_MAX: usize = 60;
 impl TopState {
     /// Handles a key.
     pub fn press(&mut self, key: KeyEvent) -> TopAction {
-        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
-            return TopAction::Quit;
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return self.press_with_control(key.code);
+        }
+        if key.modifiers.contains(KeyModifiers::ALT) {
+            // Esc and the next key, if they arrive together, as over a slow line.
+            self.press(KeyCode::Esc.into());
         }
         self.message = None;
         match self.mode {
             KeyMode::Command => return self.command(key.code),
             KeyMode::Filter => self.type_filter(key.code),
             KeyMode::Sort => self.choose_sort(key.code),
-            KeyMode::Help => self.mode = KeyMode::Command,
+            KeyMode::Help => self.read_help(key.code),
             KeyMode::Detail => return self.read_detail(key.code),
+        }
+        TopAction::Draw
+    }
+
+    /// Letters with Control are not those without: Ctrl-U does not type a `u`, and Ctrl-W saves nothing.
+    fn press_with_control(&mut self, code: KeyCode) -> TopAction {
+        match code {
+            KeyCode::Char('c') => return TopAction::Quit,
+            KeyCode::Char('l') => return TopAction::Redraw,
+            KeyCode::Char('u') if self.mode == KeyMode::Filter => self.filter_by(String::new()),
+            KeyCode::Char('w') if self.mode == KeyMode::Filter => {
+                let words = self.filter.trim_end();
+                let kept = words
+                    .rfind(char::is_whitespace)
+                    .map_or("", |at| &words[..=at]);
+                self.filter_by(kept.to_owned());
+            }
+            _ => {}
         }
         TopAction::Draw
     }
@@ -54,11 +78,14 @@ impl TopState {
                 self.message = Some("a tree cannot be sorted".to_owned());
             }
             KeyCode::Char('s') => self.mode = KeyMode::Sort,
-            KeyCode::Char('h' | '?') => self.mode = KeyMode::Help,
+            KeyCode::Char('h' | '?') => {
+                self.mode = KeyMode::Help;
+                self.text_from = 0;
+            }
             KeyCode::Esc => self.filter_by(String::new()),
             KeyCode::Enter if self.selected_row().is_some() => {
                 self.mode = KeyMode::Detail;
-                self.detail_from = 0;
+                self.text_from = 0;
             }
             other => self.move_selection(other),
         }
@@ -113,10 +140,28 @@ impl TopState {
             KeyCode::Char('w' | 'S') => return TopAction::Save,
             KeyCode::Esc | KeyCode::Enter | KeyCode::Backspace => self.mode = KeyMode::Command,
             KeyCode::Char(' ') => self.toggle_pause(),
-            other => self.detail_from = moved(self.detail_from, other),
+            other => self.scroll(other),
         }
         TopAction::Draw
     }
+
+    /// Keys that move show the rest of the help on a small screen; any other key closes it.
+    fn read_help(&mut self, code: KeyCode) {
+        if is_move(code) {
+            self.scroll(code);
+        } else {
+            self.mode = KeyMode::Command;
+        }
+    }
+
+    fn scroll(&mut self, code: KeyCode) {
+        // Where the text ends, the screen knows.
+        self.text_from = moved(self.text_from.min(self.text_from_max.get()), code);
+    }
+}
+
+fn is_move(code: KeyCode) -> bool {
+    moved(1, code) != 1
 }
 
 /// A position after a key that moves.

@@ -10,6 +10,8 @@ mod draw;
 mod feed;
 mod hangup;
 mod keys;
+#[cfg(test)]
+mod regressions;
 mod rows;
 mod saving;
 mod screen_loop;

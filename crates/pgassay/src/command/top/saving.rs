@@ -45,11 +45,18 @@ pub fn save(
     )
 }
 
+/// Those of the window, by the rates on the screen. The counts of the databases are of another time: that between the
+/// last two readings of the tables.
+fn transactions(activity: &Activity) -> Option<u64> {
+    let intervals = activity.timeline.iter();
+    let ended = intervals.map(|it| Some(it.transactions_per_s? * it.length_us / 1e6));
+    let ended = ended.sum::<Option<f64>>()?;
+    (!activity.timeline.is_empty()).then_some(ended.round() as u64)
+}
+
 /// An observation of nothing but this activity.
 fn observation(activity: &Activity, server: &TopServer, now_us: i64) -> Observation {
     let seconds = activity.window_us / 1e6;
-    let databases = activity.catalog.iter().flat_map(|it| &it.databases);
-    let ended: u64 = databases.map(|it| it.committed + it.rolled_back).sum();
     let mut observation = Observation {
         schema: SCHEMA.to_owned(),
         pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -62,7 +69,7 @@ fn observation(activity: &Activity, server: &TopServer, now_us: i64) -> Observat
             backend_pid: None,
             major: server.major.clone(),
         },
-        transactions: activity.catalog.as_ref().map(|_| ended),
+        transactions: transactions(activity),
         backends: None,
         sessions: u32::try_from(activity.sessions.len()).unwrap_or(u32::MAX),
         backends_present_us: 0.0,

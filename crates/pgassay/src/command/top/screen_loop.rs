@@ -22,6 +22,8 @@ use crate::exit;
 
 /// How long the loop waits for a key before it asks for readings and signals.
 const KEY_LIMIT: Duration = Duration::from_millis(50);
+/// Keys that are handled at once.
+const KEYS_MAX: usize = 1000;
 /// The first readings come sooner, so that an outage shows within a second.
 const FIRST_INTERVAL: Duration = Duration::from_millis(500);
 /// A reading that is this much overdue is said to be missing.
@@ -179,19 +181,27 @@ fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => return Err(ended()),
         }
-        if !poll(KEY_LIMIT).context("cannot read keys")? {
-            continue;
-        }
-        let Event::Key(key) = read().context("cannot read keys")? else {
-            continue;
-        };
-        if key.kind == KeyEventKind::Release {
-            continue;
-        }
-        match state.press(key) {
-            TopAction::Quit => return Ok(()),
-            TopAction::Save => save(state),
-            TopAction::Draw => {}
+        // All keys that have arrived: a text that is pasted is not drawn after each letter.
+        let mut wait = KEY_LIMIT;
+        let mut left = KEYS_MAX;
+        while left > 0 && poll(wait).context("cannot read keys")? {
+            wait = Duration::ZERO;
+            left -= 1;
+            let Event::Key(key) = read().context("cannot read keys")? else {
+                continue;
+            };
+            if key.kind == KeyEventKind::Release {
+                continue;
+            }
+            match state.press(key) {
+                TopAction::Quit => return Ok(()),
+                TopAction::Save => save(state),
+                TopAction::Redraw => terminal
+                    .inner
+                    .clear()
+                    .context("cannot draw on the terminal")?,
+                TopAction::Draw => {}
+            }
         }
         let interval_ms = state.interval.as_millis() as u64;
         shared.interval_ms.store(interval_ms, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! What is on the screen, and how keys and new readings change it. Pure: no I/O, no clock.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -60,8 +61,10 @@ pub struct TopState {
     pub history: VecDeque<f64>,
     /// Position of the selected row among those of the view.
     pub selected: usize,
-    /// The first line of details that is shown.
-    pub detail_from: usize,
+    /// The first line of the details or the help that is shown.
+    pub text_from: usize,
+    /// With which the last line is shown, on the screen as it was drawn last.
+    pub text_from_max: Cell<usize>,
     /// The answer to the last key, such as where a snapshot is.
     pub message: Option<String>,
     /// Time since the last reading, if it is overdue.
@@ -83,7 +86,8 @@ impl TopState {
             latest: None,
             history: VecDeque::new(),
             selected: 0,
-            detail_from: 0,
+            text_from: 0,
+            text_from_max: Cell::new(0),
             message: None,
             silent_for: None,
         }

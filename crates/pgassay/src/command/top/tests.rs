@@ -82,7 +82,7 @@ fn episode() -> BlockingEpisode {
 }
 
 /// Two sessions wait for one that is idle in a transaction; a third scans a table.
-fn activity() -> Activity {
+pub(super) fn activity() -> Activity {
     let wait = |kind: &str, name: &str| ActivityWait {
         kind: kind.to_owned(),
         name: name.to_owned(),
@@ -176,7 +176,7 @@ fn activity() -> Activity {
     }
 }
 
-fn state() -> TopState {
+pub(super) fn state() -> TopState {
     let mut state = TopState::new(Duration::from_secs(2), false);
     state.server = TopServer {
         title: "PostgreSQL 18 at /run/postgresql:5432".to_owned(),
@@ -188,7 +188,7 @@ fn state() -> TopState {
     state
 }
 
-fn press(state: &mut TopState, keys: &str) {
+pub(super) fn press(state: &mut TopState, keys: &str) {
     for c in keys.chars() {
         let code = match c {
             '\n' => KeyCode::Enter,
@@ -199,7 +199,7 @@ fn press(state: &mut TopState, keys: &str) {
     }
 }
 
-fn screen_of(state: &TopState, width: u16, height: u16) -> String {
+pub(super) fn screen_of(state: &TopState, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, state)).unwrap();
     terminal.backend().to_string()

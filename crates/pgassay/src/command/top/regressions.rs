@@ -1,0 +1,137 @@
+//! What went wrong on the screen or in a snapshot, by symptom.
+
+use pgassay_record::activity::{CatalogActivity, DatabaseActivity, LoadInterval};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::keys::TopAction;
+use super::saving;
+use super::state::{KeyMode, TopState};
+use super::tests::{activity, press, screen_of, state};
+
+fn press_with(state: &mut TopState, modifiers: KeyModifiers, letter: char) -> TopAction {
+    state.press(KeyEvent::new(KeyCode::Char(letter), modifiers))
+}
+
+/// Regression: 148 transactions per second on the screen were 2 796 in the snapshot, and its tables had "scans and
+/// writes in the window" of 47 s: both were counted since the last reading of the tables.
+#[test]
+fn a_snapshot_has_the_transactions_of_its_window_and_says_what_tables_were_counted_over() {
+    let mut activity = activity();
+    activity.catalog = Some(CatalogActivity {
+        window_us: 46e6,
+        databases: vec![DatabaseActivity {
+            committed: 5669,
+            ..DatabaseActivity::default()
+        }],
+        ..activity.catalog.unwrap()
+    });
+    activity.timeline = [0.5e6, 1.5e6]
+        .map(|length_us| LoadInterval {
+            start_us: 2e6 - length_us,
+            length_us,
+            active: Vec::new(),
+            idle_in_transaction: 0.0,
+            transactions_per_s: Some(150.0),
+        })
+        .into();
+    let directory = tempfile::tempdir().unwrap();
+    let place = (directory.path(), 5_000_000);
+    let file = saving::save(&activity, &state().server, place).unwrap();
+    let name = file.to_str().unwrap();
+    let snapshot = crate::observation_file::load(name).unwrap().unwrap();
+    assert_eq!(snapshot.transactions, Some(300));
+    let text = pgassay_report::observation_text(&snapshot, &pgassay_report::Style::default());
+    let text = text.replace('\u{a0}', " ");
+    assert!(text.contains(" 150 transactions/s"), "{text}");
+    assert!(text.contains("scans and writes over 46 s"), "{text}");
+    let page = pgassay_report::observation_html(&snapshot).replace('\u{a0}', " ");
+    assert!(page.contains("scans and writes over 46 s"));
+
+    activity.timeline[0].transactions_per_s = None;
+    let file = saving::save(&activity, &state().server, place).unwrap();
+    let name = file.to_str().unwrap();
+    let snapshot = crate::observation_file::load(name).unwrap().unwrap();
+    assert_eq!(snapshot.transactions, None);
+}
+
+/// Regression: the line below a list of tables named the time of the sessions.
+#[test]
+fn the_time_below_a_list_is_that_of_its_figures() {
+    let mut state = state();
+    let shown = state.shown.as_mut().unwrap();
+    shown.catalog.as_mut().unwrap().window_us = 46e6;
+    let line = |state: &TopState| {
+        let screen = screen_of(state, 80, 24).replace('\u{a0}', " ");
+        screen.contains("over the last 46 s")
+    };
+    assert!(!line(&state));
+    press(&mut state, "t");
+    assert!(line(&state));
+    press(&mut state, "\n");
+    let detail = screen_of(&state, 80, 24).replace('\u{a0}', " ");
+    assert!(detail.contains("over 46 s: "), "{detail}");
+}
+
+/// Regression: after End, or after going down too often, as many keys up had no effect.
+#[test]
+fn the_first_key_up_moves_a_text_that_was_scrolled_to_its_end() {
+    let mut state = state();
+    press(&mut state, "1\n");
+    let top = screen_of(&state, 80, 10);
+    press(&mut state, "G");
+    let end = screen_of(&state, 80, 10);
+    assert_ne!(top, end);
+    press(&mut state, "jjjj");
+    assert_eq!(screen_of(&state, 80, 10), end);
+    press(&mut state, "k");
+    assert_ne!(screen_of(&state, 80, 10), end);
+    press(&mut state, "g");
+    assert_eq!(screen_of(&state, 80, 10), top);
+}
+
+/// Regression: on a small screen, how to quit was below the end of the help, and any key closed it.
+#[test]
+fn all_of_the_help_can_be_read_on_a_small_screen() {
+    for (width, height) in [(80, 24), (60, 15), (40, 10)] {
+        let mut state = state();
+        press(&mut state, "h");
+        let mut seen = screen_of(&state, width, height);
+        for _ in 0..40 {
+            press(&mut state, "j");
+            seen += &screen_of(&state, width, height);
+        }
+        for part in ["Ctrl-C", "never runs it."] {
+            assert!(seen.contains(part), "{part} at {width}x{height}");
+        }
+        press(&mut state, "x");
+        assert_eq!(state.mode, KeyMode::Command);
+    }
+}
+
+/// Regression: Ctrl-U typed a "u" into the filter, and Ctrl-W and Ctrl-S saved and sorted.
+#[test]
+fn control_is_not_a_letter() {
+    let control = KeyModifiers::CONTROL;
+    let mut state = state();
+    for letter in ['w', 's', 'h', 'q', 't'] {
+        assert_eq!(press_with(&mut state, control, letter), TopAction::Draw);
+        assert_eq!(state.mode, KeyMode::Command, "{letter}");
+    }
+    assert_eq!(press_with(&mut state, control, 'l'), TopAction::Redraw);
+    press(&mut state, "/update accounts");
+    press_with(&mut state, control, 'w');
+    assert_eq!(state.filter, "update ");
+    press_with(&mut state, control, 'u');
+    assert_eq!((state.filter.as_str(), state.mode), ("", KeyMode::Filter));
+}
+
+/// Regression: over a slow line, Esc and the next key arrive together, as Alt and the key. The filter stayed open, and
+/// got the key.
+#[test]
+fn a_key_right_after_esc_is_not_swallowed() {
+    let mut state = state();
+    press(&mut state, "/orders");
+    press_with(&mut state, KeyModifiers::ALT, '2');
+    assert_eq!((state.filter.as_str(), state.mode), ("", KeyMode::Command));
+    assert_eq!(state.view, super::columns::TopView::Waiting);
+}
