@@ -83,16 +83,24 @@ pub(crate) fn tier(
     } else {
         "apart from CPU, "
     };
-    let next = access.and_then(|check| check.fix.as_ref());
-    let next = next.filter(|_| tier < 3).map(|fix| {
-        let next = tier + 1;
-        format!("; T{next} needs {fix}")
-    });
+    let next = access.and_then(|check| next_tier(tier, check));
     format!(
         "Tier T{tier}: CPU {cpu}, blocked time {}; {besides}{share} of the time has a known cause{}",
         basis_of_blocked_time(blocked_by),
         next.unwrap_or_default()
     )
+}
+
+/// What the next tier requires, or why there is less than what is permitted: on a server that is idle, no sample hits
+/// a backend.
+fn next_tier(tier: u8, access: &Check) -> Option<String> {
+    let permitted = access.value.strip_prefix('T');
+    let permitted = permitted.and_then(|it| it.chars().next()?.to_digit(10));
+    if tier == 1 && permitted.is_some_and(|it| it > 1) {
+        return Some("; there are no CPU samples".to_owned());
+    }
+    let fix = access.fix.as_ref().filter(|_| tier < 3)?;
+    Some(format!("; T{} needs {fix}", tier + 1))
 }
 
 /// The lowest tier of these ledgers, as [`tier`] describes it; empty without ledgers.
@@ -262,4 +270,30 @@ pub(crate) fn background(ledger: &Ledger) -> String {
         .map(|row| format!("{} {}", row.role, number::micros(row.us)))
         .collect();
     rows.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: of an idle server, which no CPU sample hit, it said "Tier T1 …; T2 needs --off-cpu".
+    #[test]
+    fn what_is_permitted_is_not_missing() {
+        let check = |value: &str, fix: &str| Check {
+            name: "tier".to_owned(),
+            value: value.to_owned(),
+            limitation: None,
+            fix: Some(fix.to_owned()),
+        };
+        let text = |by_stacks, access: &Check| {
+            let by = (by_stacks, Divider::MemoryWaitEvents);
+            let text = tier(by, &[1.0], Some(access));
+            text.rsplit_once("; ").unwrap().1.to_owned()
+        };
+        let all = check("T3 of T3: CPU stacks", "--off-cpu");
+        assert_eq!(text(true, &all), "T3 needs --off-cpu");
+        assert_eq!(text(false, &all), "there are no CPU samples");
+        let totals = check("T1 of T3: exact CPU totals", "sysctl");
+        assert_eq!(text(false, &totals), "T2 needs sysctl");
+    }
 }

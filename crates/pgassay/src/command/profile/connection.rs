@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use pgassay_lab::Patience;
-use pgassay_lab::connector::{TimedStream, connect, limit_statements};
+use pgassay_lab::connector::{ConnectError, TimedStream, connect, limit_statements};
 use pgassay_lab::local_server;
 use pgassay_lab::system_env::RealSystem;
 use pgassay_lab::watch::catalog::ENDED_TRANSACTIONS;
@@ -13,7 +13,7 @@ use pgassay_profile::LiveServer;
 use pgassay_record::activity::Activity;
 use pgassay_record::observation::Observation;
 use pgassay_wire::conninfo::Request;
-use pgassay_wire::{Exchange, ExchangeError};
+use pgassay_wire::{Exchange, ExchangeError, WireError};
 
 /// Timeout for connecting and for each query; all queries sent here are cheap.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -209,14 +209,30 @@ pub fn exchange(conninfo: &str) -> Result<(Exchange<TimedStream>, String)> {
     let target = request.resolve(&RealSystem)?;
     let asked = target.connect_timeout_s.map(u64::from);
     let limit = asked.map_or(ANSWER_LIMIT, Duration::from_secs);
-    let (mut exchange, endpoint) = connect(&target, Some(limit))?;
+    let connected = connect(&target, Some(limit));
+    let (mut exchange, endpoint) = connected.map_err(|error| explained(error, &target.warnings))?;
     exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
     limit_statements(&mut exchange)?;
     Ok((exchange, endpoint.address.to_string()))
 }
 
+/// If a password is missing, why its file is ignored.
+fn explained(error: ConnectError, warnings: &[String]) -> anyhow::Error {
+    let last = error.last();
+    let is_password = matches!(
+        last,
+        Some(ExchangeError::Wire(WireError::PasswordNeeded { .. }))
+    );
+    match warnings.first().filter(|_| is_password) {
+        Some(warning) => anyhow!("{error}; {warning}"),
+        None => error.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use pgassay_wire::conninfo::Address;
+
     use super::*;
 
     /// Regression test: a server that answered with a number of a million digits ended `profile` with a panic.
@@ -225,5 +241,29 @@ mod tests {
         assert_eq!(ended_between(u64::MAX, u64::MAX, 7), 0);
         assert_eq!(ended_between(0, 10, u64::MAX), 0);
         assert_eq!(ended_between(100, 110, 2), 5);
+    }
+
+    /// Regression: with a password file that others may read, it said only to add a line to it.
+    #[test]
+    fn a_missing_password_names_the_file_that_is_ignored() {
+        let address = Address::Unix {
+            directory: "/run".to_owned(),
+            port: 5432,
+        };
+        let tried = |error: WireError| ConnectError::Tried(vec![(address.clone(), error.into())]);
+        let ignored = ["password file \"x\" is ignored".to_owned()];
+        let user = "pw".to_owned();
+        let text = explained(tried(WireError::PasswordNeeded { user }), &ignored).to_string();
+        assert!(text.contains("none was given"), "{text}");
+        assert!(text.ends_with("; password file \"x\" is ignored"), "{text}");
+        let other = WireError::Malformed {
+            tag: 'R',
+            what: "x",
+        };
+        assert!(
+            !explained(tried(other), &ignored)
+                .to_string()
+                .contains("file")
+        );
     }
 }
