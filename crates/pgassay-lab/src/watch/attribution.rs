@@ -52,6 +52,8 @@ pub(super) type LoadKey = (u32, SessionActivity);
 pub(super) struct SeenExecutions {
     pub count: u64,
     pub in_transaction_max: u64,
+    /// Of which each began a transaction that no other statement had begun.
+    pub first_in_transaction: u64,
 }
 
 /// Sums over a stretch of time.
@@ -176,6 +178,8 @@ impl LoadAttribution {
         let seen = self.sums.executions.entry(statement).or_default();
         seen.count += 1;
         seen.in_transaction_max = seen.in_transaction_max.max(*in_transaction);
+        let is_first = started_us != 0 && started_us == sighting.activity_started_us;
+        seen.first_in_transaction += u64::from(is_first);
     }
 }
 
@@ -235,6 +239,7 @@ impl LoadSums {
             let sum = self.executions.entry(*statement).or_default();
             sum.count += executions.count;
             sum.in_transaction_max = sum.in_transaction_max.max(executions.in_transaction_max);
+            sum.first_in_transaction += executions.first_in_transaction;
         }
         for (interval, sums) in &later.intervals {
             self.intervals.entry(*interval).or_default().add(sums);
@@ -360,7 +365,8 @@ mod tests {
             sums.executions[&7],
             SeenExecutions {
                 count: 1,
-                in_transaction_max: 1
+                in_transaction_max: 1,
+                first_in_transaction: 0
             }
         );
         let timeline = sums.timeline(|kind| kind.to_string());
@@ -501,6 +507,7 @@ mod tests {
         }
         let executions = attribution.take().executions[&5];
         assert_eq!((executions.count, executions.in_transaction_max), (4, 3));
+        assert_eq!(executions.first_in_transaction, 1, "that of transaction 1");
     }
 
     #[test]

@@ -254,6 +254,7 @@ impl Collector {
             let mut statement = self.statements.describe(*index, keeps_text, counters);
             statement.executions_seen = seen.count;
             statement.executions_seen_in_transaction_max = seen.in_transaction_max;
+            statement.transactions_min = self.statements.transactions_min(*index, seen, &statement);
             statement
         };
         let activity = Activity {

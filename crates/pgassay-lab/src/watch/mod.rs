@@ -254,7 +254,8 @@ impl LiveWatch {
         let window_s = activity.window_us.max(RECENT_RATE_US) / 1e6;
         let recent = rates
             .recent_per_s(now_us)
-            .filter(|it| activity.is_transaction_count(it * window_s));
+            .filter(|it| activity.is_transaction_count(it * window_s))
+            .filter(|it| activity.is_transaction_rate(*it));
         for interval in &mut activity.timeline {
             interval.transactions_per_s = recent;
         }
@@ -345,7 +346,7 @@ impl LiveWatch {
         let (mut activity, statements) = self.describe(&sums, &counters);
         if let Some(read) = read {
             cost.statements_sent += read.statements_sent;
-            activity.blocking = read.blocking;
+            activity.blocking = catalog::waits_within(read.blocking, activity.window_us);
             activity.idle_lock_holders = read.idle_lock_holders;
             activity.catalog = read.catalog;
             activity.marks = read.marks;

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use pgassay_record::activity::{ActivityStatement, StatementCounters};
 use pgassay_script::normalize;
 
+use super::attribution::SeenExecutions;
 use super::text_join::SeenText;
 
 /// Distinct statements that are kept, and the bytes of their texts; the time of any others has no statement.
@@ -147,6 +148,34 @@ impl StatementBook {
         }
     }
 }
+
+impl StatementBook {
+    /// The least number of transactions that the statement's counted executions ended.
+    pub fn transactions_min(
+        &self,
+        index: u32,
+        seen: SeenExecutions,
+        described: &ActivityStatement,
+    ) -> u64 {
+        let calls = described.counters.map_or(0, |it| it.calls);
+        let known = &self.statements[index as usize];
+        let text = known.text.trim_end_matches([';', ' ', '\n', '\t']);
+        let mut words = text.split_ascii_whitespace();
+        let first = words.clone().next().unwrap_or_default();
+        let is_one_of = |word: &str, of: &[&str]| of.iter().any(|it| it.eq_ignore_ascii_case(word));
+        let is_end = !text.is_empty() && words.all(|it| is_one_of(it, &TRANSACTION_ENDS));
+        let is_whole = seen.first_in_transaction == seen.count
+            && seen.count >= WHOLE_TRANSACTIONS_MIN
+            && !is_one_of(first, &["begin", "start"])
+            && !has_several(known.text.as_bytes(), known.is_cut);
+        if is_end || is_whole { calls } else { 0 }
+    }
+}
+
+/// The words of a statement that ends a transaction, not to a savepoint.
+const TRANSACTION_ENDS: [&str; 6] = ["commit", "end", "rollback", "abort", "work", "transaction"];
+/// A statement of which so many executions were whole transactions, and no other was seen, has few others.
+const WHOLE_TRANSACTIONS_MIN: u64 = 3;
 
 /// Counters by what they are joined with.
 #[derive(Debug, Default)]
@@ -318,5 +347,39 @@ mod tests {
             assert_eq!(index.is_some(), number < STATEMENTS_MAX);
         }
         assert!(book.is_full && book.by_text.len() <= TEXTS_MAX);
+    }
+
+    /// Regression: 130 transactions per second beside statements that were called 210 times per second, each a whole
+    /// transaction. Sessions that use no table do not report theirs.
+    #[test]
+    fn calls_of_whole_transactions_are_the_least_number_of_transactions() {
+        let mut book = StatementBook::default();
+        let described = ActivityStatement {
+            counters: Some(StatementCounters {
+                calls: 200,
+                ..StatementCounters::default()
+            }),
+            ..ActivityStatement::default()
+        };
+        let mut least = |text: &str, (count, first_in_transaction): (u64, u64)| {
+            let index = book.index(text.as_bytes(), false, 0).unwrap();
+            let seen = SeenExecutions {
+                count,
+                in_transaction_max: 1,
+                first_in_transaction,
+            };
+            book.transactions_min(index, seen, &described)
+        };
+        assert_eq!(least("select pg_sleep(1)", (12, 12)), 200);
+        assert_eq!(least("select pg_sleep(2) as few", (2, 2)), 0);
+        assert_eq!(least("update t set v = 1", (12, 11)), 0);
+        assert_eq!(least("select 1; select 2", (12, 12)), 0);
+        assert_eq!(least("BEGIN", (12, 12)), 0);
+        for text in ["end;", "COMMIT", "rollback work"] {
+            assert_eq!(least(text, (1, 0)), 200, "{text}");
+        }
+        for text in ["rollback to s", "commit prepared 'x'"] {
+            assert_eq!(least(text, (1, 0)), 0, "{text}");
+        }
     }
 }

@@ -85,6 +85,13 @@ pub struct Activity {
 
 /// The server counts at least this share of the transactions that were seen, or not all sessions report theirs.
 const TRANSACTIONS_REPORTED_MIN: f64 = 0.5;
+/// Likewise, of those that `pg_stat_statements` counted.
+const TRANSACTIONS_COUNTED_MIN: f64 = 0.85;
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
 
 impl Activity {
     /// Sessions with an entry of their own. A server where every transaction has its own connection
@@ -102,6 +109,18 @@ impl Activity {
     /// `pgstat_report_stat`, 9.6 to 18). Others report theirs up to a second late.
     pub fn is_transaction_count(&self, counted: f64) -> bool {
         counted >= TRANSACTIONS_REPORTED_MIN * self.transactions_seen as f64
+            && self.is_transaction_rate(counted * 1e6 / self.window_us.max(f64::MIN_POSITIVE))
+    }
+
+    /// The same for a number per second, by what `pg_stat_statements` counted.
+    pub fn is_transaction_rate(&self, per_s: f64) -> bool {
+        per_s >= TRANSACTIONS_COUNTED_MIN * self.transactions_min_per_s()
+    }
+
+    /// Transactions per second that ended at least, by the calls of statements.
+    pub fn transactions_min_per_s(&self) -> f64 {
+        let counted: u64 = self.statements.iter().map(|it| it.transactions_min).sum();
+        counted as f64 / self.counters_s()
     }
 
     // Names of entries of [`Activity::unavailable`], without which a list would seem empty.
@@ -179,6 +198,10 @@ pub struct ActivityStatement {
     pub executions_seen: u64,
     /// The largest number of its executions seen in one transaction of one session.
     pub executions_seen_in_transaction_max: u64,
+    /// Transactions that its counted executions ended, at least: its calls if it is a `COMMIT`, or if all executions that
+    /// were seen were whole transactions, and otherwise 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub transactions_min: u64,
     /// Differences of `pg_stat_statements` over [`Activity::counters_us`]; `None` without the extension, or if none are known to be its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<StatementCounters>,

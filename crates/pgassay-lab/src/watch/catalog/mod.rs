@@ -45,6 +45,7 @@ use pgassay_server::TimedStream;
 use pgassay_wire::Exchange;
 
 use blocking::BlockingWatch;
+pub use blocking::waits_within;
 pub use counted_statements::CountedStatements;
 use counted_statements::StatementWatch;
 pub use counted_texts::{CountedText, CountedTexts};

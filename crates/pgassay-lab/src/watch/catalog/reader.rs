@@ -387,12 +387,15 @@ impl CatalogReader {
     fn lose(&mut self, error: &ExchangeError) {
         self.exchange = None;
         self.pause.lose(Instant::now());
+        let why = error.to_string();
+        // Without the number that Rust adds.
+        let why = why.split(" (os error ").next().unwrap_or_default();
         let check = Check {
             name: Activity::CATALOG_CONNECTION.to_owned(),
             value: "lost".to_owned(),
             limitation: Some(format!(
                 "the connection that reads the server's views was lost, so blocking sessions and \
-                 statistics are missing from then on: {error}"
+                 statistics are missing from then on: {why}"
             )),
             fix: None,
         };

@@ -29,6 +29,7 @@ use super::connection::{
 };
 use super::sessions::{SessionsToWatch, result_of};
 use crate::checks;
+use crate::exit::text_of;
 
 /// Samples the server until the time is over or the user interrupts it.
 pub fn observe(
@@ -159,7 +160,8 @@ fn cut_off(error: &anyhow::Error, window: Duration) -> Check {
         value: INCOMPLETE.to_owned(),
         limitation: Some(format!(
             "pg_stat_activity could be sampled only for {seconds:.1} s, and transactions were not \
-             counted: {error:#}"
+             counted: {}",
+            text_of(error)
         )),
         fix: None,
     }

@@ -12,6 +12,7 @@ use pgassay_profile::LiveServer;
 
 use super::connection;
 use crate::args::ProfileArgs;
+use crate::exit::text_of;
 
 /// What is needed to watch the sessions of a server.
 pub struct SessionsToWatch {
@@ -77,7 +78,8 @@ fn ended_early(result: Result<()>) -> Option<Check> {
         name: "sessions".to_owned(),
         value: connection::INCOMPLETE.to_owned(),
         limitation: Some(format!(
-            "the sessions could not be read to the end: {error:#}"
+            "the sessions could not be read to the end: {}",
+            text_of(&error)
         )),
         fix: None,
     })
@@ -95,8 +97,27 @@ fn not_watched(error: &anyhow::Error) -> Check {
         name: "sessions".to_owned(),
         value: "none".to_owned(),
         limitation: Some(format!(
-            "statements and sessions cannot be watched: {error:#}"
+            "statements and sessions cannot be watched: {}",
+            text_of(error)
         )),
         fix: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: "Broken pipe (os error 32): Broken pipe (os error 32)" among the notes of a profile.
+    #[test]
+    fn a_note_says_once_why_the_sessions_could_not_be_read() {
+        let lost = io::Error::from_raw_os_error(32);
+        let wrapped = format!("the connection failed: {lost}");
+        let check = ended_early(Err(anyhow::Error::new(lost).context(wrapped)));
+        let text = check.and_then(|it| it.limitation).unwrap();
+        assert!(
+            text.ends_with("the connection failed: Broken pipe"),
+            "{text}"
+        );
     }
 }

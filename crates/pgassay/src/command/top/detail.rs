@@ -82,6 +82,10 @@ fn statement(activity: &Activity, index: Option<u32>) -> Vec<String> {
         *by_session.entry(cell.session).or_insert(0.0) += cell.time_us;
         whole_us += cell.time_us;
     }
+    if whole_us <= 0.0 {
+        lines.push("No session executed it in the last interval.".to_owned());
+        return lines;
+    }
     let sessions = |us: f64| load(us / activity.window_us.max(f64::MIN_POSITIVE));
     lines.push(format!(
         "{} sessions on average, of which",

@@ -135,3 +135,15 @@ fn a_key_right_after_esc_is_not_swallowed() {
     assert_eq!((state.filter.as_str(), state.mode), ("", KeyMode::Command));
     assert_eq!(state.view, super::columns::TopView::Waiting);
 }
+
+/// Regression: of the last statement of a session that is idle, "0.00 sessions on average, of which" nothing.
+#[test]
+fn a_statement_that_nothing_executes_has_no_empty_lists() {
+    let mut state = state();
+    let shown = state.shown.as_mut().unwrap();
+    shown.cells.retain(|it| it.statement != Some(0));
+    press(&mut state, "3\n");
+    let detail = screen_of(&state, 80, 30);
+    assert!(detail.contains("No session executed it"), "{detail}");
+    assert!(!detail.contains("of which"), "{detail}");
+}
