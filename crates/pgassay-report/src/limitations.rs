@@ -30,3 +30,27 @@ fn is_included(run: &Run, check: &Check) -> bool {
     let mut others = run.checks.iter().filter_map(|it| it.fix.as_ref());
     others.any(|other| other != fix && other.split("  or  ").any(|it| it == fix))
 }
+
+#[cfg(test)]
+mod tests {
+    use pgassay_record::activity::Activity;
+
+    use super::*;
+
+    /// Regression: "answers is not read: the server did not answer", and "tables is missing at times".
+    #[test]
+    fn what_was_not_read_is_not_called_so_twice() {
+        let text = |value: &str| {
+            let check = Check {
+                name: Activity::TABLES.to_owned(),
+                value: value.to_owned(),
+                limitation: Some("a lock timeout".to_owned()),
+                fix: None,
+            };
+            sentence::limit(&check).unwrap()
+        };
+        assert_eq!(text(Activity::NOT_READ), "tables: a lock timeout");
+        let at_times = text(Activity::AT_TIMES);
+        assert_eq!(at_times, "tables, missing at times: a lock timeout");
+    }
+}

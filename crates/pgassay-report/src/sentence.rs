@@ -8,6 +8,7 @@ use pgassay_model::plan::StoppingRule;
 use pgassay_model::profile::{Profile, Quality};
 use pgassay_model::trial::{TrialKind, failed_share};
 use pgassay_model::waits::{WaitSource, Waits};
+use pgassay_record::activity::Activity;
 use pgassay_record::observation::{Observation, WaitRow};
 use pgassay_record::run::{RelayFacts, Run, Warning, WarningKind};
 
@@ -270,7 +271,7 @@ pub(crate) fn relay(it: &RelayFacts) -> String {
 }
 
 /// Values that say less than the limitation itself.
-const VAGUE: [&str; 9] = [
+const VAGUE: [&str; 10] = [
     "none",
     "limited",
     "insufficient",
@@ -279,6 +280,7 @@ const VAGUE: [&str; 9] = [
     "remote",
     "some hidden",
     "not all counted",
+    "not read",
     "with those of parallel workers",
 ];
 
@@ -291,6 +293,8 @@ pub(crate) fn limit(check: &Check) -> Option<String> {
         limits.clone()
     } else if VAGUE.contains(&value.as_str()) || limits.contains(value.as_str()) {
         format!("{name}: {limits}")
+    } else if value == Activity::AT_TIMES {
+        format!("{name}, {value}: {limits}")
     } else {
         format!("{name} is {value}: {limits}")
     })

@@ -35,6 +35,8 @@ pub struct LoadRow {
     pub name: String,
     /// Average sessions: the row's time over the window.
     pub load: f64,
+    /// Of which parallel workers.
+    pub of_workers: f64,
     /// Of which by wait, largest first: index into [`Activity::waits`] and average sessions.
     pub by_wait: Vec<(u32, f64)>,
     /// The readings behind it.
@@ -68,12 +70,17 @@ impl Activity {
                 index,
                 name: name.to_owned(),
                 load: 0.0,
+                of_workers: 0.0,
                 by_wait: Vec::new(),
                 samples: 0,
             });
             let load = cell.time_us / self.window_us.max(f64::MIN_POSITIVE);
             row.load += load;
             row.samples += cell.samples;
+            let session = self.sessions.get(cell.session as usize);
+            if session.is_some_and(|it| it.backend_type == "parallel worker") {
+                row.of_workers += load;
+            }
             match row.by_wait.iter_mut().find(|(wait, _)| *wait == cell.wait) {
                 Some((_, sum)) => *sum += load,
                 None => row.by_wait.push((cell.wait, load)),
