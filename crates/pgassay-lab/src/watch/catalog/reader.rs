@@ -192,7 +192,8 @@ impl CatalogReader {
             return;
         }
         let limitation = format!(
-            "user \"{}\" does not see states, statements and transactions of other users' sessions",
+            "in the server's views, user \"{}\" does not see states, statements and transactions of other users' \
+             sessions",
             self.user
         );
         let grant = self.grant();

@@ -63,8 +63,8 @@ impl SilenceLog {
                 .map(|it| format!("from {:.0} s on", self.at_s(it))),
         );
         format!(
-            "the server did not answer {}: its processes were stopped, its machine was paused, or it had far too \
-             much to do; rates and times per second are averages that include this time",
+            "the server did not answer {}: its processes were stopped, its machine was paused, the network was \
+             interrupted, or it had far too much to do; rates and times per second are averages that include this time",
             when.join(", ")
         )
     }

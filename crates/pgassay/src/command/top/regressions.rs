@@ -1,6 +1,6 @@
 //! What went wrong on the screen or in a snapshot, by symptom.
 
-use pgassay_record::activity::{CatalogActivity, DatabaseActivity, LoadInterval};
+use pgassay_record::activity::{CatalogActivity, DatabaseActivity, LoadCell, LoadInterval};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::keys::TopAction;
@@ -146,4 +146,20 @@ fn a_statement_that_nothing_executes_has_no_empty_lists() {
     let detail = screen_of(&state, 80, 30);
     assert!(detail.contains("No session executed it"), "{detail}");
     assert!(!detail.contains("of which"), "{detail}");
+}
+
+/// Regression: sorted by blocker, sessions that nothing blocks came first, and PID 10000 before PID 9999.
+#[test]
+fn sorting_by_blocker_begins_with_the_lowest_pid() {
+    let mut state = state();
+    let shown = state.shown.as_mut().unwrap();
+    for (blocked, by) in shown.blocking[0].blocked.iter_mut().zip([10_000, 9_999]) {
+        blocked.blocked_by = by;
+    }
+    let free = shown.cells[0].clone();
+    shown.cells.push(LoadCell { session: 3, ..free });
+    press(&mut state, "2sb");
+    let rows = state.rows();
+    let blockers: Vec<&str> = rows.iter().map(|row| &*row.cells[3].text).collect();
+    assert_eq!(blockers, ["9999", "10000", ""]);
 }

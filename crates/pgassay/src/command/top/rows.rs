@@ -106,7 +106,7 @@ fn figure(text: String, value: f64) -> TopCell {
 fn word(text: impl Into<String>) -> TopCell {
     let text = text.into();
     TopCell {
-        sort: SortValue::Name(text.clone()),
+        sort: SortValue::Name(text.to_lowercase()),
         text,
         bar: None,
     }
@@ -195,10 +195,7 @@ fn waiting(activity: &Activity) -> Vec<TopRow> {
             let wait = activity.waits.get(wait as usize)?;
             let blocked = blocked(activity, session.pid);
             let age_us = blocked.map_or(0.0, |it| it.waited_us);
-            let blocker = blocked.map_or_else(String::new, |it| match it.blocked_by {
-                0 => "prepared".to_owned(),
-                pid => pid.to_string(),
-            });
+            let blocker = blocker(blocked);
             let text = statement_text(activity, statement);
             let name = wait_name(wait);
             Some(TopRow {
@@ -219,7 +216,7 @@ fn waiting(activity: &Activity) -> Vec<TopRow> {
                     },
                     figure(share(time_us, activity.window_us), time_us),
                     word(name),
-                    word(blocker),
+                    blocker,
                     word(&session.user),
                     word(&session.application),
                     word(text),
@@ -229,6 +226,16 @@ fn waiting(activity: &Activity) -> Vec<TopRow> {
             })
         })
         .collect()
+}
+
+/// Who blocks the session: by PID, and those who are not blocked last.
+fn blocker(blocked: Option<&BlockedSession>) -> TopCell {
+    let (text, order) = match blocked.map(|it| it.blocked_by) {
+        Some(0) => ("prepared".to_owned(), 0.0),
+        Some(pid) => (pid.to_string(), -f64::from(pid)),
+        None => (String::new(), f64::NEG_INFINITY),
+    };
+    figure(text, order)
 }
 
 fn blocked(activity: &Activity, pid: u32) -> Option<&BlockedSession> {
@@ -291,7 +298,7 @@ fn root(activity: &Activity, at: usize, episode: &BlockingEpisode) -> TopRow {
         ),
         cells: vec![
             word(name),
-            word(age(root.state_age_us)),
+            word(known_wait(root.state_age_us).unwrap_or_default()),
             word(format!("{was}{}", root.state)),
             word(held),
             word(text),
