@@ -156,7 +156,7 @@ fn sorting_by_blocker_begins_with_the_lowest_pid() {
     for (blocked, by) in shown.blocking[0].blocked.iter_mut().zip([10_000, 9_999]) {
         blocked.blocked_by = by;
     }
-    let free = shown.cells[0].clone();
+    let free = shown.cells[0];
     shown.cells.push(LoadCell { session: 3, ..free });
     press(&mut state, "2sb");
     let rows = state.rows();
