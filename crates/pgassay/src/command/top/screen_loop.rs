@@ -49,8 +49,50 @@ enum WatchMessage {
 struct Shared {
     /// Set by the user and by signals.
     interrupt: Interrupt,
+    /// Ends the interval in progress.
+    interval_end: Interrupt,
     interval_ms: Arc<AtomicU64>,
+    /// The length of the interval in progress.
+    running_ms: Arc<AtomicU64>,
     wants_tables: Arc<AtomicBool>,
+}
+
+impl Shared {
+    fn new(interrupt: Interrupt, interval: Duration) -> Self {
+        Self {
+            interrupt,
+            interval_end: Interrupt::default(),
+            interval_ms: Arc::new(AtomicU64::new(interval.as_millis() as u64)),
+            running_ms: Arc::default(),
+            wants_tables: Arc::default(),
+        }
+    }
+
+    /// What the watching thread is to do, so long after the last reading. An interval that became shorter ends when it
+    /// would have, instead of after a minute without news.
+    fn pass_on(&self, state: &TopState, since_reading: Duration) {
+        let interval_ms = state.interval.as_millis() as u64;
+        self.interval_ms.store(interval_ms, Ordering::Relaxed);
+        let wants_tables = state.view == TopView::Tables;
+        self.wants_tables.store(wants_tables, Ordering::Relaxed);
+        let is_shorter = interval_ms < self.running_ms.load(Ordering::Relaxed);
+        if is_shorter && since_reading >= state.interval {
+            self.interval_end.flag().store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Another interval begins.
+    fn begin(&self, length: Duration) {
+        let length_ms = length.as_millis() as u64;
+        self.running_ms.store(length_ms, Ordering::Relaxed);
+        let is_over = self.interrupt.is_requested();
+        self.interval_end.flag().store(is_over, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.interrupt.flag().store(true, Ordering::Relaxed);
+        self.interval_end.flag().store(true, Ordering::Relaxed);
+    }
 }
 
 /// Connects with `open`, and shows what its feed sees until the user quits or a signal comes.
@@ -63,11 +105,7 @@ where
         signal_hook::flag::register(signal, Arc::clone(&flag))
             .context("cannot install a handler for Ctrl-C")?;
     }
-    let shared = Shared {
-        interrupt: Interrupt::of(flag),
-        interval_ms: Arc::new(AtomicU64::new(state.interval.as_millis() as u64)),
-        wants_tables: Arc::default(),
-    };
+    let shared = Shared::new(Interrupt::of(flag), state.interval);
     let (sender, messages) = sync_channel(1);
     std::thread::scope(|scope| {
         let of_thread = shared.clone();
@@ -75,7 +113,7 @@ where
             .spawn_scoped(scope, move || watch(open, &of_thread, &sender))
             .context("cannot start a thread")?;
         let result = show(state, &messages, &shared);
-        shared.interrupt.flag().store(true, Ordering::Relaxed);
+        shared.end();
         drop(messages);
         let limit = Instant::now() + END_LIMIT;
         while !watching.is_finished() && Instant::now() < limit {
@@ -108,10 +146,11 @@ where
     }
     let mut next = FIRST_INTERVAL;
     while !shared.interrupt.is_requested() {
+        shared.begin(next);
         let request = FeedRequest {
             length: next,
             wants_tables: shared.wants_tables.load(Ordering::Relaxed),
-            interrupt: &shared.interrupt,
+            interrupt: &shared.interval_end,
         };
         let message = match feed(request) {
             Ok(activity) => WatchMessage::Seen(Box::new(activity)),
@@ -203,10 +242,7 @@ fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared
                 TopAction::Draw => {}
             }
         }
-        let interval_ms = state.interval.as_millis() as u64;
-        shared.interval_ms.store(interval_ms, Ordering::Relaxed);
-        let wants_tables = state.view == TopView::Tables;
-        shared.wants_tables.store(wants_tables, Ordering::Relaxed);
+        shared.pass_on(state, heard.elapsed());
     }
 }
 
@@ -230,4 +266,58 @@ fn save(state: &mut TopState) {
         }
         Err(error) => exit::text_of(&error),
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The time until a hang is a failure.
+    const HANG: Duration = Duration::from_mins(1);
+
+    /// Regression: "no answer from the server for 8 s", because an interval of 30 s had become one of 0.5 s, which was
+    /// noticed only at its end.
+    #[test]
+    fn an_interval_that_becomes_shorter_ends() {
+        let mut state = TopState::new(Duration::from_hours(1), false);
+        let shared = Shared::new(Interrupt::default(), state.interval);
+        let (sender, messages) = sync_channel(1);
+        let (began, intervals) = sync_channel(8);
+        let of_thread = shared.clone();
+        let watching = std::thread::spawn(move || {
+            let open = move || {
+                let began = began.clone();
+                let feed = move |request: FeedRequest<'_>| {
+                    began.send(request.length)?;
+                    while request.length > FIRST_INTERVAL && !request.interrupt.is_requested() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    Ok(Activity::default())
+                };
+                Ok((TopServer::default(), Box::new(feed) as ActivityFeed))
+            };
+            watch(open, &of_thread, &sender);
+        });
+        let next = || messages.recv_timeout(HANG).unwrap();
+        assert!(matches!(next(), WatchMessage::Opened(_)));
+        assert!(matches!(next(), WatchMessage::Seen(_)), "the first one");
+        assert_eq!(intervals.recv().unwrap(), FIRST_INTERVAL);
+        assert_eq!(intervals.recv().unwrap(), state.interval);
+
+        shared.pass_on(&state, Duration::ZERO);
+        assert!(
+            !shared.interval_end.is_requested(),
+            "it is as long as asked for"
+        );
+        state.interval = Duration::from_secs(30);
+        shared.pass_on(&state, Duration::from_secs(29));
+        assert!(!shared.interval_end.is_requested(), "it is not over yet");
+        shared.pass_on(&state, Duration::from_secs(30));
+        assert!(matches!(next(), WatchMessage::Seen(_)), "it has ended");
+        assert_eq!(intervals.recv_timeout(HANG).unwrap(), state.interval);
+
+        shared.end();
+        assert!(matches!(next(), WatchMessage::Seen(_)), "the last one");
+        watching.join().unwrap();
+    }
 }
