@@ -32,16 +32,23 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 const SOCKET_NAME: &str = ".s.PGSQL.65535";
 /// Time limit for the removal of our own directories; enough for terabytes on a slow disk.
 const REMOVE_TIMEOUT: Duration = Duration::from_mins(10);
-/// Directory for sockets when the path of the data is too long.
+/// Directory for sockets if that of the data cannot hold them.
 const SHORT_DIRECTORY: &str = "/tmp";
 /// Directory for servers if the usual one is in memory.
 const DISK_DIRECTORY: &str = "/var/tmp";
+
+/// Whether a socket's path can have this directory: a connection string takes a comma as the end of a host, as
+/// `unix_socket_directories` takes it as the end of a directory, and both are UTF-8.
+fn can_hold_a_socket(directory: &Path) -> bool {
+    let is_short = directory.join(SOCKET_NAME).as_os_str().len() <= SOCKET_PATH_BYTES_MAX;
+    is_short && directory.to_str().is_some_and(|it| !it.contains(','))
+}
 
 /// A server's directories, keeper and postmaster.
 #[derive(Debug)]
 pub(crate) struct ServerHome {
     base: ServerDir,
-    /// A separate directory for the socket, if the path of `base` is too long or not the default.
+    /// A separate directory for the socket, if `base` cannot hold it or is not the default.
     socket: Option<ServerDir>,
     keeper: Option<Keeper>,
     postmaster: Mutex<Option<Child>>,
@@ -60,9 +67,7 @@ impl ServerHome {
         };
         let base = ServerDir::create(parent)
             .map_err(failed("create the server's directory in", parent))?;
-        let fits =
-            base.path().join("s").join(SOCKET_NAME).as_os_str().len() <= SOCKET_PATH_BYTES_MAX;
-        let socket = if fits && parent == default_parent() {
+        let socket = if can_hold_a_socket(&base.path().join("s")) && parent == default_parent() {
             None
         } else {
             let short = Path::new(SHORT_DIRECTORY);
@@ -262,5 +267,18 @@ mod tests {
         assert_eq!(of(None, &["/tmp"]), Path::new("/var/tmp"));
         assert_eq!(of(None, &["/tmp", "/var/tmp"]), Path::new("/tmp"));
         assert_eq!(of(Some("/tmp"), &["/tmp"]), Path::new("/tmp"));
+    }
+
+    /// Regression: with a comma in `TMPDIR`, no server started.
+    #[test]
+    fn a_directory_that_no_connection_string_can_name_holds_no_socket() {
+        let long = format!("/tmp/{}", "x".repeat(100));
+        let no_text = OsStr::from_bytes(b"/tmp/\xff");
+        for impossible in [OsStr::new("/tmp/a,b"), OsStr::new(&long), no_text] {
+            assert!(!can_hold_a_socket(Path::new(impossible)), "{impossible:?}");
+        }
+        for possible in ["/tmp", "/tmp/a b'c\"d\\", "/tmp/é"] {
+            assert!(can_hold_a_socket(Path::new(possible)), "{possible}");
+        }
     }
 }
