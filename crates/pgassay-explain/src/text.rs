@@ -180,13 +180,13 @@ fn tree(lines: &[DifferenceLine], width: usize, text: &mut String) {
         }
     }
     let deepest = rows.iter().map(|it| it.depth).max().unwrap_or(0);
-    let step = if deepest * 2 > left / 3 { 1 } else { 2 };
+    let step = if deepest > left / 6 { 1 } else { 2 };
     if !columns.is_empty() {
         let cells = names.map(str::to_owned);
         tree_line(' ', "", left, &columns, Some(&cells), text);
     }
     for row in &rows {
-        let indent = (row.depth * step).min(left / 2);
+        let indent = row.depth.saturating_mul(step).min(left / 2);
         let joined = row.labels.join(" → ");
         if row.labels.len() == 2 && indent + joined.width() > left {
             let first = format!("{:indent$}{}", "", row.labels[0]);

@@ -44,7 +44,7 @@ pub struct Waits {
 impl Waits {
     /// Samples that returned the state of a backend.
     pub fn samples(&self) -> u64 {
-        self.blocked_samples + self.runnable_samples
+        self.blocked_samples.saturating_add(self.runnable_samples)
     }
 }
 

@@ -457,7 +457,12 @@ pub(crate) fn wait(row: &WaitRow) -> String {
 
 /// How waits were sampled, and what that cost.
 pub(crate) fn waits_quality(waits: &Waits, window_us: f64) -> String {
-    let samples = waits.blocked_samples + waits.runnable_samples + waits.unreadable;
+    let samples = [
+        waits.blocked_samples,
+        waits.runnable_samples,
+        waits.unreadable,
+    ];
+    let samples = samples.into_iter().fold(0, u64::saturating_add);
     let (place, unseen) = match waits.source {
         WaitSource::Memory => ("the backends' memory", "could not be read"),
         WaitSource::PgStatActivity => (

@@ -154,7 +154,8 @@ pub fn earlier_ratios(plan: &Plan, trials: &[Trial]) -> Vec<EarlierRatio> {
     let mut sequential = plan.clone();
     // The intervals are valid at all analyses, so also after a number of pairs that was fixed.
     sequential.schedule.stopping = StoppingRule::Sequential;
-    let Some(mut running) = RunningComparisons::of(&sequential) else {
+    let known = are_of_plan(plan, trials).then(|| RunningComparisons::of(&sequential));
+    let Some(mut running) = known.flatten() else {
         return Vec::new();
     };
     running.add_blocks(trials);
@@ -173,6 +174,16 @@ pub fn earlier_ratios(plan: &Plan, trials: &[Trial]) -> Vec<EarlierRatio> {
             })
         })
         .collect()
+}
+
+/// Whether these can be trials of the plan: those of a file that was edited may be of conditions, variants or blocks
+/// that no plan has.
+fn are_of_plan(plan: &Plan, trials: &[Trial]) -> bool {
+    let (conditions, variants) = (plan.conditions.len(), plan.variants.len());
+    let is_whole = plan.points.len() == conditions * variants;
+    let is_of_plan =
+        |it: &Trial| it.condition < conditions && it.variant < variants && it.block < u32::MAX;
+    is_whole && trials.iter().all(is_of_plan)
 }
 
 /// What a gate can tell, in words: `if server starts differ by 2% (SD, assumed): passes an

@@ -63,7 +63,7 @@ impl<'a> UnitInProgress<'a> {
                     block,
                     of_round: trial
                         .repeats
-                        .map_or(self.plan.schedule.timed(), |it| 2 * it),
+                        .map_or(self.plan.schedule.timed(), |it| it.saturating_mul(2)),
                     rate: trial.tps() * units,
                     step: rate_resolution(trial, clients),
                 });

@@ -184,7 +184,8 @@ fn detection(
         HorizonKind::Slot | HorizonKind::SlotCatalog => ObjectKind::Slot,
         HorizonKind::Standby => ObjectKind::Standby,
     };
-    let dead: u64 = tables.iter().map(|it| it.dead_rows).sum();
+    let dead = tables.iter().map(|it| it.dead_rows);
+    let dead = dead.fold(0, u64::saturating_add);
     let mut detection = Detection::of(kind, &holder.name)
         .urgent(if prevents_freezing { 8 } else { 6 })
         .extent(holder.age as f64)

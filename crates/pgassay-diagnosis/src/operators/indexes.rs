@@ -67,7 +67,8 @@ fn table_of<'a>(view: &LiveView<'a>, index: &IndexActivity) -> Option<&'a TableA
 /// Rows per second whose writing changes each index: HOT updates change none.
 fn index_writes(view: &LiveView<'_>, table: Option<&TableActivity>) -> f64 {
     let writes = table.map_or(0, |it| {
-        it.inserted + it.updated.saturating_sub(it.hot_updated)
+        let changed = it.updated.saturating_sub(it.hot_updated);
+        changed.saturating_add(it.inserted)
     });
     writes as f64 / view.window_s
 }
@@ -332,7 +333,7 @@ fn checked_rows(view: &LiveView<'_>, key: &UncoveredForeignKey) -> u64 {
     let mut writers = view.statements_on(&key.referenced);
     let changes_key = writers.any(|(_, load)| sets_key(view, load, key));
     let moved = if changes_key { key.referenced_moved } else { 0 };
-    key.referenced_deleted + moved
+    key.referenced_deleted.saturating_add(moved)
 }
 
 /// Whether the statement changes rows of the referenced table, and does not only read them to change

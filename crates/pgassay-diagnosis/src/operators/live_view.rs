@@ -157,7 +157,7 @@ impl<'a> LiveView<'a> {
         if is_worker {
             own.by_workers += load;
         }
-        own.samples += cell.samples;
+        own.samples = own.samples.saturating_add(cell.samples);
         if is_local {
             own.local += load;
         }
@@ -233,7 +233,7 @@ impl<'a> LiveView<'a> {
             }
             let load = cell.time_us / self.activity.window_us.max(f64::MIN_POSITIVE);
             sum.load += load;
-            sum.samples += cell.samples;
+            sum.samples = sum.samples.saturating_add(cell.samples);
             if let Some(statement) = cell.statement {
                 *by_statement.entry(statement).or_default() += load;
             }
@@ -317,7 +317,10 @@ impl<'a> LiveView<'a> {
     pub(super) fn transactions(&self) -> (u64, u64) {
         let databases = self.catalog.databases.iter();
         databases.fold((0, 0), |(committed, rolled_back), it| {
-            (committed + it.committed, rolled_back + it.rolled_back)
+            (
+                u64::saturating_add(committed, it.committed),
+                u64::saturating_add(rolled_back, it.rolled_back),
+            )
         })
     }
 

@@ -135,7 +135,7 @@ pub(super) fn columns(names: &[String]) -> String {
 /// A memory setting's value that is at least this many bytes: a power of two.
 pub(super) fn memory(bytes: f64) -> String {
     let mib = (bytes / 1_048_576.0).max(1.0).ceil() as u64;
-    let mib = mib.next_power_of_two();
+    let mib = mib.checked_next_power_of_two().unwrap_or(1 << 63);
     if mib >= 1024 {
         format!("{}GB", mib / 1024)
     } else {

@@ -135,6 +135,6 @@ fn rows_of(view: &LiveView<'_>, load: &StatementLoad) -> Option<(&'static str, f
     let mention = load.relations.first()?;
     let mut its = tables.filter(|it| view.is_mention_of(mention, &it.relation));
     let table = its.next()?;
-    let changed = (table.updated + table.deleted) as f64;
+    let changed = table.updated.saturating_add(table.deleted) as f64;
     (changed > 0.0).then_some(("rows changed in the table", changed / view.window_s))
 }

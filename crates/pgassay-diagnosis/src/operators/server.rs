@@ -80,7 +80,8 @@ fn rollbacks(view: &LiveView<'_>) -> Vec<Detection> {
     let logged: Vec<_> = marks
         .filter(|it| it.kind == LoadMarkKind::LogError)
         .collect();
-    let errors: u64 = logged.iter().map(|it| it.count.unwrap_or(1)).sum();
+    let errors = logged.iter().map(|it| it.count.unwrap_or(1));
+    let errors = errors.fold(0, u64::saturating_add);
     // A few errors say nothing about thousands of transactions.
     let is_failing = |it: &DatabaseActivity| errors as f64 >= LOGGED_MIN * it.rolled_back as f64;
     let databases = view.catalog.databases.iter().filter(fails);

@@ -103,7 +103,9 @@ fn idle_holder(view: &LiveView<'_>, holder: &RootBlocker) -> Detection {
 }
 
 fn connection_storm(view: &LiveView<'_>) -> Vec<Detection> {
-    let counted: Option<u64> = view.catalog.databases.iter().map(|it| it.sessions).sum();
+    let databases = view.catalog.databases.iter();
+    let mut counted = databases.map(|it| it.sessions);
+    let counted = counted.try_fold(0_u64, |sum, it| Some(sum.saturating_add(it?)));
     let seen = view.catalog.connections.map_or(0, |it| it.started_seen);
     let seen = seen.max(started_at_work(view));
     // A counter from version 14 on; before, readings show only those that live long enough.
@@ -145,7 +147,8 @@ fn started_at_work(view: &LiveView<'_>) -> u64 {
     let clients = view.activity.sessions.iter();
     let clients = clients.filter(|it| matches!(&*it.backend_type, "client backend" | ""));
     let youngest = clients.clone().map(|it| it.started_us).max();
-    let since = youngest.unwrap_or(0) - view.activity.window_us as i64;
+    let window_us = view.activity.window_us as i64;
+    let since = youngest.unwrap_or(0).saturating_sub(window_us);
     clients.filter(|it| it.started_us > since.max(0)).count() as u64
 }
 

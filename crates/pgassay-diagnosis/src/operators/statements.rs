@@ -163,7 +163,8 @@ fn per_commit(
     let calls = statement.counters?.calls as f64 / view.activity.counters_s();
     let databases = view.catalog.databases.iter();
     let its = databases.filter(|it| load.databases.contains_key(&it.name));
-    let committed: u64 = its.map(|it| it.committed).sum();
+    let committed = its.map(|it| it.committed);
+    let committed = committed.fold(0, u64::saturating_add);
     let (all, rolled_back) = view.transactions();
     let is_known = view
         .activity

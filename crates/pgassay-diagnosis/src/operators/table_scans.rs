@@ -228,7 +228,8 @@ fn object(table: &TableActivity) -> Detection {
 }
 
 fn counted(detection: Detection, view: &LiveView<'_>, table: &TableActivity) -> Detection {
-    let writes = table.inserted + table.updated + table.deleted;
+    let writes = [table.inserted, table.updated, table.deleted];
+    let writes = writes.into_iter().fold(0, u64::saturating_add);
     detection
         .counter(
             "sequential scans of the table",

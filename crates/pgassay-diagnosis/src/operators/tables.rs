@@ -71,7 +71,8 @@ fn stale_statistics(view: &LiveView<'_>) -> Vec<Detection> {
             .estimated_rows
             .unwrap_or(0.0)
             .max(table.live_rows as f64);
-        let writes = table.inserted + table.updated + table.deleted;
+        let writes = [table.inserted, table.updated, table.deleted];
+        let writes = writes.into_iter().fold(0, u64::saturating_add);
         let rate = writes as f64 / view.window_s;
         let modified = table.modified_since_analyze;
         let is_far = modified as f64 > FAR * table.analyze_threshold;
@@ -145,7 +146,7 @@ fn analyzed_in_time(view: &LiveView<'_>, table: &TableActivity) -> &'static str 
 fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
     let mut found = Vec::new();
     for table in &view.catalog.tables {
-        let rate = (table.updated + table.deleted) as f64 / view.window_s;
+        let rate = table.updated.saturating_add(table.deleted) as f64 / view.window_s;
         let dead = table.dead_rows as f64;
         let is_far = dead > FAR * table.vacuum_threshold && dead >= ROWS_MIN;
         let overdue = overdue_us(table.dead_rows, table.vacuum_threshold, rate);
@@ -282,7 +283,8 @@ fn is_held_back(view: &LiveView<'_>, table: &TableActivity) -> bool {
 
 fn autovacuum_disabled(view: &LiveView<'_>) -> Vec<Detection> {
     let needs = |table: &&TableActivity| {
-        let writes = table.inserted + table.updated + table.deleted;
+        let writes = [table.inserted, table.updated, table.deleted];
+        let writes = writes.into_iter().fold(0, u64::saturating_add);
         let vacuum = table.dead_rows as f64 > table.vacuum_threshold;
         let analyze = table.modified_since_analyze as f64 > table.analyze_threshold;
         writes > 0 && (vacuum || analyze)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Activity, LoadCell, SessionStatus};
+use super::{Activity, ActivitySession, LoadCell, SessionStatus};
 
 /// What a table of load is by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Activity {
             });
             let load = cell.time_us / self.window_us.max(f64::MIN_POSITIVE);
             row.load += load;
-            row.samples += cell.samples;
+            row.samples = row.samples.saturating_add(cell.samples);
             let session = self.sessions.get(cell.session as usize);
             if session.is_some_and(|it| it.backend_type == "parallel worker") {
                 row.of_workers += load;
@@ -96,16 +96,20 @@ impl Activity {
     }
 
     fn key(&self, cell: &LoadCell, by: LoadBy) -> (Option<u32>, &str) {
-        let session = || &self.sessions[cell.session as usize];
+        // A file that was edited may name a session that it does not have.
+        let of_session = |name: fn(&ActivitySession) -> &str| {
+            let session = self.sessions.get(cell.session as usize);
+            session.map_or("", name)
+        };
         match by {
             LoadBy::Statement => (cell.statement, ""),
             LoadBy::Wait => (Some(cell.wait), ""),
             LoadBy::Session => (Some(cell.session), ""),
             LoadBy::Relation => (cell.relation, ""),
-            LoadBy::User => (None, &session().user),
-            LoadBy::Database => (None, &session().database),
-            LoadBy::Application => (None, &session().application),
-            LoadBy::Client => (None, &session().client),
+            LoadBy::User => (None, of_session(|it| &it.user)),
+            LoadBy::Database => (None, of_session(|it| &it.database)),
+            LoadBy::Application => (None, of_session(|it| &it.application)),
+            LoadBy::Client => (None, of_session(|it| &it.client)),
         }
     }
 }
@@ -113,7 +117,7 @@ impl Activity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::{ActivitySession, ActivityWait};
+    use crate::activity::ActivityWait;
 
     fn activity() -> Activity {
         let wait = |kind: &str, name: &str| ActivityWait {

@@ -12,7 +12,8 @@ use crate::number;
 
 /// Rows written in the window.
 pub fn table_writes(table: &TableActivity) -> u64 {
-    table.inserted + table.updated + table.deleted
+    let changed = table.updated.saturating_add(table.deleted);
+    changed.saturating_add(table.inserted)
 }
 
 /// What is wrong with an index; `None` if nothing is.
@@ -41,10 +42,17 @@ pub fn index_remarks(index: &IndexActivity) -> Option<String> {
 
 /// Tables that were scanned or written, or have dead rows; busiest first.
 pub fn busy_tables(catalog: &CatalogActivity) -> Vec<&TableActivity> {
-    let busy = |it: &&TableActivity| it.sequential_scans + table_writes(it) + it.dead_rows > 0;
+    let busy = |it: &&TableActivity| {
+        let figures = [it.sequential_scans, table_writes(it), it.dead_rows];
+        figures.iter().any(|figure| *figure > 0)
+    };
     let mut rows: Vec<&TableActivity> = catalog.tables.iter().filter(busy).collect();
     // A write costs more than a row read by a scan.
-    rows.sort_by_key(|it| Reverse((it.sequential_rows + 10 * table_writes(it), it.dead_rows)));
+    let work = |it: &TableActivity| {
+        let of_writes = table_writes(it).saturating_mul(10);
+        it.sequential_rows.saturating_add(of_writes)
+    };
+    rows.sort_by_key(|it| Reverse((work(it), it.dead_rows)));
     rows
 }
 

@@ -228,9 +228,13 @@ fn part(difference: &Difference, name: String, instructions: i64) -> DifferenceP
 fn functions_table(difference: &Difference) -> Markup {
     let functions = &difference.functions;
     let (shown, others) = functions.split_at(functions.len().min(FUNCTIONS_MAX));
-    let largest = shown.first().map_or(1, |row| row.instructions.abs()).max(1);
+    let largest = shown
+        .first()
+        .map_or(1, |row| row.instructions.unsigned_abs())
+        .max(1);
     let per = |sum: i64| signed(difference.per_transaction_of(sum));
-    let rest: i64 = others.iter().map(|row| row.instructions).sum();
+    let others_sum = others.iter().map(|row| row.instructions);
+    let rest = others_sum.fold(0, i64::saturating_add);
     html! {
         div.scroll { table.functions {
             caption { "By function, instructions per transaction. The rows add up exactly." }
@@ -252,8 +256,8 @@ fn functions_table(difference: &Difference) -> Markup {
     }
 }
 
-fn function(row: &FunctionChange, largest: i64, per: impl Fn(i64) -> String) -> Markup {
-    let share = row.instructions.abs() as f64 / largest as f64 * 100.0;
+fn function(row: &FunctionChange, largest: u64, per: impl Fn(i64) -> String) -> Markup {
+    let share = row.instructions.unsigned_abs() as f64 / largest as f64 * 100.0;
     let class = if row.instructions > 0 { "up" } else { "down" };
     html! {
         tr {

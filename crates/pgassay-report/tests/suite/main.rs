@@ -7,6 +7,7 @@ mod comparisons;
 mod exports;
 mod findings;
 mod fixture;
+mod forged;
 mod half_width;
 mod html;
 mod json;

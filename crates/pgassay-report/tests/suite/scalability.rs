@@ -62,7 +62,7 @@ fn point(clients: u32, tps: f64, limit: Option<ScalingLimit>) -> CurvePoint {
     }
 }
 
-fn curve() -> ScalabilityCurve {
+pub fn curve() -> ScalabilityCurve {
     let clients = [1, 2, 4, 8, 10, 16, 20, 24, 32, 64];
     let points = clients.iter().enumerate().map(|(at, clients)| {
         let noise = if at % 2 == 0 { 1.02 } else { 0.985 };

@@ -2,6 +2,9 @@
 
 use pgassay_record::activity::{ActivityWait, RelationName};
 
+/// More than any server counts; sums of some of this many stay far from the limit of 64 bits.
+const COUNT_MAX: i64 = 1 << 53;
+
 /// The values of a row, as text or null.
 pub(super) struct CatalogRow(Vec<Option<String>>);
 
@@ -25,9 +28,9 @@ impl CatalogRow {
         self.get(at).and_then(|it| it.parse().ok()).unwrap_or(0)
     }
 
-    /// A whole number that cannot be negative; 0 if it is null.
+    /// A whole number that is neither negative nor above [`COUNT_MAX`]; 0 if it is null.
     pub fn count(&self, at: usize) -> u64 {
-        self.number(at).max(0) as u64
+        self.number(at).clamp(0, COUNT_MAX) as u64
     }
 
     /// A number with a fraction; `None` if it is null.
@@ -67,5 +70,20 @@ impl CatalogRow {
     pub fn texts(&self, at: usize) -> Vec<String> {
         let json = self.get(at).unwrap_or("[]");
         serde_json::from_str(json).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: sums of a server's counts of written rows overflowed.
+    #[test]
+    fn counts_beyond_any_server_can_be_added() {
+        let row = CatalogRow::new(vec![Some(i64::MAX.to_string()), Some(i64::MIN.to_string())]);
+        let sum = (0..100).try_fold(0_u64, |sum, _| sum.checked_add(row.count(0)));
+        assert!(sum.is_some());
+        assert_eq!(row.count(1), 0);
+        assert_eq!(row.number(0), i64::MAX, "an identifier may be any number");
     }
 }

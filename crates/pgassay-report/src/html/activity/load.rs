@@ -114,9 +114,9 @@ fn counters(activity: &Activity, row: &LoadRow, statement: &ActivityStatement) -
         td.n { (calls) } td.n { (mean) }
         @if let Some(it) = statement.counters.filter(|it| it.calls > 0) {
             td.n { (number::plain(it.rows as f64 / it.calls as f64)) }
-            td.n { (rate(it.shared_hit * BLOCK_BYTES)) }
-            td.n { (rate(it.shared_read * BLOCK_BYTES)) }
-            td.n { (rate((it.temp_read + it.temp_written) * BLOCK_BYTES)) }
+            td.n { (rate(it.shared_hit.saturating_mul(BLOCK_BYTES))) }
+            td.n { (rate(it.shared_read.saturating_mul(BLOCK_BYTES))) }
+            td.n { (rate(it.temp_read.saturating_add(it.temp_written).saturating_mul(BLOCK_BYTES))) }
             td.n { (rate(it.wal_bytes.unwrap_or(0))) }
         } @else { td colspan="5" {} }
     }
