@@ -64,8 +64,8 @@ fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
     }
     _ = writeln!(
         out,
-        "\n`{}`: {} ± {} instructions. {}\n",
-        baseline.name,
+        "\n{}: {} ± {} instructions. {}\n",
+        code(&baseline.name),
         grouped(baseline.cost()),
         grouped(baseline.spread()),
         how(baseline, comparisons)
@@ -85,8 +85,8 @@ fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
     for (variant, difference) in &some {
         _ = writeln!(
             out,
-            "| `{}`{} | {} | {} | {} |",
-            variant.name,
+            "| {}{} | {} | {} | {} |",
+            code(&variant.name),
             match difference.verdict {
                 CountVerdict::NotLinear => "\\*",
                 CountVerdict::TooFewRounds => " (no verdict)",
@@ -102,10 +102,7 @@ fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
         a.total_cmp(&b)
     });
     if let Some(largest) = largest {
-        let mut names: Vec<String> = none
-            .iter()
-            .map(|(it, _)| format!("`{}`", it.name))
-            .collect();
+        let mut names: Vec<String> = none.iter().map(|(it, _)| code(&it.name)).collect();
         names.sort();
         _ = writeln!(
             out,
@@ -123,7 +120,7 @@ fn builds_table(out: &mut String, counts: &Counts) {
     let Some(first) = counts.conditions.first() else {
         return;
     };
-    let names: Vec<&str> = first.variants.iter().map(|it| it.name.as_str()).collect();
+    let names: Vec<String> = first.variants.iter().map(|it| cell(&it.name)).collect();
     _ = writeln!(out, "\n| | {} | largest ± |", names.join(" | "));
     _ = writeln!(out, "|---|{}---:|", "---:|".repeat(names.len()));
     for condition in &counts.conditions {
@@ -141,12 +138,23 @@ fn builds_table(out: &mut String, counts: &Counts) {
         _ = writeln!(
             out,
             "| {} | {} | {:.3}% |",
-            condition.title,
+            cell(&condition.title),
             cells.join(" | "),
             100.0 * largest
         );
     }
     not_linear(out, counts.conditions.iter());
+}
+
+/// A name in a cell of a table: a bar or a new line would end it.
+fn cell(name: &str) -> String {
+    let name = name.replace('|', "\\|");
+    name.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The same as code, where a backtick would end it.
+fn code(name: &str) -> String {
+    format!("`{}`", cell(name).replace('`', "'"))
 }
 
 fn not_linear<'a>(out: &mut String, conditions: impl Iterator<Item = &'a ConditionCount>) {
@@ -233,6 +241,26 @@ mod tests {
         assert!(most < least);
         assert!(text.ends_with("(largest: 0.0 ± 0.5): `b=1`.\n"), "{text}");
         assert!(text.contains("- PostgreSQL 18.6: gcc 12, `-O2`\n"));
+    }
+
+    /// Regression: a name with a bar, as a setting's value can have, moved all figures of its row by one column.
+    #[test]
+    fn a_name_with_a_bar_a_backtick_or_two_lines_stays_in_its_cell() {
+        let name = "search_path=a|b`c\nd";
+        let of_one = tables(&counts(vec![
+            variant("defaults", "18.6", 40_000),
+            variant(name, "18.6", 90_000),
+        ]));
+        let row = "| `search_path=a\\|b'c d` | +50 000.0 |";
+        assert!(of_one.contains(row), "{of_one}");
+        let of_builds = tables(&counts(vec![
+            variant("17", "17.11", 40_000),
+            variant(name, "18.6", 90_000),
+        ]));
+        assert!(
+            of_builds.contains("| | 17 | search_path=a\\|b`c d | largest ± |"),
+            "{of_builds}"
+        );
     }
 
     #[test]
