@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
-/// The text with control characters (ASCII's, and C1 of ISO 6429), line separators and marks of writing
-/// direction replaced by U+FFFD; only newlines and tabs stay. A server, a study or a name could otherwise
-/// move the cursor, set the window's title or hide text.
+/// The text with control characters (ASCII's, and C1 of ISO 6429), line separators, marks of writing
+/// direction and what no XML may contain replaced by U+FFFD; only newlines and tabs stay. A server, a
+/// study or a name could otherwise move the cursor, set the window's title, hide text, or make the
+/// results of a gate unreadable.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
         return Cow::Borrowed(text);
@@ -20,6 +21,8 @@ fn is_printable(c: char) -> bool {
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
             false
         }
+        // XML may not contain these.
+        '\u{fffe}' | '\u{ffff}' => false,
         _ => !c.is_control(),
     }
 }
@@ -40,6 +43,7 @@ mod tests {
         assert_eq!(printable("\u{1b}]0;pwned\u{7}"), "\u{fffd}]0;pwned\u{fffd}");
         assert_eq!(printable("\u{9b}31m\u{202e}"), "\u{fffd}31m\u{fffd}");
         assert_eq!(printable("\u{61c}\u{2066}"), "\u{fffd}\u{fffd}");
+        assert_eq!(printable("\u{fffe}\u{ffff}"), "\u{fffd}\u{fffd}");
     }
 
     #[test]
