@@ -20,6 +20,8 @@ use crate::{Store, ownership, regular_file};
 pub(crate) const RESERVED_FILE: &str = ".reserved";
 /// More transactions than a trial can have; sums of this many stay far from the limit of 64 bits.
 const TRANSACTIONS_MAX: u64 = 1 << 48;
+/// More blocks and server starts than a run can have.
+const STARTS_MAX: u32 = 1 << 24;
 
 /// What a run that did not finish left.
 #[derive(Debug, Clone, PartialEq)]
@@ -154,7 +156,8 @@ pub(crate) fn read(directory: &Path) -> Result<(UnfinishedRun, ReadableLength), 
     let mut opened = open(directory)?;
     let found = lines(&mut opened.rest, |trial: &Trial| {
         // `transactions` are part of them.
-        let is_possible = trial.transactions_total.max(trial.transactions) <= TRANSACTIONS_MAX;
+        let is_possible = trial.transactions_total.max(trial.transactions) <= TRANSACTIONS_MAX
+            && trial.server_start.max(trial.block) <= STARTS_MAX;
         is_possible.then_some(TrialPlace {
             block: trial.block,
             condition: trial.condition,

@@ -134,18 +134,21 @@ fn a_trial_with_a_number_that_no_run_has_is_damaged() {
     killed(&store);
     let path = store.root().join(ID).join("trials.jsonl");
     let text = fs::read_to_string(&path).unwrap();
-    let forged = text.replacen(
-        "\"transactions\":100",
-        "\"transactions\":18446744073709551615",
-        1,
-    );
-    assert_ne!(forged, text);
-    fs::write(&path, forged).unwrap();
-    let error = store.reopen(ID).unwrap_err();
-    assert!(
-        matches!(error, StoreError::Damaged { line: 3, .. }),
-        "{error}"
-    );
+    for (number, forged) in [
+        (
+            "\"transactions\":100",
+            "\"transactions\":18446744073709551615",
+        ),
+        // The next process continued with the number after it.
+        ("\"server_start\":0", "\"server_start\":4294967295"),
+    ] {
+        let forged = text.replacen(number, forged, 1);
+        assert_ne!(forged, text);
+        fs::write(&path, forged).unwrap();
+        let error = store.reopen(ID).unwrap_err();
+        let is_damaged = matches!(error, StoreError::Damaged { line: 3, .. });
+        assert!(is_damaged, "{error}");
+    }
 }
 
 /// Regression: users who may write to the directory decided what is executed, with the rights of the user who resumes.
