@@ -17,12 +17,14 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 fn is_printable(c: char) -> bool {
     match c {
         '\n' | '\t' => true,
-        // These move text, too.
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-            false
-        }
-        // XML may not contain these.
-        '\u{fffe}' | '\u{ffff}' => false,
+        // The first move text, too; XML may not contain the last.
+        '\u{61c}'
+        | '\u{200e}'
+        | '\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2066}'..='\u{2069}'
+        | '\u{fffe}'
+        | '\u{ffff}' => false,
         _ => !c.is_control(),
     }
 }
