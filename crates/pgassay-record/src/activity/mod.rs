@@ -119,7 +119,8 @@ impl Activity {
 
     /// Transactions per second that ended at least, by the calls of statements.
     pub fn transactions_min_per_s(&self) -> f64 {
-        let counted: u64 = self.statements.iter().map(|it| it.transactions_min).sum();
+        let counted = self.statements.iter().map(|it| it.transactions_min);
+        let counted = counted.fold(0, u64::saturating_add);
         counted as f64 / self.counters_s()
     }
 
