@@ -120,11 +120,15 @@ fn n_plus_one(view: &LiveView<'_>) -> Vec<Detection> {
                 load.idle_after,
             )
             .with(per_commit, |it, calls| {
-                it.counter(
-                    "executions per committed transaction",
-                    calls,
-                    FactUnit::Count,
-                )
+                // Transactions that do not execute it count, too.
+                if calls >= repeats as f64 {
+                    let what = "executions per committed transaction";
+                    it.counter(what, calls, FactUnit::Count)
+                } else {
+                    let calls = statement.counters.map_or(0, |it| it.calls) as f64;
+                    let per_s = calls / view.activity.counters_s();
+                    it.counter("executions", per_s, FactUnit::PerSecond)
+                }
             })
             .against(
                 known < REPEATS_MIN,

@@ -314,6 +314,19 @@ fn a_slow_lookup_without_hits_lacks_an_index_before_it_is_polling() {
     }
 }
 
+/// Regression: a statement that was seen 40 times in a transaction was executed "0.28 times per committed transaction",
+/// because most transactions were others.
+#[test]
+fn executions_per_commit_are_shown_only_if_they_are_more_than_those_seen() {
+    let shows = |count: u64| {
+        let server = repeated(400, 40).counted(ITEM, calls(count, 1.0));
+        let found = super::of_id("n-plus-one", &server.activity).remove(0);
+        let mut facts = found.evidence.iter();
+        facts.any(|it| it.what == "executions per committed transaction")
+    };
+    assert_eq!([shows(2800), shows(500_000)], [false, true]);
+}
+
 #[test]
 fn work_mem_is_set_for_the_user_and_within_reason() {
     let sql = |blocks: u64| {
