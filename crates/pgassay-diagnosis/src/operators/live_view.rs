@@ -81,7 +81,8 @@ impl StatementLoad {
     pub(super) fn processes(&self) -> u64 {
         let by_leaders = self.active - self.by_workers;
         if by_leaders > 0.0 {
-            (self.active / by_leaders).ceil() as u64
+            // A file that was edited may have a negative load.
+            ((self.active / by_leaders).ceil() as u64).max(1)
         } else {
             1
         }

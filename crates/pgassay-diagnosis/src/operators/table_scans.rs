@@ -144,7 +144,7 @@ impl WholeTable {
         let mut table = self.sum.clone();
         let executions = executions(statement);
         if executions > 0 && rows_per_scan(&table) >= ROWS_PER_PARTITION_MIN {
-            let parts_max = self.scanned_parts.max(1) * load.processes();
+            let parts_max = load.processes().saturating_mul(self.scanned_parts.max(1));
             let parts = (table.sequential_scans / executions).clamp(1, parts_max);
             table.sequential_scans = table.sequential_scans.div_ceil(parts);
         }
