@@ -12,7 +12,7 @@ const UNIT_BY_COST_MAX: u64 = 500;
 /// between segments.
 pub(super) const HEAVY: u64 = 15_000_000;
 /// Sizes of the shortest segment for such transactions, each up to a cost; beyond, one is enough. A round executes
-/// up to three billion instructions then, in a minute or so under valgrind.
+/// up to three billion instructions then, in about 20 s under valgrind.
 const FEW: [(u64, u64); 3] = [(10, 22_000_000), (5, 38_000_000), (2, 65_000_000)];
 /// Transactions on each connection before those of a segment.
 const FIRST: u64 = 10;
