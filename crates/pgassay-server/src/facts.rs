@@ -88,14 +88,15 @@ impl BuildFacts {
         }
     }
 
-    /// Whether the compiler was not to optimize, as far as known. The last flag counts, and without one it does not.
+    /// Whether the compiler was not to optimize, as far as known. The last flag counts, and without one it does not;
+    /// but a Meson build may not record how it optimizes (`-Og` of 18; `meson.build`, `common_builtin_flags`).
     pub fn is_unoptimized(&self) -> bool {
         let Some(cflags) = &self.cflags else {
             return false;
         };
         let mut flags = cflags.split_whitespace();
         let last = flags.rfind(|it| it.starts_with("-O"));
-        last.is_none_or(|it| it == "-O0")
+        last.map_or(self.configure.is_some(), |it| it == "-O0")
     }
 
     /// Whether the build was configured with a feature, by its name in `--with-…`: `lz4`, `zstd`,
@@ -298,10 +299,16 @@ mod tests {
     fn the_last_flag_for_optimization_counts() {
         let with = |cflags: &str| BuildFacts {
             cflags: Some(cflags.to_owned()),
+            configure: Some("'--prefix=/a'".to_owned()),
             ..BuildFacts::default()
         };
         assert!(with("-Wall -O2 -fwrapv -O0").is_unoptimized());
         assert!(with("-Wall -g").is_unoptimized());
+        let of_meson = BuildFacts {
+            configure: None,
+            ..with("-Wall -g")
+        };
+        assert!(!of_meson.is_unoptimized());
         assert!(!with("-O0 -O2").is_unoptimized());
         assert!(!with("-Og").is_unoptimized());
         assert!(!BuildFacts::default().is_unoptimized());
