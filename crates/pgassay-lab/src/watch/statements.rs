@@ -349,8 +349,8 @@ mod tests {
         assert!(book.is_full && book.by_text.len() <= TEXTS_MAX);
     }
 
-    /// Regression: 130 transactions per second beside statements that were called 210 times per second, each a whole
-    /// transaction. Sessions that use no table do not report theirs.
+    /// Regression: 130 transactions per second were shown, with statements that were called 210 times per second, each a
+    /// whole transaction. Sessions that use no table do not report theirs.
     #[test]
     fn calls_of_whole_transactions_are_the_least_number_of_transactions() {
         let mut book = StatementBook::default();
