@@ -10,6 +10,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use pgassay_rights::{self as rights, Purpose};
 use pgassay_wire::conninfo::{Address, Endpoint, Target};
 
 /// Resolves all of a target's hosts, in order. Hosts that cannot be resolved are left out if any
@@ -146,9 +147,18 @@ fn open_unix(address: &Address) -> io::Result<OwnedFd> {
         }
         let fd = OwnedFd::from_raw_fd(fd);
         let length = length as libc::socklen_t;
-        if libc::connect(fd.as_raw_fd(), (&raw const name).cast(), length) < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let connect = || match libc::connect(fd.as_raw_fd(), (&raw const name).cast(), length) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        };
+        connect().or_else(|refused| match refused.kind() {
+            // The directory may be closed to root without capabilities, as those of temporary servers are.
+            io::ErrorKind::PermissionDenied => {
+                let _raised = rights::raise(Purpose::Rest);
+                connect()
+            }
+            _ => Err(refused),
+        })?;
         // Only connecting must not wait; `driver` explains why the socket blocks afterwards.
         if libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, 0) < 0 {
             return Err(io::Error::last_os_error());

@@ -213,7 +213,7 @@ fn run(
     timeout: Duration,
 ) -> io::Result<Output> {
     let deadline = Instant::now() + timeout;
-    let mut child = command.spawn()?;
+    let mut child = os::spawn(&mut command)?;
     // All inputs fit into a pipe's buffer, so this does not block.
     let written = child
         .stdin

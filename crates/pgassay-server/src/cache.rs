@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use pgassay_rights::{self as rights, Purpose};
+
 use crate::account::OsAccount;
 use crate::installation::{Installation, InstallationSource};
 use crate::os;
@@ -220,6 +222,7 @@ pub(crate) fn create_open_to_all(path: &Path) -> io::Result<()> {
 fn open_to_all(path: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
     if metadata.uid() != os::effective_uid() {
+        let _raised = rights::raise(Purpose::Owners);
         lchown(path, Some(os::effective_uid()), Some(os::effective_gid()))?;
     }
     if metadata.is_symlink() {

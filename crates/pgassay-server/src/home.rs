@@ -14,6 +14,7 @@ use std::process::{Child, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use pgassay_rights::{self as rights, Purpose};
 use rustix::fs::statfs;
 
 use crate::account::OsAccount;
@@ -99,6 +100,7 @@ impl ServerHome {
         } else {
             let directory = self.socket_directory();
             DirBuilder::new().mode(0o700).create(&directory)?;
+            let _raised = rights::raise(Purpose::Owners);
             chown(&directory, Some(account.user.uid), Some(account.user.gid))?;
         }
         // The socket's directory last: until then, it can refer to a directory of either user.

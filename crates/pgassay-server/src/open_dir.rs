@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::time::Instant;
 
+use pgassay_rights::{self as rights, Purpose};
 use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags};
 
 /// The largest file that holds a path or a few numbers.
@@ -180,6 +181,7 @@ impl OpenDir {
     /// Makes a user and a group the owners of the directory.
     pub(crate) fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
         let (uid, gid) = (fs::Uid::from_raw(uid), fs::Gid::from_raw(gid));
+        let _raised = rights::raise(Purpose::Owners);
         Ok(fs::fchown(&self.fd, Some(uid), Some(gid))?)
     }
 

@@ -8,7 +8,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
+
+use pgassay_rights::{self as rights, Purpose};
 
 use crate::shared_memory::Segment;
 
@@ -50,6 +52,7 @@ pub(crate) fn effective_gid() -> u32 {
 
 /// Sends a signal. Not an error if the process has ended already.
 pub(crate) fn send(pid: Pid, signal: Signal) -> io::Result<()> {
+    let _raised = rights::raise(Purpose::Signals);
     // SAFETY: kill takes two integers and touches no memory of ours.
     if unsafe { libc::kill(pid, signal as libc::c_int) } == 0 {
         return Ok(());
@@ -58,6 +61,12 @@ pub(crate) fn send(pid: Pid, signal: Signal) -> io::Result<()> {
         error if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
         error => Err(error),
     }
+}
+
+/// Starts a command, which may be one of another user.
+pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
+    let _raised = rights::raise(Purpose::Users);
+    command.spawn()
 }
 
 /// Bytes from the kernel's random number generator.
@@ -184,6 +193,7 @@ fn segment_state(segment: &Segment, owner: u32) -> Option<libc::shmid_ds> {
 }
 
 fn shared_memory_state(id: i32) -> Option<libc::shmid_ds> {
+    let _raised = rights::raise(Purpose::SharedMemory);
     // SAFETY: shmid_ds is integers, for which zero is a value, and the call fills it.
     unsafe {
         let mut state: libc::shmid_ds = std::mem::zeroed();
@@ -196,6 +206,7 @@ pub(crate) fn shared_memory<const N: usize>(segment: &Segment, owner: u32) -> Op
     if segment_state(segment, owner)?.shm_segsz < N {
         return None;
     }
+    let _raised = rights::raise(Purpose::SharedMemory);
     // SAFETY: the kernel chooses a free address and maps at least N bytes of the segment there for
     // reading. They may change while they are copied, so they are read as plain bytes with a
     // volatile read, and the mapping is not used after it is removed.
@@ -219,6 +230,7 @@ pub(crate) fn remove_shared_memory(segment: &Segment, owner: u32) -> bool {
     if state.shm_nattch > 0 {
         return false;
     }
+    let _raised = rights::raise(Purpose::SharedMemory);
     // SAFETY: IPC_RMID takes an id and accesses no memory of ours.
     unsafe { libc::shmctl(segment.id, libc::IPC_RMID, std::ptr::null_mut()) };
     true
@@ -230,11 +242,12 @@ pub(crate) fn owner_of_segment(id: i32) -> Option<u32> {
     shared_memory_state(id).map(|state| state.shm_perm.uid)
 }
 
-/// Confines the file accesses of the calling thread: its root directory becomes `directory`, and it
-/// has the rights of a user and of no other group. Only for root, and for a thread that ends after
-/// its task: the other threads are not affected, and there is no way back.
+/// Confines the file accesses of the calling thread: its root directory becomes `directory`, it has the
+/// rights of a user and of no other group, and no capability. Only for root, and for a thread that ends
+/// after its task: the other threads are not affected, and there is no way back.
 pub(crate) fn confine_thread(directory: &Path, uid: u32, gid: u32) -> io::Result<()> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
+    let _raised = rights::raise(Purpose::Confinement);
     let check = |result: libc::c_int| match result {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -255,7 +268,7 @@ pub(crate) fn confine_thread(directory: &Path, uid: u32, gid: u32) -> io::Result
         libc::setfsuid(uid);
         let is_set = |now: libc::c_int, wanted: u32| u32::try_from(now) == Ok(wanted);
         if is_set(libc::setfsgid(gid), gid) && is_set(libc::setfsuid(uid), uid) {
-            return Ok(());
+            return rights::give_up_all();
         }
     }
     Err(io::Error::from_raw_os_error(libc::EPERM))

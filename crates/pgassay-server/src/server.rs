@@ -505,7 +505,8 @@ impl Server {
             .stdout(log().map_err(failed)?)
             .stderr(log().map_err(failed)?);
         os::detach(&mut command, &[]);
-        self.home.set_postmaster(command.spawn().map_err(failed)?);
+        self.home
+            .set_postmaster(os::spawn(&mut command).map_err(failed)?);
         self.wait_until_ready()
     }
 }

@@ -13,6 +13,7 @@ use std::thread;
 
 use liblzma::bufread::XzDecoder;
 use liblzma::stream::Stream;
+use pgassay_rights::{self as rights, Purpose};
 use tar::{Entry, EntryType};
 use zip::ZipArchive;
 
@@ -38,6 +39,7 @@ pub(crate) fn unpack(archive: &[u8], into: &Path, account: &OsAccount) -> Result
     let (into, user) = (into.to_owned(), account.user.clone());
     let is_other = account.is_other();
     if is_other {
+        let _raised = rights::raise(Purpose::Owners);
         lchown(&into, Some(user.uid), Some(user.gid)).map_err(failed)?;
     }
     let writing = thread::Builder::new().name("pgassay-unpack".to_owned());

@@ -8,6 +8,7 @@ use pgassay_model::check::Check;
 use pgassay_profile::{
     Access, AwakeCpus, CountedEvent, EventCounter, MachineConditions, MachineCpu, Tier,
 };
+use pgassay_rights::Capabilities;
 use pgassay_store::MachineIdentity;
 
 /// Long enough for the kernel's clock ticks of 10 ms.
@@ -73,6 +74,31 @@ pub fn all() -> Vec<Check> {
         hardware_counters(),
         idle_cpus(),
     ]
+}
+
+/// The capabilities of this process; see SECURITY.md.
+pub fn capabilities() -> Check {
+    let value = match Capabilities::read() {
+        Ok(held) if held.in_effect.is_empty() && held.when_needed.is_empty() => "none".to_owned(),
+        Ok(held) => {
+            let list = |names: &[String]| match names {
+                [] => "none".to_owned(),
+                _ => names.join(", "),
+            };
+            format!(
+                "{} all the time; {} only where needed; the others were given up",
+                list(&held.in_effect),
+                list(&held.when_needed)
+            )
+        }
+        Err(error) => format!("unknown: {error}"),
+    };
+    Check {
+        name: "capabilities".to_owned(),
+        value,
+        limitation: None,
+        fix: None,
+    }
 }
 
 /// What else uses the CPUs while nothing is measured; unlike [`all`], this takes a moment.

@@ -18,27 +18,30 @@ mod shell_word;
 mod study_files;
 mod style;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::error::ErrorKind;
 use pgassay_ranks::Launched;
+use pgassay_rights::{self as rights, Purpose};
 
 use args::StudyCommand;
 use cli::{Cli, CliCommand};
 
 fn main() -> ExitCode {
+    give_up_all_but(&Purpose::ALL);
     interrupt::report_large_files_as_errors();
     // pgbench's option rules differ from clap's, so `bench` parses its own arguments.
     let mut words = std::env::args_os();
     let program = words.next().unwrap_or_default();
     let program = program.to_string_lossy();
     if command::bench::is_pgbench(&program) {
-        return command::bench::bench(&program, words);
+        return bench(&program, words);
     }
     let mut words = words.peekable();
     if words.next_if(|word| word == "bench").is_some() {
-        return command::bench::bench("pgassay bench", words);
+        return bench("pgassay bench", words);
     }
     let cli = match Cli::parse_all() {
         Ok(cli) => cli,
@@ -58,16 +61,53 @@ fn main() -> ExitCode {
         }
     };
     if let CliCommand::Bench { arguments } = cli.command {
-        return command::bench::bench("pgassay bench", arguments.into_iter());
+        return bench("pgassay bench", arguments.into_iter());
     }
     if let Some(launched) = Launched::from_environment() {
         return refuse_ranks(launched);
     }
+    give_up_all_but(purposes(&cli.command));
     log_to_stderr(cli.verbose);
     match dispatch(&cli) {
         Ok(()) => ExitCode::from(exit::OK),
         Err(error) => exit::report(&error),
     }
+}
+
+/// Gives up root's capabilities but those of `purposes`.
+fn give_up_all_but(purposes: &[Purpose]) {
+    if let Err(error) = rights::keep(purposes) {
+        output::print_line_stderr(&format!(
+            "pgassay: warning: cannot give up capabilities: {error}"
+        ));
+    }
+}
+
+/// What a command uses capabilities for.
+fn purposes(command: &CliCommand) -> &'static [Purpose] {
+    match command {
+        CliCommand::Profile(_) | CliCommand::Top(_) => &Purpose::OF_OBSERVERS,
+        CliCommand::Studies(_)
+        | CliCommand::List(_)
+        | CliCommand::Show(_)
+        | CliCommand::Report(_)
+        | CliCommand::Bench { .. } => &[Purpose::Rest],
+        CliCommand::Run(_)
+        | CliCommand::Resume(_)
+        | CliCommand::Compare(_)
+        | CliCommand::Gate(_)
+        | CliCommand::Curve(_)
+        | CliCommand::Calibrate(_)
+        | CliCommand::Count(_)
+        | CliCommand::Study(_)
+        | CliCommand::Doctor(_)
+        | CliCommand::Timing(_) => &Purpose::ALL,
+    }
+}
+
+fn bench(program: &str, words: impl Iterator<Item = OsString>) -> ExitCode {
+    give_up_all_but(&[Purpose::Rest]);
+    command::bench::bench(program, words)
 }
 
 /// Prints clap's help or error, which begins as all our errors do.

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, OnceLock};
 use std::time::Duration;
 
+use pgassay_rights as rights;
+
 use crate::clock;
 use crate::driver::{self, Driver as _, Io};
 use crate::error::LoadError;
@@ -79,6 +81,10 @@ fn run_one(
     start: &Start,
 ) -> Result<(ThreadUsage, u32), LoadError> {
     disable_timer_slack();
+    rights::rest_in_load().map_err(|source| LoadError::System {
+        what: "give up capabilities",
+        source,
+    })?;
     if start.wants_uring
         && let Err(error) = worker.driver.begin_uring()
         && let Ok(mut refusal) = start.refusal.lock()

@@ -172,13 +172,14 @@ impl MachineConditions {
     }
 }
 
-/// Whether the `CapEff` line of `/proc/PID/status` includes a capability; see `capabilities(7)`.
+/// Whether the `CapPrm` line of `/proc/PID/status` includes a capability, which then is put into effect where it is
+/// needed; see `capabilities(7)`.
 fn has_capability(status: &str, number: u32) -> bool {
-    let effective = status
+    let permitted = status
         .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
+        .find_map(|line| line.strip_prefix("CapPrm:"))
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    effective.is_some_and(|mask| mask >> number & 1 == 1)
+    permitted.is_some_and(|mask| mask >> number & 1 == 1)
 }
 
 /// Reading these takes a system call or a slow access to a device.
@@ -355,13 +356,13 @@ mod tests {
         let (_root, conditions) = machine(&[
             ("proc/sys/kernel/perf_event_paranoid", "2\n"),
             ("proc/sys/kernel/kptr_restrict", "1\n"),
-            ("proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n"),
+            ("proc/self/status", "Name:\tx\nCapPrm:\t000001ffffffffff\n"),
         ]);
         assert_eq!(conditions.limits(), []);
         let (_root, conditions) = machine(&[
             ("proc/sys/kernel/perf_event_paranoid", "2\n"),
             ("proc/sys/kernel/kptr_restrict", "2\n"),
-            ("proc/self/status", "CapEff:\t0000004000000000\n"),
+            ("proc/self/status", "CapPrm:\t0000004000000000\n"),
         ]);
         assert!(conditions.may_sample && !conditions.may_see_kernel);
         assert_eq!(conditions.limits()[0].condition, "kptr_restrict");

@@ -11,6 +11,7 @@ use crate::perf::error::{NotPermitted, SamplerError};
 use crate::perf::ring::Ring;
 use crate::proc::files;
 use perf_event_open_sys::bindings as sys;
+use pgassay_rights::{self as rights, Purpose};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -151,6 +152,7 @@ fn open_event(cpu: u32, shape: EventShape, count_lost: bool) -> io::Result<Owned
     let mut attr = attributes(shape, count_lost);
     let cpu = i32::try_from(cpu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let flags = sys::PERF_FLAG_FD_CLOEXEC.into();
+    let _raised = rights::raise(Purpose::Sampling);
     // SAFETY: `attr` is fully initialized and has the size it states.
     let fd = unsafe { perf_event_open_sys::perf_event_open(&raw mut attr, -1, cpu, -1, flags) };
     if fd < 0 {

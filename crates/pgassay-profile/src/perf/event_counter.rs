@@ -13,6 +13,7 @@ use std::os::fd::FromRawFd;
 use std::time::{Duration, Instant};
 
 use perf_event_open_sys::bindings as sys;
+use pgassay_rights::{self as rights, Purpose};
 
 /// An event that can be counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,6 +148,7 @@ fn open(event: CountedEvent, pid: u32) -> io::Result<std::fs::File> {
     attr.set_exclude_hv(1);
     let pid = i32::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     let flags = sys::PERF_FLAG_FD_CLOEXEC.into();
+    let _raised = rights::raise(Purpose::Sampling);
     // SAFETY: `attr` is fully initialized and has the size it states.
     let fd = unsafe { perf_event_open_sys::perf_event_open(&raw mut attr, pid, -1, -1, flags) };
     if fd < 0 {

@@ -4,6 +4,7 @@
 //! to mount it can also open a detached mount, which is invisible to other processes and ends with
 //! its descriptor; see `Documentation/filesystems/mount_api.rst` in Linux.
 
+use pgassay_rights::{self as rights, Purpose};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -30,6 +31,7 @@ pub(crate) enum Hidden {
 
 impl TracepointDir {
     pub fn open() -> Result<Self, Hidden> {
+        let _raised = rights::raise(Purpose::Sampling);
         let mounted = MOUNTED_AT.map(|it| Path::new(it).join("events"));
         if let Some(directory) = mounted.into_iter().find(|it| it.join("sched").is_dir()) {
             return Ok(Self {

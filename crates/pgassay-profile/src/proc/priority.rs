@@ -1,5 +1,7 @@
 //! The scheduling priority of our own threads.
 
+use pgassay_rights::{self as rights, Purpose};
+
 /// The lowest real-time priority: above all normal processes, below other real-time ones.
 const LOWEST: libc::c_int = 1;
 /// The highest nice value that normal processes have.
@@ -16,6 +18,7 @@ pub fn raise_thread_priority() -> bool {
         sched_priority: LOWEST,
     };
     let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
+    let _raised = rights::raise(Purpose::Priority);
     // SAFETY: the parameters are ours; 0 is the calling thread.
     let is_real_time = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } == 0;
     // SAFETY: has no preconditions; on Linux 0 is the calling thread.

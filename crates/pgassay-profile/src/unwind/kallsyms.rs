@@ -6,6 +6,7 @@
 //! all zero, and the table is empty.
 
 use crate::unwind::symbols::{RawSymbol, SymbolBinding, SymbolTable};
+use pgassay_rights::{self as rights, Purpose};
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub(crate) struct KernelSymbols {
 impl KernelSymbols {
     /// Reads the running kernel's symbols; empty if they are hidden.
     pub fn read() -> Self {
+        let _raised = rights::raise(Purpose::Sampling);
         fs::read_to_string("/proc/kallsyms")
             .map(|text| Self::parse(&text))
             .unwrap_or_default()

@@ -16,6 +16,7 @@ use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::read::{ReadCache, ReadRef, StringTable};
 use object::{Object, ObjectSection, ObjectSymbol};
+use pgassay_rights::{self as rights, Purpose};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -363,7 +364,10 @@ fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<File> {
             "/proc/{pid}/map_files/{:x}-{:x}",
             mapping.start, mapping.end
         );
-        return regular_file::open(range.as_ref()).or_else(|refused| {
+        let raised = rights::raise(Purpose::MappedFiles);
+        let opened = regular_file::open(range.as_ref());
+        drop(raised);
+        return opened.or_else(|refused| {
             let exe = format!("/proc/{pid}/exe");
             let linked = std::fs::read_link(&exe)?;
             match MappedFile::from_kernel(&linked.to_string_lossy(), *device, *inode) {

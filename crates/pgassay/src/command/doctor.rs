@@ -10,6 +10,7 @@ use crate::checks;
 /// Prints each check and, where one is known, the command that removes the limitation.
 pub fn doctor(args: &JsonArgs, out: &mut impl Write) -> Result<()> {
     let mut checks = checks::all();
+    checks.push(checks::capabilities());
     checks.extend(checks::load());
     if args.json {
         writeln!(

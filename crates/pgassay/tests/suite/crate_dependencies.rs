@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crate → crates it may depend on. `pgassay` may depend on all; `xtask` is a tool.
-const MAY_KNOW: [(&str, &[&str]); 19] = [
+const MAY_KNOW: [(&str, &[&str]); 20] = [
     ("pgassay-wire", &[]),
     ("pgassay-script", &[]),
     ("pgassay-stats", &[]),
@@ -38,11 +38,15 @@ const MAY_KNOW: [(&str, &[&str]); 19] = [
     ),
     ("pgassay-count", &["pgassay-knowledge", "pgassay-account"]),
     ("pgassay-explain", &[]),
-    ("pgassay-load", &["pgassay-wire", "pgassay-script"]),
+    ("pgassay-rights", &[]),
+    (
+        "pgassay-load",
+        &["pgassay-rights", "pgassay-wire", "pgassay-script"],
+    ),
     ("pgassay-ranks", &[]),
     ("pgassay-relay", &[]),
-    ("pgassay-server", &["pgassay-wire"]),
-    ("pgassay-profile", &["pgassay-wire"]),
+    ("pgassay-server", &["pgassay-rights", "pgassay-wire"]),
+    ("pgassay-profile", &["pgassay-rights", "pgassay-wire"]),
     (
         "pgassay-store",
         &["pgassay-model", "pgassay-account", "pgassay-record"],

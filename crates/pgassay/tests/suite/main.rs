@@ -6,6 +6,7 @@ mod answer_limits;
 mod bench;
 mod bench_cancel;
 mod bench_edges;
+mod capabilities;
 mod circles;
 mod compare;
 mod counters;
