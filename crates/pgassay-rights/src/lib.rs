@@ -12,7 +12,10 @@
 use std::io;
 use std::marker::PhantomData;
 
-use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set,
+    set_capabilities,
+};
 
 /// What pgassay uses capabilities for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,16 +91,36 @@ impl Purpose {
 /// What the threads of the load keep: rings and their buffers count as locked memory.
 const LOAD: CapabilitySet = CapabilitySet::IPC_LOCK;
 
+/// What programs have that root starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartedPrograms {
+    /// No more than what is kept.
+    Limited,
+    /// All of root's capabilities.
+    Unlimited,
+}
+
 /// Gives up all capabilities but those of `purposes`, for good, and lowers those that are not of
 /// [`Purpose::Rest`]. For the start of a program: of a process with several threads, only the calling one
 /// changes.
 ///
 /// # Errors
 /// The system's.
-pub fn keep(purposes: &[Purpose]) -> io::Result<()> {
+pub fn keep(purposes: &[Purpose], programs: StartedPrograms) -> io::Result<()> {
     let all = purposes.iter().map(|purpose| purpose.set());
     let kept = all.fold(CapabilitySet::empty(), |kept, set| kept | set);
-    let permitted = capabilities(None)?.permitted & kept;
+    let sets = capabilities(None)?;
+    // Otherwise there is nothing to give up, and this is not permitted.
+    if programs == StartedPrograms::Limited && sets.effective.contains(CapabilitySet::SETPCAP) {
+        for capability in CapabilitySet::all().difference(kept) {
+            match remove_capability_from_bounding_set(capability) {
+                // An older kernel does not know it.
+                Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    let permitted = sets.permitted & kept;
     Ok(set_capabilities(
         None,
         CapabilitySets {
@@ -220,7 +243,7 @@ mod tests {
     #[test]
     fn what_is_not_kept_is_given_up_for_good() {
         in_thread(|| {
-            keep(&[Purpose::Rest, Purpose::Signals]).unwrap();
+            keep(&[Purpose::Rest, Purpose::Signals], StartedPrograms::Limited).unwrap();
             let held = Capabilities::read().unwrap();
             assert!(held.in_effect.iter().any(|name| name == "CAP_DAC_OVERRIDE"));
             assert_eq!(held.when_needed, ["CAP_KILL"]);
@@ -232,7 +255,7 @@ mod tests {
     #[test]
     fn a_capability_is_in_effect_until_the_guard_is_dropped() {
         in_thread(|| {
-            keep(&Purpose::ALL).unwrap();
+            keep(&Purpose::ALL, StartedPrograms::Limited).unwrap();
             let rest = Capabilities::read().unwrap();
             let outer = raise(Purpose::Users);
             let inner = raise(Purpose::Confinement);
@@ -255,7 +278,7 @@ mod tests {
     #[test]
     fn a_guard_gives_back_nothing_that_was_lowered_in_between() {
         in_thread(|| {
-            keep(&Purpose::ALL).unwrap();
+            keep(&Purpose::ALL, StartedPrograms::Limited).unwrap();
             let raised = raise(Purpose::Confinement);
             give_up_all().unwrap();
             drop(raised);
@@ -270,7 +293,7 @@ mod tests {
     #[test]
     fn a_thread_of_the_load_has_no_right_to_files_or_processes() {
         in_thread(|| {
-            keep(&Purpose::ALL).unwrap();
+            keep(&Purpose::ALL, StartedPrograms::Limited).unwrap();
             rest_in_load().unwrap();
             assert_eq!(Capabilities::read().unwrap().in_effect, ["CAP_IPC_LOCK"]);
         });

@@ -24,13 +24,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::error::ErrorKind;
 use pgassay_ranks::Launched;
-use pgassay_rights::{self as rights, Purpose};
+use pgassay_rights::{self as rights, Purpose, StartedPrograms};
 
 use args::StudyCommand;
 use cli::{Cli, CliCommand};
 
 fn main() -> ExitCode {
-    give_up_all_but(&Purpose::ALL);
     interrupt::report_large_files_as_errors();
     // pgbench's option rules differ from clap's, so `bench` parses its own arguments.
     let mut words = std::env::args_os();
@@ -66,7 +65,7 @@ fn main() -> ExitCode {
     if let Some(launched) = Launched::from_environment() {
         return refuse_ranks(launched);
     }
-    give_up_all_but(purposes(&cli.command));
+    give_up_all_but(purposes(&cli.command), StartedPrograms::Limited);
     log_to_stderr(cli.verbose);
     match dispatch(&cli) {
         Ok(()) => ExitCode::from(exit::OK),
@@ -75,8 +74,8 @@ fn main() -> ExitCode {
 }
 
 /// Gives up root's capabilities but those of `purposes`.
-fn give_up_all_but(purposes: &[Purpose]) {
-    if let Err(error) = rights::keep(purposes) {
+fn give_up_all_but(purposes: &[Purpose], programs: StartedPrograms) {
+    if let Err(error) = rights::keep(purposes, programs) {
         output::print_line_stderr(&format!(
             "pgassay: warning: cannot give up capabilities: {error}"
         ));
@@ -106,7 +105,8 @@ fn purposes(command: &CliCommand) -> &'static [Purpose] {
 }
 
 fn bench(program: &str, words: impl Iterator<Item = OsString>) -> ExitCode {
-    give_up_all_but(&[Purpose::Rest]);
+    // A script's \shell starts what pgbench would start.
+    give_up_all_but(&[Purpose::Rest], StartedPrograms::Unlimited);
     command::bench::bench(program, words)
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
+use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
@@ -34,15 +35,27 @@ const ALL: u64 = REST
 /// The permitted and the effective capabilities that a process's threads have now, or `None` if it has ended.
 fn of_threads(child: &Child) -> Option<BTreeSet<(u64, u64)>> {
     let threads = fs::read_dir(format!("/proc/{}/task", child.id())).ok()?;
-    let sets = threads.flatten().filter_map(|thread| {
-        let status = fs::read_to_string(thread.path().join("status")).ok()?;
-        let set = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            u64::from_str_radix(line.trim(), 16).ok()
-        };
-        Some((set("CapPrm:")?, set("CapEff:")?))
-    });
+    let sets = threads
+        .flatten()
+        .filter_map(|thread| status_of(&thread.path()));
     Some(sets.collect())
+}
+
+fn status_of(process: &Path) -> Option<(u64, u64)> {
+    let status = fs::read_to_string(process.join("status")).ok()?;
+    let set = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    Some((set("CapPrm:")?, set("CapEff:")?))
+}
+
+fn children(parent: u32) -> Vec<u32> {
+    let path = format!("/proc/{parent}/task/{parent}/children");
+    let pids = fs::read_to_string(path).unwrap_or_default();
+    pids.split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
 }
 
 /// Watches a process until a thread of a load has been seen, and returns what its threads had.
@@ -86,6 +99,14 @@ fn a_run_holds_no_capability_that_it_does_not_need() {
         of_threads(&child).is_some_and(|sets| sets.iter().all(|&(permitted, _)| permitted == ALL))
     });
     let seen = watched(&child);
+    let keeper = children(child.id()).into_iter().filter_map(|pid| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        (name == "sh\n").then(|| status_of(&Path::new("/proc").join(pid.to_string())))?
+    });
+    assert!(
+        keeper.into_iter().any(|(permitted, _)| permitted == ALL),
+        "the keeper has no more"
+    );
     for (permitted, effective) in seen {
         assert!(
             permitted & !ALL == 0 && effective & !permitted == 0,
