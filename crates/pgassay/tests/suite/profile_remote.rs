@@ -60,9 +60,10 @@ fn check_profile_by_activity(server: &pgassay_server::Server, version: &str) {
     let mut waiter = server.connect().expect("a connection");
     let waiting = thread::spawn(move || waiter.query("select pg_advisory_lock(1)").map(drop));
     // Not in FROM, where the rows would go to a temporary file, and the backend would wait for it. Transactions that
-    // use no table would not be counted.
+    // use no table would not be counted. Long ones: between two, the session waits for a client that a busy machine
+    // lets run late.
     let sql = "select sum(sqrt(i)), (select count(*) from pg_class) \
-               from (select generate_series(1, 300000) i) s";
+               from (select generate_series(1, 1500000) i) s";
     let working = Load::of(server, 1, sql);
     let scratch = Scratch::new(PROGRAM);
     let page = scratch.path().join("page.html");
