@@ -156,6 +156,31 @@ fn a_link_to_an_endless_file_does_not_exhaust_a_start() {
     start_and_stop(&installation, directory.path());
 }
 
+/// `pgassay count` reads these files of callgrind, in a directory of the server's user.
+#[test]
+fn a_link_or_a_pipe_or_an_endless_file_in_place_of_a_count_is_an_error() {
+    let Some(server) = servers::start("18") else {
+        return;
+    };
+    let put = |number: u32| server.own_dir().join(format!("callgrind.out.{number}"));
+    file(&put(1), "counts");
+    fifo(&put(2));
+    for (number, target) in [(3, "/etc/passwd"), (4, "/dev/zero"), (5, "callgrind.out.1")] {
+        symlink(target, put(number)).unwrap();
+        give(&put(number));
+    }
+    let endless = fs::File::create(put(6)).unwrap();
+    endless.set_len(1 << 40).unwrap();
+    let read = |number| server.read_own_file(&format!("callgrind.out.{number}"));
+    assert_eq!(read(1).unwrap(), "counts");
+    let start = Instant::now();
+    for number in 2..=6 {
+        assert!(read(number).is_err(), "{number}");
+    }
+    assert!(start.elapsed() < BOUND);
+    server.stop().unwrap();
+}
+
 #[test]
 fn a_directory_of_another_user_is_not_opened() {
     if !is_root() {
