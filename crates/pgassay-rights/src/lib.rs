@@ -11,10 +11,12 @@
 
 use std::io;
 use std::marker::PhantomData;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set,
-    set_capabilities,
+    set_capabilities, set_no_new_privs,
 };
 
 /// What pgassay uses capabilities for.
@@ -107,8 +109,7 @@ pub enum StartedPrograms {
 /// # Errors
 /// The system's.
 pub fn keep(purposes: &[Purpose], programs: StartedPrograms) -> io::Result<()> {
-    let all = purposes.iter().map(|purpose| purpose.set());
-    let kept = all.fold(CapabilitySet::empty(), |kept, set| kept | set);
+    let kept = union(purposes);
     let sets = capabilities(None)?;
     // Otherwise there is nothing to give up, and this is not permitted.
     if programs == StartedPrograms::Limited && sets.effective.contains(CapabilitySet::SETPCAP) {
@@ -129,6 +130,34 @@ pub fn keep(purposes: &[Purpose], programs: StartedPrograms) -> io::Result<()> {
             inheritable: CapabilitySet::empty(),
         },
     )?)
+}
+
+fn union(purposes: &[Purpose]) -> CapabilitySet {
+    let all = purposes.iter().map(|purpose| purpose.set());
+    all.fold(CapabilitySet::empty(), |kept, set| kept | set)
+}
+
+/// Lets a command's program have no more capabilities than those of `purposes`, although it runs as root.
+pub fn limit(command: &mut Command, purposes: &[Purpose]) {
+    let kept = union(purposes);
+    let lower = move || {
+        let permitted = capabilities(None)?.permitted & kept;
+        // Else exec gives root's programs all that this process's programs may have.
+        set_no_new_privs(true)?;
+        Ok(set_capabilities(
+            None,
+            CapabilitySets {
+                effective: permitted,
+                permitted,
+                inheritable: CapabilitySet::empty(),
+            },
+        )?)
+    };
+    // SAFETY: the closure runs between fork and exec, where only async-signal-safe calls are allowed: it
+    // makes three system calls, and allocates nothing.
+    unsafe {
+        command.pre_exec(lower);
+    }
 }
 
 /// Lowers the calling thread's capabilities to those that a thread of the load needs. It may still raise others.
@@ -296,6 +325,25 @@ mod tests {
             keep(&Purpose::ALL, StartedPrograms::Limited).unwrap();
             rest_in_load().unwrap();
             assert_eq!(Capabilities::read().unwrap().in_effect, ["CAP_IPC_LOCK"]);
+        });
+    }
+
+    #[test]
+    fn a_program_of_root_has_only_what_it_needs() {
+        in_thread(|| {
+            keep(&Purpose::ALL, StartedPrograms::Limited).unwrap();
+            let permitted = |purposes: &[Purpose]| {
+                let mut command = Command::new("grep");
+                command.args(["-h", "CapPrm\\|CapEff", "/proc/self/status"]);
+                limit(&mut command, purposes);
+                let printed = String::from_utf8(command.output().unwrap().stdout).unwrap();
+                let masks = printed.split_whitespace().filter(|it| !it.ends_with(':'));
+                masks
+                    .map(|mask| u64::from_str_radix(mask, 16).unwrap())
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(permitted(&[Purpose::Signals]), [1 << 5, 1 << 5]);
+            assert_eq!(permitted(&[]), [0, 0]);
         });
     }
 

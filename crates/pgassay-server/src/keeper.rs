@@ -13,6 +13,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use pgassay_rights::{self as rights, Purpose};
+
 use crate::os;
 use crate::server_dir::ServerDir;
 use crate::waiting::wait_until;
@@ -50,6 +52,7 @@ impl Keeper {
             .flatten()
             .map(|place| place.lock().as_fd())
             .collect();
+        rights::limit(&mut command, &[Purpose::Rest, Purpose::Signals]);
         os::detach(&mut command, &locks);
         let child = command.spawn()?;
         Ok(Self {

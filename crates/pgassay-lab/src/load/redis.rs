@@ -17,6 +17,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use pgassay_load::{LoadError, Measurement, RedisClientPool, RedisError, RunLength, TextRow};
 use pgassay_model::plan::{Plan, Point};
 use pgassay_model::study::DriverKind;
+use pgassay_rights as rights;
 use tempfile::TempDir;
 
 use super::Clients;
@@ -148,6 +149,7 @@ impl RedisProcess {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
+        rights::limit(&mut command, &[]);
         // SAFETY: between fork and exec only prctl is called, which affects only the child.
         unsafe {
             command.pre_exec(|| {

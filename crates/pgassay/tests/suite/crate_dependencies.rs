@@ -73,6 +73,7 @@ const MAY_KNOW: [(&str, &[&str]); 20] = [
             "pgassay-load",
             "pgassay-profile",
             "pgassay-relay",
+            "pgassay-rights",
             "pgassay-script",
             "pgassay-server",
             "pgassay-stats",
