@@ -44,6 +44,8 @@ pub enum FakeFault {
     Timeout,
     /// The user requests a stop during this step, which succeeds.
     Stop(Interrupt),
+    /// The process is suspended and continued during this step, which succeeds.
+    Suspension(Interrupt),
 }
 
 /// Records the steps of a run, in order.
@@ -102,6 +104,10 @@ impl Journal {
             Some((_, FakeFault::Timeout)) => return Err(io::ErrorKind::TimedOut.into()),
             Some((_, FakeFault::Stop(interrupt))) => {
                 let flag = interrupt.flag();
+                flag.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+            Some((_, FakeFault::Suspension(interrupt))) => {
+                let flag = interrupt.continued_flag();
                 flag.store(true, std::sync::atomic::Ordering::Relaxed);
             }
             None => {}

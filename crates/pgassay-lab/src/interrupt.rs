@@ -5,9 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 
-/// Whether the user requested a stop. The program that owns the flag sets it, for example in a signal handler.
+/// Whether the user requested a stop, or suspended this process meanwhile. The program that owns the flags sets them,
+/// for example in signal handlers.
 #[derive(Debug, Clone, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt {
+    stop: Arc<AtomicBool>,
+    continued: Arc<AtomicBool>,
+}
 
 /// Interrupted by the user.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
@@ -17,17 +21,30 @@ pub struct Interrupted;
 impl Interrupt {
     /// An interrupt that this flag requests.
     pub fn of(flag: Arc<AtomicBool>) -> Self {
-        Self(flag)
+        Self {
+            stop: flag,
+            continued: Arc::default(),
+        }
+    }
+
+    /// The flag to set when this process continues after it was suspended (SIGCONT).
+    pub fn continued_flag(&self) -> &Arc<AtomicBool> {
+        &self.continued
+    }
+
+    /// Whether this process was suspended since the last call: then a time measured since is not a server's.
+    pub fn take_suspended(&self) -> bool {
+        self.continued.swap(false, Ordering::Relaxed)
     }
 
     /// The flag, for loops that check it themselves.
     pub fn flag(&self) -> &Arc<AtomicBool> {
-        &self.0
+        &self.stop
     }
 
     /// Whether a stop was requested.
     pub fn is_requested(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.stop.load(Ordering::Relaxed)
     }
 
     /// Returns [`Interrupted`] if a stop was requested.

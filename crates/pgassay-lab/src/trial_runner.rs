@@ -25,6 +25,10 @@ use crate::trial_slot::{TrialSlot, planned_trials};
 /// A trial in which no transaction ended goes on, up to `TRIES` times in all, each `LONGER` times longer.
 const TRIES: u32 = 3;
 const LONGER: u32 = 4;
+/// How often a trial is tried during which this process is suspended.
+const SUSPENDED_TRIES: u32 = 5;
+const SUSPENDED_NOTE: &str =
+    "pgassay was suspended (SIGSTOP or Ctrl-Z) during a trial; that trial is run again";
 /// Factor for the warm-up cap after a server start, because caches must be filled again.
 const FIRST_WARM_UP: u32 = 5;
 
@@ -129,8 +133,8 @@ impl TrialRunner<'_> {
         self.context.events.event(&left_out);
         for slot in self.slots((block, round), repeats, &to_run, &clients.windows) {
             self.context.check()?;
-            let mut of_trial = RawResults::of_trial(block);
-            let Some(trial) = self.trial(slot, &mut clients.pools, &mut of_trial)? else {
+            let Some((trial, of_trial)) = self.trial_without_pause(slot, &mut clients.pools)?
+            else {
                 continue;
             };
             if let Some(detail) = of_trial.into_detail(&trial) {
@@ -250,6 +254,30 @@ impl TrialRunner<'_> {
             return Ok(Vec::new());
         }
         Ok(clients.server_pids())
+    }
+
+    /// Runs one trial, and again if this process was suspended meanwhile: its clients then did nothing for a part of
+    /// the time. Also returns what the trial gathered besides its figures.
+    fn trial_without_pause(
+        &self,
+        slot: TrialSlot,
+        pools: &mut [Box<dyn Clients>],
+    ) -> Result<Option<(Trial, RawResults)>> {
+        let interrupt = self.context.interrupt;
+        interrupt.take_suspended();
+        for _ in 0..SUSPENDED_TRIES {
+            let mut gathered = RawResults::of_trial(slot.block);
+            let trial = self.trial(slot, pools, &mut gathered)?;
+            if !interrupt.take_suspended() {
+                return Ok(trial.map(|trial| (trial, gathered)));
+            }
+            self.context.check()?;
+            self.context.note(SUSPENDED_NOTE);
+        }
+        bail!(
+            "pgassay was suspended (SIGSTOP or Ctrl-Z) during each of {SUSPENDED_TRIES} tries of a trial, so it \
+             cannot measure"
+        );
     }
 
     /// Runs one trial. Returns `None` if it exists for an observer that cannot observe it. `results` is

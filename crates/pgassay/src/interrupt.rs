@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use pgassay_lab::Interrupt;
 use signal_hook::SigId;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::exit::INTERRUPTED;
 
@@ -24,7 +24,7 @@ pub fn report_large_files_as_errors() {
     }
 }
 
-/// Installs handlers for SIGINT, SIGTERM and SIGHUP. With `nohup`, which ignores SIGHUP, the run goes on after the
+/// Installs handlers for SIGINT, SIGTERM and SIGHUP, and for SIGCONT, which only sets a flag. With `nohup`, which ignores SIGHUP, the run goes on after the
 /// terminal has closed.
 pub fn watch() -> Result<Interrupt> {
     let flag = Arc::new(AtomicBool::new(false));
@@ -40,7 +40,10 @@ pub fn watch() -> Result<Interrupt> {
         .context("cannot install a handler for Ctrl-C")?;
     }
     IS_WATCHING.store(true, Ordering::Relaxed);
-    Ok(Interrupt::of(flag))
+    let interrupt = Interrupt::of(flag);
+    signal_hook::flag::register(SIGCONT, Arc::clone(interrupt.continued_flag()))
+        .context("cannot install a handler for SIGCONT")?;
+    Ok(interrupt)
 }
 
 /// Whether a signal has arrived since this was created.

@@ -24,6 +24,9 @@ const READS_STABLE: f64 = 0.9;
 /// or if transactions hardly read at all: one 8 kB block per hundred transactions.
 const READ_BYTES_MAX: f64 = 82.0;
 
+/// A warm-up begins anew so often if this process is suspended.
+const SUSPENDED_MAX: u32 = 5;
+
 /// The measurements of one window.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
@@ -61,12 +64,22 @@ pub fn warm_up(
         settle: Duration::ZERO,
         measure: Duration::from_micros(schedule.warm_up_window_us),
     };
-    let until = Instant::now() + Duration::from_micros(schedule.warm_up_cap_us);
+    let cap = Duration::from_micros(schedule.warm_up_cap_us);
+    let mut until = Instant::now() + cap;
     let mut history = Vec::new();
+    let mut suspended = 0;
+    context.interrupt.take_suspended();
     while Instant::now() < until {
         let measured = clients.run(&window, point, context)?;
         if measured.interrupted {
             return Err(Interrupted.into());
+        }
+        if context.interrupt.take_suspended() && suspended < SUSPENDED_MAX {
+            // Its transactions seem slow, and trials would become long.
+            suspended += 1;
+            history.clear();
+            until = Instant::now() + cap;
+            continue;
         }
         let elapsed_ns = measured.instants.idle_ns - measured.instants.begin_ns;
         let each = measured.transactions_total.max(1) as f64 / measured.clients.len().max(1) as f64;

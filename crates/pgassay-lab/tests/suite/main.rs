@@ -10,6 +10,7 @@ mod catalog_rights;
 mod catalog_state;
 mod memory;
 mod slow_transactions;
+mod suspended;
 mod two_stages;
 mod watch_counters;
 mod watch_log;
