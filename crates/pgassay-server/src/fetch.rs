@@ -11,6 +11,7 @@
 //! The library has no timeout, so each call runs in a thread that is abandoned after a time limit.
 //! Such a thread holds no resource but its connection.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -121,6 +122,14 @@ pub enum FetchError {
         name: String,
         /// What is wrong with it.
         reason: &'static str,
+    },
+    /// It was downloaded and cannot be written.
+    #[error("cannot unpack it: {words}")]
+    Unwritable {
+        /// What kind of error the system gave.
+        kind: ErrorKind,
+        /// Its text.
+        words: String,
     },
     /// No response in time.
     #[error("no response within {} s", .0.as_secs())]

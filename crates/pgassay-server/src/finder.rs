@@ -355,6 +355,9 @@ impl Finder {
         let unpacked = fetched.and_then(|archive| archive.unpack(&scratch, cache.account()));
         let published = match unpacked {
             Ok(()) => cache.publish(&scratch, version, &lock).map_err(unwritable),
+            Err(FetchError::Unwritable { kind, words }) => {
+                Err(unwritable(io::Error::new(kind, words)))
+            }
             Err(cause) => Err(self.not_fetched(cache, request, cause)),
         };
         if published.is_err() {

@@ -34,7 +34,10 @@ const DECODER_BYTES_MAX: u64 = 128 << 20;
 pub(crate) fn unpack(archive: &[u8], into: &Path, account: &OsAccount) -> Result<(), FetchError> {
     let packed = packed_tar(archive)?;
     check(&packed)?;
-    let failed = |error: io::Error| FetchError::Other(format!("cannot unpack it: {error}"));
+    let failed = |error: io::Error| FetchError::Unwritable {
+        kind: error.kind(),
+        words: error.to_string(),
+    };
     DirBuilder::new().mode(0o700).create(into).map_err(failed)?;
     let (into, user) = (into.to_owned(), account.user.clone());
     let is_other = account.is_other();

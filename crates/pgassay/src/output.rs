@@ -51,14 +51,21 @@ impl Write for FilteredStderr {
 #[error("the reader of stdout has closed it")]
 pub struct ClosedOutput;
 
-/// Stdout with errors that distinguish a closed pipe from a closed connection to a server.
+/// Stdout cannot be written: the disk of its file is full, for example.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to stdout: {0}")]
+struct UnwritableOutput(io::Error);
+
+/// Stdout with errors that name it, and distinguish a closed pipe from a closed connection to a server.
 struct MarkedStdout(io::Stdout);
 
 impl MarkedStdout {
     fn marked(error: io::Error) -> io::Error {
         match error.kind() {
             kind @ io::ErrorKind::BrokenPipe => io::Error::new(kind, ClosedOutput),
-            _ => error,
+            // `write_all` tries again.
+            io::ErrorKind::Interrupted => error,
+            kind => io::Error::new(kind, UnwritableOutput(error)),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use pgassay_server::{
     FetchError, FindError, Finder, FinderProgress, Installation, InstallationSource, VersionRequest,
 };
-use pgassay_test_support::{skip_comparison, wait_until};
+use pgassay_test_support::{SmallDisk, skip_comparison, wait_until};
 use sha2::{Digest, Sha512};
 use zip::write::SimpleFileOptions;
 
@@ -290,6 +290,28 @@ fn a_truncated_or_damaged_download_is_an_error_and_leaves_nothing() {
         let proper = Repository::start(Behavior::Proper);
         find(&proper.finder(cache.path()), "18").unwrap();
     }
+}
+
+/// Regression: the advice was to check the network.
+#[test]
+fn a_full_disk_of_the_cache_is_reported_as_such_and_leaves_nothing() {
+    // Room for one of the archive's two files.
+    let Some(disk) = SmallDisk::mount("4k") else {
+        return;
+    };
+    let repository = Repository::start(Behavior::Proper);
+    let error = find(&repository.finder(disk.path()), "18").unwrap_err();
+    let words = error.to_string();
+    assert!(matches!(error, FindError::Cache { .. }), "{words}");
+    assert!(
+        words.contains("No space left on device") && !words.contains("network"),
+        "{words}"
+    );
+    assert!(
+        entries(disk.path()).is_empty(),
+        "{:?}",
+        entries(disk.path())
+    );
 }
 
 /// Regression test: an archive could write anywhere as root, by its names and through its links.

@@ -251,6 +251,31 @@ fn escape_sequences_do_not_reach_a_terminal_on_stdout() {
     );
 }
 
+/// Regression: the message was only "No space left on device", of whatever disk.
+#[test]
+fn an_output_that_cannot_be_written_is_named() {
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let ended = pgassay(&["studies"]).stdout(full).output().unwrap();
+    let words = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(
+        words,
+        "pgassay: cannot write to stdout: No space left on device\n"
+    );
+    assert_eq!(ended.status.code(), Some(1));
+}
+
+/// Regression: the process was aborted, with a message about the stack of its main thread.
+#[test]
+fn a_small_limit_of_the_stack_does_not_end_the_program() {
+    let script = "ulimit -s 128 && exec \"$0\" studies";
+    let ended = Command::new("sh")
+        .args(["-c", script, crate::PROGRAM])
+        .output();
+    let ended = ended.unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("prepared-vs-simple"));
+}
+
 /// Only `output.rs` prints.
 #[test]
 fn nothing_is_printed_around_the_filter() {

@@ -163,3 +163,15 @@ fn sorting_by_blocker_begins_with_the_lowest_pid() {
     let blockers: Vec<&str> = rows.iter().map(|row| &*row.cells[3].text).collect();
     assert_eq!(blockers, ["9999", "10000", ""]);
 }
+
+/// Regression: a part of a snapshot stayed, which `report` and `show` cannot read.
+#[test]
+fn a_snapshot_that_does_not_fit_on_the_disk_leaves_no_file() {
+    let Some(disk) = pgassay_test_support::SmallDisk::mount("4k") else {
+        return;
+    };
+    let saved = saving::save(&activity(), &state().server, (disk.path(), 5_000_000));
+    let words = format!("{:#}", saved.unwrap_err());
+    assert!(words.contains("No space left on device"), "{words}");
+    assert_eq!(std::fs::read_dir(disk.path()).unwrap().count(), 0);
+}

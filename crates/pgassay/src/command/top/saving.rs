@@ -28,8 +28,12 @@ pub fn save(
         let mut options = OpenOptions::new();
         match options.write(true).create_new(true).mode(0o600).open(&path) {
             Ok(mut file) => {
-                file.write_all(text.as_bytes())
-                    .with_context(|| format!("cannot write {}", path.display()))?;
+                let written = file.write_all(text.as_bytes());
+                if written.is_err() {
+                    // A part of a snapshot would only be an unreadable one.
+                    let _ = std::fs::remove_file(&path);
+                }
+                written.with_context(|| format!("cannot write {}", path.display()))?;
                 return Ok(path);
             }
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
