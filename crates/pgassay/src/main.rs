@@ -15,6 +15,7 @@ mod progress;
 mod psql_options;
 mod results;
 mod shell_word;
+mod small_stack;
 mod study_files;
 mod style;
 
@@ -30,6 +31,10 @@ use args::StudyCommand;
 use cli::{Cli, CliCommand};
 
 fn main() -> ExitCode {
+    small_stack::with_enough_stack(run)
+}
+
+fn run() -> ExitCode {
     interrupt::report_large_files_as_errors();
     // pgbench's option rules differ from clap's, so `bench` parses its own arguments.
     let mut words = std::env::args_os();
