@@ -122,6 +122,12 @@ impl UndoJournal {
         facts.is_ok_and(|facts| server.file == identity(&facts))
     }
 
+    /// The key of its run, which begins the names of its databases.
+    pub fn key(&self) -> String {
+        let stem = self.path.file_stem().unwrap_or_default();
+        stem.to_string_lossy().into_owned()
+    }
+
     /// Its file, for messages.
     pub fn path(&self) -> &Path {
         &self.path

@@ -6,6 +6,7 @@
 
 mod backup;
 mod databases;
+mod exclusive;
 mod journal;
 mod limits;
 mod permission;
@@ -15,6 +16,7 @@ mod state;
 
 pub use backup::{SettingBackup, restore};
 pub use databases::{drop_database, with_databases_left};
+pub use exclusive::claim_settings;
 pub use journal::{JournalLine, JournaledServer, UndoJournal};
 pub use limits::{PATIENCE, limit_inspection, limit_study, limit_to_catalog};
 pub use permission::{check, check_writes};

@@ -12,6 +12,7 @@ use pgassay_wire::conninfo::{Environment, FileText};
 
 use super::backup::{self, SettingBackup};
 use super::databases::drop_database;
+use super::exclusive::check_no_other;
 use super::journal::{FORMAT, JournalLine, JournaledServer, UndoJournal};
 use super::limits;
 use super::state::{AddedObject, ServerState};
@@ -137,6 +138,7 @@ pub fn recover(directory: &Path, context: &RunContext<'_>) -> Vec<Warning> {
 
 fn undo(journal: &mut UndoJournal, context: &RunContext<'_>) -> Result<RecoveredRun> {
     let path = journal.path().display().to_string();
+    let key = journal.key();
     let mut lines = journal.lines()?.into_iter();
     let server = match lines.next() {
         None => return Ok(RecoveredRun::default()),
@@ -161,7 +163,7 @@ fn undo(journal: &mut UndoJournal, context: &RunContext<'_>) -> Result<Recovered
     }
     let place = &server.place;
     context.stage("undoing what a killed run left on an external server");
-    let (done, left) = undo_on(&server, &run, context).with_context(|| {
+    let (done, left) = undo_on((&server, &key), &run, context).with_context(|| {
         format!(
             "cannot undo what a killed run left on the server at {place}; the next run tries again \
              (what is left is in {path})"
@@ -185,7 +187,7 @@ fn undo(journal: &mut UndoJournal, context: &RunContext<'_>) -> Result<Recovered
 
 /// Returns what was done, and the objects that are new since the run began.
 fn undo_on(
-    server: &JournaledServer,
+    (server, key): (&JournaledServer, &str),
     run: &KilledRun,
     context: &RunContext<'_>,
 ) -> Result<(Vec<String>, Vec<AddedObject>)> {
@@ -205,6 +207,9 @@ fn undo_on(
     limits::limit_inspection(&mut connection)?;
     if system_identifier(&mut connection)? != server.system_identifier {
         bail!("the connection string leads to another server now");
+    }
+    if !run.settings.is_empty() {
+        check_no_other(&mut connection, key, &server.place)?;
     }
     let mut done = backup::restore(&mut connection, &run.settings)?;
     for name in &run.databases {

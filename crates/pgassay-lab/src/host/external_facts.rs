@@ -154,7 +154,7 @@ pub fn leftover_databases(connection: &mut Connection) -> Result<Vec<String>> {
     let sql = "select datname from pg_database d join pg_roles r on r.oid = d.datdba \
                where r.rolname = current_user and datname ~ '^pgassay_[0-9a-f]{8}_data_[0-9]+$' \
                  and not exists (select from pg_stat_activity a \
-                                 where a.application_name = substr(d.datname, 1, 16)) \
+                                 where substr(a.application_name, 1, 16) = substr(d.datname, 1, 16)) \
                order by 1";
     let rows = connection.query(sql)?.into_iter().flatten();
     Ok(rows.flatten().collect())

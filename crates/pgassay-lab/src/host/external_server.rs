@@ -5,7 +5,7 @@
 //! named `pgassay_` and eight random hexadecimal digits, which are dropped with [`ExternalServer`]. The
 //! connection that creates them uses this prefix as its `application_name`, so that another run can
 //! distinguish databases in use from leftovers of a killed run. Settings that the study's own
-//! statements change are put back. What is to be undone is in a journal before it happens.
+//! statements change are put back; one run at a time changes them. What is to be undone is in a journal first.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -133,7 +133,6 @@ impl ExternalServer {
         let facts = Facts::ask(&mut holder, &place)?;
         // Later, because the facts include the server's own limits.
         external::limit_inspection(&mut holder)?;
-        holder.set_timeout(Some(external::PATIENCE))?;
         Ok(Self {
             place,
             live: live.map(|live| LiveServer {
@@ -306,26 +305,22 @@ impl ExternalServer {
         Ok(warnings)
     }
 
-    /// Opens the long-lived connection again if it is broken.
+    /// Opens the long-lived connection again if it is broken, or if the server does not answer on it.
     fn renew_holder(&mut self) -> Result<()> {
-        if self.interrupt.is_requested() {
+        let (answer, statement) = if self.interrupt.is_requested() {
             // The user waits, and the server may be the reason for the stop.
-            self.holder.set_timeout(Some(STOP_LIMIT))?;
-        }
+            (STOP_LIMIT, STOP_LIMIT)
+        } else {
+            (ANSWER_LIMIT, external::PATIENCE)
+        };
+        self.holder.set_timeout(Some(answer))?;
         let checked = self.holder.value("select 1");
         if checked.is_err_and(|error| error.sql().is_none_or(SqlError::is_fatal)) {
             // Nothing interrupts the cleanup.
             self.holder = self.open_connection(&self.target.database, &Interrupt::default())?;
             external::limit_inspection(&mut self.holder)?;
-            let is_stopping = self.interrupt.is_requested();
-            let limit = if is_stopping {
-                STOP_LIMIT
-            } else {
-                external::PATIENCE
-            };
-            self.holder.set_timeout(Some(limit))?;
         }
-        Ok(())
+        Ok(self.holder.set_timeout(Some(statement))?)
     }
 
     /// Puts settings back. A warning names what differs from the state before the run.
@@ -532,6 +527,9 @@ impl ExternalServer {
     /// Checks the user's permission, and keeps what is necessary to undo what the plan does.
     fn prepare_undo(&mut self, planned: &ExternalUse, context: &RunContext<'_>) -> Result<()> {
         self.check_permission(planned, context)?;
+        if planned.settings().next().is_some() {
+            external::claim_settings(&mut self.holder, &self.facts.key, &self.place)?;
+        }
         let settings = SettingBackup::read(&mut self.holder, planned.settings())?;
         let mut undo = Undo {
             before: ServerState::read(&mut self.holder)?,
@@ -544,7 +542,8 @@ impl ExternalServer {
             undo.journal = Some(self.open_journal(directory, &undo)?);
         }
         self.undo = Some(undo);
-        Ok(())
+        // A database takes a checkpoint to create.
+        Ok(self.holder.set_timeout(Some(external::PATIENCE))?)
     }
 
     /// Cancels what the long-lived connection executes if the user requests a stop.

@@ -259,6 +259,17 @@ fn the_next_run_undoes_what_a_killed_run_left_on_an_external_server() {
     );
     let mut child = start(&scratch, &sleeping, &["--dsn", &dsn]);
     wait_until("the setup sleeps", || sleepers(&theirs) == "1");
+    // Regression: another run took the changed values for the server's, and they stayed.
+    let changed = theirs.ask(SETTINGS);
+    let altering = study(&dsn, "alter system set work_mem = '66MB';\n");
+    let refused = Scratch::new(PROGRAM).run(&altering, &ALLOWED);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let said = &refused.stderr;
+    assert!(
+        said.contains("another run of pgassay is changing"),
+        "{said}"
+    );
+    assert_eq!(theirs.ask(SETTINGS), changed);
     kill(child.id().cast_signed(), libc::SIGKILL);
     wait_for_exit(&mut child, Duration::from_mins(1));
     // Since 14, the server notices that its client is gone.
