@@ -11,8 +11,9 @@
 //!
 //! A power failure loses no round that had ended: [`RunWriter::sync`].
 
-use std::fs;
-use std::io::{BufWriter, Write};
+use std::fs::{self, Metadata};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use pgassay_model::detail::RunDetail;
@@ -139,6 +140,7 @@ impl RunWriter {
     /// As [`Self::append`].
     pub fn append_detail(&mut self, detail: &RunDetail) -> Result<(), StoreError> {
         if self.details.is_none() {
+            self.check_place()?;
             self.details = Some(LineFile::create(&self.directory.join(DETAILS_FILE))?);
             // If this fails, only a power failure loses the file, and the result says so.
             _ = files::sync_directory(&self.directory);
@@ -207,6 +209,23 @@ impl RunWriter {
         }
     }
 
+    /// Fails if something else is in place of the directory: who may write to the results directory could lead the
+    /// files anywhere with a link.
+    fn check_place(&self) -> Result<(), StoreError> {
+        // With the file's owner, because a network file system may change that of all that root creates.
+        let user = self.trials.file().metadata().map(|it| it.uid()).ok();
+        let is_ours = |it: &Metadata| it.is_dir() && Some(it.uid()) == user;
+        match self.directory.symlink_metadata() {
+            Ok(facts) if !is_ours(&facts) => {
+                let words = "it was replaced since the run began, so nothing is written to it";
+                let source = io::Error::other(words);
+                Err(StoreError::writing(&self.directory, source))
+            }
+            // If it vanished, it is created again.
+            _ => Ok(()),
+        }
+    }
+
     /// Writes `run.json` under another name, then the files, and then gives it its name. Returns the
     /// first error of the files, which do not prevent the rest.
     fn save_run(
@@ -220,6 +239,7 @@ impl RunWriter {
                 why: "the run was created under another name",
             });
         }
+        self.check_place()?;
         files::create_directories(&self.directory)
             .map_err(|source| StoreError::writing(&self.directory, source))?;
         _ = fs::remove_file(self.directory.join(RESERVED_FILE));

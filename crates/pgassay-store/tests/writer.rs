@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fixture::{STARTED_US, STUDY, run};
+use pgassay_model::detail::{RunDetail, UnsteadyWarmUp};
 use pgassay_model::trial::Trial;
 use pgassay_record::run::Run;
 use pgassay_store::{RunStart, Store, StoreError};
@@ -199,6 +200,28 @@ fn a_directory_that_vanishes_is_made_again() {
     let directory = writer.finish(&finished(ID), &[]).unwrap();
     assert_eq!(names(&directory), ["run.json", "study.toml"]);
     assert_eq!(store.load(ID).unwrap().0.trials.len(), 3);
+}
+
+/// Regression: the result was written to whatever the link led to, with the rights of root, maybe.
+#[test]
+fn a_link_in_place_of_a_runs_directory_is_not_followed() {
+    let (root, store) = store();
+    let mut writer = store.create(start(), STUDY).unwrap();
+    writer.append(&trial(0)).unwrap();
+    let (moved, elsewhere) = (root.path().join("moved"), root.path().join("elsewhere"));
+    fs::rename(writer.directory(), &moved).unwrap();
+    fs::create_dir(&elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, writer.directory()).unwrap();
+    let detail = RunDetail::NotSteady(UnsteadyWarmUp {
+        condition: 0,
+        variant: 0,
+        block: 0,
+    });
+    assert!(writer.append_detail(&detail).is_err());
+    let error = writer.finish(&finished(ID), &[]).unwrap_err();
+    assert!(error.to_string().contains("it was replaced"), "{error}");
+    assert_eq!(names(&elsewhere), [""; 0]);
+    assert!(moved.join("trials.jsonl").exists());
 }
 
 #[test]

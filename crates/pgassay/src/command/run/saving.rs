@@ -9,6 +9,7 @@ use pgassay_lab::{EventSink, LabEvent};
 use pgassay_record::run::Run;
 use pgassay_store::{RunWriter, StoreError};
 
+use crate::exit::without_os_error;
 use crate::output::print_line_stderr;
 use crate::progress::ProgressDisplay;
 
@@ -76,7 +77,7 @@ impl EventSink for SavingEvents<'_> {
         {
             // The run goes on: its trials are in memory, and there may be space again at its end.
             let sentence = format!("cannot save trials as they end: {error}");
-            self.progress.note(&sentence);
+            self.progress.note(&without_os_error(&sentence));
         }
     }
 }
