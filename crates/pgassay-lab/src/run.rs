@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::time::Instant;
 
 use anyhow::Result;
 use pgassay_model::plan::{Plan, PointId, StoppingRule};
@@ -119,8 +120,8 @@ impl Laboratory<'_> {
             warnings.push(cpus_asleep(refused));
         }
         let mut results = RawResults::new(plan);
-        let began_us = unix_us();
-        let began_us = earlier.trials.first().map_or(began_us, |it| it.started_us);
+        let (now_us, now) = (unix_us(), Instant::now());
+        let began_us = earlier.trials.first().map_or(now_us, |it| it.started_us);
         let mut replay = Replay::new(scheduler, earlier);
         let result = self.blocks(
             plan,
@@ -131,7 +132,8 @@ impl Laboratory<'_> {
         );
         let result = result.map_err(|error| servers.death_or(error));
         drop(awake);
-        let ended_us = unix_us();
+        // Whatever the clock was set to meanwhile.
+        let ended_us = now_us.saturating_add(now.elapsed().as_micros() as i64);
         let mut plans = Vec::new();
         let result = result.and_then(|()| {
             let taken = self.equipment.plans(plan, &servers, &context)?;

@@ -44,7 +44,7 @@ pub fn junit(suite: &JunitSuite, results: &[GateResult], strict: bool) -> io::Re
         ("errors", (errors + failed).to_string()),
         ("skipped", if strict { 0 } else { undecided }.to_string()),
     ];
-    let seconds = (suite.ended_us - suite.started_us) as f64 / 1e6;
+    let seconds = suite.ended_us.saturating_sub(suite.started_us).max(0) as f64 / 1e6;
     let counts = counts
         .each_ref()
         .map(|(name, value)| (*name, value.as_str()));

@@ -234,3 +234,21 @@ fn a_run_that_failed_is_an_error_in_junit() {
         "{xml}"
     );
 }
+
+/// Regression: a system clock that was set back during the run gave a negative time, which no schema allows.
+#[test]
+fn a_clock_that_was_set_back_gives_no_negative_time_in_junit() {
+    let suite = JunitSuite {
+        name: "compare".to_owned(),
+        hostname: "host".to_owned(),
+        started_us: 7_200_000_000,
+        ended_us: 1_500_000,
+        properties: Vec::new(),
+        failure: None,
+    };
+    let xml = junit(&suite, &[], false).unwrap();
+    assert!(
+        xml.contains("time=\"0.000\"") && !xml.contains("time=\"-"),
+        "{xml}"
+    );
+}
