@@ -178,6 +178,26 @@ fn an_interrupt_ends_a_profile_of_a_server_that_is_stopped() {
     server.stop().unwrap();
 }
 
+/// Regression: nothing said why there are no samples of a part of the time.
+#[test]
+fn a_profile_that_is_suspended_says_so() {
+    let Some(server) = servers::start("18") else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let mut running = RunningProfile::start(&scratch, &server, &server.conninfo(), false);
+    let pid = running.child.id().cast_signed();
+    for signal in [libc::SIGSTOP, libc::SIGCONT, libc::SIGINT] {
+        os::kill(pid, signal);
+    }
+    wait_for_exit(&mut running.child, LIMIT);
+    let printed = fs::read_to_string(scratch.path().join("stdout")).unwrap();
+    let seen: Observation = serde_json::from_str(&printed).unwrap();
+    let mut names = seen.limitations.iter().map(|it| it.name.as_str());
+    assert!(names.any(|it| it == "suspended"), "{:?}", seen.limitations);
+    server.stop().unwrap();
+}
+
 /// Regression: likewise if the network swallowed all bytes.
 #[test]
 fn an_interrupt_ends_a_profile_whose_connections_fall_silent() {

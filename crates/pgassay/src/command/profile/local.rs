@@ -20,7 +20,7 @@ use pgassay_profile::{
 use pgassay_record::observation::{self, Observation, SCHEMA};
 
 use super::connection::{self, LocalConnection, OWN_TRANSACTIONS, ended_between, lost_connection};
-use super::sessions::{SessionsToWatch, result_of};
+use super::sessions::{SessionsToWatch, result_of, suspension};
 use crate::checks;
 
 /// How often the server's processes and their CPU totals are read. What a process uses between the
@@ -102,6 +102,7 @@ impl ProfilingSession {
         if let Some(sampler) = &sampler {
             sampler.start()?;
         }
+        interrupt.take_suspended();
         let until = Instant::now() + self.duration;
         let (ended_cpu, incomplete) = thread::scope(|scope| {
             let watching = watch.as_mut().map(|watch| {
@@ -121,7 +122,15 @@ impl ProfilingSession {
                 self.subject.server.postmaster_pid
             );
         }
-        let refusals = [no_stacks, no_waits, no_sessions, incomplete, no_count];
+        let pause = suspension(interrupt);
+        let refusals = [
+            no_stacks,
+            no_waits,
+            no_sessions,
+            incomplete,
+            no_count,
+            pause,
+        ];
         Ok(self.describe(Gathered {
             started_us,
             tier,

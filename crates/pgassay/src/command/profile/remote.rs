@@ -27,7 +27,7 @@ use super::connection::{
     INCOMPLETE, OWN_TRANSACTIONS, RemoteServer, discard_incomplete_count, ended_between,
     note_workers, transactions,
 };
-use super::sessions::{SessionsToWatch, result_of};
+use super::sessions::{SessionsToWatch, result_of, suspension};
 use crate::checks;
 use crate::exit::text_of;
 
@@ -52,6 +52,7 @@ pub fn observe(
         watch.leave_out(own_pid);
     }
     let sampler = (&mut activity, &own_pids);
+    interrupt.take_suspended();
     let (asked, incomplete) = sample_and_watch(sampler, watch.as_mut(), duration, interrupt);
     let after = match asked.failed {
         Some(error) => Err(error),
@@ -93,7 +94,7 @@ pub fn observe(
         activity: watch.map(LiveWatch::finish),
         findings: Vec::new(),
     };
-    let missing = [not_sampled, no_sessions, incomplete].into_iter();
+    let missing = [not_sampled, no_sessions, incomplete, suspension(interrupt)].into_iter();
     observation.limitations.extend(missing.flatten());
     discard_incomplete_count(&mut observation);
     note_workers(&mut observation);

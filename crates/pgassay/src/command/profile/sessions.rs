@@ -5,8 +5,8 @@ use std::io;
 use std::thread::ScopedJoinHandle;
 
 use anyhow::{Context, Result};
-use pgassay_lab::Patience;
 use pgassay_lab::watch::{LiveWatch, WatchOptions, WatchedServer};
+use pgassay_lab::{Interrupt, Patience};
 use pgassay_model::check::Check;
 use pgassay_profile::LiveServer;
 
@@ -102,6 +102,20 @@ fn not_watched(error: &anyhow::Error) -> Check {
         )),
         fix: None,
     }
+}
+
+/// Says that this process was suspended since the last call.
+pub fn suspension(interrupt: &Interrupt) -> Option<Check> {
+    interrupt.take_suspended().then(|| Check {
+        name: "suspended".to_owned(),
+        value: "yes".to_owned(),
+        limitation: Some(
+            "pgassay was suspended (SIGSTOP or Ctrl-Z) for a part of the time, of which there are no samples: what the \
+             sessions did then is assumed to be what they did before and after"
+                .to_owned(),
+        ),
+        fix: Some("profile again, without a pause".to_owned()),
+    })
 }
 
 #[cfg(test)]
