@@ -395,6 +395,7 @@ impl LiveWatch {
             by_query_id: counted.counters,
             by_statement: joined.counters,
             window_us: (counted.window_us > 0.0).then_some(counted.window_us),
+            own_commits: counted.own_commits,
         };
         (counters, limitations)
     }

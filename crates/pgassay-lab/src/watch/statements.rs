@@ -7,6 +7,7 @@ use pgassay_record::activity::{ActivityStatement, StatementCounters};
 use pgassay_script::normalize;
 
 use super::attribution::SeenExecutions;
+use super::catalog::OwnCommits;
 use super::text_join::SeenText;
 
 /// Distinct statements that are kept, and the bytes of their texts; the time of any others has no statement.
@@ -143,7 +144,12 @@ impl StatementBook {
             query_id: known.query_ids.first().copied(),
             text: keeps_text.then(|| known.text.to_string()),
             is_cut: known.is_cut,
-            counters: of_id.chain(of_text).copied().reduce(sum),
+            counters: of_id
+                .chain(of_text)
+                .copied()
+                .reduce(sum)
+                .map(|it| counters.own_commits.without(&known.text, it))
+                .filter(|it| it.calls > 0),
             ..ActivityStatement::default()
         }
     }
@@ -185,6 +191,8 @@ pub(super) struct JoinedCounters {
     pub by_statement: BTreeMap<u32, StatementCounters>,
     /// What they were counted over, in microseconds; `None` if nothing was read.
     pub window_us: Option<f64>,
+    /// Those that the counters contain.
+    pub own_commits: OwnCommits,
 }
 
 /// Whether there may be a statement after a semicolon. One within a string costs only time.
@@ -238,6 +246,7 @@ mod tests {
             by_query_id: by_query_id.into(),
             by_statement: BTreeMap::new(),
             window_us: None,
+            own_commits: OwnCommits::default(),
         }
     }
 

@@ -46,8 +46,8 @@ use pgassay_wire::Exchange;
 
 use blocking::BlockingWatch;
 pub use blocking::waits_within;
-pub use counted_statements::CountedStatements;
 use counted_statements::StatementWatch;
+pub use counted_statements::{CountedStatements, OwnCommits};
 pub use counted_texts::{CountedText, CountedTexts};
 use marks::MarkWatch;
 use reader::CatalogReader;

@@ -18,6 +18,8 @@ use super::reconnecting::ReconnectPause;
 use super::row::CatalogRow;
 use super::silence::SilenceLog;
 
+/// What ends a reading.
+pub(super) const OWN_COMMIT: &str = "commit";
 /// Limit on an answer on this side: a server that hangs must not hang its observer. The server's own
 /// limit for a query is 2 s.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -234,7 +236,7 @@ impl CatalogReader {
 
     /// Ends a reading.
     pub fn end(&mut self) {
-        self.send("commit");
+        self.send(OWN_COMMIT);
     }
 
     /// The rows of a query within a reading; `None` if there are none to be had, which
