@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 
 use pgassay_record::activity::{
-    ArchiverState, CatalogActivity, ConnectionUse, HorizonKind, IndexActivity, TableActivity,
+    ArchiverState, CatalogActivity, ConnectionUse, HorizonHolder, HorizonKind, IndexActivity,
+    TableActivity,
 };
 
 use super::figures::{share, size};
@@ -90,31 +91,9 @@ pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
     if let Some(it) = &catalog.connections {
         lines.push(("connections", connections(it)));
     }
-    if let Some(oldest) = catalog.horizon.first() {
-        let kind = match oldest.kind {
-            HorizonKind::Session => "session",
-            HorizonKind::PreparedTransaction => "prepared transaction",
-            HorizonKind::Slot => "replication slot",
-            HorizonKind::SlotCatalog => "replication slot (system catalogs only)",
-            HorizonKind::Standby => "standby",
-        };
-        // A standby removes dead rows when the primary does, whatever its sessions see.
-        let does = if catalog.is_standby {
-            "has the oldest snapshot"
-        } else {
-            "holds back the removal of dead rows"
-        };
-        let text = format!(
-            "{kind} {} {does}, at an age of {} {}",
-            oldest.name,
-            number::whole(oldest.age as f64),
-            if oldest.age == 1 {
-                "transaction"
-            } else {
-                "transactions"
-            }
-        );
-        lines.push(("horizon", text));
+    // One whose age is 0 keeps nothing: no transaction has begun since.
+    if let Some(oldest) = catalog.horizon.first().filter(|it| it.age > 0) {
+        lines.push(("horizon", oldest_snapshot(catalog, oldest)));
     }
     for slot in &catalog.slots {
         if let Some(bytes) = slot.retained_bytes {
@@ -146,6 +125,36 @@ pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
     lines
 }
 
+fn oldest_snapshot(catalog: &CatalogActivity, oldest: &HorizonHolder) -> String {
+    let kind = match oldest.kind {
+        HorizonKind::Session => "session",
+        HorizonKind::PreparedTransaction => "prepared transaction",
+        HorizonKind::Slot | HorizonKind::SlotCatalog => "replication slot",
+        HorizonKind::Standby => "standby",
+    };
+    let transactions = match oldest.age {
+        1 => "1 transaction".to_owned(),
+        age => format!("{} transactions", number::whole(age as f64)),
+    };
+    let elsewhere = oldest.database.as_ref();
+    let elsewhere = elsewhere.filter(|it| **it != catalog.database);
+    let rows = match elsewhere {
+        _ if oldest.kind == HorizonKind::SlotCatalog => "rows of system catalogs".to_owned(),
+        Some(database) => format!("rows of database {database}"),
+        None => "rows".to_owned(),
+    };
+    // A standby removes dead rows when the primary does, whatever its sessions see.
+    let effect = if catalog.is_standby {
+        String::new()
+    } else {
+        format!(": VACUUM keeps {rows} that were deleted or updated since")
+    };
+    format!(
+        "{kind} {} has the oldest snapshot, {transactions} old{effect}",
+        oldest.name
+    )
+}
+
 fn archiving(archiver: &ArchiverState) -> String {
     let waiting = archiver.backlog_bytes.map_or_else(String::new, |bytes| {
         format!("{} of WAL after the last archived file", size(bytes))
@@ -160,7 +169,7 @@ fn archiving(archiver: &ArchiverState) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pgassay_record::activity::{CheckpointActivity, HorizonHolder};
+    use pgassay_record::activity::CheckpointActivity;
 
     use super::*;
 
@@ -179,9 +188,10 @@ mod tests {
         assert_eq!(dead_share(&table(0, Some(1e6))), "100%");
     }
 
-    /// Regression: "at an age of 1 transactions".
+    /// Regressions: "at an age of 1 transactions"; "session 5909 holds back the removal of dead rows, at an age of 0
+    /// transactions", on quiet servers.
     #[test]
-    fn an_age_of_one_transaction_is_singular() {
+    fn a_snapshot_is_as_old_as_the_transactions_that_began_since() {
         let horizon = |age| {
             let oldest = HorizonHolder {
                 kind: HorizonKind::Slot,
@@ -197,10 +207,40 @@ mod tests {
                 horizon: vec![oldest],
                 ..CatalogActivity::default()
             };
-            server_lines(&catalog).remove(0).1
+            let mut lines = server_lines(&catalog);
+            lines.pop().map(|it| it.1).unwrap_or_default()
         };
-        assert!(horizon(1).ends_with("at an age of 1 transaction"));
-        assert!(horizon(2).ends_with("at an age of 2 transactions"));
+        assert_eq!(horizon(0), "");
+        let has = "replication slot cdc has the oldest snapshot";
+        let keeps = "VACUUM keeps rows that were deleted or updated since";
+        assert_eq!(horizon(1), format!("{has}, 1 transaction old: {keeps}"));
+        assert_eq!(horizon(2), format!("{has}, 2 transactions old: {keeps}"));
+    }
+
+    /// A session keeps dead rows in the tables of its database only.
+    #[test]
+    fn the_oldest_snapshot_of_another_database_keeps_rows_there() {
+        let oldest = HorizonHolder {
+            kind: HorizonKind::Session,
+            name: "4711".to_owned(),
+            age: 25,
+            lasting_us: None,
+            database: Some("reports".to_owned()),
+            detail: String::new(),
+            state: String::new(),
+            wait: None,
+        };
+        let catalog = CatalogActivity {
+            database: "shop".to_owned(),
+            ..CatalogActivity::default()
+        };
+        let text = oldest_snapshot(&catalog, &oldest);
+        assert!(
+            text.ends_with(
+                "VACUUM keeps rows of database reports that were deleted or updated since"
+            ),
+            "{text}"
+        );
     }
 
     /// Regression: sessions of a standby were said to hold back the removal of dead rows, and its restartpoints were
@@ -228,7 +268,7 @@ mod tests {
         let expected = [
             (
                 "horizon",
-                "session 4711 has the oldest snapshot, at an age of 25 transactions".to_owned(),
+                "session 4711 has the oldest snapshot, 25 transactions old".to_owned(),
             ),
             ("restartpoints", "0 timed, 3 requested".to_owned()),
         ];
