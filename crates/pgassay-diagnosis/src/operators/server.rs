@@ -71,10 +71,11 @@ pub(super) const SIGNATURES: &[OperatorSignature] = &[
 ];
 
 fn rollbacks(view: &LiveView<'_>) -> Vec<Detection> {
+    // Those that recovery cancels have another finding.
+    let failed = |it: &DatabaseActivity| it.rolled_back.saturating_sub(it.conflicts) as f64;
     let fails = |it: &&DatabaseActivity| {
         let all = (it.committed + it.rolled_back) as f64;
-        let rate = it.rolled_back as f64 / view.window_s;
-        it.rolled_back as f64 >= ROLLED_BACK_MIN * all && rate >= ROLLBACKS_MIN
+        failed(it) >= ROLLED_BACK_MIN * all && failed(it) / view.window_s >= ROLLBACKS_MIN
     };
     let marks = view.activity.marks.iter();
     let logged: Vec<_> = marks
@@ -325,6 +326,16 @@ fn written_by_backends(view: &LiveView<'_>) -> Vec<Detection> {
     vec![detection]
 }
 
+fn more_time_for_queries(view: &LiveView<'_>) -> &'static str {
+    if view.setting("hot_standby_feedback") == Some("on") {
+        return "Give queries more time before recovery cancels them. hot_standby_feedback is on, so the reasons are \
+                probably locks, which pg_stat_database_conflicts shows: those of DDL on the primary, or of a VACUUM \
+                that truncates a table, which vacuum_truncate = off prevents.";
+    }
+    "Give queries more time before recovery cancels them, or set hot_standby_feedback = on, which keeps their rows on \
+     the primary."
+}
+
 fn recovery_conflicts(view: &LiveView<'_>) -> Vec<Detection> {
     if !view.catalog.is_standby {
         return Vec::new();
@@ -337,10 +348,7 @@ fn recovery_conflicts(view: &LiveView<'_>) -> Vec<Detection> {
                 .extent(it.conflicts as f64)
                 .counter("queries canceled by recovery", it.conflicts as f64, FactUnit::Count)
                 .state("the server is a standby")
-                .fix(
-                    "Give queries more time before recovery cancels them, or set hot_standby_feedback = \
-                     on, which keeps their rows on the primary.",
-                )
+                .fix(more_time_for_queries(view))
                 .risk(
                     "It takes effect after pg_reload_conf(); the standby may fall behind by this time.",
                 );

@@ -161,3 +161,39 @@ fn each_slow_client_has_its_own_statement() {
     );
     assert_ne!(mostly("checkout"), mostly("reports"));
 }
+
+/// A standby on which this many of 400 transactions that are rolled back are canceled by recovery.
+fn canceled(conflicts: u64, feedback: &str) -> ExampleServer {
+    ExampleServer::new().catalog(|it| {
+        it.is_standby = true;
+        let database = &mut it.databases[0];
+        (database.committed, database.rolled_back) = (900, 400);
+        database.conflicts = conflicts;
+        it.settings
+            .push(("hot_standby_feedback".to_owned(), feedback.to_owned()));
+    })
+}
+
+/// Regression: queries that recovery canceled had a second finding, which advised INSERT … ON CONFLICT on a standby.
+#[test]
+fn what_recovery_cancels_is_not_a_failure_of_the_application() {
+    let of = |conflicts| of_id("rollbacks", &canceled(conflicts, "off").activity).len();
+    assert_eq!((of(400), of(10)), (0, 1));
+    assert_eq!(
+        of_id("recovery-conflicts", &canceled(400, "off").activity).len(),
+        1
+    );
+}
+
+/// Regression: "or set hot_standby_feedback = on", where it was on.
+#[test]
+fn feedback_that_is_on_is_not_advised() {
+    let fix = |feedback| {
+        let found = of_id("recovery-conflicts", &canceled(400, feedback).activity);
+        found[0].suggested_fix.clone()
+    };
+    let (off, on) = (fix("off"), fix("on"));
+    let advice = "set hot_standby_feedback = on";
+    assert!(off.contains(advice) && !on.contains(advice), "{on}");
+    assert!(on.contains("vacuum_truncate"), "{on}");
+}
