@@ -7,7 +7,7 @@ use super::live_view::LiveView;
 use super::missing_index::KEPT_CERTAIN_MAX;
 use super::names;
 use super::signature::OperatorSignature;
-use super::sql_text::TableFilter;
+use super::sql_text::{self, TableFilter};
 use super::sql_tokens::{StatementToken, TokenKind};
 use super::table_indexes::fitting;
 use super::table_scans::{self, TableScan, whole_tables};
@@ -57,15 +57,27 @@ fn of_scan(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<Detection> {
             converted.is_none() && !is_unique,
             "few rows per execution is an average",
         )
-        .fix(
-            "Run EXPLAIN for the statement, with values as the application passes them. If the condition shows the \
+        .fix(format!(
+            "{}Run EXPLAIN for the statement, with values as the application passes them. If the condition shows the \
              column converted, such as (id)::numeric = …, pass the value in the type of the column: drivers pass \
              decimals as numeric. If it expects many more rows than it gets, run ANALYZE, raise the statistics \
              target of the column, or, for a prepared statement with a generic plan, set plan_cache_mode = \
              force_custom_plan. Otherwise look at enable_indexscan, enable_bitmapscan and random_page_cost.",
-        )
+            converted.map_or_else(|| triggers_first(&scan.load.tokens), |_| "")
+        ))
         .risk("None; EXPLAIN without ANALYZE only plans the statement.");
     Some(detection)
+}
+
+/// The scans may be those of a trigger, which EXPLAIN without ANALYZE does not show.
+fn triggers_first(tokens: &[StatementToken]) -> &'static str {
+    match sql_text::command(tokens) {
+        "update" | "delete" => {
+            "If the table has triggers, see first whether they read it from end to end: with \
+             pg_stat_statements.track = all, their statements are counted, too. "
+        }
+        _ => "",
+    }
 }
 
 /// Whether the filter is one value for each column of a unique index.

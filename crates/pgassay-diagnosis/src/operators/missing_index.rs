@@ -57,8 +57,9 @@ fn missing_index(view: &LiveView<'_>) -> Vec<Detection> {
         }
         found.extend(of_statements(view, whole).filter_map(|it| of_scan(view, &it)));
         let table = &whole.sum;
-        let is_named = view.statements_on(&table.relation).next().is_some();
-        if !is_named && rows_per_scan(table) >= ROWS_PER_SCAN_MIN {
+        let mut named = view.statements_on(&table.relation);
+        let is_read = named.any(|(_, load)| !unnamed_scans::only_inserts(load));
+        if !is_read && rows_per_scan(table) >= ROWS_PER_SCAN_MIN {
             found.extend(of_unknown_statement(view, table));
         }
     }
@@ -73,7 +74,7 @@ pub(super) fn statements_without_index(view: &LiveView<'_>) -> BTreeSet<String> 
         .collect()
 }
 
-/// A table that is read from end to end by statements that do not name it, unless checks of a foreign key do.
+/// A table that is read from end to end by statements that do not name it, or only insert into it, unless checks of a foreign key do.
 fn of_unknown_statement(view: &LiveView<'_>, table: &TableActivity) -> Option<Detection> {
     let rows_per_s = table.sequential_rows as f64 / view.window_s;
     let rows_min = if may_be_hidden(view, table) {

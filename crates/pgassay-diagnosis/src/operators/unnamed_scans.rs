@@ -1,5 +1,5 @@
-//! Tables that are read from end to end by statements that do not name them: those of a function, a trigger
-//! or a view.
+//! Tables that are read from end to end by statements that do not name them, or only insert into them: those of a
+//! function, a trigger or a view.
 
 use pgassay_record::activity::{ActivityStatement, RelationName, SessionStatus};
 
@@ -44,9 +44,58 @@ pub(super) fn detect(view: &LiveView<'_>, table: &RelationName, counted: Detecti
             .risk("None; it only reads.");
     }
     match dominant(view) {
+        Some((statement, load)) if inserts_into(view, load, table) => {
+            of_insert(view, counted, statement, load)
+        }
         Some((statement, load)) => of_dominant(view, counted, statement, load),
         None => of_any(view, counted),
     }
+}
+
+/// Whether a statement writes new rows and reads no table: an INSERT of values, or COPY FROM.
+pub(super) fn only_inserts(load: &StatementLoad) -> bool {
+    let tokens = &load.tokens;
+    match sql_text::command(tokens) {
+        "insert" => !tokens.iter().any(|it| it.is_any(&["select", "table"])),
+        "copy" => tokens.iter().any(|it| it.is("from")) && !tokens.iter().any(|it| it.is("to")),
+        _ => false,
+    }
+}
+
+fn inserts_into(view: &LiveView<'_>, load: &StatementLoad, table: &RelationName) -> bool {
+    let mut mentions = load.relations.iter();
+    only_inserts(load) && mentions.any(|it| view.is_mention_of(it, table))
+}
+
+fn with_statement(
+    counted: Detection,
+    statement: &ActivityStatement,
+    load: &StatementLoad,
+) -> Detection {
+    counted
+        .statement(Some(statement))
+        .load(
+            "average sessions that execute the statement with most load",
+            load.local,
+        )
+        .context(format!("the statement: {}", statement_name(statement)))
+}
+
+/// A trigger reads what the statement inserts into.
+fn of_insert(
+    view: &LiveView<'_>,
+    counted: Detection,
+    statement: &ActivityStatement,
+    load: &StatementLoad,
+) -> Detection {
+    let detection = with_statement(counted, statement, load)
+        .against(true, "the statement only inserts into the table");
+    with_nested(
+        view,
+        detection,
+        "The statement with most load inserts into the table and does not read it: a trigger, or a function that it \
+         calls, probably does.",
+    )
 }
 
 fn of_dominant(
@@ -55,13 +104,7 @@ fn of_dominant(
     statement: &ActivityStatement,
     load: &StatementLoad,
 ) -> Detection {
-    let detection = counted
-        .statement(Some(statement))
-        .load(
-            "average sessions that execute the statement with most load",
-            load.local,
-        )
-        .context(format!("the statement: {}", statement_name(statement)))
+    let detection = with_statement(counted, statement, load)
         .against(true, "the statement does not name the table");
     if !may_nest(load) {
         return detection
@@ -92,7 +135,7 @@ fn of_any(view: &LiveView<'_>, counted: Detection) -> Detection {
     with_nested(
         view,
         counted,
-        "Find the statement: no session was seen with one that names the table, so it is in a function or a trigger, \
+        "Find the statement: no session was seen with one that reads the table, so it is in a function or a trigger, \
          or uses a view.",
     )
 }

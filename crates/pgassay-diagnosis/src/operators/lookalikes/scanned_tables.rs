@@ -224,6 +224,36 @@ fn a_scan_through_a_view_is_one_of_the_statement_with_the_load() {
     assert_eq!(sql(of_many), None);
 }
 
+/// Regression: inserts whose trigger reads the whole table for each row had only "The CPUs are saturated".
+#[test]
+fn a_trigger_that_scans_the_table_of_its_insert_is_found() {
+    let insert = "insert into orders (customer, total) values ($1, $2)";
+    let found = first("missing-index", &often_scanned(insert));
+    assert_eq!(found.confidence, Confidence::Hint);
+    let fix = &found.suggested_fix;
+    assert!(
+        fix.contains("trigger") && fix.contains("inserts into the table"),
+        "{fix}"
+    );
+    let what = |word: &str| found.evidence.iter().any(|it| it.what.contains(word));
+    assert!(
+        what(insert) && !what("does not name"),
+        "{:?}",
+        found.evidence
+    );
+    // What an INSERT with a query or a COPY of the table's rows reads is in their texts.
+    for text in [
+        "insert into archive select * from orders",
+        "copy orders to stdout",
+    ] {
+        assert_eq!(
+            of_id("missing-index", &often_scanned(text).activity),
+            [],
+            "{text}"
+        );
+    }
+}
+
 /// Regression: a job queue that read its whole table for each job had only "The CPUs are saturated".
 #[test]
 fn a_queue_that_reads_its_whole_table_for_the_first_row_lacks_an_index() {
