@@ -1,7 +1,7 @@
 //! Sessions and connections: idle lock holders, connections that come too often or are too many, and
 //! clients that read slowly.
 
-use pgassay_record::activity::{ActivityStatement, RootBlocker, SessionStatus};
+use pgassay_record::activity::{ActivitySession, ActivityStatement, RootBlocker, SessionStatus};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
@@ -107,8 +107,11 @@ fn connection_storm(view: &LiveView<'_>) -> Vec<Detection> {
     let mut counted = databases.map(|it| it.sessions);
     let counted = counted.try_fold(0_u64, |sum, it| Some(sum.saturating_add(it?)));
     let seen = view.catalog.connections.map_or(0, |it| it.started_seen);
-    let seen = seen.max(started_at_work(view));
     // A counter from version 14 on; before, readings show only those that live long enough.
+    let seen = match counted {
+        Some(_) => seen,
+        None => seen.max(started_at_work(view).min(seen.saturating_add(ended(view)))),
+    };
     let started = counted.unwrap_or(seen).max(seen) as f64;
     let (committed, rolled_back) = view.transactions();
     let transactions = (committed + rolled_back) as f64;
@@ -142,10 +145,23 @@ fn connection_storm(view: &LiveView<'_>) -> Vec<Detection> {
     vec![detection]
 }
 
+/// The least number of sessions that were at work at a reading and ended in the window: all others are still connected,
+/// such as those of a pool that opened them at once before the window.
+fn ended(view: &LiveView<'_>) -> u64 {
+    let connected = view.catalog.connections.map_or(0, |it| it.used);
+    clients_at_work(view)
+        .count()
+        .saturating_sub(connected as usize) as u64
+}
+
+fn clients_at_work<'a>(view: &LiveView<'a>) -> impl Iterator<Item = &'a ActivitySession> + Clone {
+    let clients = view.activity.sessions.iter();
+    clients.filter(|it| matches!(&*it.backend_type, "client backend" | ""))
+}
+
 /// Sessions that were at work at a reading and had started within a window's length before the youngest.
 fn started_at_work(view: &LiveView<'_>) -> u64 {
-    let clients = view.activity.sessions.iter();
-    let clients = clients.filter(|it| matches!(&*it.backend_type, "client backend" | ""));
+    let clients = clients_at_work(view);
     let youngest = clients.clone().map(|it| it.started_us).max();
     let window_us = view.activity.window_us as i64;
     let since = youngest.unwrap_or(0).saturating_sub(window_us);

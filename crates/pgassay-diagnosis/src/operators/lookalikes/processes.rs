@@ -1,6 +1,8 @@
 //! Processes of the server itself that block sessions: autovacuum workers, and a standby's startup process.
 
-use pgassay_record::activity::{BlockedSession, BlockingEpisode, RootBlocker, SessionHold};
+use pgassay_record::activity::{
+    ActivitySession, BlockedSession, BlockingEpisode, RootBlocker, SessionHold,
+};
 use pgassay_record::finding::Finding;
 
 use super::super::share_without_rows;
@@ -185,7 +187,7 @@ fn what_recovery_cancels_is_not_a_failure_of_the_application() {
     );
 }
 
-/// Regression: "or set hot_standby_feedback = on", where it was on.
+/// Regression: "or set `hot_standby_feedback` = on", where it was on.
 #[test]
 fn feedback_that_is_on_is_not_advised() {
     let fix = |feedback| {
@@ -196,4 +198,32 @@ fn feedback_that_is_on_is_not_advised() {
     let advice = "set hot_standby_feedback = on";
     assert!(off.contains(advice) && !on.contains(advice), "{on}");
     assert!(on.contains("vacuum_truncate"), "{on}");
+}
+
+/// Regression: the sessions of a pool, which had started at once before the window, were "sessions established 29.46/s".
+#[test]
+fn a_pool_that_was_opened_before_the_window_is_no_storm_of_connections() {
+    // 300 sessions were at work, and this many are connected at the end.
+    let found = |connected: u32, sessions: Option<u64>| {
+        let mut server = ExampleServer::new().catalog(|it| {
+            it.connections.as_mut().expect("connections").used = connected;
+            (it.databases[0].committed, it.databases[0].sessions) = (30, sessions);
+        });
+        let session = |number: u32| ActivitySession {
+            pid: 5000 + number,
+            started_us: 1_700_000_000_000_000 + i64::from(number) * 10_000,
+            backend_type: "client backend".to_owned(),
+            application: "checkout".to_owned(),
+            ..ActivitySession::default()
+        };
+        server = server.load("select work($1)", "", 1.0);
+        server.activity.sessions.extend((1..300).map(session));
+        of_id("connection-storm", &server.activity).len()
+    };
+    // Before 14, and from 14 on, when the server counts sessions.
+    assert_eq!((found(300, None), found(300, Some(0))), (0, 0));
+    assert_eq!(
+        (found(5, None), found(5, Some(0)), found(5, Some(290))),
+        (1, 0, 1)
+    );
 }
