@@ -44,7 +44,7 @@ pub struct CounterDifference {
     pub baseline: f64,
     /// Variant's figure per transaction.
     pub variant: f64,
-    /// Variant minus baseline: the difference of the trials' means.
+    /// Variant minus baseline.
     pub difference: f64,
     /// Lower end of the difference's interval.
     pub low: f64,
@@ -222,9 +222,12 @@ impl<'a> PointCounters<'a> {
         let level = 1.0 - ALPHA / names.len().max(1) as f64;
         let row = |name: &&str| {
             let (a, b) = (baseline.per_trial(name), self.per_trial(name));
-            let (difference, interval) = stats::welch(&a, &b, level);
-            let (low, high) = interval.map_or((difference, difference), |it| (it.low, it.high));
+            let (_, interval) = stats::welch(&a, &b, level);
             let (of_a, of_b) = (baseline.figure(name), self.figure(name));
+            // The trials' means differ from the figures if trials differ in length, so only the interval's width counts.
+            let difference = of_b.per_transaction - of_a.per_transaction;
+            let half = interval.map_or(0.0, |it| (it.high - it.low) / 2.0);
+            let (low, high) = (difference - half, difference + half);
             let larger = of_a.per_transaction.max(of_b.per_transaction);
             let is_large_enough = difference.abs() > MIN_RELATIVE_DIFFERENCE * larger;
             // With one trial on a side there is no interval, so nothing is certain.
@@ -351,6 +354,18 @@ mod tests {
         assert!((lines.per_transaction - 70.0 / 30.0).abs() < 1e-12);
         let cycles = figure("cpu.cycles_user");
         assert_eq!((cycles.per_transaction, cycles.trials), (10.0, 1));
+    }
+
+    /// Regression: "0.721, 0.388, −0.314": the columns were sums over sums, and the difference that of the trials' means.
+    #[test]
+    fn a_difference_is_that_of_the_figures_if_trials_differ_in_length() {
+        let base = counted(&[(10.0, 10), (60.0, 20), (90.0, 30)]);
+        let variant = counted(&[(50.0, 10), (3_000.0, 400), (80.0, 10)]);
+        let base = PointCounters::new(base.iter());
+        let row = &PointCounters::new(variant.iter()).compare_with(&base, true)[0];
+        assert!((row.difference - (3_130.0 / 420.0 - 160.0 / 60.0)).abs() < 1e-12);
+        assert!((f64::midpoint(row.low, row.high) - row.difference).abs() < 1e-9);
+        assert!(row.low < row.difference);
     }
 
     #[test]
