@@ -92,7 +92,7 @@ pub fn rows_returned(baseline: &[StatementPlans], variant: &[StatementPlans]) ->
 }
 
 /// EXPLAIN runs the query of a cursor to its end, but what a transaction returns is up to its FETCH commands.
-/// CREATE TABLE AS returns no rows.
+/// CREATE TABLE AS returns no rows, and a statement that writes returns some only if it says so.
 fn forget_rows_kept(difference: &mut PlanDifference, [a, b]: [&str; 2]) {
     for (figures, text) in [(&mut difference.a, a), (&mut difference.b, b)] {
         if keeps_rows(text) {
@@ -102,11 +102,12 @@ fn forget_rows_kept(difference: &mut PlanDifference, [a, b]: [&str; 2]) {
 }
 
 fn keeps_rows(text: &str) -> bool {
-    let first = lexemes(text).find(|(kind, _)| *kind != SqlLexeme::Blank);
-    first.is_some_and(|(_, word)| {
-        ["declare", "create"]
-            .iter()
-            .any(|it| word.eq_ignore_ascii_case(it))
+    let is = |word: &str, one_of: &[&str]| one_of.iter().any(|it| word.eq_ignore_ascii_case(it));
+    let mut words = lexemes(text).filter(|(kind, _)| *kind != SqlLexeme::Blank);
+    words.next().is_some_and(|(_, word)| {
+        is(word, &["declare", "create"])
+            || is(word, &["insert", "update", "delete", "merge"])
+                && !words.any(|(_, it)| is(it, &["returning"]))
     })
 }
 
@@ -226,6 +227,21 @@ mod tests {
             "create table u as table t",
         ] {
             assert_eq!(rows(cursor), [None, Some(5.0)], "{cursor}");
+        }
+    }
+
+    /// Regression: of `insert … returning` against the same `insert`, "different results: … returned 1 row and … 0".
+    #[test]
+    fn a_statement_that_writes_returns_rows_only_if_it_says_so() {
+        for (text, keeps) in [
+            ("INSERT into t values (1)", true),
+            ("insert into t values ('returning')", true),
+            ("/* a */ update t set a = 1 RETURNING a", false),
+            ("delete from t", true),
+            ("with x as (delete from t returning a) table x", false),
+            ("select 1", false),
+        ] {
+            assert_eq!(keeps_rows(text), keeps, "{text}");
         }
     }
 
