@@ -6,8 +6,9 @@ use anyhow::Result;
 use pgassay_model::plan::{Plan, Point, PointId};
 use pgassay_model::study::{DriverKind, Network};
 use pgassay_record::run::{Warning, WarningKind};
+use pgassay_wire::Exchange;
 
-use crate::connector::connect_unless_stopped;
+use crate::connector::{TimedStream, connect_unless_stopped};
 use crate::host::Servers;
 use crate::run_context::RunContext;
 
@@ -89,6 +90,10 @@ fn values(
     }
     let mut all = Vec::new();
     for name in names {
+        if name.starts_with("jit") && has_no_compiler(&mut connection) {
+            all.push(format!("{name} has no effect (no JIT compiler)"));
+            continue;
+        }
         let sql = format!(
             "select pg_catalog.current_setting('{}', true)",
             name.replace('\'', "''")
@@ -99,4 +104,14 @@ fn values(
         all.push(format!("{name} = {value}"));
     }
     Ok(Some(all))
+}
+
+/// Whether the server cannot compile, whatever the settings say: many packages lack the library. The session is not
+/// used for anything else.
+fn has_no_compiler(connection: &mut Exchange<TimedStream>) -> bool {
+    // The function returns false also where jit is off.
+    let available = connection.run("set jit = on");
+    let available =
+        available.and_then(|()| connection.value("select pg_catalog.pg_jit_available()"));
+    matches!(available.as_ref().map(Option::as_deref), Ok(Some("f")))
 }

@@ -69,17 +69,21 @@ fn the_crash_of_a_backend_is_named() {
     assert!(!error.contains("fast shutdown took"), "{error}");
 }
 
-/// Regression: `--vs work_mem=4MB` on a server whose default is that was "equivalent" without a word.
+/// Regression: `--vs work_mem=4MB` on a server whose default is that was "equivalent" without a word, and so was
+/// `--vs jit=off` on a build without a JIT compiler, as the downloaded ones are.
 #[test]
 fn a_setting_that_the_server_has_anyway_is_announced_as_an_a_a_comparison() {
     let scratch = Scratch::new(crate::PROGRAM);
     let mut args = vec!["compare", "--setup", "", "select 1", "--json"];
     args.extend(["--vs", "work_mem=4096kB", "--vs", "work_mem=5MB"]);
+    args.extend(["--vs", "jit=off", "--vs", "jit=off, work_mem=5MB"]);
     args.extend(SHORT);
     let run: Run = serde_json::from_str(&scratch.ok(&args)).expect("the result is JSON");
     let is_same = |it: &&Warning| it.kind == WarningKind::SameSettings;
     let same: Vec<&Warning> = run.warnings.iter().filter(is_same).collect();
-    assert_eq!(same.len(), 1, "{same:?}");
+    assert_eq!(same.len(), 2, "{same:?}");
+    assert_eq!(same[1].variant.as_deref(), Some("jit=off"));
+    assert!(same[1].message.contains("no JIT compiler"), "{same:?}");
     assert_eq!(same[0].variant.as_deref(), Some("work_mem=4096kB"));
     assert!(
         same[0]
