@@ -152,7 +152,8 @@ impl std::fmt::Display for ScriptLocation {
             "client {client} aborted in command {command} ({word}) of script \"{script}\""
         )?;
         if *line > 0 {
-            write!(f, ", line {line}: {text}")
+            // What follows begins with a colon.
+            write!(f, ", line {line}: {}", text.trim_end_matches([';', ' ']))
         } else {
             Ok(())
         }
@@ -211,6 +212,24 @@ pub enum AbortCause {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: "line 1: select 1/0;: ERROR:  division by zero".
+    #[test]
+    fn a_statement_does_not_end_with_a_semicolon_before_a_colon() {
+        let place = ScriptLocation {
+            client: 0,
+            script: "a".to_owned(),
+            script_index: 0,
+            command: 0,
+            query: 0,
+            word: "SQL".to_owned(),
+            line: 1,
+            text: "select 1/0;".to_owned(),
+            sent: None,
+            statement: None,
+        };
+        assert!(place.to_string().ends_with("line 1: select 1/0"), "{place}");
+    }
 
     /// Regression: "select 1;; the server closed it".
     #[test]
