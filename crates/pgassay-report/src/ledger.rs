@@ -2,9 +2,9 @@
 
 use pgassay_account::comparison::Verdict;
 use pgassay_account::ledger::{
-    self as core_ledger, Divider, LITTLE_ERROR_MAX, Ledger, LedgerChecks, LedgerDifference,
-    LedgerRow, Nature, Part, SAMPLES_ERROR_MAX, TOTALS_ERROR_MAX, UNEXPLAINED_TIME_SHARE_MAX,
-    explained_share,
+    self as core_ledger, COVERAGE_ERROR_MAX, Divider, LITTLE_ERROR_MAX, Ledger, LedgerChecks,
+    LedgerDifference, LedgerRow, Nature, Part, SAMPLES_ERROR_MAX, TOTALS_ERROR_MAX,
+    UNEXPLAINED_TIME_SHARE_MAX, explained_share,
 };
 use pgassay_model::check::Check;
 use pgassay_record::run::Run;
@@ -179,22 +179,22 @@ pub(crate) fn checks(run: &Run, ledger: &Ledger) -> String {
 }
 
 fn coverage(checks: &LedgerChecks) -> String {
-    let mark = if checks.closes() {
-        ""
-    } else {
-        " (must be 99% to 101%)"
-    };
-    format!(
-        "rows sum to {} of the time that clients measured{mark}",
-        number::percent(checks.coverage)
-    )
+    let shown = number::percent(checks.coverage);
+    let text = format!("rows sum to {shown} of the time that clients measured");
+    if (checks.coverage - 1.0).abs() <= COVERAGE_ERROR_MAX {
+        return text;
+    }
+    let word = if checks.closes() { "may" } else { "must" };
+    let limit = COVERAGE_ERROR_MAX + checks.edge;
+    let [low, high] = [1.0 - limit, 1.0 + limit].map(number::percent);
+    format!("{text} ({word} be {low} to {high})")
 }
 
 fn little(checks: &LedgerChecks) -> String {
     check_result(
         "Little's law",
         checks.little_error,
-        LITTLE_ERROR_MAX + checks.edge,
+        [LITTLE_ERROR_MAX, checks.edge],
     )
 }
 
@@ -216,17 +216,21 @@ fn machine(checks: &LedgerChecks) -> Option<String> {
 
 fn samples(checks: &LedgerChecks) -> Option<String> {
     let error = checks.samples_error?;
-    let limit = SAMPLES_ERROR_MAX + checks.samples_chance;
-    Some(check_result("CPU time by samples", error, limit))
+    let limits = [SAMPLES_ERROR_MAX, checks.samples_chance];
+    Some(check_result("CPU time by samples", error, limits))
 }
 
-fn check_result(name: &str, error: f64, limit: f64) -> String {
-    let error = error.abs();
-    if error <= limit {
-        format!("{name} within {}", number::percent(error))
+/// The limit is what is always permitted, plus what the size of these samples adds. It is printed wherever the former
+/// alone does not decide.
+fn check_result(name: &str, error: f64, [always, added]: [f64; 2]) -> String {
+    let (error, limit) = (error.abs(), always + added);
+    let [shown, of] = [error, limit].map(number::percent);
+    if error <= always {
+        format!("{name} within {shown}")
+    } else if error <= limit {
+        format!("{name} within {shown} (limit {of})")
     } else {
-        let limit = number::percent(limit);
-        format!("{name} off by {} (limit {limit})", number::percent(error))
+        format!("{name} off by {shown} (limit {of})")
     }
 }
 
@@ -275,6 +279,15 @@ pub(crate) fn background(ledger: &Ledger) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: "CPU time by samples within 13.1%" did not say that few samples raise the limit of 5%.
+    #[test]
+    fn a_limit_that_few_samples_raise_is_printed() {
+        let text = |error| check_result("samples", error, [0.05, 0.09]);
+        assert_eq!(text(-0.05), "samples within 5.0%");
+        assert_eq!(text(0.131), "samples within 13.1% (limit 14.0%)");
+        assert_eq!(text(0.2), "samples off by 20.0% (limit 14.0%)");
+    }
 
     /// Regression: of an idle server, which no CPU sample hit, it said "Tier T1 …; T2 needs --off-cpu".
     #[test]
