@@ -4,12 +4,17 @@
 //! that slow transactions make longer cost more than these, and are better spent on further rounds, each of which
 //! gives one more pair.
 
+use std::time::Duration;
+
 use pgassay_load::Timing;
 use pgassay_model::plan::{Round, Schedule};
 use pgassay_model::trial::TrialKind;
 
 /// Slow transactions make a round this many times as long as planned before it has fewer repeats.
 const LONGER_MAX: u32 = 2;
+
+/// A round that takes less longer is not worth a line.
+const NOTICEABLE_S: f64 = 3.0;
 
 /// The repeats of a round whose trials have these lengths, one for each variant: as planned, or as many as fit into
 /// twice the planned time, and at least one.
@@ -41,10 +46,25 @@ pub fn takes_part(round: &Round, repeats: u32, (position, kind): (usize, TrialKi
     }
 }
 
+/// What to say before the trials of a round, if slow transactions make them much longer than planned: the length of each
+/// trial that is run, and the number of such rounds.
+pub fn longer_than_planned(schedule: &Schedule, trials: &[Timing], rounds: u32) -> Option<String> {
+    let planned_us = (schedule.settle_us + schedule.trial_us) * trials.len() as u64;
+    let planned_s = planned_us as f64 / 1e6;
+    let takes: Duration = trials.iter().map(|it| it.settle + it.measure).sum();
+    let takes_s = takes.as_secs_f64();
+    if takes_s < planned_s * f64::from(LONGER_MAX) || takes_s < planned_s + NOTICEABLE_S {
+        return None;
+    }
+    let all_min = takes_s * f64::from(rounds) / 60.0;
+    Some(format!(
+        "transactions take long: the trials of a block take about {takes_s:.0} s instead of {planned_s:.1} s, and those \
+         of {rounds} blocks about {all_min:.1} min"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use pgassay_model::plan::{Overrides, plan};
     use pgassay_model::study::StudySource;
 
@@ -86,6 +106,31 @@ mod tests {
         assert_eq!(repeats([1, 1]), 4);
         assert_eq!(repeats([1000, 1000]), 1);
         assert_eq!(repeats([1, 1000]), 1);
+    }
+
+    /// Regression: with `--length 10s`, statements of 3 s made a run of "9 to 28 s" one of 12 minutes without a word.
+    #[test]
+    fn slow_statements_are_announced_with_the_time_that_they_take() {
+        let (schedule, _) = schedule_and_round();
+        let note = |transaction_ms: u64, trials: usize| {
+            let settle = Duration::from_micros(schedule.settle_us);
+            let planned = Duration::from_micros(schedule.trial_us);
+            let transaction = Duration::from_millis(transaction_ms);
+            let windows = vec![Timing::of(settle, planned, transaction); trials];
+            longer_than_planned(&schedule, &windows, 12)
+        };
+        assert_eq!(note(1, 6), None);
+        let trial = Timing::of(
+            Duration::from_micros(schedule.settle_us),
+            Duration::from_micros(schedule.trial_us),
+            Duration::from_secs(3),
+        );
+        let takes_s = 6.0 * (trial.settle + trial.measure).as_secs_f64();
+        let text = note(3000, 6).unwrap();
+        let expected = format!("take about {takes_s:.0} s instead of");
+        assert!(text.contains(&expected), "{text}");
+        let all = format!("those of 12 blocks about {:.1} min", takes_s / 5.0);
+        assert!(text.ends_with(&all), "{text}");
     }
 
     #[test]

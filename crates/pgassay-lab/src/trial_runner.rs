@@ -16,7 +16,7 @@ use crate::interrupt::Interrupted;
 use crate::load::{Clients, ClientsOrder, LoadDriver, warm_up};
 use crate::observe::{TrialObserver, TrialWatch, WatchDecision, WatchedTrial};
 use crate::raw_results::RawResults;
-use crate::repeats::{repeats_of_round, takes_part};
+use crate::repeats::{longer_than_planned, repeats_of_round, takes_part};
 use crate::replay::PendingBlock;
 use crate::run_context::RunContext;
 use crate::system_env::unix_us;
@@ -131,6 +131,16 @@ impl TrialRunner<'_> {
         to_run.retain(|&(position, kind, _)| takes_part(round, repeats, (position, kind)));
         let left_out = LabEvent::TrialsLeftOut(trials.len() - to_run.len());
         self.context.events.event(&left_out);
+        if block == 0 {
+            let of_trials = to_run
+                .iter()
+                .map(|&(_, _, variant)| clients.windows[variant]);
+            let (schedule, of_trials) = (&self.plan.schedule, of_trials.collect::<Vec<_>>());
+            if let Some(note) = longer_than_planned(schedule, &of_trials, schedule.blocks) {
+                let condition = self.plan.conditions[round.condition].title();
+                self.context.note(&format!("{condition}: {note}"));
+            }
+        }
         for slot in self.slots((block, round), repeats, &to_run, &clients.windows) {
             self.context.check()?;
             let Some((trial, of_trial)) = self.trial_without_pause(slot, &mut clients.pools)?

@@ -218,7 +218,8 @@ impl UnitOfAnalysis {
 pub struct Ratio {
     /// Geometric mean of the pairs' ratios.
     pub ratio: f64,
-    /// Lower end of the interval; equal to the ratio if there is only one pair.
+    /// Lower end of the interval; equal to the ratio if there is only one pair. Neither end is valid, and reports print
+    /// neither, if the `inconclusive_reason` is `too_few_pairs`.
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
