@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pgassay_model::plan::Plan;
+use pgassay_model::plan::{Plan, PointId};
 use pgassay_record::run::{Warning, WarningKind};
 use pgassay_server::BuildFacts;
 
@@ -32,7 +32,10 @@ pub fn warnings(plan: &Plan, hosts: &[Box<dyn Host>]) -> Vec<Warning> {
         variants: variants_of(plan, index),
     });
     let builds: Vec<ServerBuild<'_>> = builds.collect();
-    let mut warnings = differences(&builds);
+    let compared_with: Vec<usize> = (0..builds.len())
+        .map(|it| compared_with(plan, it))
+        .collect();
+    let mut warnings = differences(&builds, &compared_with);
     warnings.extend(debug_builds(&builds));
     warnings.extend(same_executables(plan, &builds));
     warnings
@@ -72,14 +75,28 @@ fn switch_of(setting: &str) -> &'static str {
     }
 }
 
-/// One warning for each way in which a build differs from the first server's.
-fn differences(builds: &[ServerBuild<'_>]) -> Vec<Warning> {
+/// The server whose build is compared with that of a server: the first one, or with `--stepwise` that of the variant
+/// before.
+fn compared_with(plan: &Plan, server: usize) -> usize {
+    let variants = plan
+        .points
+        .iter()
+        .filter(|it| plan.stepwise && it.server == server);
+    let before = variants.filter(|it| it.variant > 0).map(|it| {
+        let baseline = PointId::new(it.condition, plan.baseline_of(it.variant));
+        plan.point(baseline).server
+    });
+    before.into_iter().find(|it| *it != server).unwrap_or(0)
+}
+
+/// One warning for each way in which a build differs from the one that it is compared with.
+fn differences(builds: &[ServerBuild<'_>], compared_with: &[usize]) -> Vec<Warning> {
     let mut known = BTreeSet::new();
     let mut warnings = Vec::new();
-    let Some((first, others)) = builds.split_first() else {
-        return warnings;
-    };
-    for other in others {
+    for (other, &first) in builds.iter().zip(compared_with) {
+        let Some(first) = builds.get(first) else {
+            continue;
+        };
         let mut parts: Vec<String> = pgassay_server::differ(first.facts, other.facts)
             .into_iter()
             .collect();
@@ -210,7 +227,7 @@ mod tests {
     fn assertions_are_named_if_the_executable_has_no_arguments_of_configure() {
         let facts = facts("0123");
         let builds = [build(&facts, "old", "off"), build(&facts, "new", "on")];
-        let found = differences(&builds);
+        let found = differences(&builds, &[0, 0]);
         assert_eq!(found.len(), 1);
         assert!(
             found[0].message.contains("debug_assertions off vs on."),
@@ -257,12 +274,40 @@ mod tests {
         assert!(found(["01", "23", "23"]).is_empty());
     }
 
+    /// Regression: with `--stepwise`, each build was compared with the first, though its variant is with the one before.
+    #[test]
+    fn with_stepwise_a_build_is_compared_with_the_one_before() {
+        let source = |stepwise: bool| StudySource {
+            file: "s.toml".to_owned(),
+            text: format!(
+                "question = \"?\"\nstepwise = {stepwise}\n[[script]]\nname = \"a\"\ntext = \"select 1\"\n\
+                 [[variant]]\nname = \"a\"\nbinaries = \"/a\"\n[[variant]]\nname = \"b\"\nbinaries = \"/b\"\n\
+                 [[variant]]\nname = \"c\"\nbinaries = \"/c\"\n"
+            ),
+        };
+        let with = |stepwise: bool| -> Vec<usize> {
+            let source = source(stepwise);
+            let study = source.parse().unwrap();
+            let plan = plan(&study, &source, &Overrides::default()).unwrap();
+            (0..3).map(|it| compared_with(&plan, it)).collect()
+        };
+        assert_eq!(with(false), [0, 0, 0]);
+        assert_eq!(with(true), [0, 0, 1]);
+        let facts = facts("0123");
+        let assertions = [("a", "off"), ("b", "on"), ("c", "on")];
+        let builds = assertions.map(|(name, it)| build(&facts, name, it));
+        let found = differences(&builds, &with(true));
+        assert_eq!(found.len(), 1, "{found:?}");
+        let names = "The builds of \"a\" and \"b\" differ";
+        assert!(found[0].message.starts_with(names), "{found:?}");
+    }
+
     /// Regression: two builds with assertions were compared without a word.
     #[test]
     fn assertions_in_both_builds_are_named() {
         let facts = facts("0123");
         let builds = [build(&facts, "old", "on"), build(&facts, "new", "on")];
-        assert!(differences(&builds).is_empty());
+        assert!(differences(&builds, &[0, 0]).is_empty());
         let found = debug_builds(&builds);
         assert!(
             found[0]
@@ -281,7 +326,7 @@ mod tests {
         };
         let (plain, checked) = (with("'--prefix=/a'"), with("'--enable-cassert'"));
         let builds = [build(&plain, "old", "off"), build(&checked, "new", "on")];
-        let found = &differences(&builds)[0].message;
+        let found = &differences(&builds, &[0, 0])[0].message;
         assert!(
             found.contains("differ: --enable-cassert only in the second. This"),
             "{found}"
