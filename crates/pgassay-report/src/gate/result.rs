@@ -4,6 +4,8 @@ use std::fmt;
 
 use pgassay_account::comparison::{GateAnswer, GatedComparison};
 
+use pgassay_model::wording::grouped;
+
 use crate::{instructions, number};
 
 /// What makes a gate fail.
@@ -129,7 +131,7 @@ impl GateResult {
     }
 
     /// Of instructions per transaction, the baseline's and the variant's, whose difference is known to ±`margin`:
-    /// `61,872.3 → 62,871.2 instructions (+1.61% ± 0.02%)`. The verdict depends on `limit_percent`; `None` for the
+    /// `61 872.3 → 62 871.2 instructions (+1.61% ± 0.02%)`. The verdict depends on `limit_percent`; `None` for the
     /// margin if a count gives no verdict, for the reason in `doubt`.
     pub fn of_instructions(
         names: GateNames,
@@ -140,7 +142,9 @@ impl GateResult {
         let (difference, allowed) = (now - before, limit_percent / 100.0 * before);
         let percent = |instructions: f64| 100.0 * instructions / before;
         let counted = format!(
-            "{before:.1} → {now:.1} instructions per transaction ({}",
+            "{} → {} instructions per transaction ({}",
+            tenths(before),
+            tenths(now),
             instructions::change(now / before).replace('\u{a0}', " ")
         );
         let (verdict, figures) = match margin {
@@ -174,7 +178,7 @@ impl GateResult {
         Self {
             names,
             verdict,
-            figures: format!("{cost:.1} instructions per transaction; {why}"),
+            figures: format!("{} instructions per transaction; {why}", tenths(cost)),
             cost_ratio: None,
             is_better: false,
         }
@@ -185,7 +189,7 @@ impl GateResult {
         Self {
             names,
             verdict: GateVerdict::Inconclusive,
-            figures: format!("now {cost:.1} instructions per transaction; {doubt}"),
+            figures: format!("now {} instructions per transaction; {doubt}", tenths(cost)),
             cost_ratio: None,
             is_better: false,
         }
@@ -209,4 +213,11 @@ impl GateResult {
             (verdict, _) => verdict.word().to_owned(),
         }
     }
+}
+
+/// A number of instructions as `count` prints it: one decimal, and thousands separated.
+fn tenths(value: f64) -> String {
+    let tenths = (value * 10.0).round();
+    let whole = (tenths / 10.0).trunc();
+    format!("{}.{:.0}", grouped(whole), (tenths - whole * 10.0).abs())
 }
