@@ -148,7 +148,7 @@ fn axis(scale: Scale) -> Markup {
 fn remarks(run: &Run) -> Markup {
     html! {
         @if let Some(meaning) = outlook::inconclusive(run) {
-            p { b { "Inconclusive" } ": " (meaning) }
+            p { b { "Inconclusive" } ": " (super::prose(&meaning)) }
         }
         @for note in reliability::footnotes(run) { p { (note) } }
         @if let Some(basis) = reliability::basis(run) { p { (basis) } }

@@ -52,7 +52,11 @@ fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
     assert_eq!(text.matches(needs).count(), 1, "{text}");
     assert!(text.contains("inconclusive: the interval contains ×1 and extends beyond ±2%. "));
     let page = html(&futile).replace('\u{a0}', " ");
+    // Regression: the page broke the line within `--pairs`.
+    let option = "<span class=\"option\">(--pairs</span>";
+    let page = page.replace(option, "(--pairs");
     assert_eq!(page.matches(needs).count(), 1);
+    assert!(html(&futile).contains(option));
 
     // Regression: "the chance by the last one was below 10%", and "needs about 12", of at most 12.
     let mut later = undecided();
