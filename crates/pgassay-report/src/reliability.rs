@@ -7,7 +7,7 @@ use pgassay_account::comparison::{
 use pgassay_account::cost_row::Change;
 use pgassay_record::run::{Run, Warning, WarningKind};
 
-use crate::outline::plus_minus_us;
+use crate::outline::{plus_minus_us, point};
 use crate::{half_width, number};
 
 /// A larger effect needs no statistics.
@@ -37,6 +37,23 @@ pub(crate) fn noise_of_functions(cost: &CostDifference) -> String {
     } else {
         format!("All function differences are within noise (below {limit} µs).")
     }
+}
+
+/// That the totals of a breakdown are not those of all trials, if a block has too few samples to be in it.
+pub(crate) fn other_totals(run: &Run, comparison: &Comparison) -> Option<String> {
+    let cost = comparison.cost.as_ref()?;
+    let variants = [run.plan.baseline_of(comparison.variant), comparison.variant];
+    let [a, b] = variants.map(|it| point(run, comparison.condition, it)?.server_cpu_us);
+    let all = [a?, b?];
+    let shown = [cost.total.baseline_us, cost.total.variant_us];
+    let is_equal = all
+        .iter()
+        .zip(shown)
+        .all(|(all, shown)| (all - shown).abs() <= 0.01 * all);
+    let [a, b] = all.map(number::micros);
+    (!is_equal).then(|| {
+        format!("These are the blocks in which both variants were sampled; in all blocks, the totals are {a} and {b}.")
+    })
 }
 
 /// Why a comparison is inconclusive, if the interval alone does not show it.

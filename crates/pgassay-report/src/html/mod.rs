@@ -45,7 +45,7 @@ use crate::outline::{
     ThroughputUnit, baseline_name, baseline_of_all, condition_title, explained, variant_name,
     with_margin,
 };
-use crate::{calibration, limitations, number, sentence};
+use crate::{calibration, limitations, number, reliability, sentence};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -231,7 +231,7 @@ fn account(run: &Run, comparison: &Comparison, cost: &CostDifference, open: bool
                     (waterfall::chart("function", unit, &cost.total, &cost.functions, names))
                 }
             }
-            (tables::functions(cost, names))
+            (tables::functions(cost, names, reliability::other_totals(run, comparison).as_deref()))
             p { a.to-flame href="#flame" data-condition=(comparison.condition)
                 data-variant=(comparison.variant) { "See its flame graph" } }
         }

@@ -123,7 +123,7 @@ fn figures(it: &Comparison) -> [Option<&Ratio>; 6] {
 }
 
 /// The functions of one comparison by self time, marked added, increased, decreased or removed.
-pub(super) fn functions(cost: &CostDifference, names: [&str; 2]) -> Markup {
+pub(super) fn functions(cost: &CostDifference, names: [&str; 2], totals: Option<&str>) -> Markup {
     let top = top_rows(&cost.functions, FUNCTIONS_MAX, false);
     let largest_us = top.shown.first().map_or(1.0, |row| row.difference_us.abs());
     let [baseline_us, variant_us, difference_us] = top.rest_us;
@@ -132,6 +132,7 @@ pub(super) fn functions(cost: &CostDifference, names: [&str; 2]) -> Markup {
             caption {
                 "By function, self time only, µs per transaction. " (reliability::noise_of_functions(cost))
                 @if let Some(note) = reliability::naming(cost) { " " (note) }
+                @if let Some(note) = totals { " " (note) }
             }
             thead { tr {
                 th scope="col" { "" } th scope="col" { "function" }

@@ -41,7 +41,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     );
     let has_marks = style.columns() >= MARKS_FROM;
     out.push_str(&table(run, main_comparison, cost, style).render(has_marks, style));
-    out.push_str(&noise_limit(cost, style));
+    out.push_str(&noise_limit(run, main_comparison, cost, style));
     out.push_str(&others(run, main_comparison, style));
     out
 }
@@ -122,9 +122,10 @@ fn row(
 }
 
 /// The noise limit of function differences, and why some rows have no marks.
-fn noise_limit(cost: &CostDifference, style: Style) -> String {
+fn noise_limit(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style) -> String {
     let text = [reliability::noise_of_functions(cost)];
     let text = text.into_iter().chain(reliability::naming(cost));
+    let text = text.chain(reliability::other_totals(run, comparison));
     let text = text.collect::<Vec<_>>().join(" ");
     let text = wrap(&text, style.columns(), "  ", "  ");
     paint(text.trim_end(), TextStyle::Faint, style.color) + "\n"

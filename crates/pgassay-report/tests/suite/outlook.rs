@@ -191,3 +191,21 @@ fn a_few_pairs_that_vary_much_need_a_few_more() {
     run.comparisons[0].tps.minimum_detectable_effect_range = Some([1.0, 49.08]);
     assert!(words(&run).contains("MDE 172% or more"));
 }
+
+/// Regression: COST had a total of 306.1 µs and FIGURES 287.6, because a block had no samples, without a word.
+#[test]
+fn totals_of_fewer_blocks_than_all_are_said_to_be_that() {
+    let with = |factor: f64| {
+        let mut run = crate::fixture::run();
+        for comparison in &mut run.comparisons {
+            if let Some(cost) = &mut comparison.cost {
+                cost.total.baseline_us *= factor;
+            }
+        }
+        run
+    };
+    let said =
+        "These are the blocks in which both variants were sampled; in all blocks, the totals are";
+    assert!(!words(&with(1.0)).contains(said) && !html(&with(1.0)).contains(said));
+    assert!(words(&with(1.05)).contains(said) && html(&with(1.05)).contains(said));
+}
