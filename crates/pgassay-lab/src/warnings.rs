@@ -191,13 +191,22 @@ fn failures(run: &Run) -> Option<String> {
     }
     let words = shares.iter().take(FAILED_SHOWN_MAX);
     let words: Vec<String> = words
-        .map(|(share, point)| format!("{:.1}% of {point}", 100.0 * share))
+        .map(|(share, point)| format!("{} of {point}", share_text(*share)))
         .collect();
     Some(format!(
         "transactions failed with serialization failures or deadlocks: {}; throughput and latency are those of the \
          others, but CPU time, WAL and statistics per transaction include what the failed ones used",
         words.join(", ")
     ))
+}
+
+/// `17.2%`; only where no transaction failed, `none`.
+fn share_text(share: f64) -> String {
+    match share {
+        none if none <= 0.0 => "none".to_owned(),
+        few if few < 0.000_5 => "under 0.1%".to_owned(),
+        _ => format!("{:.1}%", 100.0 * share),
+    }
 }
 
 fn warn_of_profiles(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
@@ -373,6 +382,13 @@ fn warn_of_memory(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: "transactions failed …: 17.2% of dead, 0.0% of nodead", where none failed.
+    #[test]
+    fn a_variant_without_failures_is_not_said_to_have_some() {
+        let texts = [0.0, 0.000_1, 0.172].map(share_text);
+        assert_eq!(texts, ["none", "under 0.1%", "17.2%"]);
+    }
 
     /// Regression: "no statement reached the server" in each comparison with `--dsn` and `--setup ''`.
     #[test]
