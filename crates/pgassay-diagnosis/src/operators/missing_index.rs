@@ -74,7 +74,8 @@ pub(super) fn statements_without_index(view: &LiveView<'_>) -> BTreeSet<String> 
         .collect()
 }
 
-/// A table that is read from end to end by statements that do not name it, or only insert into it, unless checks of a foreign key do.
+/// A table that is read from end to end by statements that do not name it, or only insert into it, unless checks of a
+/// foreign key do.
 fn of_unknown_statement(view: &LiveView<'_>, table: &TableActivity) -> Option<Detection> {
     let rows_per_s = table.sequential_rows as f64 / view.window_s;
     let rows_min = if may_be_hidden(view, table) {

@@ -200,7 +200,7 @@ fn feedback_that_is_on_is_not_advised() {
     assert!(on.contains("vacuum_truncate"), "{on}");
 }
 
-/// Regression: the sessions of a pool, which had started at once before the window, were "sessions established 29.46/s".
+/// Regression: the sessions of a pool, which had started at once before the window, were "sessions established 29/s".
 #[test]
 fn a_pool_that_was_opened_before_the_window_is_no_storm_of_connections() {
     // 300 sessions were at work, and this many are connected at the end.
