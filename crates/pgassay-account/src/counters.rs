@@ -224,7 +224,7 @@ impl<'a> PointCounters<'a> {
             let (a, b) = (baseline.per_trial(name), self.per_trial(name));
             let (_, interval) = stats::welch(&a, &b, level);
             let (of_a, of_b) = (baseline.figure(name), self.figure(name));
-            // The trials' means differ from the figures if trials differ in length, so only the interval's width counts.
+            // The trials' means differ from the figures if trials differ in length: only the interval's width counts.
             let difference = of_b.per_transaction - of_a.per_transaction;
             let half = interval.map_or(0.0, |it| (it.high - it.low) / 2.0);
             let (low, high) = (difference - half, difference + half);
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!((cycles.per_transaction, cycles.trials), (10.0, 1));
     }
 
-    /// Regression: "0.721, 0.388, −0.314": the columns were sums over sums, and the difference that of the trials' means.
+    /// Regression: "0.721, 0.388, −0.314": columns were sums over sums, the difference that of the trials' means.
     #[test]
     fn a_difference_is_that_of_the_figures_if_trials_differ_in_length() {
         let base = counted(&[(10.0, 10), (60.0, 20), (90.0, 30)]);

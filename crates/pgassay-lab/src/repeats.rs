@@ -46,8 +46,7 @@ pub fn takes_part(round: &Round, repeats: u32, (position, kind): (usize, TrialKi
     }
 }
 
-/// What to say before the trials of a round, if slow transactions make them much longer than planned: the length of each
-/// trial that is run, and the number of such rounds.
+/// What to say before the trials of a round, if slow transactions make them much longer than planned.
 pub fn longer_than_planned(schedule: &Schedule, trials: &[Timing], rounds: u32) -> Option<String> {
     let planned_us = (schedule.settle_us + schedule.trial_us) * trials.len() as u64;
     let planned_s = planned_us as f64 / 1e6;
@@ -58,8 +57,8 @@ pub fn longer_than_planned(schedule: &Schedule, trials: &[Timing], rounds: u32) 
     }
     let all_min = takes_s * f64::from(rounds) / 60.0;
     Some(format!(
-        "transactions take long: the trials of a block take about {takes_s:.0} s instead of {planned_s:.1} s, and those \
-         of {rounds} blocks about {all_min:.1} min"
+        "transactions take long: the trials of a block take about {takes_s:.0} s instead of {planned_s:.1} s, and \
+         those of {rounds} blocks about {all_min:.1} min"
     ))
 }
 

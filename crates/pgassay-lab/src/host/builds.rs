@@ -274,7 +274,7 @@ mod tests {
         assert!(found(["01", "23", "23"]).is_empty());
     }
 
-    /// Regression: with `--stepwise`, each build was compared with the first, though its variant is with the one before.
+    /// Regression: with `--stepwise`, each build was compared with the first, its variant with the one before.
     #[test]
     fn with_stepwise_a_build_is_compared_with_the_one_before() {
         let source = |stepwise: bool| StudySource {
