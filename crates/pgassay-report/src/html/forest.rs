@@ -7,6 +7,7 @@ use maud::{Markup, html};
 use pgassay_account::comparison::{Comparison, Verdict};
 use pgassay_record::run::Run;
 
+use super::prose;
 use super::scale::{Scale, percent, tick_label};
 use crate::outline::{
     EQUIVALENCE_MARGIN, Group, baseline_of_all, clients, comparison, groups, variant_name,
@@ -148,7 +149,7 @@ fn axis(scale: Scale) -> Markup {
 fn remarks(run: &Run) -> Markup {
     html! {
         @if let Some(meaning) = outlook::inconclusive(run) {
-            p { b { "Inconclusive" } ": " (super::prose(&meaning)) }
+            p { b { "Inconclusive" } ": " (prose::with_whole_options(&meaning)) }
         }
         @for note in reliability::footnotes(run) { p { (note) } }
         @if let Some(basis) = reliability::basis(run) { p { (basis) } }

@@ -21,6 +21,7 @@ mod observation;
 mod pairs;
 mod plans;
 mod price;
+mod prose;
 mod provenance;
 mod scalability;
 mod scale;
@@ -130,7 +131,7 @@ fn opening(run: &Run) -> Markup {
             @for answer in sentence::answers(run) {
                 p class={
                     "answer " (answer.verdict.map_or("mixed", sentence::verdict_word))
-                } { (prose(&answer.text)) }
+                } { (prose::with_whole_options(&answer.text)) }
             }
             @if run.comparisons.is_empty() {
                 p.answer.mixed {
@@ -234,18 +235,6 @@ fn account(run: &Run, comparison: &Comparison, cost: &CostDifference, open: bool
             (tables::functions(cost, names, reliability::other_totals(run, comparison).as_deref()))
             p { a.to-flame href="#flame" data-condition=(comparison.condition)
                 data-variant=(comparison.variant) { "See its flame graph" } }
-        }
-    }
-}
-
-/// A text whose command-line options are not broken at their hyphens.
-pub(crate) fn prose(text: &str) -> Markup {
-    html! {
-        @for word in text.split_inclusive(' ') {
-            @if word.trim_start_matches('(').starts_with("--") {
-                span.option { (word.trim_end()) }
-                @if word.ends_with(' ') { " " }
-            } @else { (word) }
         }
     }
 }
