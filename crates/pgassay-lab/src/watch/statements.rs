@@ -148,8 +148,7 @@ impl StatementBook {
                 .chain(of_text)
                 .copied()
                 .reduce(sum)
-                .map(|it| counters.own_commits.without(&known.text, it))
-                .filter(|it| it.calls > 0),
+                .and_then(|it| counters.own_commits.without(&known.text, it)),
             ..ActivityStatement::default()
         }
     }

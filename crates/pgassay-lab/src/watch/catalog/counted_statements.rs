@@ -33,13 +33,13 @@ pub struct OwnCommits {
 }
 
 impl OwnCommits {
-    /// The calls of a statement without those of the readings.
-    pub fn without(self, text: &str, counted: StatementCounters) -> StatementCounters {
-        let own = if self.are_in(text) { self.count } else { 0 };
-        StatementCounters {
-            calls: counted.calls.saturating_sub(own),
-            ..counted
+    /// The calls of a statement without those of the readings; `None` if these are all.
+    pub fn without(self, text: &str, counted: StatementCounters) -> Option<StatementCounters> {
+        if self.count == 0 || !self.are_in(text) {
+            return Some(counted);
         }
+        let calls = counted.calls.saturating_sub(self.count);
+        (calls > 0).then_some(StatementCounters { calls, ..counted })
     }
 
     /// Whether they have the query ID of this statement or, before 14, are joined with it.
@@ -159,7 +159,7 @@ mod tests {
         };
         let calls = |version, text| {
             let own = OwnCommits { count: 5, version };
-            own.without(text, counted).calls
+            own.without(text, counted).map_or(0, |it| it.calls)
         };
         // From 16 on, all spellings have one query ID.
         for text in ["END", "commit;", "Commit Work", "end transaction"] {
@@ -184,6 +184,6 @@ mod tests {
             count: 9,
             version: 180_004,
         };
-        assert_eq!(own.without("commit", counted).calls, 0);
+        assert_eq!(own.without("commit", counted), None);
     }
 }
