@@ -188,6 +188,44 @@ fn crates_depend_only_on_permitted_crates() {
     }
 }
 
+/// Regression: a crate had a new dependency, and the fuzz targets, which are another workspace, could no longer be built
+/// with --locked.
+#[test]
+fn the_lock_file_of_the_fuzz_targets_has_the_dependencies_of_our_crates() {
+    let parse = |path: PathBuf| -> toml::Table {
+        let text = fs::read_to_string(&path).expect("a file");
+        text.parse().expect("it is TOML")
+    };
+    let lock = parse(crates().join("../fuzz/Cargo.lock"));
+    let packages = lock["package"].as_array().expect("packages");
+    let name = |package: &toml::Value| package["name"].as_str().unwrap_or_default().to_owned();
+    let ours = packages.iter().filter(|it| it.get("source").is_none());
+    let ours: Vec<_> = ours.filter(|it| name(it) != "pgassay-fuzz").collect();
+    assert!(ours.len() > 5, "{ours:?}");
+    for package in ours {
+        let locked = package.get("dependencies").and_then(toml::Value::as_array);
+        let locked: BTreeSet<&str> = locked
+            .into_iter()
+            .flatten()
+            // A version follows if there are several.
+            .filter_map(|it| it.as_str()?.split(' ').next())
+            .collect();
+        let manifest = parse(crates().join(name(package)).join("Cargo.toml"));
+        let required = manifest.get("dependencies").and_then(toml::Value::as_table);
+        let required: BTreeSet<&str> = required
+            .into_iter()
+            .flatten()
+            .map(|(it, _)| &**it)
+            .collect();
+        assert_eq!(
+            locked,
+            required,
+            "{}: cargo update --workspace --manifest-path fuzz/Cargo.toml",
+            name(package)
+        );
+    }
+}
+
 #[test]
 fn test_support_is_only_a_dev_dependency() {
     for name in all_crates() {
