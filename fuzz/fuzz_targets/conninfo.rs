@@ -73,7 +73,14 @@ fuzz_target!(|text: &str| {
     for failure in [
         AttemptFailure::Unreachable,
         AttemptFailure::Unwanted,
-        AttemptFailure::Refused { for_now: true },
+        AttemptFailure::Refused {
+            for_now: true,
+            with_tls: false,
+        },
+        AttemptFailure::Refused {
+            for_now: true,
+            with_tls: true,
+        },
     ] {
         let mut attempts = Attempts::new(&target, &endpoints, text.len());
         let mut tried = 1;
