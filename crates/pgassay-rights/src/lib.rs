@@ -259,7 +259,7 @@ fn names(set: CapabilitySet) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Runs a test in a thread of its own, since what is given up does not come back. None without root's rights.
+    /// Runs a test in another thread, since what is given up does not come back. None without capabilities.
     fn in_thread<T: Send>(test: impl FnOnce() -> T + Send) -> Option<T> {
         let sets = capabilities(None).unwrap();
         if !sets.permitted.contains(Purpose::Signals.set()) {
