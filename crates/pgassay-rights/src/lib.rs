@@ -141,7 +141,11 @@ fn union(purposes: &[Purpose]) -> CapabilitySet {
 pub fn limit(command: &mut Command, purposes: &[Purpose]) {
     let kept = union(purposes);
     let lower = move || {
-        let permitted = capabilities(None)?.permitted & kept;
+        let permitted = capabilities(None)?.permitted;
+        if permitted.is_empty() {
+            return Ok(());
+        }
+        let permitted = permitted & kept;
         // Else exec gives root's programs all that this process's programs may have.
         set_no_new_privs(true)?;
         Ok(set_capabilities(

@@ -81,10 +81,9 @@ fn run_one(
     start: &Start,
 ) -> Result<(ThreadUsage, u32), LoadError> {
     disable_timer_slack();
-    rights::rest_in_load().map_err(|source| LoadError::System {
-        what: "give up capabilities",
-        source,
-    })?;
+    // Where this is not permitted, `rights::keep` has failed before, with a warning. The other threads wait for this
+    // one, so it must not end here.
+    let _ = rights::rest_in_load();
     if start.wants_uring
         && let Err(error) = worker.driver.begin_uring()
         && let Ok(mut refusal) = start.refusal.lock()

@@ -8,8 +8,8 @@ use std::process::Child;
 use std::time::Duration;
 
 use pgassay_rights::Purpose;
-use pgassay_test_support::os::{is_root, kill};
-use pgassay_test_support::{Scratch, servers, skip, wait_for_exit, wait_until};
+use pgassay_test_support::os::{is_root, kill, refuse};
+use pgassay_test_support::{Finished, Scratch, servers, skip, wait_for_exit, wait_until};
 
 use crate::PROGRAM;
 
@@ -153,6 +153,28 @@ fn bench_gives_up_what_only_servers_need() {
     assert!(
         printed.contains("number of failed transactions: 0 "),
         "{printed}"
+    );
+}
+
+/// In a sandbox that refuses the system call, a load runs as before, after a warning.
+#[test]
+fn a_load_runs_where_capabilities_cannot_be_given_up() {
+    let Some(server) = servers::start("18") else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let mut command = scratch.command();
+    command.args(["bench", "-i", "-q"]).arg(server.conninfo());
+    assert!(command.output().expect("the program runs").status.success());
+    let mut command = scratch.command();
+    command.args(["bench", "-n", "-S", "-c", "2", "-j", "2", "-t", "1"]);
+    command.arg(server.conninfo());
+    refuse(&mut command, &[libc::SYS_capset], libc::EPERM);
+    let finished = Finished::of(&command.output().expect("the program runs"));
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(
+        finished.stderr.contains("cannot give up capabilities"),
+        "{finished:?}"
     );
 }
 
