@@ -3,6 +3,7 @@
 pub(crate) mod debug_file;
 pub(crate) mod frames;
 pub(crate) mod kallsyms;
+mod object_bytes;
 pub(crate) mod object_file;
 pub(crate) mod object_functions;
 pub(crate) mod quality;

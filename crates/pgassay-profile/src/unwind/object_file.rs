@@ -8,13 +8,14 @@
 use crate::proc::maps::{MappedFile, Mapping, VDSO};
 use crate::regular_file;
 use crate::unwind::debug_file::{self, DebugLinks};
+use crate::unwind::object_bytes::{ObjectBytes, READ_BYTES_MAX};
 use crate::unwind::realigned::RealignedFrames;
 use crate::unwind::symbols::{RawSymbol, SymbolBinding, SymbolTable};
 use framehop::ExplicitModuleSectionInfo;
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, NativeEndian, UnwindSection};
 use object::elf;
+use object::read::ReadRef;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
-use object::read::{ReadCache, ReadRef, StringTable};
 use object::{Object, ObjectSection, ObjectSymbol};
 use pgassay_rights::{self as rights, Purpose};
 use std::fs::File;
@@ -34,6 +35,9 @@ pub(crate) type SectionBytes = Arc<[u8]>;
 /// Assumed size of the function at an object's entry point if it is unknown; `_start` has 34 to 46
 /// bytes.
 const ENTRY_BYTES_MAX: u64 = 64;
+
+/// Longer names are left out.
+const NAME_BYTES_MAX: usize = 4096;
 
 /// One loaded object.
 #[derive(Debug)]
@@ -77,6 +81,23 @@ pub(crate) enum ObjectError {
         path: PathBuf,
         source: object::Error,
     },
+    #[error(
+        "{path}: its symbols and unwind tables take more than {} MiB, so they are not read",
+        READ_BYTES_MAX >> 20
+    )]
+    TooLarge { path: PathBuf },
+}
+
+impl ObjectError {
+    /// Of an object that was read from this file.
+    fn of(path: &Path, file: &ObjectBytes, source: object::Error) -> Self {
+        let path = path.to_owned();
+        if file.is_too_large() {
+            Self::TooLarge { path }
+        } else {
+            Self::Parse { path, source }
+        }
+    }
 }
 
 impl ObjectFile {
@@ -87,16 +108,15 @@ impl ObjectFile {
             path: path.clone(),
             source,
         };
-        let parsed = |source| ObjectError::Parse {
-            path: path.clone(),
-            source,
-        };
         if path == Path::new(VDSO) {
             let bytes = own_vdso().map_err(opened)?;
-            return Self::parse(path, &bytes[..], pid).map_err(parsed);
+            return Self::parse(path, &bytes[..], pid).map_err(|source| ObjectError::Parse {
+                path: path.clone(),
+                source,
+            });
         }
-        let file = open_mapped(pid, mapping).map_err(opened)?;
-        Self::parse(path, &ReadCache::new(file), pid).map_err(parsed)
+        let file = ObjectBytes::new(open_mapped(pid, mapping).map_err(opened)?);
+        Self::parse(path, &file, pid).map_err(|source| ObjectError::of(path, &file, source))
     }
 
     /// Reads an object file on disk.
@@ -105,11 +125,9 @@ impl ObjectFile {
             path: path.to_owned(),
             source,
         })?;
-        let parsed = Self::parse(path, &ReadCache::new(file), std::process::id());
-        parsed.map_err(|source| ObjectError::Parse {
-            path: path.to_owned(),
-            source,
-        })
+        let file = ObjectBytes::new(file);
+        Self::parse(path, &file, std::process::id())
+            .map_err(|source| ObjectError::of(path, &file, source))
     }
 
     fn parse<'data, R>(path: &Path, data: R, pid: u32) -> Result<Self, object::Error>
@@ -125,7 +143,7 @@ impl ObjectFile {
             link: elf.gnu_debuglink()?,
         };
         let debug_file = debug_file::open(pid, path, links);
-        let debug_data = debug_file.map(ReadCache::new);
+        let debug_data = debug_file.map(ObjectBytes::new);
         // Without it there are only fewer names, so errors are ignored.
         let debug_elf = debug_data
             .as_ref()
@@ -152,7 +170,7 @@ impl ObjectFile {
         }
         let entry = elf.elf_header().e_entry(endian);
         if entry != 0 {
-            let guess = entry..entry + ENTRY_BYTES_MAX;
+            let guess = entry..entry.saturating_add(ENTRY_BYTES_MAX);
             object.entry = object.extent(entry).unwrap_or(guess);
         }
         Ok(object)
@@ -178,6 +196,14 @@ impl ObjectFile {
             eh_frame_hdr,
             ..Default::default()
         }
+    }
+
+    /// The memory that it takes, but for a fixed part.
+    pub fn bytes(&self) -> usize {
+        let sections = [&self.sections.eh_frame, &self.sections.eh_frame_hdr];
+        let sections = sections.into_iter().flatten();
+        let tables: usize = sections.map(|(_, bytes)| bytes.len()).sum();
+        tables + self.symbols.bytes() + self.realigned.bytes()
     }
 
     /// The extent of the function at an address of the object file, from `.eh_frame`.
@@ -234,11 +260,8 @@ pub(crate) fn variable(
         path: path.clone(),
         source,
     })?;
-    let data = ReadCache::new(file);
-    let elf = ElfFile::parse(&data).map_err(|source| ObjectError::Parse {
-        path: path.clone(),
-        source,
-    })?;
+    let data = ObjectBytes::new(file);
+    let elf = ElfFile::parse(&data).map_err(|source| ObjectError::of(path, &data, source))?;
     let mut symbols = elf.dynamic_symbols().chain(elf.symbols());
     let found = symbols.find(|it| it.address() != 0 && it.name() == Ok(name));
     let bias = bias(&code_segments(&elf), mapping);
@@ -267,7 +290,7 @@ fn code_segments<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<LoadS
 fn bias(segments: &[LoadSegment], mapping: &Mapping) -> Option<u64> {
     let file_end = mapping.file_offset + (mapping.end - mapping.start);
     let common_bytes = |s: &LoadSegment| {
-        let end = file_end.min(s.file_offset + s.file_bytes);
+        let end = file_end.min(s.file_offset.saturating_add(s.file_bytes));
         end.saturating_sub(mapping.file_offset.max(s.file_offset))
     };
     let segment = segments.iter().max_by_key(|s| common_bytes(s))?;
@@ -281,16 +304,12 @@ fn bias(segments: &[LoadSegment], mapping: &Mapping) -> Option<u64> {
 
 impl Sections {
     fn read<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Result<Self, object::Error> {
-        let range = |name| {
-            elf.section_by_name(name)
-                .map(|s| s.address()..s.address() + s.size())
-        };
+        let range = |name| elf.section_by_name(name).map(|section| addresses(&section));
         let load = |name| -> Result<Option<(Range<u64>, SectionBytes)>, object::Error> {
             let Some(section) = elf.section_by_name(name) else {
                 return Ok(None);
             };
-            let range = section.address()..section.address() + section.size();
-            Ok(Some((range, Arc::from(section.data()?))))
+            Ok(Some((addresses(&section), Arc::from(section.data()?))))
         };
         Ok(Self {
             text: range(".text"),
@@ -299,6 +318,11 @@ impl Sections {
             eh_frame_hdr: load(".eh_frame_hdr")?,
         })
     }
+}
+
+/// A damaged file can have a size that leads beyond the last address.
+fn addresses<'data>(section: &impl ObjectSection<'data>) -> Range<u64> {
+    section.address()..section.address().saturating_add(section.size())
 }
 
 fn has_own_names<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> bool {
@@ -319,8 +343,7 @@ fn functions<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<RawSymbol
             if !is_code || symbol.st_shndx(endian) == elf::SHN_UNDEF {
                 continue;
             }
-            let name = symbol.name(endian, names).ok();
-            let Some(name) = name.and_then(|name| std::str::from_utf8(name).ok()) else {
+            let Some(name) = name_at(names, symbol.st_name(endian)) else {
                 continue;
             };
             functions.push(RawSymbol {
@@ -342,11 +365,18 @@ fn functions<'data, R: ReadRef<'data>>(elf: &ElfFile<'data, R>) -> Vec<RawSymbol
 fn names_of<'data, R: ReadRef<'data>>(
     elf: &ElfFile<'data, R>,
     table: &ElfSymbols<'data, R>,
-) -> Option<StringTable<'data>> {
+) -> Option<&'data [u8]> {
     let sections = elf.elf_section_table();
     let section = sections.section(table.string_section()).ok()?;
-    let bytes = section.data(elf.endian(), elf.data()).ok()?;
-    Some(StringTable::new(bytes, 0, bytes.len() as u64))
+    section.data(elf.endian(), elf.data()).ok()
+}
+
+/// The name that begins at an offset. Names can overlap, so their lengths add up to far more than the file's.
+fn name_at(names: &[u8], offset: u32) -> Option<&str> {
+    let rest = names.get(offset as usize..)?;
+    let rest = &rest[..rest.len().min(NAME_BYTES_MAX + 1)];
+    let end = rest.iter().position(|&byte| byte == 0)?;
+    std::str::from_utf8(&rest[..end]).ok()
 }
 
 /// Opens a file mapped by a process, even if it is deleted or in another mount namespace.
@@ -483,5 +513,46 @@ mod tests {
                 .contains("text is not a valid object file"),
             "{error}"
         );
+    }
+    /// This program's file with another size in the header of a section.
+    fn with_size(section: &str, size: u64, dir: &tempfile::TempDir) -> PathBuf {
+        let path = dir.path().join("damaged");
+        let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let elf: ElfFile<'_, &[u8]> = ElfFile::parse(&bytes[..]).unwrap();
+        let index = elf.section_by_name(section).unwrap().index().0;
+        let header = elf.elf_header().e_shoff(elf.endian()) as usize + 64 * index;
+        bytes[header + 32..][..8].copy_from_slice(&size.to_ne_bytes());
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_section_that_ends_beyond_the_last_address_is_no_panic() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = ObjectFile::read(&with_size(".got", u64::MAX, &dir)).unwrap();
+        assert_eq!(file.sections.got.unwrap().end, u64::MAX);
+    }
+
+    #[test]
+    fn a_symbol_table_of_a_terabyte_does_not_exhaust_the_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = with_size(".symtab", 24 << 36, &dir);
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(25 << 36).unwrap();
+        let error = ObjectFile::read(&path).unwrap_err().to_string();
+        let words =
+            "damaged: its symbols and unwind tables take more than 128 MiB, so they are not read";
+        assert!(error.ends_with(words), "{error}");
+    }
+
+    #[test]
+    fn names_that_overlap_are_read_to_their_longest_length_only() {
+        let mut names = vec![b'a'; NAME_BYTES_MAX + 2];
+        names.extend(b"\0end");
+        assert_eq!(name_at(&names, 0), None);
+        assert_eq!(name_at(&names, 1), None);
+        assert_eq!(name_at(&names, 2).map(str::len), Some(NAME_BYTES_MAX));
+        assert_eq!(name_at(&names, names.len() as u32 - 3), None);
+        assert_eq!(name_at(&names, u32::MAX), None);
     }
 }

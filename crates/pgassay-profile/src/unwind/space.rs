@@ -14,6 +14,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// The symbols and unwind tables of all objects take at most this much memory, and one object more: which files a
+/// process maps is up to its user.
+const OBJECTS_BYTES_MAX: usize = 1 << 30;
+
 /// Index of an object.
 pub(crate) type ObjectId = u32;
 /// Index of an address space.
@@ -46,6 +50,8 @@ pub(crate) struct Spaces {
     all: Vec<AddressSpace>,
     by_mappings: HashMap<Vec<Mapping>, SpaceId>,
     objects: Vec<Arc<ObjectFile>>,
+    /// The memory that the objects take.
+    objects_bytes: usize,
     by_file: HashMap<MappedFile, Option<ObjectId>>,
     unreadable: BTreeSet<String>,
 }
@@ -137,8 +143,16 @@ impl Spaces {
         if let Some(known) = self.by_file.get(&mapping.file) {
             return *known;
         }
+        if self.objects_bytes > OBJECTS_BYTES_MAX {
+            let gib = OBJECTS_BYTES_MAX >> 30;
+            self.unreadable.insert(format!(
+                "further object files: those read before take more than {gib} GiB"
+            ));
+            return None;
+        }
         let id = match ObjectFile::load(pid, mapping) {
             Ok(file) => {
+                self.objects_bytes += file.bytes();
                 self.objects.push(Arc::new(file));
                 Some((self.objects.len() - 1) as ObjectId)
             }

@@ -6,6 +6,9 @@
 
 use std::ops::Range;
 
+/// Symbols whose names exceed this together are left out: names of a file can overlap.
+const NAMES_BYTES_MAX: usize = 128 << 20;
+
 /// Functions of one object, by address.
 #[derive(Debug, Default)]
 pub(crate) struct SymbolTable {
@@ -66,6 +69,9 @@ impl SymbolTable {
         let mut table = Self::default();
         let mut reach = 0;
         for symbol in symbols {
+            if table.names.len() + symbol.name.len() > NAMES_BYTES_MAX {
+                break;
+            }
             let end = symbol.start.saturating_add(symbol.size);
             reach = reach.max(end);
             table.entries.push(SymbolEntry {
@@ -96,6 +102,11 @@ impl SymbolTable {
 
     pub fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// The memory that it takes.
+    pub fn bytes(&self) -> usize {
+        self.names.len() + size_of_val(&*self.entries)
     }
 }
 
@@ -167,6 +178,13 @@ mod tests {
         let table = SymbolTable::new(vec![symbol(100, 0, "marker"), symbol(90, 5, "a")]);
         assert_eq!(name(&table, 100), None);
         assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn names_that_overlap_do_not_exhaust_the_memory() {
+        let name = "a".repeat(1 << 20);
+        let symbols = (0..200).map(|start| symbol(start, 1, &name)).collect();
+        assert_eq!(SymbolTable::new(symbols).len(), NAMES_BYTES_MAX >> 20);
     }
 
     #[test]
