@@ -79,8 +79,8 @@ pub struct RunFlags {
     #[arg(long)]
     pub counted: bool,
 
-    /// After the trials, benchmark the findings' suggested fixes as additional variants, against
-    /// the affected variant. Covers fixes that change a setting, the protocol or the version.
+    /// After the trials, benchmark the fixes that the report suggests (FINDINGS) as additional variants, against
+    /// the affected variant: a setting, a protocol or a version.
     #[arg(long, alias = "try-remedies")]
     pub try_fixes: bool,
 
@@ -155,7 +155,7 @@ pub struct ResumeArgs {
     reason = "names in a help text have no backticks"
 )]
 pub struct GateAnswerArgs {
-    /// Use the exit codes of `git bisect run`.
+    /// For a gate: use the exit codes of `git bisect run`.
     #[arg(long)]
     pub bisect: bool,
 
@@ -287,15 +287,16 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "N", value_parser = pairs)]
     pub pairs: Option<u32>,
 
-    /// Measure until each ratio's 95% confidence interval is within ±N%, such as 1%, whatever the verdict,
-    /// for results that you publish. A first stage, as long as --length, determines how many server starts this takes.
+    /// Measure until the half-width of each ratio's 95% confidence interval is at most N% (such as 1%), whatever the
+    /// verdict: for results that you publish. A first stage, as long as --length, determines how many server starts
+    /// this takes.
     #[arg(long, value_name = "N%", conflicts_with = "pairs")]
     pub half_width: Option<Percentage>,
 
     /// End about this long after the first trial begins (such as 2min), between two blocks of trials, and report the
-    /// verdicts reached so far. Their intervals remain valid. The run also ends if a statement is not
-    /// answered within this time, or within a minute if that is longer. Without --length, and except in gates, trials
-    /// become shorter if fewer than 6 server starts would fit [default: no limit].
+    /// verdicts reached so far. Their intervals remain valid. The run also ends if the server does not answer a
+    /// statement within this time (at least a minute). Without --length, trials become shorter if fewer than 6 server
+    /// starts would fit; those of a gate do not [default: no limit].
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
@@ -341,7 +342,8 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Do not profile: a fifth to a third fewer trials, but no breakdown of CPU time by phase and function.
+    /// Do not profile. The run needs a fifth to a third fewer trials, but the result has no breakdown of CPU time by
+    /// phase and function.
     #[arg(long)]
     pub no_profile: bool,
 
@@ -358,9 +360,9 @@ pub struct ChoiceArgs {
 #[derive(Debug, Clone, Copy, Args, Default)]
 pub struct IdleCpuArgs {
     /// Do not let idle CPUs sleep during the run (requires root): with few clients, the time that it takes
-    /// to wake them up is most of the noise. Latencies then do not include it. The default of `compare`,
-    /// `gate` without --study, and `calibrate`, for servers that they start, if it is permitted; studies
-    /// set it with `keep_cpus_awake`.
+    /// to wake them up is most of the noise. Latencies then do not include it. This is the default for root in
+    /// `compare`, `calibrate`, and `gate` without --study, with servers that pgassay starts. In a study file:
+    /// `keep_cpus_awake = true`.
     #[arg(long)]
     keep_cpus_awake: bool,
 
@@ -465,8 +467,8 @@ pub struct NewArgs {
     /// only if you agree, on a terminal.
     pub file: Option<PathBuf>,
 
-    /// Ask nothing, and take the default of every question. If stdin is not a terminal, its lines are the
-    /// answers, and the questions without a line get their defaults.
+    /// Ask nothing: take the default of every question. Without this flag, if stdin is not a terminal, its lines
+    /// are the answers, and missing lines mean the defaults.
     #[arg(short, long)]
     pub yes: bool,
 }

@@ -86,7 +86,7 @@ pub fn capabilities() -> Check {
                 _ => names.join(", "),
             };
             format!(
-                "{} all the time; {} only where needed; the others were given up",
+                "{} all the time; {} only where needed; the others were dropped",
                 list(&held.in_effect),
                 list(&held.when_needed)
             )
@@ -112,7 +112,7 @@ pub fn load() -> Option<Check> {
         name: "load".to_owned(),
         value: format!("other programs use {:.0}% of the CPU time", share * 100.0),
         limitation: is_busy.then(|| {
-            "throughput varies with what they do, so verdicts take longer and latencies are too long"
+            "throughput varies with what they do, so verdicts take longer, and latencies are longer than on an idle machine"
                 .to_owned()
         }),
         fix: is_busy.then(|| {

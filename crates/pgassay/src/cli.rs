@@ -51,7 +51,8 @@ impl Cli {
     /// # Errors
     /// What is wrong with it, or a request for help.
     pub fn parse_all() -> Result<Self, clap::Error> {
-        let matches = Self::command().try_get_matches_from(std::env::args_os().map(no_option))?;
+        let words = with_help_first(std::env::args_os().collect());
+        let matches = Self::command().try_get_matches_from(words.into_iter().map(no_option))?;
         let parsed = Self::from_arg_matches(&matches);
         let mut cli = parsed.map_err(|error| error.format(&mut Self::command()))?;
         if let Some((_, of_command)) = matches.subcommand() {
@@ -69,6 +70,16 @@ impl Cli {
     }
 }
 
+/// `pgassay help run` is `pgassay run --help`, as for git and cargo. Two commands have pgbench's and psql's help flags,
+/// so clap's `help` would not do.
+fn with_help_first(mut words: Vec<OsString>) -> Vec<OsString> {
+    if words.get(1).is_some_and(|word| word == "help") {
+        words.remove(1);
+        words.push("--help".into());
+    }
+    words
+}
+
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum CliCommand {
@@ -78,7 +89,7 @@ pub enum CliCommand {
     Resume(Box<ResumeArgs>),
     /// Compare statements, settings, releases, builds or indexes, without a study file.
     Compare(Box<crate::command::compare::CompareArgs>),
-    /// Fail if a variant is slower than the baseline by more than a limit: a gate for builds.
+    /// Fail if a variant is slower than the baseline by more than a limit: a check for CI.
     #[command(mut_args(without_refused))]
     Gate(Box<crate::command::gate::GateArgs>),
     /// Measure throughput and latency against the number of clients, or latency against the rate:
@@ -165,6 +176,20 @@ mod tests {
         for line in ["compare -S", "count -S -t 20", "curve -S", "calibrate"] {
             let words = std::iter::once("pgassay").chain(line.split(' '));
             assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+        }
+    }
+
+    /// Regression: `unrecognized subcommand 'help'`.
+    #[test]
+    fn help_of_a_command_is_asked_for_as_in_git_and_cargo() {
+        for (line, expected) in [
+            ("pgassay help", "pgassay --help"),
+            ("pgassay help run", "pgassay run --help"),
+            ("pgassay help study new", "pgassay study new --help"),
+            ("pgassay run help", "pgassay run help"),
+        ] {
+            let words = line.split(' ').map(OsString::from).collect();
+            assert_eq!(with_help_first(words).join(" ".as_ref()), expected);
         }
     }
 

@@ -89,7 +89,12 @@ impl HumanDuration {
                 .map(Self)
                 .ok_or_else(|| format!("duration \"{text}\" is too long: the maximum is 1000d")),
             _ => Err(format!(
-                "invalid duration \"{text}\": write a number and a unit (us, ms, s, min, h, d), such as 10s"
+                "invalid duration \"{text}\": write a number and a unit (us, ms, s, min, h, d{}), such as 10s",
+                if default_scale.is_some() {
+                    "; seconds without one"
+                } else {
+                    ""
+                }
             )),
         }
     }

@@ -327,8 +327,8 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
         }
         StoppingRule::Sequential => {
             let least_s = most_s * (FIRST_ANALYSIS / units(plan).0).min(1.0);
-            let until = "until there are verdicts".to_owned();
-            (until, format!("about {least_s:.0} to {most_s:.0} s"))
+            let until = "ends when each comparison has a verdict".to_owned();
+            (until, format!("after about {least_s:.0} to {most_s:.0} s"))
         }
         StoppingRule::Precision => (two_stages(plan), format!("the first about {most_s:.0} s")),
     };
@@ -362,10 +362,10 @@ fn units(plan: &Plan) -> (f64, &'static str) {
     }
 }
 
-/// `in two stages until intervals are within ±1%`.
+/// `in two stages until the half-width of intervals is at most 1%`.
 fn two_stages(plan: &Plan) -> String {
     let wanted = plan.schedule.half_width_percent.unwrap_or_default();
-    format!("in two stages until intervals are within \u{b1}{wanted}%")
+    format!("in two stages until the half-width of intervals is at most {wanted}%")
 }
 
 /// A warning if the time limit of a sequential run probably ends it before the first analysis.

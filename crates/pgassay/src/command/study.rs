@@ -201,7 +201,7 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
     let most = match schedule.stopping {
         StoppingRule::AllBlocks => "",
         StoppingRule::Sequential => "at most ",
-        StoppingRule::Precision => "in the first stage ",
+        StoppingRule::Precision => "first stage: ",
     };
     writeln!(
         out,
@@ -222,14 +222,21 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
     )?;
     writeln!(
         out,
-        "measuring time {most}{}; {most}about {} including warm-up, plus setup",
+        "{most}{} of measuring time, about {} including warm-up, plus setup",
         seconds(plan.measurement_us()),
         seconds(plan.estimated_us())
     )?;
+    if let Some(limit_us) = schedule.max_time_us {
+        writeln!(
+            out,
+            "ends about {} after the first trial begins, or earlier",
+            seconds(limit_us)
+        )?;
+    }
     if let Some(wanted) = schedule.half_width_percent {
         writeln!(
             out,
-            "then a second stage of timed trials, until the intervals of throughput are within \u{b1}{wanted}%"
+            "then a second stage of timed trials, until the half-width of the intervals is at most {wanted}%"
         )?;
     }
     if plan.servers.iter().any(|server| server.dsn.is_none()) {

@@ -257,8 +257,11 @@ fn help_and_version_after_compat_were_refused() {
         for (option, begin) in [
             ("--version", "pgbench (PostgreSQL) 15."),
             ("-V", "pgbench (PostgreSQL) 15."),
-            ("--help", "pgbench is a benchmarking tool for PostgreSQL."),
-            ("-?", "pgbench is a benchmarking tool for PostgreSQL."),
+            (
+                "--help",
+                "pgassay bench is a benchmarking tool for PostgreSQL.",
+            ),
+            ("-?", "pgassay bench is a benchmarking tool for PostgreSQL."),
         ] {
             let run = scratch.ours(None, &format!("{compat} {option}"));
             run.has(0, &[begin], &[]);

@@ -102,9 +102,9 @@ fn a_half_width_is_a_percentage_and_excludes_a_number_of_pairs() {
     let text = std::fs::read_to_string(&saved).expect("it was saved");
     assert!(text.contains("half_width = \"1.5%\""), "{text}");
     let plan = scratch.ok(&["study", "plan", path]);
-    assert!(plan.contains("in the first stage 12 blocks"), "{plan}");
+    assert!(plan.contains("first stage: 12 blocks"), "{plan}");
     assert!(
-        plan.contains("until the intervals of throughput are within ±1.5%"),
+        plan.contains("until the half-width of the intervals is at most 1.5%"),
         "{plan}"
     );
 }

@@ -196,7 +196,8 @@ fn what_needs_no_server_works_without_one() {
         &["study", "plan", "prepared-vs-simple", "--seed", "1"],
     );
     assert!(
-        plan.stdout.contains("block 12:") && plan.stdout.contains("measuring time at most 300 s"),
+        plan.stdout.contains("block 12:")
+            && plan.stdout.contains("at most 300 s of measuring time"),
         "{plan:?}"
     );
     let shown = command(&scratch, &["study", "show", "prepared-vs-simple"]);

@@ -15,16 +15,23 @@ use crate::exit::without_os_error;
 use crate::output::print_stderr;
 
 static PROGRAM: OnceLock<String> = OnceLock::new();
+static COMMAND: OnceLock<String> = OnceLock::new();
 static IS_DEBUGGING: AtomicBool = AtomicBool::new(false);
 
-/// Sets the program name with which all lines begin.
-pub fn set_program(name: &str) {
+/// Sets the program name with which all lines begin, and the command to type.
+pub fn set_program(name: &str, command: &str) {
     PROGRAM.get_or_init(|| name.to_owned());
+    COMMAND.get_or_init(|| command.to_owned());
 }
 
 /// The program name with which all lines begin.
 pub fn program() -> &'static str {
     PROGRAM.get().map_or("pgbench", String::as_str)
+}
+
+/// How the user calls this program: `pgbench`, or `pgassay bench`.
+pub fn command() -> &'static str {
+    COMMAND.get().map_or("pgbench", String::as_str)
 }
 
 /// Enables [`debug`].

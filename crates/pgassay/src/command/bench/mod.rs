@@ -58,16 +58,17 @@ pub fn bench(program: &str, words: impl Iterator<Item = OsString>) -> ExitCode {
     let words: Vec<String> = words
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let application = if is_drop_in {
-        last_part(program)
+    let (application, command) = if is_drop_in {
+        (last_part(program), last_part(program))
     } else {
-        "pgbench"
+        ("pgbench", "pgassay bench")
     };
     let launched = Launched::from_environment();
     // Messages say which rank they come from.
-    message::set_program(&launched.map_or(application.to_owned(), |it| {
+    let name = launched.map_or(application.to_owned(), |it| {
         format!("{application} (rank {})", it.rank)
-    }));
+    });
+    message::set_program(&name, command);
     match dispatch(application, is_drop_in, &words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Exit(code)) => ExitCode::from(code),
@@ -78,7 +79,7 @@ fn dispatch(application: &str, is_drop_in: bool, words: &[String]) -> Result<(),
     let compat = compat(words)?;
     match first_but_compat(words) {
         Some("--help" | "-?") => {
-            print!("{}", usage::text(application, compat));
+            print!("{}", usage::text(message::command(), compat));
             return Ok(());
         }
         Some("--version" | "-V") => {

@@ -527,7 +527,7 @@ impl Settings {
 fn try_help() -> Exit {
     message::hint(&format!(
         "Try \"{} --help\" for more information.",
-        message::program()
+        message::command()
     ));
     Exit(1)
 }

@@ -20,7 +20,7 @@ pub fn text(program: &str, compat: Compat) -> String {
         }
     }
     lines.push(
-        "\nThis program is part of pgassay, not of PostgreSQL; it behaves like pgbench.\n\
+        "\nThis program is part of pgassay, not of PostgreSQL. It behaves like pgbench.\n\
          Report bugs to the pgassay project.\n"
             .to_owned(),
     );

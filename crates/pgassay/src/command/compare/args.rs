@@ -139,15 +139,16 @@ pub struct CompareArgs {
     #[arg(long, value_name = "N", value_parser = pairs)]
     pub pairs: Option<u32>,
 
-    /// Measure until each ratio's 95% confidence interval is within ±N%, such as 1%, whatever the verdict,
-    /// for results that you publish. A first stage, as long as --length, determines how many server starts this takes.
+    /// Measure until the half-width of each ratio's 95% confidence interval is at most N% (such as 1%), whatever the
+    /// verdict: for results that you publish. A first stage, as long as --length, determines how many server starts
+    /// this takes.
     #[arg(long, value_name = "N%", conflicts_with = "pairs")]
     pub half_width: Option<Percentage>,
 
     /// End about this long after the first trial begins (such as 2min), between two blocks of trials, and report the
-    /// verdicts reached so far. Their intervals remain valid. The run also ends if a statement is not
-    /// answered within this time, or within a minute if that is longer. Without --length, and except in gates, trials
-    /// become shorter if fewer than 6 server starts would fit [default: no limit].
+    /// verdicts reached so far. Their intervals remain valid. The run also ends if the server does not answer a
+    /// statement within this time (at least a minute). Without --length, trials become shorter if fewer than 6 server
+    /// starts would fit; those of a gate do not [default: no limit].
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
@@ -156,7 +157,8 @@ pub struct CompareArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Do not profile: a fifth to a third fewer trials, but no breakdown of CPU time by phase and function.
+    /// Do not profile. The run needs a fifth to a third fewer trials, but the result has no breakdown of CPU time by
+    /// phase and function.
     #[arg(long)]
     pub no_profile: bool,
 

@@ -60,10 +60,10 @@ pub struct CurveArgs {
     #[arg(short, long, value_name = "MIN..MAX|N,…")]
     pub clients: Option<Levels>,
 
-    /// Measure latency against the rate, in transactions per second, instead of throughput against
-    /// the number of clients: from MIN on, up to the highest rate that the server sustains, or to MAX;
-    /// or all rates of a list. Transactions start on a schedule, and latency counts from the time at
-    /// which each was due.
+    /// Measure latency at different target rates (transactions per second) instead of throughput at
+    /// different numbers of clients. MIN: increase the rate from MIN until the server no longer sustains
+    /// it; MIN..MAX: stop at MAX; a list: measure each rate. Transactions start on a schedule, and latency
+    /// counts from the time at which each was due.
     #[arg(long, value_name = "MIN|MIN..MAX|N,…")]
     pub rate: Option<Levels>,
 
@@ -114,7 +114,7 @@ pub struct CurveArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Do not profile: fewer trials, but no names of waits.
+    /// Do not profile. The curve takes fewer trials, but its waits have no names.
     #[arg(long)]
     pub no_profile: bool,
 

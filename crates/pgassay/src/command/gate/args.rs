@@ -25,9 +25,9 @@ Examples:
                         pgassay gate --bisect -S --binaries BASE,NEW'
   a busy machine      pgassay gate -S --binaries BASE,NEW \\
                         --fail-if 'instructions > 1%'
-  saved counts        pgassay gate -S --binaries NEW \\
+  a baseline file     pgassay gate -S --binaries NEW \\
                         --fail-if 'instructions > 1%' \\
-                        --against counts.json --update
+                        --against baseline.json --update
   an earlier run      pgassay gate -S --binaries BASE,NEW --against last
 
 Baseline and variants run interleaved, because times measured elsewhere or earlier are not \
@@ -38,7 +38,7 @@ pass. Before the run, pgassay prints what the gate can decide.
 
 'slower' compares the mean time per transaction. 'instructions' compares the user-space \
 instructions per transaction with one client, under valgrind, as pgassay count does: load on the \
-machine does not disturb them.
+machine does not affect them.
 
 --against compares with earlier measurements. Instruction counts carry over to any machine with \
 the same processor features, valgrind and build. Times do not carry over: with 'slower', both runs \

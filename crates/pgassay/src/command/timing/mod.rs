@@ -23,8 +23,8 @@ pub struct TimingArgs {
     #[arg(short, long, value_name = "TIME", default_value = "3s", value_parser = duration)]
     pub duration: Duration,
 
-    /// Also list each step between two readings, in ns, up to this percentage of all readings ("running %" in
-    /// the histogram).
+    /// Also list the exact times between two readings, in ns, until they cover this percentage of all readings
+    /// (column "running %").
     #[arg(short, long, value_name = "PERCENT", value_parser = percent)]
     pub cutoff: Option<f64>,
 

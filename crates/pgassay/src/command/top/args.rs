@@ -23,8 +23,8 @@ pub struct TopArgs {
     #[arg(long, value_name = "TIME", default_value = "2s")]
     pub interval: HumanDuration,
 
-    /// Samples of all sessions per second: fewer with many sessions, and at most 10 from `pg_stat_activity`. (CPU stacks
-    /// are not sampled.)
+    /// How often per second to sample all sessions: less often with many sessions, and at most 10 times through
+    /// `pg_stat_activity`. (CPU stacks are not sampled.)
     #[arg(long, value_name = "HZ", default_value_t = 40, value_parser = within::<u32>(1..=100_000))]
     pub frequency: u32,
 
