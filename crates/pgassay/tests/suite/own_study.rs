@@ -34,7 +34,7 @@ mod slow {
         let check = Finished::of(&check);
         assert_eq!(check.code, Some(0), "{check:?}");
         let said = format!("{}{}", check.stdout, check.stderr);
-        assert!(said.contains("2 points on 2 servers"), "{said}");
+        assert!(said.contains("2 points on 1 server"), "{said}");
 
         if !servers::is_available("18") {
             return;
@@ -46,7 +46,7 @@ mod slow {
         let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
         assert!(run.complete);
         assert_eq!(run.plan.variants, ["waits", "does not wait"]);
-        assert_eq!(run.servers.len(), 2, "each setting has a server");
+        assert_eq!(run.servers.len(), 1, "session settings share a server");
         assert_eq!(run.comparisons.len(), 1);
         for point in &run.points {
             assert!(point.transactions > 0, "{point:?}");
