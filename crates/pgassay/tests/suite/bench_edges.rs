@@ -259,9 +259,9 @@ fn help_and_version_after_compat_were_refused() {
             ("-V", "pgbench (PostgreSQL) 15."),
             (
                 "--help",
-                "pgassay bench is a benchmarking tool for PostgreSQL.",
+                "pgbench is a benchmarking tool for PostgreSQL.",
             ),
-            ("-?", "pgassay bench is a benchmarking tool for PostgreSQL."),
+            ("-?", "pgbench is a benchmarking tool for PostgreSQL."),
         ] {
             let run = scratch.ours(None, &format!("{compat} {option}"));
             run.has(0, &[begin], &[]);
