@@ -487,6 +487,9 @@ pub enum ExistingStudyCommand {
         study: String,
         #[command(flatten)]
         choice: Box<ChoiceArgs>,
+        /// Print the order of trials of all blocks, not only of the first.
+        #[arg(long)]
+        all_blocks: bool,
         /// Print the plan as JSON.
         #[arg(long)]
         json: bool,

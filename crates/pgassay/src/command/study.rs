@@ -37,6 +37,7 @@ pub fn study(command: &ExistingStudyCommand, out: &mut impl Write) -> Result<()>
         ExistingStudyCommand::Plan {
             study,
             choice,
+            all_blocks,
             json,
         } => {
             let PlannedStudy { found, plan, .. } = planned(study, choice)?;
@@ -44,7 +45,9 @@ pub fn study(command: &ExistingStudyCommand, out: &mut impl Write) -> Result<()>
                 writeln!(out, "{}", serde_json::to_string_pretty(&plan)?)?;
             } else {
                 let mut text = Vec::new();
-                print_plan(&plan, &found.source, &mut text)?;
+                print_servers(&plan, &found.source, &mut text)?;
+                print_summary(&plan, &mut text)?;
+                print_order(&plan, *all_blocks, &mut text)?;
                 out.write_all(folded(&String::from_utf8_lossy(&text)).as_bytes())?;
             }
         }
@@ -133,12 +136,6 @@ fn shown(dsn: &str) -> Result<String> {
 pub fn seed_of_now() -> u64 {
     // Short enough to retype.
     (unix_us() % 1_000_000_000).cast_unsigned()
-}
-
-fn print_plan(plan: &Plan, source: &StudySource, out: &mut impl Write) -> Result<()> {
-    print_servers(plan, source, out)?;
-    print_summary(plan, out)?;
-    print_order(plan, out)
 }
 
 fn print_servers(plan: &Plan, source: &StudySource, out: &mut impl Write) -> Result<()> {
@@ -262,8 +259,10 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn print_order(plan: &Plan, out: &mut impl Write) -> Result<()> {
-    for block in 0..plan.schedule.blocks {
+fn print_order(plan: &Plan, all_blocks: bool, out: &mut impl Write) -> Result<()> {
+    let blocks = plan.schedule.blocks;
+    let printed = if all_blocks { blocks } else { blocks.min(1) };
+    for block in 0..printed {
         writeln!(out, "block {}:", block + 1)?;
         for round in plan.block(block) {
             let names = |order: &[usize]| listed(order.iter().map(|it| &plan.variants[*it]));
@@ -280,6 +279,14 @@ fn print_order(plan: &Plan, out: &mut impl Write) -> Result<()> {
                 also("hardware counters, if available", &round.hardware_counters),
             )?;
         }
+    }
+    let further = (blocks - printed) as usize;
+    if further > 0 {
+        writeln!(
+            out,
+            "and {} in another random order each (--all-blocks)",
+            counted(further, "further block")
+        )?;
     }
     Ok(())
 }

@@ -257,10 +257,7 @@ fn help_and_version_after_compat_were_refused() {
         for (option, begin) in [
             ("--version", "pgbench (PostgreSQL) 15."),
             ("-V", "pgbench (PostgreSQL) 15."),
-            (
-                "--help",
-                "pgbench is a benchmarking tool for PostgreSQL.",
-            ),
+            ("--help", "pgbench is a benchmarking tool for PostgreSQL."),
             ("-?", "pgbench is a benchmarking tool for PostgreSQL."),
         ] {
             let run = scratch.ours(None, &format!("{compat} {option}"));

@@ -196,7 +196,10 @@ fn what_needs_no_server_works_without_one() {
         &["study", "plan", "prepared-vs-simple", "--seed", "1"],
     );
     assert!(
-        plan.stdout.contains("block 12:")
+        plan.stdout.contains("block 1:")
+            && plan
+                .stdout
+                .contains("and 11 further blocks in another random order each (--all-blocks)")
             && plan.stdout.contains("at most 300 s of measuring time"),
         "{plan:?}"
     );
