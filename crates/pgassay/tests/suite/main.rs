@@ -23,6 +23,7 @@ mod gate_against;
 mod half_width;
 mod initialization;
 mod language;
+mod long_profile;
 mod own_server;
 mod own_study;
 mod pgbench;
