@@ -37,6 +37,10 @@ pub enum OutFileError {
     },
 }
 
+/// The most that all costs and calls of a file can add up to: nine years at 4 billion instructions per second.
+const SUM_MAX: u64 = 1 << 60;
+const TOO_LARGE: &str = "its costs are larger than those of any program";
+
 /// The two kinds of cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallgrindEvents {
@@ -181,6 +185,8 @@ struct OutFileReader<'a> {
     functions: Vec<CallgrindFunction>,
     index: HashMap<(String, String), usize>,
     calls: HashMap<(usize, usize), (u64, CallgrindEvents)>,
+    /// The sum of all numbers so far.
+    sum: u64,
 }
 
 impl<'a> OutFileReader<'a> {
@@ -208,6 +214,7 @@ impl<'a> OutFileReader<'a> {
             functions: Vec::new(),
             index: HashMap::new(),
             calls: HashMap::new(),
+            sum: 0,
         }
     }
 
@@ -312,6 +319,11 @@ impl<'a> OutFileReader<'a> {
             rest = &rest[end..];
         }
         let events = self.events(rest)?;
+        self.limit(&[
+            events.instructions,
+            events.system_calls,
+            self.pending.unwrap_or_default(),
+        ])?;
         let current = self.current.ok_or("a cost belongs to no function")?;
         let object = self.functions[current].object.clone();
         let current = self.at(&object, self.address).unwrap_or(current);
@@ -327,6 +339,14 @@ impl<'a> OutFileReader<'a> {
         let call = self.calls.entry((current, callee)).or_default();
         call.0 += count;
         call.1.add(events);
+        Ok(())
+    }
+
+    /// Keeps all sums of costs and calls, here and later, within their type.
+    fn limit(&mut self, numbers: &[u64]) -> Result<(), &'static str> {
+        let mut numbers = numbers.iter();
+        let sum = numbers.try_fold(self.sum, |sum, number| sum.checked_add(*number));
+        self.sum = sum.filter(|sum| *sum <= SUM_MAX).ok_or(TOO_LARGE)?;
         Ok(())
     }
 
@@ -346,7 +366,11 @@ impl<'a> OutFileReader<'a> {
         let mut events = CallgrindEvents::default();
         for (at, word) in text.split_whitespace().enumerate() {
             // Other columns are ignored: callgrind's system call times overflow.
-            let number = || word.parse::<u64>().map_err(|_| "a cost is not a number");
+            let number = || match word.parse() {
+                Ok(number) if number <= SUM_MAX => Ok(number),
+                Ok(_) => Err(TOO_LARGE),
+                Err(_) => Err("a cost is not a number"),
+            };
             if at == instructions_at {
                 events.instructions = number()?;
             } else if Some(at) == self.system_calls_at {
@@ -487,6 +511,23 @@ totals: 32 1 7
             OutFile::parse(&unknown),
             Err(OutFileError::Line { line: 23, .. })
         ));
+    }
+
+    /// Regression: the number of calls, and the sum of the costs, overflowed.
+    #[test]
+    fn costs_beyond_those_of_any_program_are_an_error() {
+        let most = u64::MAX.to_string();
+        let half = (SUM_MAX / 2 + 1).to_string();
+        for (from, to, line) in [
+            ("calls=2 ", format!("calls={most} "), true),
+            ("totals: 32", format!("totals: 32 {most}"), true),
+            ("0 18", format!("0 {half}\n0 {half}"), true),
+            ("0 18", "0 x".to_owned(), false),
+        ] {
+            assert!(FILE.contains(from), "{from}");
+            let error = OutFile::parse(&FILE.replace(from, &to)).unwrap_err();
+            assert_eq!(error.to_string().contains(TOO_LARGE), line, "{error}");
+        }
     }
 
     #[test]
