@@ -190,7 +190,11 @@ fn detection(
         .urgent(if prevents_freezing { 8 } else { 6 })
         .extent(holder.age as f64)
         .figure(
-            "age of its snapshot in transactions",
+            if holder.has_oldest_id {
+                "transaction IDs since its own"
+            } else {
+                "age of its snapshot in transactions"
+            },
             holder.age as f64,
             FactUnit::Count,
         )
@@ -215,9 +219,14 @@ fn detection(
     }
     if prevents_freezing {
         let of_its = holder.database.as_deref().map(names::identifier);
+        let what = if holder.has_oldest_id {
+            "transaction"
+        } else {
+            "snapshot"
+        };
         let of_its = of_its.map_or_else(String::new, |own| format!(" of database {own}"));
         detection = detection.state(format!(
-            "no row{of_its} younger than its snapshot can be frozen; autovacuum_freeze_max_age is {}",
+            "no row{of_its} younger than its {what} can be frozen; autovacuum_freeze_max_age is {}",
             view.catalog
                 .ages
                 .iter()

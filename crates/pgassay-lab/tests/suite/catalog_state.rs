@@ -60,7 +60,29 @@ fn whoever_holds_back_the_horizon_is_listed_oldest_first() {
         // The session's snapshot begins with the first prepared transaction, which has ended.
         assert_eq!(ages, [7, 6], "{version}");
         assert!(catalog.horizon.iter().all(|it| it.lasting_us > Some(0.0)));
+        let by_id: Vec<bool> = catalog.horizon.iter().map(|it| it.has_oldest_id).collect();
+        assert_eq!(by_id, [false, true], "{version}");
         execute(&mut connection, "rollback prepared 'it''s'");
+    });
+}
+
+/// Regression: a session that had written, and was idle in a transaction without a snapshot, had "the oldest snapshot".
+#[test]
+fn a_writer_without_a_snapshot_holds_the_horizon_by_its_transaction_id() {
+    on_each(&VERSIONS, start, |version, server| {
+        let mut connection = server.connect().expect("a connection");
+        execute(&mut connection, "create table t (n int)");
+        let mut session = server.connect().expect("a connection");
+        execute(&mut session, "begin");
+        execute(&mut session, "insert into t values (1)");
+        execute(&mut connection, "insert into t values (2)");
+        let catalog = open(server).finish().catalog.expect("a catalog");
+        let found = catalog
+            .horizon
+            .iter()
+            .map(|it| (&*it.name, it.has_oldest_id));
+        let found: Vec<_> = found.collect();
+        assert_eq!(found, [(&*pid(&session).to_string(), true)], "{version}");
     });
 }
 

@@ -245,6 +245,10 @@ pub struct HorizonHolder {
     pub name: String,
     /// Its age in transactions.
     pub age: u64,
+    /// The age is that of the transaction ID that it has, and not of a snapshot. Results of older versions do not say
+    /// it of sessions.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_oldest_id: bool,
     /// How long it has existed, in microseconds; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lasting_us: Option<f64>,

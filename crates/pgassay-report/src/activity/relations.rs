@@ -132,9 +132,9 @@ fn oldest_snapshot(catalog: &CatalogActivity, oldest: &HorizonHolder) -> String 
         HorizonKind::Slot | HorizonKind::SlotCatalog => "replication slot",
         HorizonKind::Standby => "standby",
     };
-    let transactions = match oldest.age {
-        1 => "1 transaction".to_owned(),
-        age => format!("{} transactions", number::whole(age as f64)),
+    let what = match oldest.kind {
+        HorizonKind::PreparedTransaction => "is",
+        _ => "runs",
     };
     let elsewhere = oldest.database.as_ref();
     let elsewhere = elsewhere.filter(|it| **it != catalog.database);
@@ -149,10 +149,16 @@ fn oldest_snapshot(catalog: &CatalogActivity, oldest: &HorizonHolder) -> String 
     } else {
         format!(": VACUUM keeps {rows} that were deleted or updated since")
     };
-    format!(
-        "{kind} {} has the oldest snapshot, {transactions} old{effect}",
-        oldest.name
-    )
+    let name = &oldest.name;
+    let age = number::whole(oldest.age as f64);
+    let plural = if oldest.age == 1 { "" } else { "s" };
+    if oldest.has_oldest_id {
+        format!(
+            "{kind} {name} {what} the oldest transaction, {age} transaction ID{plural} behind{effect}"
+        )
+    } else {
+        format!("{kind} {name} has the oldest snapshot, {age} transaction{plural} old{effect}")
+    }
 }
 
 fn archiving(archiver: &ArchiverState) -> String {
@@ -197,6 +203,7 @@ mod tests {
                 kind: HorizonKind::Slot,
                 name: "cdc".to_owned(),
                 age,
+                has_oldest_id: false,
                 lasting_us: None,
                 database: None,
                 detail: String::new(),
@@ -217,6 +224,39 @@ mod tests {
         assert_eq!(horizon(2), format!("{has}, 2 transactions old: {keeps}"));
     }
 
+    /// Regression: "session 14325 has the oldest snapshot", of one that had written and had none (READ COMMITTED, idle
+    /// in a transaction).
+    #[test]
+    fn a_session_without_a_snapshot_runs_the_oldest_transaction() {
+        let text = |kind, name: &str| {
+            let oldest = HorizonHolder {
+                kind,
+                name: name.to_owned(),
+                age: 1653,
+                has_oldest_id: true,
+                lasting_us: None,
+                database: None,
+                detail: String::new(),
+                state: String::new(),
+                wait: None,
+            };
+            oldest_snapshot(&CatalogActivity::default(), &oldest).replace('\u{a0}', " ")
+        };
+        let keeps = "VACUUM keeps rows that were deleted or updated since";
+        assert_eq!(
+            text(HorizonKind::Session, "14325"),
+            format!(
+                "session 14325 runs the oldest transaction, 1 653 transaction IDs behind: {keeps}"
+            )
+        );
+        assert_eq!(
+            text(HorizonKind::PreparedTransaction, "tx-1"),
+            format!(
+                "prepared transaction tx-1 is the oldest transaction, 1 653 transaction IDs behind: {keeps}"
+            )
+        );
+    }
+
     /// A session keeps dead rows in the tables of its database only.
     #[test]
     fn the_oldest_snapshot_of_another_database_keeps_rows_there() {
@@ -224,6 +264,7 @@ mod tests {
             kind: HorizonKind::Session,
             name: "4711".to_owned(),
             age: 25,
+            has_oldest_id: false,
             lasting_us: None,
             database: Some("reports".to_owned()),
             detail: String::new(),
@@ -253,6 +294,7 @@ mod tests {
                 kind: HorizonKind::Session,
                 name: "4711".to_owned(),
                 age: 25,
+                has_oldest_id: false,
                 lasting_us: None,
                 database: None,
                 detail: String::new(),

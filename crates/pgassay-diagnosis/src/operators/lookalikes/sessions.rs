@@ -75,7 +75,7 @@ fn of_blocking() -> Vec<LiveCase> {
     ]
 }
 
-const UPDATE: &str = "update branch set balance = balance + $1 where id = $2";
+pub(super) const UPDATE: &str = "update branch set balance = balance + $1 where id = $2";
 
 /// As [`waiting_for_rows`], with as many sessions that may hold the rows.
 pub(super) fn row_waits(first: f64, behind: f64) -> ExampleServer {
@@ -89,7 +89,7 @@ fn waiting_for_rows(first: f64, behind: f64) -> ExampleServer {
 }
 
 /// Sessions that wait for rows of short transactions in a queue of this length, and one behind another root.
-fn row_queue(length: usize) -> ExampleServer {
+pub(super) fn row_queue(length: usize) -> ExampleServer {
     let server = row_waits(3.0, 0.0);
     let fingerprint = server.activity.statements[1].fingerprint.clone();
     let queue = |length: usize| {
@@ -216,6 +216,7 @@ pub(super) fn horizon(kind: HorizonKind, name: &str, detail: &str) -> HorizonHol
         kind,
         name: name.to_owned(),
         age: 12_000,
+        has_oldest_id: false,
         lasting_us: is_local.then_some(120e6),
         database: is_local.then(|| "shop".to_owned()),
         detail: detail.to_owned(),

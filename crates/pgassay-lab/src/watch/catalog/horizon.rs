@@ -27,7 +27,7 @@ fn is_no_worker(version: u32) -> &'static str {
 }
 
 /// Sessions: name, age, time since the start, database, user or what other process it is, state,
-/// statement, wait. Vacuums, logical decoding and parallel workers do not count; WAL senders are listed
+/// statement, wait, whether the age is that of its transaction ID. Vacuums, logical decoding and parallel workers do not count; WAL senders are listed
 /// with the standbys. Of several with one age, such as a writer and those whose snapshots see it running,
 /// the one that began first comes first.
 fn sessions_sql(version: u32) -> String {
@@ -42,10 +42,11 @@ fn sessions_sql(version: u32) -> String {
     let [wait_kind, wait_name] = OTHER_WAIT;
     let is_no_worker = is_no_worker(version);
     format!(
-        "select pid, age, lasting, datname, process, state, query, wait_kind, wait_name from (select a.*, \
+        "select pid, age, lasting, datname, process, state, query, wait_kind, wait_name, by_id from (select a.*, \
            row_number() over (partition by datname is distinct from current_database() \
              order by age desc, xact_start) as place \
          from (select a.pid, greatest(age(a.backend_xid), age(a.backend_xmin)) as age, \
+             coalesce(age(a.backend_xid) >= coalesce(age(a.backend_xmin), 0), false) as by_id, \
              extract(epoch from clock_timestamp() - a.xact_start) * 1e6 as lasting, a.datname, \
              {process} as process, a.state, a.query, a.xact_start, \
              {wait_kind} as wait_kind, {wait_name} as wait_name \
@@ -107,6 +108,11 @@ pub(super) fn horizon(reader: &mut CatalogReader, keeps_text: bool) -> Vec<Horiz
             kind,
             name: row.text(0),
             age: row.count(1),
+            has_oldest_id: match kind {
+                HorizonKind::Session => row.is_true(9),
+                HorizonKind::PreparedTransaction => true,
+                HorizonKind::Slot | HorizonKind::SlotCatalog | HorizonKind::Standby => false,
+            },
             lasting_us: row.duration(2),
             database: row.get(3).map(str::to_owned),
             detail: match kind {

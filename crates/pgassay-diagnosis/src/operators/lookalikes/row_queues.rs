@@ -1,0 +1,41 @@
+//! Queues for rows next to sessions that hold other rows.
+
+use pgassay_record::activity::BlockedSession;
+
+use super::build::{ExampleServer, blocked, episode, root};
+use super::sessions::{UPDATE, row_queue};
+
+/// Regression: a session idle in a transaction blocked two others, and a queue for another row, of three sessions on
+/// average, had no finding: that session was taken for the cause of all waits.
+#[test]
+fn a_queue_for_another_row_than_the_blockers_is_a_finding() {
+    let behind = |fingerprint: &str| {
+        let two = |pid| BlockedSession {
+            fingerprint: Some(fingerprint.to_owned()),
+            ..blocked(pid, 10e6)
+        };
+        episode(root("idle in transaction", 12e6), [1, 2].map(two).into())
+    };
+    let queue = |own: f64| {
+        let server = row_queue(3).load(UPDATE, "Lock:transactionid", own - 3.0);
+        server.load(
+            "update orders set paid = $1 where id = $2",
+            "Lock:transactionid",
+            2.0,
+        )
+    };
+    let found = |server: ExampleServer| {
+        let found = super::of_id("row-lock-queue", &server.activity);
+        let saved: Vec<f64> = found.iter().filter_map(|it| it.saved_sessions).collect();
+        saved
+    };
+    let fingerprint = queue(3.0).activity.statements[1].fingerprint.clone();
+    let other = found(queue(3.0).blocking(behind("ff")));
+    assert!(
+        other.len() == 1 && (other[0] - 3.0).abs() < 1e-9,
+        "{other:?}"
+    );
+    // The same statement, of whose 5 waiting sessions the blocker explains 2.
+    let same = found(queue(5.0).blocking(behind(&fingerprint)));
+    assert!(same.len() == 1 && (same[0] - 3.0).abs() < 1e-9, "{same:?}");
+}
