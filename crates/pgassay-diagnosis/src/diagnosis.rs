@@ -158,7 +158,8 @@ pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
     let major = observation.subject.major.as_deref();
     let transactions = observation.transactions;
     let mut findings = diagnose_with(activity, major, evidence.as_ref(), transactions);
-    explain_mechanisms(&mut mechanisms, &findings);
+    let sessions_of = |it: &Finding| it.weight_us * per_s / 1e6;
+    explain_mechanisms(&mut mechanisms, &findings, sessions_of);
     findings.append(&mut mechanisms);
     findings
 }

@@ -49,7 +49,7 @@ mod wait_meanings;
 use std::cmp::Ordering;
 
 use pgassay_record::activity::Activity;
-use pgassay_record::finding::Finding;
+use pgassay_record::finding::{Finding, FindingObject, ObjectKind};
 
 use crate::evidence::Evidence;
 use detection::Detection;
@@ -144,29 +144,91 @@ fn by_rank(a: &Detection, b: &Detection) -> Ordering {
         .then(b.extent.total_cmp(&a.extent))
 }
 
-/// Marks mechanisms that follow from an operator's finding: the queue for a lock that one idle session
-/// holds is not a hot row.
-pub(super) fn explain_mechanisms(mechanisms: &mut [Finding], operators: &[Finding]) {
-    let blocker = operators
-        .iter()
-        .find(|it| LOCK_CAUSES.contains(&it.id.as_str()) && it.share >= EXPLAINS_MIN);
+/// Marks mechanisms that are caused by an operator's finding: the queue for a lock that one idle session holds is not a
+/// hot row. `sessions_of` is how many average sessions a mechanism costs. If a session that blocks others explains only
+/// a part of it, the suggested fix says which.
+pub(super) fn explain_mechanisms(
+    mechanisms: &mut [Finding],
+    operators: &[Finding],
+    sessions_of: impl Fn(&Finding) -> f64,
+) {
+    let is_blocker = |it: &&Finding| LOCK_CAUSES.contains(&it.id.as_str());
     // Advisory locks and locks on objects are neither on rows nor on tables.
-    let contended = operators.iter().find(|it| {
+    let is_contended = |it: &&Finding| {
         let object = it.object.as_ref().map_or("", |it| it.name.as_str());
-        let is_contended = it.id == "lock-contention" && object.starts_with("Lock:");
-        (is_contended || it.id == "table-lock-queue") && it.share >= EXPLAINS_MIN
-    });
+        it.id == "table-lock-queue" || it.id == "lock-contention" && object.starts_with("Lock:")
+    };
     for queue in mechanisms.iter_mut() {
-        let cause = match queue.id.as_str() {
-            "relation-lock" => blocker.or(contended),
-            "hot-row" => blocker,
-            _ => None,
+        let causes: Vec<&Finding> = match queue.id.as_str() {
+            "relation-lock" => operators
+                .iter()
+                .filter(|it| is_blocker(it) || is_contended(it))
+                .collect(),
+            "hot-row" => operators.iter().filter(is_blocker).collect(),
+            _ => continue,
         };
-        if let Some(cause) = cause {
+        let waiting = sessions_of(queue);
+        let blockers = BlockingSessions::among(&causes);
+        let most = causes.iter().max_by(|a, b| saved(a).total_cmp(&saved(b)));
+        let most = most.filter(|it| saved(it) >= EXPLAINS_MIN * waiting);
+        if let Some(cause) = most.copied().or(blockers.cause_of(waiting)) {
             queue.explained_by = Some(cause.id.clone());
+        } else if let Some(words) = blockers.words(waiting) {
+            let mut letters = queue.suggested_fix.chars();
+            let first = letters
+                .next()
+                .map_or_else(String::new, |it| it.to_lowercase().collect());
+            queue.suggested_fix = format!("{words}. The rest: {first}{}", letters.as_str());
         }
     }
 }
 
-/// A cause explains the waits for locks if it makes up this share of the load; the largest one is named.
-const EXPLAINS_MIN: f64 = 0.2;
+/// What the fix of a finding would give back.
+fn saved(finding: &Finding) -> f64 {
+    finding.saved_sessions.unwrap_or(0.0)
+}
+
+/// Findings that name a session or a prepared transaction that blocks others, and the sessions that wait for them.
+struct BlockingSessions<'a> {
+    found: Vec<(&'a Finding, &'a FindingObject)>,
+    waiting: f64,
+}
+
+impl<'a> BlockingSessions<'a> {
+    fn among(causes: &[&'a Finding]) -> Self {
+        let object = |it: &&'a Finding| {
+            let object = it.object.as_ref()?;
+            let is_session = matches!(
+                object.kind,
+                ObjectKind::Session | ObjectKind::PreparedTransaction
+            );
+            (is_session && saved(it) > 0.0).then_some((*it, object))
+        };
+        let found: Vec<_> = causes.iter().filter_map(object).collect();
+        let waiting = found.iter().map(|it| saved(it.0)).sum();
+        Self { found, waiting }
+    }
+
+    /// The first of them, if together they explain so many waiting sessions.
+    fn cause_of(&self, waiting: f64) -> Option<&'a Finding> {
+        let first = self.found.first().map(|it| it.0);
+        first.filter(|_| self.waiting >= EXPLAINS_MIN * waiting)
+    }
+
+    /// `2.00 of the 4.98 waiting sessions are behind session 4711`; `None` without such a session.
+    fn words(&self, waiting: f64) -> Option<String> {
+        let (_, object) = self.found.first()?;
+        let others = match self.found.len() - 1 {
+            0 => String::new(),
+            1 => " and one other".to_owned(),
+            more => format!(" and {more} others"),
+        };
+        let behind = self.waiting;
+        Some(format!(
+            "{behind:.2} of the {waiting:.2} waiting sessions are behind {object}{others}"
+        ))
+    }
+}
+
+/// A cause explains waits for locks if it makes up this share of them: the rest is what the measurement may be off by.
+const EXPLAINS_MIN: f64 = 0.8;

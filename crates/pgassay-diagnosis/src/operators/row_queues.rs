@@ -21,6 +21,10 @@ const QUEUE_MIN: f64 = 1.5;
 /// waited for anew.)
 const TUPLE_SHARE_MIN: f64 = 0.25;
 
+/// From this share of a statement's waits on, a single session or deadlocks may be the cause of all of them, unless
+/// another queue was seen.
+const KNOWN_MAX: f64 = 0.5;
+
 /// The signatures of this family.
 pub(super) const SIGNATURES: &[OperatorSignature] = &[OperatorSignature {
     id: "row-lock-queue",
@@ -38,22 +42,28 @@ fn row_waits(load: &StatementLoad) -> f64 {
 }
 
 fn row_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
-    // What one session or deadlocks cause has a finding already.
-    let blocked: f64 = weighty(view)
-        .filter(|it| it.root.gid.is_some() || is_actionable(&it.root))
-        .map(|it| it.waited_us / view.activity.window_us.max(1.0))
-        .sum();
-    let known = blocked + deadlocks::waiting(view);
+    let deadlocked = deadlocks::waiting(view);
     let mut found = Vec::new();
     for (statement, load) in view.heavy_statements() {
-        let waiting = row_waits(load);
+        let all = row_waits(load);
+        // What one session or deadlocks cause has a finding already.
+        let known = behind_a_blocker(view, &statement.fingerprint).min(all);
+        let waiting = all - known;
         let queued = load.waiting(|kind, name| kind == "Lock" && name == "tuple");
-        let queue = queue_seen(view, &statement.fingerprint).max(waiting / possible_roots(view));
-        let queues = queue >= QUEUE_MIN || queued >= TUPLE_SHARE_MIN * waiting;
+        let seen = queue_seen(view, &statement.fingerprint);
+        let mostly_known = known + deadlocked >= KNOWN_MAX * all;
+        // The last waits of a session behind a blocker may not have been seen: that they are many is then no
+        // evidence of another queue.
+        let queues = if mostly_known {
+            seen >= QUEUE_MIN && deadlocked < KNOWN_MAX * all
+        } else {
+            seen.max(waiting / possible_roots(view)) >= QUEUE_MIN || queued >= TUPLE_SHARE_MIN * all
+        };
         let enough = waiting >= ROW_WAITS_MIN * view.active && queues;
-        if !enough || known >= 0.5 * waiting {
+        if !enough {
             continue;
         }
+        let queue = seen.max(waiting / possible_roots(view));
         let table = load.relations.first().filter(|_| load.relations.len() == 1);
         let detection = match table {
             Some(table) => {
@@ -76,7 +86,7 @@ fn row_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
                 )
                 .sampled(
                     "of these waits are for a tuple lock",
-                    queued / waiting,
+                    queued / all,
                     FactUnit::Share,
                 )
                 .with(rows_of(view, load), |it, (what, rows)| {
@@ -94,8 +104,31 @@ fn row_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
     found
 }
 
+/// Average sessions of a statement that waited behind sessions with a finding; those of unknown statements count for
+/// each.
+fn behind_a_blocker(view: &LiveView<'_>, fingerprint: &str) -> f64 {
+    let is_its = |it: &&BlockedSession| {
+        let known = it.fingerprint.as_deref();
+        known.is_none_or(|it| it == fingerprint)
+    };
+    let us = |it: &BlockedSession| it.waited_us;
+    let named = weighty(view).filter(|it| has_finding(&it.root));
+    let waited = named.map(|it| {
+        let all_us: f64 = it.blocked.iter().map(us).sum();
+        let its_us: f64 = it.blocked.iter().filter(is_its).map(us).sum();
+        let share = if all_us > 0.0 { its_us / all_us } else { 1.0 };
+        it.waited_us * share
+    });
+    waited.sum::<f64>() / view.activity.window_us.max(f64::MIN_POSITIVE)
+}
+
+/// Whether it is a root that a finding names.
+fn has_finding(root: &RootBlocker) -> bool {
+    root.gid.is_some() || is_actionable(root)
+}
+
 /// The mean number of sessions that wait for rows in the same queue and statement, as those in the queues
-/// see it.
+/// see it; those behind a root that a finding names do not count.
 fn queue_seen(view: &LiveView<'_>, fingerprint: &str) -> f64 {
     let is_its = |it: &&BlockedSession| {
         // A lock that was granted while the server was asked has no kind.
@@ -103,7 +136,9 @@ fn queue_seen(view: &LiveView<'_>, fingerprint: &str) -> f64 {
         is_row && it.fingerprint.as_deref() == Some(fingerprint)
     };
     let queues = view.activity.blocking.iter();
-    let queues = queues.map(|it| it.blocked.iter().filter(is_its).count() as f64);
+    let queues = queues
+        .filter(|it| !has_finding(&it.root))
+        .map(|it| it.blocked.iter().filter(is_its).count() as f64);
     let (sum, squares) = queues.fold((0.0, 0.0), |(sum, squares), it| {
         (sum + it, squares + it * it)
     });

@@ -16,6 +16,7 @@ mod index_evidence;
 mod offsets;
 mod ordered_reads;
 mod processes;
+mod row_queues;
 mod scanned_tables;
 mod sessions;
 mod spills;
@@ -263,9 +264,35 @@ fn a_blocker_explains_the_waits_that_it_causes() {
     let mut other = mechanism.clone();
     other.id = "jit".to_owned();
     let mut mechanisms = [mechanism, other];
-    super::explain_mechanisms(&mut mechanisms, &operators);
+    let all = |it: &Finding| it.saved_sessions.unwrap_or(0.0);
+    super::explain_mechanisms(&mut mechanisms, &operators, all);
     let explained = mechanisms.map(|it| it.explained_by);
     assert_eq!(explained, [Some("idle-blocker".to_owned()), None]);
+}
+
+/// Regression: 2 of 5 waiting sessions were behind an idle session, and "caused by it: fix that first"
+/// replaced the advice for the other 3.
+#[test]
+fn a_blocker_of_less_than_half_of_the_waits_does_not_explain_them() {
+    let mut cases = cases().into_iter();
+    let blocked = cases.find(|it| it.id == "idle-blocker").expect("a case");
+    let operators = findings(&blocked.affected);
+    let behind = operators[0].saved_sessions.expect("a load");
+    let explained = |waiting: f64| {
+        let mut mechanism = operators[0].clone();
+        mechanism.id = "hot-row".to_owned();
+        mechanism.suggested_fix = "Shorten the transactions.".to_owned();
+        let mut mechanisms = [mechanism];
+        super::explain_mechanisms(&mut mechanisms, &operators, |_| waiting);
+        let [it] = mechanisms;
+        (it.explained_by, it.suggested_fix)
+    };
+    assert_eq!(explained(behind / 0.81).0.as_deref(), Some("idle-blocker"));
+    let whole = behind / 0.4;
+    let advice = format!(
+        "{behind:.2} of the {whole:.2} waiting sessions are behind session 4711. The rest: shorten the transactions."
+    );
+    assert_eq!(explained(whole), (None, advice));
 }
 
 /// Regression: a second finding about waits for advisory locks had a fix for TRUNCATE and ALTER TABLE.
@@ -279,7 +306,7 @@ fn contention_for_advisory_locks_explains_the_waits_for_relations_and_objects_on
     let mut other = mechanism.clone();
     other.id = "hot-row".to_owned();
     let mut mechanisms = [mechanism, other];
-    super::explain_mechanisms(&mut mechanisms, &operators);
+    super::explain_mechanisms(&mut mechanisms, &operators, |_| 5.0);
     let explained = mechanisms.map(|it| it.explained_by);
     assert_eq!(explained, [Some("lock-contention".to_owned()), None]);
 }
