@@ -115,8 +115,9 @@ fn of_index_and(view: &LiveView<'_>, index: &IndexActivity, more: &str) -> Detec
             index.columns.join(", ")
         ))
         .figure(of_what, size as f64, FactUnit::Bytes)
-        .with(writes, |it, writes| {
-            it.counter("writes that maintain it", writes, FactUnit::PerSecond)
+        .with(writes, |it, writes| match writes {
+            none if none <= 0.0 => it.state("no writes maintained it in this window"),
+            some => it.counter("writes that maintain it", some, FactUnit::PerSecond),
         })
 }
 
@@ -235,6 +236,7 @@ fn redundant(view: &LiveView<'_>) -> Vec<Detection> {
                 "; {} serves every scan that it serves",
                 names::relation(other)
             );
+            let is_written = index_writes(view, table_of(view, index)) > 0.0;
             let detection = of_index_and(view, index, &served)
                 .urgent(2)
                 .counter(
@@ -242,10 +244,13 @@ fn redundant(view: &LiveView<'_>) -> Vec<Detection> {
                     index.scans_ever as f64,
                     FactUnit::Count,
                 )
-                .fix(
+                .fix(if is_written {
                     "Drop the index: each write maintains both, and the other one can take over its \
-                     scans.",
-                )
+                     scans."
+                } else {
+                    "Drop the index: the other one can take over its scans. No write maintained it in this \
+                     window: the gain is disk space."
+                })
                 .sql(drop_index(index))
                 .risk(
                     "If the other index is much larger, scans that read many entries become slightly \

@@ -102,7 +102,12 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
         })
         .context(origin(root))
         .with(root.statement.as_ref(), |it, statement| {
-            it.context(format!("its statement: {statement}"))
+            let last = if root.state.starts_with("idle") {
+                "last "
+            } else {
+                ""
+            };
+            it.context(format!("its {last}statement: {statement}"))
         })
         .with(
             first.and_then(|it| it.statement.as_ref()),

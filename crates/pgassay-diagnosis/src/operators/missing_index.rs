@@ -8,6 +8,7 @@ use pgassay_record::finding::FactUnit;
 use super::detection::Detection;
 use super::indexes;
 use super::live_view::LiveView;
+use super::locks::{ACTIONABLE_US, is_idle_in_transaction};
 use super::names;
 use super::ordered_reads;
 use super::signature::OperatorSignature;
@@ -148,8 +149,16 @@ fn of_scan(view: &LiveView<'_>, scan: &TableScan<'_>) -> Option<Detection> {
 }
 
 fn evidence(view: &LiveView<'_>, scan: &TableScan<'_>) -> Detection {
-    scan.evidence(view).against(
-        scan.kept.is_none(),
+    let title = "A statement reads a whole table, perhaps to keep few rows";
+    let is_unknown = scan.kept.is_none();
+    let detection = scan.evidence(view);
+    let detection = if is_unknown {
+        detection.title(Some(title))
+    } else {
+        detection
+    };
+    detection.against(
+        is_unknown,
         "how many rows it keeps is unknown: pg_stat_statements has no row count for it, or the \
          statement aggregates",
     )
@@ -265,6 +274,22 @@ fn with_explain(detection: Detection) -> Detection {
 }
 
 /// Suggests an index on the columns of the filter; to look for it first if it may be one of those that are not listed.
+/// A session of this database that was idle in a transaction for a while, and blocks others or holds locks: a
+/// concurrent build of an index waits for its end.
+fn idle_transaction(view: &LiveView<'_>) -> Option<u32> {
+    let blockers = view.activity.blocking.iter().filter(|it| it.is_lasting);
+    let holders = view.activity.idle_lock_holders.iter();
+    let roots = blockers
+        .map(|it| &it.root)
+        .chain(holders.map(|it| &it.holder));
+    let mut idle = roots.filter(|it| {
+        is_idle_in_transaction(&it.state)
+            && it.state_age_us >= ACTIONABLE_US
+            && it.database == view.catalog.database
+    });
+    idle.find_map(|it| it.pid)
+}
+
 fn with_index(
     view: &LiveView<'_>,
     detection: Detection,
@@ -294,14 +319,17 @@ fn with_index(
             .sql(format!("create index on {name} ({columns})"))
             .risk("While it builds, writes to the partitions wait; it needs free disk space.");
     }
+    let waits_now = idle_transaction(view).map_or_else(String::new, |pid| {
+        format!(" Now it would wait for session {pid}, which is idle in a transaction.")
+    });
     detection
         .fix(
             "Create an index on the columns of the filter. Check with EXPLAIN that the statement uses \
              it, and drop it otherwise.",
         )
         .sql(format!("create index concurrently on {name} ({columns})"))
-        .risk(
+        .risk(format!(
             "The build reads the table twice, waits for open transactions, and needs free disk space; if \
-             it fails, drop the invalid index that it leaves.",
-        )
+             it fails, drop the invalid index that it leaves.{waits_now}"
+        ))
 }
