@@ -420,11 +420,13 @@ impl LiveWatch {
             process_cpu_ns(pid).map(|now| now.saturating_sub(*before))
         });
         let is_known = self.server.live.is_some() && !locked(&self.collector).is_pooled;
+        let catalog = self.catalog.as_ref();
+        let of_catalog = catalog.map_or(0, CatalogWatch::statements_sent);
         WatchCost {
             own_cpu_us: used_ns as f64 / 1e3,
             backend_cpu_us: is_known.then(|| backends.sum::<u64>() as f64 / 1e3),
             peak_memory_bytes: own_peak_bytes(),
-            statements_sent: self.statements_sent,
+            statements_sent: self.statements_sent + of_catalog,
         }
     }
 

@@ -224,9 +224,14 @@ fn parts_add_up_to_the_whole_and_texts_are_left_out_on_request() {
     };
     let mut watch = watch_of(&server, true, &options);
     let mut parts_us = 0.0;
+    let mut sent = 0;
     for _ in 0..3 {
         run(&mut watch, Duration::from_millis(300));
+        // Regression: in snapshots of `top`, 0 statements were sent in the intervals in which the views were read.
+        watch.read_catalog();
         let part = watch.take();
+        assert!(part.cost.statements_sent > sent, "{:?}", part.cost);
+        sent = part.cost.statements_sent;
         parts_us += part.window_us;
         assert!((part.active_sessions() - 1.0).abs() < 0.01);
         assert!(part.statements.iter().all(|it| it.text.is_none()));

@@ -75,10 +75,15 @@ impl LockStorm {
             at_us: self.began_us,
             length_us,
             kind: LoadMarkKind::LockStorm,
-            text: format!(
-                "{} sessions waited for locks, most behind {}",
-                self.waiters_max, self.behind
-            ),
+            // The PID first: lines are cut.
+            text: if self.behind.is_empty() {
+                format!("{} sessions waited for locks", self.waiters_max)
+            } else {
+                format!(
+                    "{} blocked most of {} sessions that waited for locks",
+                    self.behind, self.waiters_max
+                )
+            },
             count: None,
         }
     }
@@ -306,7 +311,7 @@ mod tests {
         assert_eq!(spans, [(1e6, 2e6), (5e6, 0.0)]);
         assert_eq!(
             marks[0].text,
-            "5 sessions waited for locks, most behind PID 5"
+            "PID 5 blocked most of 5 sessions that waited for locks"
         );
     }
 }

@@ -174,6 +174,11 @@ impl CatalogWatch {
         self.reader.transactions
     }
 
+    /// Statements sent to the server so far.
+    pub fn statements_sent(&self) -> u64 {
+        self.reader.sent
+    }
+
     /// Takes the number of transactions that other parts of the watch have sent so far: they do not count.
     pub fn note_own_transactions(&mut self, sent: u64) {
         self.transactions.sent_elsewhere = sent;
