@@ -45,7 +45,7 @@ const fn column(
 
 const STATEMENTS: [TopColumn; 6] = [
     column("LOAD", ('l', "load"), (5, true, 0)),
-    column("%", (' ', ""), (4, true, 0)),
+    column("%", (' ', ""), (5, true, 0)),
     column("CALLS/s", ('c', "calls"), (8, true, 60)),
     column("MEAN", ('m', "mean time"), (9, true, 60)),
     column("BY WAIT", ('w', "time waited"), (12, false, 70)),
@@ -54,7 +54,7 @@ const STATEMENTS: [TopColumn; 6] = [
 
 const WAITING: [TopColumn; 7] = [
     column("PID", ('p', "PID"), (7, true, 0)),
-    column("WAIT%", ('t', "time waited"), (5, true, 0)),
+    column("% OF TIME", ('t', "time waited"), (9, true, 0)),
     column("WAIT", ('w', "wait event"), (20, false, 0)),
     column("BLOCKER", ('b', "blocker"), (7, true, 60)),
     column("USER", ('u', "user"), (8, false, 70)),
@@ -64,8 +64,8 @@ const WAITING: [TopColumn; 7] = [
 
 const BLOCKING: [TopColumn; 5] = [
     column("SESSION", (' ', ""), (12, false, 0)),
-    column("AGE", (' ', ""), (7, true, 0)),
-    column("STATE OR WAIT", (' ', ""), (22, false, 0)),
+    column("FOR", (' ', ""), (7, true, 0)),
+    column("STATE OR WAIT", (' ', ""), (27, false, 0)),
     column("RELATION", (' ', ""), (14, false, 70)),
     column("STATEMENT", (' ', ""), (0, false, 60)),
 ];

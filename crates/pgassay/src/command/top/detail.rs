@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use pgassay_record::activity::{Activity, BlockingEpisode, SessionStatus, TableActivity};
 use pgassay_report::activity::{
     age, index_remarks, known_wait, load, one_line, relation_name, relation_size, root_describes,
-    share, statement_text, wait_name,
+    root_name, root_statement_label, share, statement_text, wait_name,
 };
 
 use super::columns::TopView;
@@ -26,7 +26,7 @@ pub fn lines(state: &TopState) -> Vec<String> {
         return lines;
     }
     if let Some(episode) = row.episode.and_then(|it| activity.blocking.get(it)) {
-        lines.extend(blocker(episode));
+        lines.extend(blocker(episode, row.key.starts_with("root ")));
     }
     if row.statement.is_some() || state.view == TopView::Statements {
         lines.extend(statement(activity, row.statement));
@@ -35,12 +35,16 @@ pub fn lines(state: &TopState) -> Vec<String> {
 }
 
 /// The root of a session's tree.
-fn blocker(episode: &BlockingEpisode) -> Vec<String> {
+fn blocker(episode: &BlockingEpisode, is_root: bool) -> Vec<String> {
     let root = &episode.root;
     let mut lines = vec![
         format!(
-            "Blocked by {}: {}.",
-            pgassay_report::activity::root_name(root),
+            "{}: {}.",
+            if is_root {
+                format!("{} blocks others", capitalized(&root_name(root)))
+            } else {
+                format!("Blocked by {}", root_name(root))
+            },
             root_describes(root)
         ),
         format!(
@@ -55,7 +59,7 @@ fn blocker(episode: &BlockingEpisode) -> Vec<String> {
         ),
     ];
     if let Some(text) = &root.statement {
-        lines.push(format!("Its current or last statement: {}", one_line(text)));
+        lines.push(capitalized(root_statement_label(root)) + &one_line(text));
     }
     if episode.is_worth_ending() {
         lines.push(format!("To end it: {}", episode.ended_by));
@@ -63,6 +67,14 @@ fn blocker(episode: &BlockingEpisode) -> Vec<String> {
     }
     lines.push(String::new());
     lines
+}
+
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters
+        .next()
+        .map_or_else(String::new, |it| it.to_uppercase().collect());
+    first + letters.as_str()
 }
 
 fn statement(activity: &Activity, index: Option<u32>) -> Vec<String> {

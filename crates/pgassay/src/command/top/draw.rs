@@ -198,7 +198,11 @@ fn by_class(state: &TopState, activity: &Activity, width: usize, paint: Paint) -
         spans.push(Span::styled(text, paint.class(class)));
     }
     let left = width.saturating_sub(used).min(SPARKLINE_WIDTH);
-    spans.push(Span::raw(sparkline(state, left)));
+    const LABEL: &str = "history ";
+    if left > LABEL.len() {
+        spans.push(Span::raw(LABEL));
+        spans.push(Span::raw(sparkline(state, left - LABEL.len())));
+    }
     Line::from(spans)
 }
 
@@ -339,7 +343,7 @@ fn line(
 
 /// Ages are colored, as in `pg_activity`.
 fn ink(row: &TopRow, column: TopColumn, cell: &TopCell, paint: Paint) -> Style {
-    let is_age = matches!(column.title, "MEAN" | "AGE" | "BLOCKER" | "WAIT");
+    let is_age = matches!(column.title, "MEAN" | "FOR" | "BLOCKER" | "WAIT");
     if is_age && !cell.text.is_empty() {
         paint.urgency(row.urgency)
     } else {

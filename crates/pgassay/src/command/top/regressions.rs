@@ -1,9 +1,13 @@
 //! What went wrong on the screen or in a snapshot, by symptom.
 
-use pgassay_record::activity::{CatalogActivity, DatabaseActivity, LoadCell, LoadInterval};
+use pgassay_record::activity::{
+    ActivityWait, CatalogActivity, DatabaseActivity, LoadCell, LoadInterval,
+};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::columns::TopView;
 use super::keys::TopAction;
+use super::rows::rows;
 use super::saving;
 use super::state::{KeyMode, TopState};
 use super::tests::{activity, press, screen_of, state};
@@ -52,6 +56,34 @@ fn a_snapshot_has_the_transactions_of_its_window_and_says_what_tables_were_count
     let name = file.to_str().unwrap();
     let snapshot = crate::observation_file::load(name).unwrap().unwrap();
     assert_eq!(snapshot.transactions, None);
+}
+
+/// Regression: a session that waited for a lock, and later for the disk, had its blocker in both rows.
+#[test]
+fn only_waits_for_locks_have_a_blocker() {
+    let mut activity = activity();
+    let blocked = activity.blocking[0].blocked[0].pid;
+    let mut cell = activity.cells.iter().find(|it| {
+        activity.sessions[it.session as usize].pid == blocked
+            && activity.waits[it.wait as usize].kind == "Lock"
+    });
+    let mut cell = cell.take().unwrap().clone();
+    cell.wait = activity.waits.len() as u32;
+    activity.waits.push(ActivityWait {
+        kind: "IO".to_owned(),
+        name: "WALSync".to_owned(),
+    });
+    activity.cells.push(cell);
+    let found = rows(&activity, TopView::Waiting, ' ', "");
+    let row = |wait: &str| {
+        let mut its = found
+            .iter()
+            .filter(|it| it.key.starts_with(&blocked.to_string()));
+        its.find(|it| it.key.contains(wait)).unwrap()
+    };
+    assert_ne!(row("Lock").cells[3].text, "");
+    assert_eq!(row("WALSync").cells[3].text, "");
+    assert_eq!(row("WALSync").episode, None);
 }
 
 /// Regression: the line below a list of tables named the time of the sessions.

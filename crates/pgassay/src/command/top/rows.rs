@@ -8,8 +8,8 @@ use pgassay_record::activity::{
     TableActivity,
 };
 use pgassay_report::activity::{
-    ClassLoads, Executions, age, dead_share, executions, known_wait, load, mean, relation_name,
-    relation_size, share, statement_text, table_writes, wait_name,
+    ClassLoads, Executions, WaitClass, age, dead_share, executions, known_wait, load, mean,
+    relation_name, relation_size, share, statement_text, table_writes, wait_name,
 };
 
 use super::columns::{TopView, columns};
@@ -193,7 +193,9 @@ fn waiting(activity: &Activity) -> Vec<TopRow> {
         .filter_map(|((session, wait), (time_us, statement))| {
             let session = activity.sessions.get(session as usize)?;
             let wait = activity.waits.get(wait as usize)?;
-            let blocked = blocked(activity, session.pid);
+            // Other waits of a session have no blocker.
+            let is_lock = WaitClass::of(&wait.kind) == WaitClass::Lock;
+            let blocked = blocked(activity, session.pid).filter(|_| is_lock);
             let age_us = blocked.map_or(0.0, |it| it.waited_us);
             let blocker = blocker(blocked);
             let text = statement_text(activity, statement);
@@ -222,7 +224,7 @@ fn waiting(activity: &Activity) -> Vec<TopRow> {
                     word(text),
                 ],
                 statement,
-                episode: episode_of(activity, session.pid),
+                episode: episode_of(activity, session.pid).filter(|_| is_lock),
             })
         })
         .collect()
@@ -283,7 +285,7 @@ fn root(activity: &Activity, at: usize, episode: &BlockingEpisode) -> TopRow {
         (None, None) => "?".to_owned(),
     };
     let text = pgassay_report::activity::one_line(root.statement.as_deref().unwrap_or_default());
-    let was = if episode.is_lasting { "" } else { "was " };
+    let was = if episode.is_lasting { "" } else { "(ended) " };
     let held = relation(root.holds.as_ref().map(|it| &it.relation));
     TopRow {
         key: format!("root {name}"),
