@@ -19,6 +19,8 @@ pub(crate) fn fact(fact: &Fact) -> String {
     let Some(value) = fact.value else {
         return what.clone();
     };
+    // "idle in transaction for 20 s" needs none.
+    let colon = if what.ends_with(" for") { "" } else { ":" };
     match fact.unit {
         FactUnit::MicrosPerTransaction => format!("{what} {}\u{a0}µs/tx", number::micros(value)),
         FactUnit::PerTransaction => {
@@ -34,11 +36,11 @@ pub(crate) fn fact(fact: &Fact) -> String {
             )
         }
         FactUnit::Share => format!("{} {what}", number::percent(value)),
-        FactUnit::Sessions => format!("{what} {}", activity::load(value)),
-        FactUnit::Count => format!("{what} {}", number::whole(value)),
-        FactUnit::PerSecond => format!("{what} {}/s", number::plain(value)),
-        FactUnit::Bytes => format!("{what} {}", activity::size(value.max(0.0) as u64)),
-        FactUnit::Micros => format!("{what} {}", activity::age(value)),
+        FactUnit::Sessions => format!("{what}{colon} {}", activity::load(value)),
+        FactUnit::Count => format!("{what}{colon} {}", number::whole(value)),
+        FactUnit::PerSecond => format!("{what}{colon} {}/s", number::plain(value)),
+        FactUnit::Bytes => format!("{what}{colon} {}", activity::size(value.max(0.0) as u64)),
+        FactUnit::Micros => format!("{what}{colon} {}", activity::age(value)),
         FactUnit::None => what.clone(),
     }
 }
@@ -100,13 +102,13 @@ pub(crate) fn confidence_word(finding: &Finding) -> &'static str {
     }
 }
 
-/// For queueing that another finding causes, the advice to fix the cause: `Queueing that follows from
+/// For queueing that another finding causes, the advice to fix the cause: `These waits are caused by
 /// "Each commit waits for the disk": fix that first.`
 pub(crate) fn cause_of(findings: &[Finding], finding: &Finding) -> Option<String> {
     let id = finding.explained_by.as_ref()?;
     let cause = findings.iter().find(|it| it.id == *id)?;
     Some(format!(
-        "Queueing that follows from \"{}\": fix that first.",
+        "These waits are caused by \"{}\": fix that first.",
         cause.title
     ))
 }

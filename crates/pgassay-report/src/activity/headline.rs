@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use pgassay_record::activity::{Activity, ActivityWait, BlockingEpisode, SessionStatus};
+use pgassay_record::activity::{
+    Activity, ActivityWait, BlockedSession, BlockingEpisode, SessionStatus,
+};
 
 use super::blind_spots::{unknown_blocking, unseen_sessions};
 use super::figures::{age, load, share};
@@ -38,6 +40,7 @@ pub fn headline_of_seen(activity: &Activity) -> String {
     let idle = activity.idle_in_transaction();
     let sees_all = unseen_sessions(activity).is_empty();
     let mut sentences = Vec::new();
+    let mut part = None;
     if active < LOAD_MIN {
         let seconds = activity.window_us / 1e6;
         let seconds = number::decimals(seconds, 1);
@@ -55,11 +58,11 @@ pub fn headline_of_seen(activity: &Activity) -> String {
             "{bound}{} active sessions on average{processors}.",
             load(active)
         ));
-        sentences.extend(largest(activity, active));
+        part = largest(activity, active);
+        sentences.extend(part.as_ref().map(|it| it.sentence.clone()));
     }
     if let Some(episode) = worst(activity) {
-        let found = blocking(episode, sentences.last().map_or("", String::as_str));
-        sentences.push(found);
+        sentences.push(blocking(activity, episode, part.as_ref()));
     } else if idle >= 0.5 {
         sentences.push(format!(
             "{} more were idle in a transaction on average.",
@@ -125,8 +128,17 @@ fn awaits_transactions(statement: &str) -> bool {
         || text.contains("pg_log_standby_snapshot(")
 }
 
+/// The largest part of the load in words.
+struct LargestPart {
+    sentence: String,
+    /// The statement that it is about; `None` if there are several, or it is unknown.
+    fingerprint: Option<String>,
+    /// Average sessions of the statement, or of all.
+    sessions: f64,
+}
+
 /// The largest part of the load, and the statement behind it.
-fn largest(activity: &Activity, active: f64) -> Option<String> {
+fn largest(activity: &Activity, active: f64) -> Option<LargestPart> {
     let mut parts: BTreeMap<String, BTreeMap<Option<u32>, f64>> = BTreeMap::new();
     let cells = activity.cells.iter();
     for cell in cells.filter(|cell| cell.state == SessionStatus::Active) {
@@ -144,9 +156,10 @@ fn largest(activity: &Activity, active: f64) -> Option<String> {
     let whole = sum(by_statement);
     let (statement, most) = by_statement.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
     let text = cut(&statement_text(activity, *statement), STATEMENT_WIDTH);
-    Some(if statement.is_none() {
+    let is_of_one = statement.is_some() && most / whole >= 0.5;
+    let sentence = if statement.is_none() {
         format!("{} of the load {what}.", share(whole, active))
-    } else if most / whole >= 0.5 {
+    } else if is_of_one {
         let one = share(*most, active);
         format!("{one} of the load {what} in one statement: {text}.")
     } else {
@@ -156,6 +169,12 @@ fn largest(activity: &Activity, active: f64) -> Option<String> {
             number::count(by_statement.len() as u64, "statement"),
             share(*most, active),
         )
+    };
+    let known = statement.and_then(|it| activity.statements.get(it as usize));
+    Some(LargestPart {
+        sentence,
+        fingerprint: known.filter(|_| is_of_one).map(|it| it.fingerprint.clone()),
+        sessions: if is_of_one { *most } else { whole },
     })
 }
 
@@ -169,8 +188,38 @@ fn worst(activity: &Activity) -> Option<&BlockingEpisode> {
     (is_long || waiting >= WAITING_MIN).then_some(worst)
 }
 
-/// Who blocks how many. What they wait for is named unless `before`, the sentence before it, does so.
-fn blocking(episode: &BlockingEpisode, before: &str) -> String {
+/// How the sessions behind a blocker relate to the largest part of the load.
+enum BlockedPart {
+    /// They are not known to wait for something else than it names.
+    Same,
+    /// They execute another statement.
+    Separate,
+    /// They are this share of it.
+    Part(String),
+}
+
+/// Blockers with a smaller share of what the sentence before names are not its whole cause.
+const WHOLE_MIN: f64 = 0.8;
+
+fn relation(activity: &Activity, episode: &BlockingEpisode, part: &LargestPart) -> BlockedPart {
+    let is_its = |it: &BlockedSession| match (&it.fingerprint, &part.fingerprint) {
+        (Some(own), Some(named)) => own == named,
+        _ => true,
+    };
+    if !episode.blocked.iter().any(is_its) {
+        return BlockedPart::Separate;
+    }
+    let waiting = episode.waited_us / activity.window_us.max(f64::MIN_POSITIVE);
+    if waiting > 0.0 && waiting < WHOLE_MIN * part.sessions {
+        return BlockedPart::Part(share(waiting, part.sessions));
+    }
+    BlockedPart::Same
+}
+
+/// Who blocks how many. What they wait for is named unless the sentence before, of the largest part of the load, does
+/// so; then it is said how much of that it is.
+fn blocking(activity: &Activity, episode: &BlockingEpisode, part: Option<&LargestPart>) -> String {
+    let before = part.map_or("", |it| &it.sentence);
     let root = &episode.root;
     let others = number::count(episode.blocked.len() as u64, "session");
     let verb = blocks(episode);
@@ -185,12 +234,27 @@ fn blocking(episode: &BlockingEpisode, before: &str) -> String {
     }
     let waits_for = episode.blocked.first();
     let waits_for = waits_for.map(|it| locks(&it.waits_for.kind, it.statement.as_deref()));
-    let waits_for = waits_for.filter(|it| !before.contains(&format!("waiting for {it}")));
+    let is_named = waits_for
+        .as_ref()
+        .is_some_and(|it| before.contains(&format!("waiting for {it}")));
+    let relation = part
+        .filter(|_| is_named)
+        .map_or(BlockedPart::Same, |it| relation(activity, episode, it));
+    let is_separate = matches!(relation, BlockedPart::Separate);
+    let waits_for = waits_for.filter(|_| !is_named || is_separate);
     let waits = match (episode.is_lasting, episode.blocked.len()) {
         (false, _) => "waited",
         (true, 1) => "waits",
         (true, _) => "wait",
     };
     let which = waits_for.map_or_else(String::new, |it| format!(" that {waits} for {it}"));
-    format!("{name}{state} {verb} {others}{which}.")
+    let of_part = match relation {
+        BlockedPart::Part(share) => format!(": {share} of these waits"),
+        BlockedPart::Same | BlockedPart::Separate => String::new(),
+    };
+    if is_separate {
+        let name = root_name(root);
+        return format!("Separately, {name}{state} {verb} {others}{which}.");
+    }
+    format!("{name}{state} {verb} {others}{which}{of_part}.")
 }

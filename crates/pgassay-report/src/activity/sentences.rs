@@ -89,9 +89,43 @@ pub fn known_wait(waited_us: f64) -> Option<String> {
     (waited_us > 0.0).then(|| age(waited_us))
 }
 
-/// What all sessions behind a root waited: ` 4.2 s in all`, or nothing if it is not known.
+/// What all sessions behind a root waited: `, which waited 4.2 s in all`. Of an episode that one reading saw, only the
+/// waits until then are known. Nothing if it is not known.
 pub fn waited_in_all(episode: &BlockingEpisode) -> String {
-    known_wait(episode.waited_us).map_or_else(String::new, |it| format!(" {it} in all"))
+    let is_of_one_reading = !episode.is_lasting && is_moment(episode);
+    known_wait(episode.waited_us).map_or_else(String::new, |it| {
+        if is_of_one_reading {
+            format!(", which had waited {it} when they were seen")
+        } else {
+            format!(", which waited {it} in all")
+        }
+    })
+}
+
+fn is_moment(episode: &BlockingEpisode) -> bool {
+    age(episode.first_seen_us) == age(episode.last_seen_us)
+}
+
+/// When an episode was seen within the window.
+pub fn seen_when(episode: &BlockingEpisode, window_us: f64) -> String {
+    let from_start = episode.first_seen_us < window_us * 0.1;
+    let (first, last) = (age(episode.first_seen_us), age(episode.last_seen_us));
+    match (episode.is_lasting, from_start) {
+        (true, true) => "still blocking".to_owned(),
+        (true, false) => format!("since {first} into the window, still blocking"),
+        (false, _) if is_moment(episode) => format!("at {first} into the window"),
+        (false, _) => format!("from {first} to {last} into the window"),
+    }
+}
+
+/// How the statement of a root is introduced. The last statement of an idle session need not be the one that took the
+/// lock.
+pub fn root_statement_label(root: &RootBlocker) -> &'static str {
+    if root.state.starts_with("idle") {
+        "last statement (not necessarily the one that took the lock): "
+    } else {
+        "statement: "
+    }
 }
 
 /// `blocks` or, if it is over, `blocked`.

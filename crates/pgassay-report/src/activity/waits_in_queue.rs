@@ -28,8 +28,8 @@ pub(crate) fn waits_in_run_queue(observation: &Observation, activity: &Activity)
     let excess = activity.load_of(is_wait) - blocked;
     let is_much = excess >= DIFFERENCE_MIN * activity.active_sessions();
     (excess > 0.0 && is_much && queued >= excess / 2.0).then(|| {
-        "A session still shows its wait event while it waits for a CPU to continue: these waits contain time in \
-         the run queue, which the ledger shows as such."
+        "A session still shows its wait event while it waits for a CPU to continue. That time is part of these \
+         waits; in the ledger, it is in the run queue."
             .to_owned()
     })
 }

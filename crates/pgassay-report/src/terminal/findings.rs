@@ -81,8 +81,9 @@ pub(super) fn observed(findings: &[Finding], style: Style) -> String {
     let mut out = String::new();
     let (shown, rest) = operators.split_at(operators.len().min(OPERATORS_SHOWN_MAX));
     if !shown.is_empty() {
-        let why = "what to act on first; pgassay does not run the fixes";
-        out.push_str(&heading("FINDINGS", why, style));
+        let why =
+            "what to do first, by the load that it would save; pgassay does not run the fixes";
+        out.push_str(&heading("ACTIONS", why, style));
         for (at, finding) in shown.iter().enumerate() {
             let is_known = shown[..at].iter().any(|it| is_covered(finding, it));
             out.push_str(&of_object(findings, finding, is_known, style));
@@ -90,9 +91,9 @@ pub(super) fn observed(findings: &[Finding], style: Style) -> String {
         out.push_str(&not_shown(rest, style));
     }
     let why = if out.is_empty() {
-        "known causes of lost time, by confidence and cost"
+        "known causes of lost time, most certain first"
     } else {
-        "in the server's internals (locks, WAL, buffers), by confidence and cost"
+        "in the server's internals (locks, WAL, buffers), most certain first"
     };
     if !out.is_empty() && !others.is_empty() {
         out.push('\n');
@@ -114,12 +115,8 @@ fn of_object(findings: &[Finding], finding: &Finding, is_known: bool, style: Sty
     let gain = sentence::gain(finding).map_or_else(String::new, |gain| format!("; {gain}"));
     let title = format!("{}: {}{gain}", finding.title, object.unwrap_or_default());
     let mut out = entry(finding, &title, style);
-    out.push_str(&wrap(
-        &sentence::facts(finding, FACTS_MAX),
-        columns,
-        INDENT,
-        INDENT,
-    ));
+    let facts = with_first_caveat(finding, sentence::facts(finding, FACTS_MAX));
+    out.push_str(&wrap(&facts, columns, INDENT, INDENT));
     let fix = sentence::cause_of(findings, finding).unwrap_or_else(|| suggested(finding));
     let next = format!("{INDENT}  ");
     if !is_known {
@@ -235,6 +232,14 @@ fn entry(finding: &Finding, title: &str, style: Style) -> String {
     text.replacen(word, &paint(word, ink, style.color), 1)
 }
 
+/// The facts, and the first evidence against the finding.
+fn with_first_caveat(finding: &Finding, facts: String) -> String {
+    match finding.evidence_against.first() {
+        Some(against) => format!("{facts}; but {against}"),
+        None => facts,
+    }
+}
+
 fn one(finding: &Finding, place: &str, more: &str, fix: &str, style: Style) -> String {
     let title = if place.is_empty() {
         finding.title.clone()
@@ -246,9 +251,7 @@ fn one(finding: &Finding, place: &str, more: &str, fix: &str, style: Style) -> S
     if let Some(tried) = sentence::fix_result(finding) {
         facts = format!("{tried}; {facts}");
     }
-    if let Some(against) = finding.evidence_against.first() {
-        facts = format!("{facts}; but {against}");
-    }
+    facts = with_first_caveat(finding, facts);
     let columns = style.columns();
     out.push_str(&wrap(&facts, columns, INDENT, INDENT));
     let fix = format!("→ {fix}");
@@ -280,7 +283,7 @@ mod tests {
             width: 100,
         };
         let text = observed(&[finding(CAUSE), finding(QUEUE)], style);
-        let list = "Queueing that follows from \"Each commit waits for the disk\": fix that first.";
+        let list = "These waits are caused by \"Each commit waits for the disk\": fix that first.";
         assert!(text.contains(list), "{text}");
         assert!(!text.contains("Spread the counter"), "{text}");
         assert_eq!(text.matches("correlated").count(), 2, "{text}");

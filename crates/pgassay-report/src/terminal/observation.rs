@@ -140,7 +140,7 @@ fn ledger(observation: &Observation, style: Style) -> String {
         ]);
     }
     let why = format!(
-        "where that time goes, {}; waiting for clients includes idle time",
+        "where that time goes, {}; % of the backends' time, in which client includes idle time",
         observation.basis().unit()
     );
     let tier = tier(

@@ -4,7 +4,9 @@ use insta::assert_snapshot;
 use pgassay_model::check::Check;
 use pgassay_model::cpu::CpuTotals;
 use pgassay_model::waits::{WaitCount, Waits};
-use pgassay_record::activity::{Activity, ActivitySession, ActivityWait, LoadCell, SessionStatus};
+use pgassay_record::activity::{
+    Activity, ActivitySession, ActivityWait, BlockingEpisode, LoadCell, RootBlocker, SessionStatus,
+};
 use pgassay_record::finding::Finding;
 use pgassay_record::observation::Observation;
 use pgassay_report::activity::{blocked_waits, headline, waited_in_all};
@@ -35,7 +37,7 @@ fn a_cause_among_operators_findings_explains_a_mechanism() {
     let mut seen = observation(outage());
     seen.findings = findings("");
     let wanted =
-        "Queueing that follows from \"A session that is idle in a transaction blocks others\"";
+        "These waits are caused by \"A session that is idle in a transaction blocks others\"";
     let text = observation_text(&seen, &at(100));
     assert!(words_of(&text).contains(wanted), "{text}");
     let page = observation_html(&seen).replace("&quot;", "\"");
@@ -141,6 +143,73 @@ fn a_wait_of_unknown_length_has_no_time() {
         assert!(blocked_waits(blocked).starts_with("waits for "));
     }
     assert_eq!(waited_in_all(&activity.blocking[0]), "");
+}
+
+/// Regression: the sentences about a hot row and about a session that held another row read as if it caused both.
+#[test]
+fn the_headline_says_how_much_of_the_waits_is_behind_the_blocker() {
+    let mut activity = outage();
+    let update = activity.statements[0].fingerprint.clone();
+    for blocked in &mut activity.blocking[0].blocked {
+        blocked.fingerprint = Some(update.clone());
+    }
+    activity.blocking[0].waited_us = 0.4 * 4.83 * activity.window_us;
+    let text = plain(&headline(&activity));
+    let end = "Session 4711, idle in transaction for 20 s, blocks 8 sessions: 40% of these waits.";
+    assert!(text.ends_with(end), "{text}");
+    for blocked in &mut activity.blocking[0].blocked {
+        blocked.fingerprint = Some("other".to_owned());
+    }
+    let text = plain(&headline(&activity));
+    let end = "Separately, session 4711, idle in transaction for 20 s, blocks 8 sessions that wait for row locks.";
+    assert!(text.ends_with(end), "{text}");
+}
+
+/// Regression: 24 s of waits behind short transactions were "… and 9 other blockers", below one of 16 s, and one
+/// reading of such a blocker was "92 ms in all".
+#[test]
+fn blockers_in_turn_are_one_line_with_the_waits_of_the_samples() {
+    let mut activity = outage();
+    let long = activity.blocking[0].clone();
+    let waited_us: f64 = 4.83 * activity.window_us;
+    activity.blocking = vec![BlockingEpisode {
+        waited_us: 0.4 * waited_us,
+        ..long.clone()
+    }];
+    for pid in 1..=9 {
+        activity.blocking.push(BlockingEpisode {
+            root: RootBlocker {
+                pid: Some(pid),
+                transaction_age_us: Some(9e4),
+                ..long.root.clone()
+            },
+            waited_us: 9.2e4,
+            first_seen_us: 4.3e6,
+            last_seen_us: 4.3e6,
+            is_lasting: false,
+            ..long.clone()
+        });
+    }
+    let text = plain(&words_of(&observation_text(
+        &observation(activity.clone()),
+        &at(100),
+    )));
+    let line = "9 sessions that blocked others for a short time, in turn: about 87 s of waits by samples, 2.90 sessions \
+                on average; most in: UPDATE accounts";
+    let at_line = text.find(line);
+    assert!(
+        at_line < text.find("session 4711 blocks 8 sessions, which waited 58 s in all"),
+        "{text}"
+    );
+    assert!(
+        at_line.is_some() && !text.contains("other blocker"),
+        "{text}"
+    );
+    let page = plain(&observation_html(&observation(activity)));
+    assert!(page.contains(line), "{page}");
+    let moment =
+        "blocked 8 sessions, which had waited 92 ms when they were seen (at 4.3 s into the window)";
+    assert!(page.contains(moment), "{page}");
 }
 
 /// Regression: a replication slot that waited for older transactions to end was said to wait for row locks.

@@ -3,7 +3,10 @@
 use maud::{Markup, html};
 use pgassay_record::activity::{Activity, BlockedSession, BlockingEpisode};
 
-use crate::activity::{age, blocked_waits, blocks, root_describes, root_name, waited_in_all};
+use crate::activity::{
+    blocked_waits, blocks, root_describes, root_name, root_statement_label, seen_when,
+    waited_in_all, waits_in_turn,
+};
 use crate::number;
 
 /// Sessions of a tree that are listed; the others are counted.
@@ -16,11 +19,12 @@ pub(super) fn section(activity: &Activity) -> Markup {
             section #blocking {
                 h2 { "Blocking" }
                 p.lead {
-                    "Sessions that blocked others and did not wait, longest total wait first. "
+                    "Sessions that blocked others and did not wait, read once a second; longest total wait first. "
                     "pgassay does not run the statements that would end them."
                 }
+                @if let Some((_, text)) = waits_in_turn(activity) { p { (text) "." } }
                 @for (at, episode) in activity.blocking.iter().enumerate() {
-                    (tree(episode, at < 3))
+                    (tree(episode, activity.window_us, at < 3))
                 }
             }
         }
@@ -53,20 +57,9 @@ pub(super) fn idle_holders(activity: &Activity) -> Markup {
     }
 }
 
-fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
+fn tree(episode: &BlockingEpisode, window_us: f64, open: bool) -> Markup {
     let root = &episode.root;
-    let when = if episode.is_lasting {
-        format!(
-            "since {} into the window, still blocking",
-            age(episode.first_seen_us)
-        )
-    } else {
-        format!(
-            "from {} to {} into the window",
-            age(episode.first_seen_us),
-            age(episode.last_seen_us)
-        )
-    };
+    let when = seen_when(episode, window_us);
     let (shown, rest) = episode
         .blocked
         .split_at(episode.blocked.len().min(BLOCKED_MAX));
@@ -74,11 +67,11 @@ fn tree(episode: &BlockingEpisode, open: bool) -> Markup {
         details open[open] {
             summary {
                 b { (root_name(root)) } " " (blocks(episode)) " "
-                (number::count(episode.blocked.len() as u64, "session")) ", which waited"
+                (number::count(episode.blocked.len() as u64, "session"))
                 (waited_in_all(episode)) " (" (when) ")"
             }
             p { (root_describes(root)) "." }
-            @if let Some(statement) = &root.statement { p { code { (statement) } } }
+            @if let Some(statement) = &root.statement { p { (root_statement_label(root)) code { (statement) } } }
             ul.tree { @for blocked in shown { (branch(blocked)) } }
             @if !rest.is_empty() { p.faint { "… and " (rest.len()) " more." } }
             @if episode.is_worth_ending() { p { "To end it: " code { (episode.ended_by) } } }

@@ -5,13 +5,13 @@ use pgassay_record::activity::{Activity, BlockedSession, BlockingEpisode};
 use super::super::style::{Style, heading};
 use super::super::table::{TextStyle, cut, paint, visible, wrap};
 use crate::activity::{
-    age, blocked_waits, blocks, one_line, root_describes, root_name, waited_in_all,
+    blocked_waits, blocks, divided, one_line, root_describes, root_name, root_statement_label,
+    seen_when, waited_in_all, waits_in_turn,
 };
 use crate::number;
 
 /// The page shows the others.
 const EPISODES_MAX: usize = 3;
-const SHOWN_SHARE_MIN: f64 = 0.02;
 const BLOCKED_MAX: usize = 8;
 /// Deeper sessions are not indented further.
 const DEPTH_MAX: u32 = 8;
@@ -43,21 +43,32 @@ pub(super) fn section(activity: &Activity, style: Style) -> String {
     if activity.blocking.is_empty() {
         return String::new();
     }
-    let why = "sessions that blocked others, as seen once a second; longest total wait first";
+    let why = "sessions that blocked others, read once a second; longest total wait first";
     let mut out = heading("BLOCKING", why, style);
-    // Behind the first one, those that only changed hands are not worth a tree.
-    let waited_us: f64 = activity.blocking.iter().map(|it| it.waited_us).sum();
-    let is_shown = |it: &&BlockingEpisode| it.waited_us >= SHOWN_SHARE_MIN * waited_us;
-    let shown: Vec<_> = activity
-        .blocking
-        .iter()
-        .filter(is_shown)
-        .take(EPISODES_MAX)
-        .collect();
-    for episode in &shown {
+    let (long, short) = divided(activity);
+    let in_turn = waits_in_turn(activity);
+    let of_turns = in_turn.as_ref().map_or(String::new(), |(_, text)| {
+        wrap(text, style.columns(), "  ", INDENT)
+    });
+    let is_first = in_turn.is_some_and(|(us, _)| long.first().is_none_or(|it| it.waited_us < us));
+    if is_first {
+        out.push_str(&of_turns);
+    }
+    // Those that block in turn have a line, and no trees.
+    let trees = if long.is_empty() && of_turns.is_empty() {
+        &short
+    } else {
+        &long
+    };
+    let shown = trees.iter().take(EPISODES_MAX);
+    for episode in shown.clone() {
         out.push_str(&tree(episode, activity.window_us, style));
     }
-    let rest = activity.blocking.len() - shown.len();
+    if !is_first {
+        out.push_str(&of_turns);
+    }
+    let in_line = if of_turns.is_empty() { 0 } else { short.len() };
+    let rest = activity.blocking.len() - shown.len() - in_line;
     if rest > 0 {
         let text = format!("  … and {}", number::count(rest as u64, "other blocker"));
         out.push_str(&(paint(&visible(&text), TextStyle::Faint, style.color) + "\n"));
@@ -68,9 +79,9 @@ pub(super) fn section(activity: &Activity, style: Style) -> String {
 fn tree(episode: &BlockingEpisode, window_us: f64, style: Style) -> String {
     let columns = style.columns();
     let root = &episode.root;
-    let when = when(episode, window_us);
+    let when = seen_when(episode, window_us);
     let title = format!(
-        "{} {} {}, which waited{} ({when})",
+        "{} {} {}{} ({when})",
         root_name(root),
         blocks(episode),
         number::count(episode.blocked.len() as u64, "session"),
@@ -85,7 +96,12 @@ fn tree(episode: &BlockingEpisode, window_us: f64, style: Style) -> String {
     let mut out = paint(title.trim_end(), ink, style.color) + "\n";
     out.push_str(&wrap(&root_describes(root), columns, INDENT, INDENT));
     if let Some(statement) = &root.statement {
-        out.push_str(&line(INDENT, &one_line(statement), columns));
+        let label = root_statement_label(root);
+        out.push_str(&line(
+            INDENT,
+            &format!("{label}{}", one_line(statement)),
+            columns,
+        ));
     }
     for blocked in episode.blocked.iter().take(BLOCKED_MAX) {
         out.push_str(&branch(blocked, columns));
@@ -103,18 +119,6 @@ fn tree(episode: &BlockingEpisode, window_us: f64, style: Style) -> String {
         out.push_str(&(paint(&note, TextStyle::Faint, style.color) + "\n"));
     }
     out
-}
-
-/// When an episode was seen within the window.
-fn when(episode: &BlockingEpisode, window_us: f64) -> String {
-    let from_start = episode.first_seen_us < window_us * 0.1;
-    let (first, last) = (age(episode.first_seen_us), age(episode.last_seen_us));
-    match (episode.is_lasting, from_start) {
-        (true, true) => "still blocking".to_owned(),
-        (true, false) => format!("since {first} into the window, still blocking"),
-        (false, _) if first == last => format!("at {first} into the window"),
-        (false, _) => format!("from {first} to {last} into the window"),
-    }
 }
 
 fn branch(blocked: &BlockedSession, columns: usize) -> String {

@@ -142,7 +142,12 @@ pub(super) fn waits(observation: &Observation, activity: &Activity, style: Style
         let note = wrap(&note, style.columns(), "  ", "  ");
         paint(note.trim_end(), TextStyle::Faint, style.color) + "\n"
     });
-    heading("WAITS", "the same load by wait event", style) + &table.render(style.color) + &note
+    heading(
+        "WAITS",
+        "the same load by wait event; % of the active sessions",
+        style,
+    ) + &table.render(style.color)
+        + &note
 }
 
 /// One paragraph for each property of the sessions that has more than one value.

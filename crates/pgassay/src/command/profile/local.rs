@@ -425,9 +425,10 @@ fn limits(
     }
     if columns.total > columns.exact {
         let share = 100.0 * columns.exact as f64 / columns.total as f64;
+        let estimated = 100.0 - share;
         let effect = format!(
-            "{share:.0}% of the CPU samples are known to belong to one execution; the others are divided among \
-             the statements of their session in proportion to their CPU time"
+            "CPU samples are assigned to statements by estimate ({estimated:.0}% of them): they are divided among the \
+             statements of their session in proportion to their CPU time"
         );
         add("stacks by statement", &format!("{share:.0}%"), effect);
     }
