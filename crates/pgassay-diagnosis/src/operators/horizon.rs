@@ -186,18 +186,15 @@ fn detection(
     };
     let dead = tables.iter().map(|it| it.dead_rows);
     let dead = dead.fold(0, u64::saturating_add);
+    let (what, age_of) = if holder.has_oldest_id {
+        ("transaction", "age of its transaction ID")
+    } else {
+        ("snapshot", "age of its snapshot in transactions")
+    };
     let mut detection = Detection::of(kind, &holder.name)
         .urgent(if prevents_freezing { 8 } else { 6 })
         .extent(holder.age as f64)
-        .figure(
-            if holder.has_oldest_id {
-                "transaction IDs since its own"
-            } else {
-                "age of its snapshot in transactions"
-            },
-            holder.age as f64,
-            FactUnit::Count,
-        )
+        .figure(age_of, holder.age as f64, FactUnit::Count)
         .with(holder.lasting_us, |it, us| {
             it.figure("held for", us, FactUnit::Micros)
         });
@@ -219,11 +216,6 @@ fn detection(
     }
     if prevents_freezing {
         let of_its = holder.database.as_deref().map(names::identifier);
-        let what = if holder.has_oldest_id {
-            "transaction"
-        } else {
-            "snapshot"
-        };
         let of_its = of_its.map_or_else(String::new, |own| format!(" of database {own}"));
         detection = detection.state(format!(
             "no row{of_its} younger than its {what} can be frozen; autovacuum_freeze_max_age is {}",

@@ -122,7 +122,7 @@ pub fn seen_when(episode: &BlockingEpisode, window_us: f64) -> String {
 /// lock.
 pub fn root_statement_label(root: &RootBlocker) -> &'static str {
     if root.state.starts_with("idle") {
-        "last statement (not necessarily the one that took the lock): "
+        "last statement (another may have taken the lock): "
     } else {
         "statement: "
     }

@@ -48,8 +48,8 @@ pub fn waits_in_turn(activity: &Activity) -> Option<(f64, String)> {
     let most =
         most_blocked(&others).map_or_else(String::new, |it| format!("; most in: {}", one_line(it)));
     let text = format!(
-        "{blockers} that blocked others for a short time, in turn: about {} of waits by samples, {sessions} sessions on \
-         average{most}",
+        "{blockers} that blocked others for a short time, in turn: about {} of waits by samples, {sessions} sessions \
+         on average{most}",
         age(rest_us)
     );
     Some((rest_us, text))
