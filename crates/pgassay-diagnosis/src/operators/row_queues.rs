@@ -111,7 +111,8 @@ fn behind_a_blocker(view: &LiveView<'_>, fingerprint: &str) -> f64 {
         let known = it.fingerprint.as_deref();
         known.is_none_or(|it| it == fingerprint)
     };
-    let us = |it: &BlockedSession| it.waited_us;
+    // Waits that began before the window count for its length.
+    let us = |it: &BlockedSession| it.waited_us.min(view.activity.window_us);
     let named = weighty(view).filter(|it| has_finding(&it.root));
     let waited = named.map(|it| {
         let all_us: f64 = it.blocked.iter().map(us).sum();

@@ -39,3 +39,23 @@ fn a_queue_for_another_row_than_the_blockers_is_a_finding() {
     let same = found(queue(5.0).blocking(behind(&fingerprint)));
     assert!(same.len() == 1 && (same[0] - 3.0).abs() < 1e-9, "{same:?}");
 }
+
+/// Regression: of five sessions behind an idle one, four of the queue's statement had waited for 15 minutes, and nearly
+/// all of the waits in the window of 10 s were taken for theirs.
+#[test]
+fn waits_that_began_before_the_window_count_for_its_length() {
+    let server = row_queue(3).load(UPDATE, "Lock:transactionid", 0.6);
+    let fingerprint = server.activity.statements[1].fingerprint.clone();
+    let waiter = |pid, own: &str, waited_us| BlockedSession {
+        fingerprint: Some(own.to_owned()),
+        ..blocked(pid, waited_us)
+    };
+    let behind = vec![waiter(1, &fingerprint, 900e6), waiter(2, "ff", 10e6)];
+    let server = server.blocking(episode(root("idle in transaction", 12e6), behind));
+    let found = super::of_id("row-lock-queue", &server.activity);
+    let saved: Vec<f64> = found.iter().filter_map(|it| it.saved_sessions).collect();
+    assert!(
+        saved.len() == 1 && (saved[0] - 2.6).abs() < 1e-9,
+        "{saved:?}"
+    );
+}
