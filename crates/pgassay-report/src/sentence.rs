@@ -471,7 +471,7 @@ pub(crate) fn waits_quality(waits: &Waits, window_us: f64) -> String {
         ),
     };
     let mut parts = vec![format!(
-        "{} of {place}; in {} the backend was blocked",
+        "{} of {place} ({} of blocked backends)",
         number::count(samples, "sample"),
         number::whole(waits.blocked_samples as f64)
     )];

@@ -172,7 +172,8 @@ impl Samples {
         }
         for (object, unnamed) in self.unnamed_in_stripped() {
             let effect = format!(
-                "{object} is stripped: its functions without a name have {unnamed} of {samples} samples"
+                "{object} is stripped: its functions without a name have {unnamed} of {samples} samples of all \
+                 processes"
             );
             let fix = "install its debug symbols package, such as postgresql-NN-dbgsym";
             add("stripped_object", effect, Some(fix));

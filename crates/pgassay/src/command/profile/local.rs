@@ -408,7 +408,10 @@ fn limits(
         name: limit.condition.to_owned(),
         value: limit.effect.clone(),
         limitation: Some(limit.effect),
-        fix: limit.fix,
+        fix: limit.fix.map(|fix| match &subject.server.major {
+            Some(major) => fix.replace("postgresql-NN-", &format!("postgresql-{major}-")),
+            None => fix,
+        }),
     }));
     let mut add = |name: &str, value: &str, effect: String| {
         limits.push(Check {
