@@ -13,6 +13,8 @@ use crate::number;
 const SHOWN_SHARE_MIN: f64 = 0.02;
 /// The readings of who blocks whom may miss so much of the waits behind blockers that last.
 const MISSED_MAX: f64 = 0.1;
+/// The time between two readings of who blocks whom.
+const READING_US: f64 = 1e6;
 
 /// Time that active sessions waited for locks, by samples, in microseconds.
 fn lock_waits_us(activity: &Activity) -> f64 {
@@ -39,7 +41,7 @@ pub fn divided(activity: &Activity) -> (Vec<&BlockingEpisode>, Vec<&BlockingEpis
 pub fn waits_in_turn(activity: &Activity) -> Option<(f64, String)> {
     let (shown, others) = divided(activity);
     let all_us = lock_waits_us(activity);
-    let rest_us = all_us - shown.iter().map(|it| it.waited_us).sum::<f64>();
+    let rest_us = all_us - shown.iter().copied().map(waits_behind).sum::<f64>();
     if others.is_empty() || rest_us < MISSED_MAX * all_us || rest_us <= 0.0 {
         return None;
     }
@@ -53,6 +55,16 @@ pub fn waits_in_turn(activity: &Activity) -> Option<(f64, String)> {
         age(rest_us)
     );
     Some((rest_us, text))
+}
+
+/// The waits behind one blocker: of one that ended, the readings miss half the time between two of them on average.
+fn waits_behind(episode: &BlockingEpisode) -> f64 {
+    let missed_us = if episode.is_lasting {
+        0.0
+    } else {
+        0.5 * READING_US * episode.blocked.len() as f64
+    };
+    episode.waited_us + missed_us
 }
 
 /// The statement of most sessions that waited.

@@ -22,7 +22,9 @@ const HEADLINE_LINES: usize = 3;
 const EVENT_LINES: usize = 1;
 /// What cannot be seen.
 const MISSING_LINES: usize = 4;
-const SPARKLINE_WIDTH: usize = 20;
+/// The sparkline and its label.
+const SPARKLINE_WIDTH: usize = 28;
+const HISTORY: &str = "history ";
 
 const HELP: &str = "\
 1 2 3 t     statements, waiting sessions, blocking, tables
@@ -198,10 +200,9 @@ fn by_class(state: &TopState, activity: &Activity, width: usize, paint: Paint) -
         spans.push(Span::styled(text, paint.class(class)));
     }
     let left = width.saturating_sub(used).min(SPARKLINE_WIDTH);
-    const LABEL: &str = "history ";
-    if left > LABEL.len() {
-        spans.push(Span::raw(LABEL));
-        spans.push(Span::raw(sparkline(state, left - LABEL.len())));
+    if left > HISTORY.len() {
+        spans.push(Span::raw(HISTORY));
+        spans.push(Span::raw(sparkline(state, left - HISTORY.len())));
     }
     Line::from(spans)
 }

@@ -63,11 +63,12 @@ fn a_snapshot_has_the_transactions_of_its_window_and_says_what_tables_were_count
 fn only_waits_for_locks_have_a_blocker() {
     let mut activity = activity();
     let blocked = activity.blocking[0].blocked[0].pid;
-    let mut cell = activity.cells.iter().find(|it| {
+    let mut cells = activity.cells.iter().copied();
+    let of_lock = cells.find(|it| {
         activity.sessions[it.session as usize].pid == blocked
             && activity.waits[it.wait as usize].kind == "Lock"
     });
-    let mut cell = cell.take().unwrap().clone();
+    let mut cell = of_lock.unwrap();
     cell.wait = activity.waits.len() as u32;
     activity.waits.push(ActivityWait {
         kind: "IO".to_owned(),
