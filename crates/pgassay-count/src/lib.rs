@@ -16,6 +16,7 @@
 //! cache misses or contention. It supplements timing and does not replace it.
 
 pub mod against;
+mod call_changes;
 mod credit;
 mod cycle;
 pub mod markdown;

@@ -8,6 +8,7 @@ use pgassay_account::instructions::{
 };
 
 use crate::against::{VariantComparison, VariantOutcome};
+use crate::call_changes;
 
 /// Default number of rows in each table of functions.
 pub const ROWS: usize = 12;
@@ -152,7 +153,7 @@ pub(crate) fn how(baseline: &VariantCount, comparisons: usize) -> String {
             margin::ROUNDS_MIN
         ),
         (Some(factor), _) => format!(
-            "{figures} ± of a difference is {factor:.2} times the larger of the two ranges, plus the uncertainty of a cost that depends on the number of transactions. Noise exceeds it in at most {chance}% of counts ({comparisons} comparison{} in total).",
+            "{figures} ± of a difference is a bound on noise, which exceeds it in at most {chance}% of counts ({comparisons} comparison{} in total). It is {factor:.2} times the larger of the two ranges, plus the uncertainty of a cost that depends on the number of transactions.",
             if comparisons == 1 { "" } else { "s" }
         ),
     }
@@ -390,32 +391,13 @@ pub fn explanation(out: &mut String, title: &str, difference: &Difference, rows:
 }
 
 fn system_calls(out: &mut String, baseline: &VariantCount, variant: &VariantCount) {
-    let count = |of: &VariantCount, name: &str| {
-        let row = of.system_calls_by_name.iter().find(|row| row.name == name);
-        row.map_or(0.0, |row| of.per_transaction(row.count))
-    };
-    let mut names: Vec<&str> = Vec::new();
-    for row in baseline
-        .system_calls_by_name
-        .iter()
-        .chain(&variant.system_calls_by_name)
-    {
-        if !names.contains(&row.name.as_str()) {
-            names.push(&row.name);
-        }
-    }
-    let changed: Vec<String> = names
-        .into_iter()
-        .map(|name| (name, count(baseline, name), count(variant, name)))
-        .filter(|(_, before, after)| (after - before).abs() >= 0.005)
-        .map(|(name, before, after)| format!("{name} {before:.2} → {after:.2}"))
-        .collect();
-    if !changed.is_empty() {
-        let _ = writeln!(
-            out,
-            "  system calls per transaction: {}",
-            changed.join(", ")
-        );
+    let counts = [baseline, variant].map(|of| {
+        let rows = of.system_calls_by_name.iter();
+        let counts = rows.map(|row| (row.name.as_str(), of.per_transaction(row.count)));
+        counts.collect::<Vec<_>>()
+    });
+    for line in call_changes::lines([&counts[0], &counts[1]]) {
+        let _ = writeln!(out, "  {line}");
     }
 }
 

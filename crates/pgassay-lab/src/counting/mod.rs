@@ -237,7 +237,7 @@ impl Counter<'_> {
         if points
             .any(|it| cluster.contains(&self.plan.points[it].server) && self.fixed(it).is_none())
         {
-            let stage = "choosing segment lengths";
+            let stage = "choosing the number of transactions";
             let order = StartOrder::of_plan(self.plan, cluster);
             self.each(&order, server, detail, stage, Self::choose)?;
             share_longest(&mut self.points, |it| self.plan.points[it].condition);
