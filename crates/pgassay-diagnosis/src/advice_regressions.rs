@@ -6,6 +6,66 @@ use super::diagnosis::findings_of_point;
 use super::evidence::Evidence;
 use super::lookalikes::{is_found, load};
 
+/// Regression: "less work per transaction gains little", next to an index that made the transactions 19.77 times as fast.
+#[test]
+fn other_programs_on_full_cpus_do_not_make_work_per_transaction_free() {
+    let remedy = |is_live: bool, other_programs: f64| {
+        let evidence = Evidence {
+            is_live,
+            response_us: 400.0,
+            run_queue_us: 178.0,
+            tps: 3000.0,
+            processors: Some(2.0),
+            other_programs,
+            ..load(
+                &[],
+                &[],
+                &[("machine.busy_us", 400.0), ("machine.idle_us", 1.0)],
+            )
+        };
+        let found = findings_of_point(&evidence, (None, None));
+        let full = found.into_iter().find(|it| it.id == "cpu-saturation");
+        full.expect("it is found").suggested_fix
+    };
+    for text in [remedy(false, 0.8), remedy(true, 0.0)] {
+        assert!(!text.contains("less work"), "{text}");
+        assert!(
+            text.contains("Fewer connections will not help much"),
+            "{text}"
+        );
+    }
+}
+
+/// Regression: the first finding of a benchmark with trials of 50 ms was that its clients, which keep their connections,
+/// should keep them, for 0.9% of the response time.
+#[test]
+fn page_faults_of_the_connections_of_a_benchmark_are_a_hint_at_longer_trials() {
+    let faults = |is_live: bool, response_us: f64| {
+        let stacks = [("exc_page_fault;do_read_fault;filemap_map_pages", 30)];
+        let evidence = load(&stacks, &[], &[("backends.minor_faults", 3.0)]);
+        let evidence = Evidence {
+            is_live,
+            response_us,
+            ..evidence
+        };
+        let found = findings_of_point(&evidence, (None, None));
+        let faults = found.into_iter().find(|it| it.id == "page-faults");
+        faults.expect("it is found")
+    };
+    let rare = faults(false, 1e9);
+    assert_eq!(rare.confidence, Confidence::Hint);
+    assert!(
+        rare.suggested_fix.starts_with("Use a longer --length"),
+        "{rare:?}"
+    );
+    let live = faults(true, 1e9);
+    assert!(live.evidence_against.is_empty(), "{live:?}");
+    assert!(
+        live.suggested_fix.starts_with("Keep connections open"),
+        "{live:?}"
+    );
+}
+
 /// Regression: two sessions that lock two rows in opposite order were advised to shorten their transactions.
 #[test]
 fn deadlocks_are_not_advised_to_shorten_transactions() {

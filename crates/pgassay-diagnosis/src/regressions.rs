@@ -346,7 +346,7 @@ fn a_machine_that_other_programs_fill_needs_no_connection_pooler() {
         let full = found.into_iter().find(|it| it.id == "cpu-saturation");
         full.expect("it is found").suggested_fix
     };
-    assert!(remedy(0.8, 4.0).starts_with("Stop the other programs"));
+    assert!(remedy(0.8, 4.0).starts_with("Other programs use most of the CPU time. Stop them"));
     assert!(remedy(0.2, 4.0).contains("connection pooler"));
     // One client and its parallel workers.
     assert!(remedy(0.2, 1.0).contains("max_parallel_workers_per_gather"));
