@@ -45,6 +45,9 @@ pub struct ScalabilityCurve {
     /// rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sustained_rate: Option<f64>,
+    /// Warnings about the run; empty in results of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// A figure and its 95% CI; an absent figure or end is infinite.
@@ -187,6 +190,7 @@ pub fn scalability_curve(
         run: identity.run,
         load: identity.load,
         sustained_rate: sustained.and_then(|it| it.rate),
+        warnings: Vec::new(),
         points,
         measured_s: trials.iter().map(|it| it.window_us).sum::<f64>() / 1e6,
         law: law.map(fitted_law),

@@ -33,9 +33,9 @@ pub(crate) fn answers(curve: &ScalabilityCurve) -> Vec<String> {
 pub(crate) fn what_was_run(curve: &ScalabilityCurve) -> String {
     let rounds: u64 = curve.points.iter().map(|it| u64::from(it.rounds)).sum();
     format!(
-        "{}; {} at {}, {} inside trials",
+        "{}; {} at {}, {} measuring",
         curve.load,
-        number::count(rounds, "round"),
+        number::count(rounds, "measurement"),
         match curve.points.len() {
             1 => "1 point".to_owned(),
             points => format!("{points} points"),
@@ -49,14 +49,18 @@ fn most(curve: &ScalabilityCurve) -> u32 {
     curve.points.iter().map(|it| it.clients).max().unwrap_or(0)
 }
 
-/// `[19, 31]`, `[19, more than 64]`: whole clients around the interval.
+/// `[18.7, 30.2]`, `[18.7, more than 64]`, as the page draws it.
 fn clients_interval(figure: &CurveFigure, most: u32) -> String {
-    let end = |value: Option<f64>, whole: fn(f64) -> f64| match value {
-        Some(value) if value <= f64::from(most) => number::whole(whole(value)),
+    let end = |value: Option<f64>| match value {
+        Some(value) if value <= f64::from(most) => number::decimals(value, 1),
         _ => format!("more than {most}"),
     };
-    let low = end(figure.low, f64::floor);
-    format!("[{low}, {}]", end(figure.high, f64::ceil))
+    format!("[{}, {}]", end(figure.low), end(figure.high))
+}
+
+/// An estimated number of clients, to a tenth as its interval.
+fn about(clients: f64) -> String {
+    format!("about {} clients", number::decimals(clients, 1))
 }
 
 /// The number of clients, if it was measured.
@@ -130,11 +134,12 @@ fn peak(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
     match within(&law.peak, most) {
         Some(peak) => format!(
             "Throughput peaks at {} {} with {tps} tps {interval}.",
-            clients(peak),
+            about(peak),
             clients_interval(&law.peak, most)
         ),
         None => format!(
-            "Throughput has no peak up to {most} clients, where the fitted law gives {tps} tps {interval}."
+            "Throughput has no peak up to {most} clients, where the fitted curve (Universal Scalability Law) gives {tps} tps \
+             {interval}."
         ),
     }
 }
@@ -147,7 +152,7 @@ fn knee(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
     match within(&law.knee, most) {
         Some(knee) => format!(
             "The knee is at {} {}: with more, latency grows faster than throughput.",
-            clients(knee),
+            about(knee),
             clients_interval(&law.knee, most)
         ),
         None => format!(
@@ -166,7 +171,8 @@ fn parameters(law: &FittedLaw) -> String {
         format!("{} [{low}, {high}]", percent(figure.estimate))
     };
     format!(
-        "Universal Scalability Law: one client {} tps {}, contention σ {}, crosstalk κ {}.",
+        "Universal Scalability Law: one client {} tps {}; σ {} of the work is serialized (contention); κ {} grows with \
+         every pair of clients (crosstalk).",
         number::tps(law.per_client.estimate.unwrap_or(0.0)),
         tps_interval(&law.per_client),
         share(&law.contention),
@@ -357,14 +363,17 @@ mod tests {
             low: Some(low),
             high,
         };
-        assert_eq!(clients_interval(&figure(18.7, Some(30.2)), 64), "[18, 31]");
+        assert_eq!(
+            clients_interval(&figure(18.7, Some(30.2)), 64),
+            "[18.7, 30.2]"
+        );
         assert_eq!(
             clients_interval(&figure(18.7, None), 64),
-            "[18, more than 64]"
+            "[18.7, more than 64]"
         );
         assert_eq!(
             clients_interval(&figure(18.7, Some(90.0)), 64),
-            "[18, more than 64]"
+            "[18.7, more than 64]"
         );
     }
 }

@@ -27,6 +27,7 @@ pub fn scalability_html(curve: &ScalabilityCurve) -> String {
             h1 { (title(curve)) }
             @for answer in &answers { p.answer.mixed { (answer) } }
             p.faint { (scalability::what_was_run(curve)) }
+            @for warning in &curve.warnings { p.caution { (warning) } }
         }
     };
     let main = html! {

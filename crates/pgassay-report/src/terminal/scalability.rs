@@ -127,7 +127,7 @@ fn plot(curve: &ScalabilityCurve) -> String {
     };
     let labels = [
         (0, label(highest)),
-        (row(highest / 2.0), label(highest / 2.0)),
+        (PLOT_ROWS / 2, label(middle(highest))),
         (PLOT_ROWS - 1, "0".to_owned()),
     ];
     let title = match (is_paced, &curve.law) {
@@ -183,6 +183,12 @@ fn axis(curve: &ScalabilityCurve, least: f64, most: f64) -> String {
         _ = writeln!(out, "{indent}{}", marks.trim_end());
     }
     out
+}
+
+/// The value of the row in the middle of the plot.
+fn middle(highest: f64) -> f64 {
+    let (from_below, most) = (PLOT_ROWS - 1 - PLOT_ROWS / 2, PLOT_ROWS - 1);
+    highest * from_below as f64 / most as f64
 }
 
 /// The column of a value on the logarithmic axis.

@@ -85,6 +85,7 @@ pub fn curve() -> ScalabilityCurve {
         law: Some(law()),
         no_law: None,
         sustained_rate: None,
+        warnings: Vec::new(),
     }
 }
 
@@ -196,7 +197,10 @@ fn an_unknown_knee_is_a_sentence_of_its_own_after_a_known_peak() {
         ..curve()
     };
     let text = scalability_text(&curve, &PLAIN);
-    assert!(text.contains("Throughput peaks at 22 clients"), "{text}");
+    assert!(
+        text.contains("Throughput peaks at about 22.0 clients"),
+        "{text}"
+    );
     assert!(
         text.contains("→ These measurements do not determine the knee."),
         "{text}"
@@ -238,4 +242,51 @@ fn a_curve_survives_json() {
         let read: ScalabilityCurve = serde_json::from_str(&text).unwrap();
         assert_eq!(read, curve);
     }
+}
+
+/// Regression: the page of a curve did not say that other programs used 63% of the machine's CPU time, as the terminal did.
+#[test]
+fn the_page_of_a_curve_has_its_warnings() {
+    let warning = "other programs used about 63% of the CPU time";
+    let disturbed = ScalabilityCurve {
+        warnings: vec![warning.to_owned()],
+        ..curve()
+    };
+    assert!(scalability_html(&disturbed).contains(warning));
+    let stored = scalability_json(&disturbed);
+    let stored: ScalabilityCurve = serde_json::from_str(&stored).unwrap();
+    assert_eq!(stored, disturbed);
+}
+
+/// Regression: the page drew the knee at 1.8 clients with an interval to 3.5, and the sentence was "2 clients [1, 4]".
+#[test]
+fn the_knee_has_the_same_figures_in_the_sentence_as_on_the_page() {
+    let mut early = curve();
+    early.law.as_mut().unwrap().knee = figure(1.8, 1.04, 3.46);
+    for text in [scalability_text(&early, &PLAIN), scalability_html(&early)] {
+        assert!(
+            text.contains("The knee is at about 1.8 clients [1.0, 3.5]"),
+            "{text}"
+        );
+    }
+}
+
+/// Regression: a point with 12 061 tps was drawn on the line that was labeled 10 875.
+#[test]
+fn the_label_in_the_middle_of_a_plot_is_the_value_of_its_line() {
+    let text = scalability_text(&curve(), &PLAIN);
+    let labels: Vec<(usize, f64)> = text
+        .lines()
+        .filter(|line| line.contains('│'))
+        .enumerate()
+        .filter_map(|(row, line)| {
+            let label = line.split('│').next()?.replace(' ', "");
+            Some((row, label.parse().ok()?))
+        })
+        .collect();
+    let [(0, highest), (middle, value), (last, 0.0)] = labels[..] else {
+        panic!("{labels:?}");
+    };
+    let expected = highest * (last - middle) as f64 / last as f64;
+    assert!((value - expected).abs() <= 1.0, "{labels:?}");
 }

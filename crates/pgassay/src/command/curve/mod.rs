@@ -175,7 +175,11 @@ fn curve_of(run: &Run, load: String) -> ScalabilityCurve {
         pgassay_version: run.pgassay_version.clone(),
         load,
     };
-    scalability_curve(&run.plan, &run.trials, &run.points, &run.ledgers, identity)
+    let warnings = run.warnings.iter().map(|it| it.message.clone());
+    ScalabilityCurve {
+        warnings: warnings.collect(),
+        ..scalability_curve(&run.plan, &run.trials, &run.points, &run.ledgers, identity)
+    }
 }
 
 fn print(
