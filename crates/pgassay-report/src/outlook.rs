@@ -25,15 +25,15 @@ pub(crate) enum Undecided {
 impl Undecided {
     fn decision(self) -> &'static str {
         match self {
-            Self::One => "A verdict",
-            Self::HardestOfSeveral => "Deciding all of them",
+            Self::One => "For a verdict",
+            Self::HardestOfSeveral => "To decide all of them",
         }
     }
 
     fn comparison(self) -> &'static str {
         match self {
             Self::One => "The comparison",
-            Self::HardestOfSeveral => "The hardest of them",
+            Self::HardestOfSeveral => "The slowest comparison to decide",
         }
     }
 }
@@ -120,7 +120,7 @@ fn suffices(run: &Run, comparison: &Comparison) -> bool {
 }
 
 /// Why a comparison without a verdict ended before the last of its units; `None` if it did not.
-fn early_end(which: Undecided, run: &Run, basis: Basis) -> Option<String> {
+pub(crate) fn early_end(which: Undecided, run: &Run, basis: Basis) -> Option<String> {
     let most = basis.units_max.filter(|most| basis.units < *most)?;
     let after = format!("after {} of at most {}", basis.units, units(most, basis));
     let comparison = which.comparison();
@@ -144,7 +144,7 @@ fn early_end(which: Undecided, run: &Run, basis: Basis) -> Option<String> {
     ))
 }
 
-/// `A verdict needs about 30 server starts instead of 12 (--pairs 30): about 4 min.`
+/// `For a verdict, run about 30 server starts (--pairs 30, about 4 min).`
 fn units_sentence(which: Undecided, run: &Run, basis: Basis, ratio: &Ratio) -> String {
     let decision = which.decision();
     let taken = run
@@ -156,9 +156,8 @@ fn units_sentence(which: Undecided, run: &Run, basis: Basis, ratio: &Ratio) -> S
     let Some(needed) = basis.units_needed else {
         let least = basis.units.saturating_add(1).max(FIRST_ANALYSIS);
         return format!(
-            "{decision} needs at least {} instead of {}: about {}.",
+            "{decision}, run at least {} (about {}).",
             units(least, basis),
-            basis.units,
             time(least)
         );
     };
@@ -166,9 +165,8 @@ fn units_sentence(which: Undecided, run: &Run, basis: Basis, ratio: &Ratio) -> S
     let needed = rounded_up(u64::from(needed)) as u32;
     let pairs = rounded_up((f64::from(needed) * pairs_each.max(1.0)).ceil() as u64);
     format!(
-        "{decision} needs about {} instead of {} ({}): about {}.{}",
+        "{decision}, run about {} ({}, about {}).{}",
         units(needed, basis),
-        basis.units,
         pairs_option(pairs),
         time(needed),
         if_too_long(f64::from(needed) * each_us)
@@ -208,13 +206,13 @@ fn rounded_up(estimate: u64) -> u64 {
 fn pairs_sentence(which: Undecided, run: &Run, comparison: &Comparison) -> String {
     let decision = which.decision();
     let Some(needed) = pairs_needed(comparison) else {
-        return format!("{decision} needs more than one pair.");
+        return format!("{decision}, run more than one pair.");
     };
     let pairs = comparison.tps.by_pair.len();
     let needed = rounded_up(needed);
     let time_us = run.elapsed_us() / pairs as f64 * needed as f64;
     format!(
-        "{decision} needs about {} instead of {pairs} ({}): about {}.{}",
+        "{decision}, run about {} ({}, about {}).{}",
         number::count(needed, "pair"),
         pairs_option(needed),
         number::duration(time_us),

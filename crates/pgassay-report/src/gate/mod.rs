@@ -7,10 +7,25 @@ mod summary;
 
 use std::fmt::Write;
 
+use pgassay_account::comparison::Inconclusive;
+use pgassay_record::run::Run;
+
+use crate::outline;
+use crate::outlook::{self, Undecided};
+
 pub use junit::{JunitSuite, junit};
 pub use result::{GateLimit, GateNames, GateResult, GateVerdict};
 pub use sentence::deciding_sentence;
 pub use summary::summary;
+
+/// Why a comparison of a gate ended before its last unit: `The comparison ended after 8 of at most 12 server starts,
+/// because …`. `None` if it did not, or has no intervals that agree.
+pub fn early_end(run: &Run, condition: usize, variant: usize) -> Option<String> {
+    let comparison = outline::comparison(run, condition, variant)?;
+    let is_stable = comparison.inconclusive_reason != Some(Inconclusive::Unstable);
+    let basis = comparison.basis.filter(|_| run.complete && is_stable)?;
+    outlook::early_end(Undecided::One, run, basis)
+}
 
 /// `GitHub` limits a comment to 65,536 characters, and drops a step's summary above 1 MiB.
 const MARKDOWN_BYTES_MAX: usize = 60_000;

@@ -89,11 +89,13 @@ pub struct GateResult {
     pub cost_ratio: Option<f64>,
     /// Whether the variant is surely better than the baseline.
     pub is_better: bool,
+    /// A sentence on why it ended early without an answer; `None` if it did not.
+    pub early_end: Option<String>,
 }
 
 impl GateResult {
-    /// Of rates: `throughput ×0.912 [0.893, 0.931] (8 pairs)`.
-    pub fn of_rates(names: GateNames, compared: &GatedComparison) -> Self {
+    /// Of rates: `throughput ×0.912 [0.893, 0.931] (8 pairs), so mean time ×1.096 [1.074, 1.120]; limit ×1.050`.
+    pub fn of_rates(names: GateNames, compared: &GatedComparison, limit_percent: f64) -> Self {
         // With a plain space, since logs and JSON are searched.
         let pairs = number::count(compared.pairs as u64, "pair").replace('\u{a0}', " ");
         let what = if compared.is_relative {
@@ -103,9 +105,12 @@ impl GateResult {
         };
         let figures = match (compared.ratio, compared.interval) {
             (Some(ratio), Some(interval)) => format!(
-                "{what} {} {} ({pairs})",
+                "{what} {} {} ({pairs}), so mean time {} {}; limit {}",
                 number::ratio(ratio),
-                number::interval(interval.low, interval.high)
+                number::interval(interval.low, interval.high),
+                number::ratio(1.0 / ratio),
+                number::interval(1.0 / interval.high, 1.0 / interval.low),
+                number::ratio(1.0 + limit_percent / 100.0)
             ),
             (Some(ratio), None) => format!(
                 "{what} {} (unstable: intervals of different analyses contradict each other; {pairs})",
@@ -127,6 +132,7 @@ impl GateResult {
             figures,
             cost_ratio: compared.ratio.map(|it| 1.0 / it),
             is_better: compared.interval.is_some_and(|it| it.low > 1.0),
+            early_end: None,
         }
     }
 
@@ -164,6 +170,7 @@ impl GateResult {
             figures,
             cost_ratio: Some(now / before),
             is_better: margin.is_ok_and(|margin| difference + margin < 0.0),
+            early_end: None,
         }
     }
 
@@ -181,6 +188,7 @@ impl GateResult {
             figures: format!("{} instructions per transaction; {why}", tenths(cost)),
             cost_ratio: None,
             is_better: false,
+            early_end: None,
         }
     }
 
@@ -192,6 +200,7 @@ impl GateResult {
             figures: format!("now {} instructions per transaction; {doubt}", tenths(cost)),
             cost_ratio: None,
             is_better: false,
+            early_end: None,
         }
     }
 
@@ -203,6 +212,7 @@ impl GateResult {
             figures: reason.to_owned(),
             cost_ratio: None,
             is_better: false,
+            early_end: None,
         }
     }
 

@@ -33,7 +33,10 @@ pub fn deciding_sentence(results: &[GateResult], limit: GateLimit) -> String {
     }
     let what = comparative(worst, limit);
     let advice = match (verdict, limit) {
-        (GateVerdict::Inconclusive, GateLimit::Slower(percent)) => to_decide(percent),
+        (GateVerdict::Inconclusive, GateLimit::Slower(percent)) => {
+            let early_end = worst.early_end.as_ref().map(|why| format!(" {why}"));
+            early_end.unwrap_or_default() + &to_decide(percent)
+        }
         _ => String::new(),
     };
     format!(

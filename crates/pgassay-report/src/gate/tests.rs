@@ -7,6 +7,7 @@ fn result(verdict: GateVerdict, cost_ratio: f64) -> GateResult {
         figures: "throughput ×0.912 [0.893, 0.931] (8 pairs)".to_owned(),
         cost_ratio: Some(cost_ratio),
         is_better: false,
+        early_end: None,
     }
 }
 

@@ -45,7 +45,7 @@ fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
     assert_eq!(futile.comparisons[0].basis.unwrap().units, 6);
     let chance = "The comparison ended after 6 of at most 12 server starts, because the chance of a verdict after \
                   all 12 was below 10%.";
-    let needs = "A verdict needs about 48 server starts instead of 6 (--pairs 48): about 480 s.";
+    let needs = "For a verdict, run about 48 server starts (--pairs 48, about 480 s).";
     let text = words(&futile);
     assert!(text.contains(&format!("{chance} {needs}")), "{text}");
     // Regression: below the table, the same again.
@@ -63,7 +63,8 @@ fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
     let basis = later.comparisons[0].basis.as_mut().unwrap();
     basis.units_needed = basis.units_max;
     let text = words(&later);
-    let then = "was below 10% while more comparisons were undecided. A verdict needs about 12 server starts";
+    let then =
+        "was below 10% while more comparisons were undecided. For a verdict, run about 12 server";
     assert!(text.contains(then), "{text}");
 
     let mut late = undecided();
@@ -71,7 +72,7 @@ fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
     late.trials.last_mut().unwrap().started_us += 60_000_000;
     let text = words(&late);
     let limit = "The comparison ended after 6 of at most 12 server starts, at the time limit of 60 s (--max-time). \
-                 A verdict";
+                 For a verdict";
     assert!(text.contains(limit), "{text}");
 
     let mut whole = undecided();
@@ -102,9 +103,9 @@ fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
     let mut several = undecided();
     several.comparisons.push(several.comparisons[0].clone());
     let text = words(&several);
-    let hardest = "The hardest of them ended after 6 of at most 12 server starts";
+    let hardest = "The slowest comparison to decide ended after 6 of at most 12 server starts";
     assert!(
-        text.contains(hardest) && text.contains("Deciding all of them needs about 48"),
+        text.contains(hardest) && text.contains("To decide all of them, run about 48"),
         "{text}"
     );
 
@@ -112,7 +113,7 @@ fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
     gate.plan.schedule.gate_limit_percent = Some(5.0);
     let text = words(&gate);
     assert!(
-        !text.contains("A verdict needs") && !text.contains("--pairs"),
+        !text.contains("For a verdict") && !text.contains("--pairs"),
         "{text}"
     );
 }
@@ -122,9 +123,9 @@ fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
 fn a_verdict_that_takes_more_pairs_than_the_option_accepts_does_not_suggest_it() {
     let mut run = undecided();
     run.comparisons[0].basis.as_mut().unwrap().units_needed = Some(100_000);
-    assert!(words(&run).contains("server starts instead of 6 (--pairs 100000): about"));
+    assert!(words(&run).contains("server starts (--pairs 100000, about"));
     run.comparisons[0].basis.as_mut().unwrap().units_needed = Some(100_001);
-    let refused = "server starts instead of 6 (more than --pairs accepts): about";
+    let refused = "server starts (more than --pairs accepts, about";
     let text = words(&run);
     assert!(text.contains(refused), "{text}");
 
@@ -139,7 +140,7 @@ fn a_verdict_that_takes_more_pairs_than_the_option_accepts_does_not_suggest_it()
     ) = (1.01, 1e-4, 1e4);
     let text = words(&run);
     assert!(
-        text.contains("(more than --pairs accepts)") && !text.contains("(--pairs "),
+        text.contains("(more than --pairs accepts, about") && !text.contains("(--pairs "),
         "{text}"
     );
 }
@@ -184,7 +185,10 @@ fn a_few_pairs_that_vary_much_need_a_few_more() {
     assert_eq!(tps.pairs_for(1.436_f64.ln(), 2), Some(11));
     tps.minimum_detectable_effect_range = Some([0.46, 1.10]);
     let text = words(&run);
-    assert!(text.contains("needs about 11 pairs instead of 2"), "{text}");
+    assert!(
+        text.contains("run about 11 pairs (--pairs 11, about"),
+        "{text}"
+    );
     assert!(text.contains("MDE 58 to 200%"), "{text}");
     run.comparisons[0].tps.minimum_detectable_effect_range = Some([3.75, 49.08]);
     assert!(words(&run).contains("MDE over 900%"));

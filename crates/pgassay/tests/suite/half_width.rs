@@ -83,7 +83,9 @@ fn a_half_width_is_a_percentage_and_excludes_a_number_of_pairs() {
     let refused = with("gate", &["--half-width", "1%"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(
-        refused.stderr.contains("leave out --pairs, --half-width"),
+        refused
+            .stderr
+            .contains("gate decides when to stop: leave out --half-width\n"),
         "{refused:?}"
     );
 

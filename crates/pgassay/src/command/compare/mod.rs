@@ -12,6 +12,7 @@ use pgassay_model::plan::Overrides;
 use pgassay_model::study::StudySource;
 
 pub use args::CompareArgs;
+use question::{AskedOf, which_is_faster};
 
 use crate::args::ColorWhen;
 use crate::catalog;
@@ -22,19 +23,23 @@ use crate::output_file::write_new;
 use crate::shell_word;
 
 /// The study that a question is. `command` is the name under which results are listed.
-pub fn question_of(args: &CompareArgs, command: &str) -> Result<LoadedStudy> {
+pub fn question_of(args: &CompareArgs, command: &str, asked_of: AskedOf) -> Result<LoadedStudy> {
     let source = StudySource {
         file: String::new(),
-        text: question::study_text(args)?,
+        text: question::study_text(args, asked_of)?,
     };
     catalog::load(command, source)
 }
 
 /// The study that a question is, for an answer that a single variant can have.
-pub fn question_of_any(args: &CompareArgs, command: &str) -> Result<LoadedStudy> {
+pub fn question_of_any(
+    args: &CompareArgs,
+    command: &str,
+    asked_of: AskedOf,
+) -> Result<LoadedStudy> {
     let source = StudySource {
         file: String::new(),
-        text: question::study_text_of_any(args)?,
+        text: question::study_text_of_any(args, asked_of)?,
     };
     catalog::load(command, source)
 }
@@ -54,7 +59,7 @@ pub fn overrides_of(args: &CompareArgs) -> Overrides {
 
 /// Compares, or saves the comparison as a study.
 pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
-    let found = question_of(args, "compare")?;
+    let found = question_of(args, "compare", &which_is_faster)?;
     if let Some(note) = question::note_on_chain(args) {
         print_line_stderr(&format!("pgassay: note: {note}"));
     }

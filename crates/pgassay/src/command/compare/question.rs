@@ -25,8 +25,11 @@ pub struct NamedScript {
     pub is_builtin: bool,
 }
 
+/// The question about these variants, the baseline first.
+pub type AskedOf<'a> = &'a dyn Fn(&[&str]) -> String;
+
 /// The text of the study, in TOML.
-pub fn study_text(args: &CompareArgs) -> Result<String> {
+pub fn study_text(args: &CompareArgs, asked_of: AskedOf) -> Result<String> {
     let scripts = scripts(args)?;
     let variants = variants(args, &scripts)?;
     if variants.len() < 2 {
@@ -35,20 +38,25 @@ pub fn study_text(args: &CompareArgs) -> Result<String> {
              several values for -M, --servers or --binaries"
         );
     }
-    text_of(args, scripts, &variants)
+    text_of(args, scripts, &variants, asked_of)
 }
 
 /// The text of the study, which may have a single variant.
-pub fn study_text_of_any(args: &CompareArgs) -> Result<String> {
+pub fn study_text_of_any(args: &CompareArgs, asked_of: AskedOf) -> Result<String> {
     let scripts = scripts(args)?;
     let variants = variants(args, &scripts)?;
-    text_of(args, scripts, &variants)
+    text_of(args, scripts, &variants, asked_of)
 }
 
-fn text_of(args: &CompareArgs, scripts: Vec<NamedScript>, variants: &[Variant]) -> Result<String> {
+fn text_of(
+    args: &CompareArgs,
+    scripts: Vec<NamedScript>,
+    variants: &[Variant],
+    asked_of: AskedOf,
+) -> Result<String> {
     let mut study = Table::new();
     let names: Vec<&str> = variants.iter().map(|it| it.name.as_str()).collect();
-    study.insert("question".to_owned(), question(&names).into());
+    study.insert("question".to_owned(), asked_of(&names).into());
     if args.stepwise {
         study.insert("stepwise".to_owned(), true.into());
     }
@@ -458,7 +466,8 @@ fn distinguished(statements: &[String]) -> Vec<String> {
     words.iter().map(|words| short(&rest(words))).collect()
 }
 
-fn question(names: &[&str]) -> String {
+/// Which of these variants is faster.
+pub fn which_is_faster(names: &[&str]) -> String {
     match names {
         [only] => format!("What does \"{only}\" cost?"),
         [first, second] => format!("Is \"{second}\" faster than \"{first}\"?"),

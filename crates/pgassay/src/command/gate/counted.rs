@@ -14,6 +14,7 @@ use pgassay_report::gate::{GateNames, GateResult, GateVerdict};
 
 use super::args::GateArgs;
 use super::args::NAME;
+use super::asked::asked_of;
 use super::baseline::{self, Against};
 use super::comparable;
 use super::decision::GateDecision;
@@ -130,10 +131,11 @@ fn decide(
 
 /// What is counted. Compared with earlier counts, a single variant is enough.
 fn study(args: &GateArgs, against: &Against) -> Result<LoadedStudy> {
+    let asked_of = |names: &[&str]| asked_of(args.fail_if, names);
     match (&args.study, against) {
         (Some(study), _) => catalog::find(study),
-        (None, Against::Nothing) => question_of(&args.question, NAME),
-        (None, _) => question_of_any(&args.question, NAME),
+        (None, Against::Nothing) => question_of(&args.question, NAME, &asked_of),
+        (None, _) => question_of_any(&args.question, NAME, &asked_of),
     }
 }
 

@@ -70,14 +70,18 @@ impl GateDecision {
 
     /// Computed from the run's trials and the variants that were skipped; `None` if its plan has no gate.
     pub fn of(run: &Run) -> Option<Self> {
-        let limit = GateLimit::Slower(run.plan.schedule.gate_limit_percent?);
+        let percent = run.plan.schedule.gate_limit_percent?;
+        let limit = GateLimit::Slower(percent);
         let mut running = RunningComparisons::of(&run.plan)?;
         running.add_blocks(&run.trials);
         let results = running.gated().into_iter().map(|compared| {
             let names = names(&run.plan, compared.condition, compared.variant);
             match unlike_failures(run, &compared) {
                 Some(reason) => GateResult::not_comparable(names, &reason),
-                None => GateResult::of_rates(names, &compared),
+                None => GateResult {
+                    early_end: gate::early_end(run, compared.condition, compared.variant),
+                    ..GateResult::of_rates(names, &compared, percent)
+                },
             }
         });
         let skipped = run.warnings.iter();
@@ -260,6 +264,7 @@ mod tests {
             figures: String::new(),
             cost_ratio: Some(1.0),
             is_better: false,
+            early_end: None,
         };
         let decision = || GateDecision::new(vec![pass.clone()], GateLimit::Slower(5.0));
         let reason = "variant \"other\" skipped: no extension x.";
@@ -305,5 +310,41 @@ mod tests {
             "{}",
             decision.sentence
         );
+    }
+
+    /// Regression: a gate that stopped after 8 of 12 server starts did not say why, and showed no mean time, which its
+    /// limit is about.
+    #[test]
+    fn an_inconclusive_gate_shows_the_mean_time_with_its_limit_and_why_it_ended() {
+        use pgassay_account::comparison::GateAnswer;
+        let compared = GatedComparison {
+            condition: 0,
+            variant: 1,
+            answer: GateAnswer::Inconclusive,
+            ratio: Some(0.8),
+            interval: Some(pgassay_stats::Interval {
+                low: 0.5,
+                high: 1.25,
+                level: 0.95,
+            }),
+            is_relative: false,
+            pairs: 8,
+        };
+        let names = GateNames {
+            variant: "new".to_owned(),
+            baseline: "old".to_owned(),
+            condition: "8 clients".to_owned(),
+        };
+        let why = "The comparison ended after 8 of at most 12 server starts.";
+        let result = GateResult {
+            early_end: Some(why.to_owned()),
+            ..GateResult::of_rates(names, &compared, 20.0)
+        };
+        let sentence = deciding_sentence(&[result], GateLimit::Slower(20.0));
+        let expected = format!(
+            "throughput ×0.800 [0.500, 1.250] (8 pairs), so mean time ×1.250 [0.800, 2.000]; limit ×1.200. {why} To \
+             decide, "
+        );
+        assert!(sentence.contains(&expected), "{sentence}");
     }
 }

@@ -1,6 +1,7 @@
 //! `pgassay gate`: fails if a variant costs more than the baseline by more than a limit.
 
 mod args;
+mod asked;
 mod baseline;
 mod comparable;
 mod counted;
@@ -52,10 +53,15 @@ impl GateAnswerArgs {
 
 fn compare(args: &GateArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
     let asked = &args.question;
-    if asked.pairs.is_some() || asked.half_width.is_some() || asked.save.is_some() {
-        bail!(
-            "gate decides when to stop and saves no study: leave out --pairs, --half-width and --save"
-        );
+    let stopping = [
+        ("--pairs", asked.pairs.is_some()),
+        ("--half-width", asked.half_width.is_some()),
+    ];
+    if let Some((name, _)) = stopping.iter().find(|(_, is_given)| *is_given) {
+        bail!("gate decides when to stop: leave out {name}");
+    }
+    if asked.save.is_some() {
+        bail!("gate saves no study: leave out --save");
     }
     args.answer.check()?;
     let against = baseline::find(args)?;

@@ -10,6 +10,7 @@ use pgassay_report::gate::GateLimit;
 
 use super::args::GateArgs;
 use super::args::NAME;
+use super::asked::asked_of;
 use super::baseline::{self, Against};
 use super::comparable;
 use super::decision::GateDecision;
@@ -73,7 +74,7 @@ pub fn gate(
 fn plan(args: &GateArgs) -> Result<PlannedStudy> {
     let found = match &args.study {
         Some(study) => catalog::find(study)?,
-        None => question_of(&args.question, NAME)?,
+        None => question_of(&args.question, NAME, &|names| asked_of(args.fail_if, names))?,
     };
     let GateLimit::Slower(percent) = args.fail_if else {
         bail!("this gate does not compare times");

@@ -43,7 +43,7 @@ pub fn study_new(args: &NewArgs, out: &mut impl Write) -> Result<()> {
     let target = TargetFile::of(args, &interview)?;
     let words = questions::compare_words(&interview)?;
     let line = CompareLine::try_parse_from(&words)?;
-    let plain = question::study_text(&line.question)?;
+    let plain = question::study_text(&line.question, &question::which_is_faster)?;
     let text = comments::commented(&plain, &target.name());
     let planned = checked(&target, text).context("no study was written")?;
     target.write(&planned.found.source.text, out)?;
