@@ -4,7 +4,7 @@ use pgassay_account::counters::CounterUnit;
 use pgassay_record::finding::{Confidence, Fact, FactUnit, Finding, TriedFix};
 use pgassay_record::run::Run;
 
-use crate::outline::{baseline_name, condition_title, variant_name};
+use crate::outline::{EQUIVALENCE_MARGIN, baseline_name, condition_title, variant_name};
 use crate::{activity, number};
 
 /// A finding's first facts, each with its figure.
@@ -80,13 +80,24 @@ pub(crate) fn first_sentences(text: &str) -> &str {
 
 /// What to do: these words about the suggested fix, unless it was run and did not help.
 pub(crate) fn advice(finding: &Finding, words: &str) -> String {
-    let is_useless = |fix: &&TriedFix| fix.interval[0] <= 1.0;
-    match finding.fix_result.as_ref().filter(is_useless) {
-        Some(fix) => format!(
-            "Not suggested: {} did not raise throughput beyond noise.",
-            fix.name
-        ),
-        None => format!("Suggested fix: {words}"),
+    let is_unproven = |fix: &&TriedFix| fix.interval[0] <= 1.0;
+    let Some(fix) = finding.fix_result.as_ref().filter(is_unproven) else {
+        return format!("Suggested fix: {words}");
+    };
+    let [low, high] = fix.interval;
+    let result = format!(
+        "{} {}",
+        number::ratio(fix.tps_ratio),
+        number::interval(low, high)
+    );
+    let name = &fix.name;
+    let margin = 1.0 + EQUIVALENCE_MARGIN;
+    if high < 1.0 {
+        format!("Not suggested: {name} lowered throughput ({result}).")
+    } else if low > 1.0 / margin && high < margin {
+        format!("Not suggested: {name} made no difference to throughput ({result}).")
+    } else {
+        format!("Not confirmed: the test of {name} was inconclusive ({result}). Run longer.")
     }
 }
 

@@ -37,7 +37,7 @@ fn of_causes(
                     "run, throughput rose and the cause shrank. Correlated: two variants differ in this "
                     "cause beyond noise, and throughput changed in the expected direction; this does not "
                     "prove causation. Likely: at least two independent sources measured it and no "
-                    "evidence contradicts it. Hint: a single source."
+                    "evidence contradicts it. Hint: a single source, or there is evidence against it."
                 }
                 @for (number, id) in ids.iter().enumerate() {
                     (one(findings, &of_cause(shown, id, &position), number < 3, &position))
@@ -163,8 +163,8 @@ fn one(
             p.faint {
                 "PostgreSQL manual: " (first.manual) "."
                 @if let Some(name) = tries.first() {
-                    " " code { "pgassay run … --try-fixes" } " benchmarks " code { (name) }
-                    " as an additional variant."
+                    " To benchmark " code { (name) } " as an additional variant, run it again with "
+                    code { "--try-fixes" } "."
                 }
             }
         }

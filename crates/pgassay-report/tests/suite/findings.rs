@@ -45,17 +45,41 @@ fn a_fix_that_a_variant_of_the_run_measured_without_gain_is_not_suggested() {
     assert!(text.contains("tried protocol=prepared: throughput ×1.264 [1.254, 1.273]"));
     assert!(text.contains("Suggested fix: Prepare statements"), "{text}");
 
-    for (verdict, interval, confidence) in [
-        (Verdict::Inconclusive, [0.753, 1.313], Confidence::Hint),
-        (Verdict::Equivalent, [0.984, 1.004], Confidence::Hint),
-        (Verdict::Slower, [0.992, 0.996], Confidence::Hint),
+    for (verdict, interval, not) in [
+        (
+            Verdict::Equivalent,
+            [0.984, 1.004],
+            "protocol=prepared made no difference to throughput (×0.994 [0.984, 1.004]).",
+        ),
+        (
+            Verdict::Slower,
+            [0.992, 0.996],
+            "protocol=prepared lowered throughput (×0.994 [0.992, 0.996]).",
+        ),
     ] {
         let useless = with_outcome(verdict, 0.994, interval);
-        assert_eq!(at_variant(&useless, 0).confidence, confidence);
-        let not = "Not suggested: protocol=prepared did not raise throughput beyond noise.";
+        assert_eq!(at_variant(&useless, 0).confidence, Confidence::Hint);
+        let not = format!("Not suggested: {not}");
         for text in [words(&useless), pgassay_report::html(&useless)] {
-            assert!(text.contains(not), "{verdict:?}: {text}");
+            assert!(text.contains(&not), "{verdict:?}: {text}");
             assert!(!text.contains("Prepare statements once"), "{verdict:?}");
+        }
+    }
+}
+
+/// Regression: "Not suggested: protocol=prepared did not raise throughput beyond noise", of ×2.175 [0.666, 7.101].
+#[test]
+fn an_inconclusive_test_of_a_fix_does_not_refute_it() {
+    for (ratio, interval) in [(2.175, [0.666, 7.101]), (0.994, [0.753, 1.313])] {
+        let unknown = with_outcome(Verdict::Inconclusive, ratio, interval);
+        let [low, high] = interval;
+        let not = format!(
+            "Not confirmed: the test of protocol=prepared was inconclusive (×{ratio:.3} [{low:.3}, {high:.3}]). \
+             Run longer."
+        );
+        for text in [words(&unknown), pgassay_report::html(&unknown)] {
+            assert!(text.contains(&not), "{text}");
+            assert!(!text.contains("Not suggested"), "{text}");
         }
     }
 }
