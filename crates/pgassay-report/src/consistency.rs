@@ -71,7 +71,9 @@ fn clause(check: &ConsistencyCheck) -> String {
         }
         CheckName::SwitchesCpu => differ("CPU time by context switches disagrees with schedstat"),
         CheckName::SwitchesRunQueue => {
-            differ("run-queue wait by context switches disagrees with schedstat")
+            format!(
+                "two measurements of run-queue wait, context switches and schedstat, disagree by {error} (limit {limit})"
+            )
         }
         CheckName::ProfiledRunQueue => {
             differ("run-queue wait in profiled trials differs from that in timed trials")
@@ -103,7 +105,7 @@ fn clause(check: &ConsistencyCheck) -> String {
     }
 }
 
-/// `97.1% of +605.5 µs, 95% CI [91.0%, 103.2%]`.
+/// `97.1% of +605.5 µs (95% CI [91.0%, 103.2%])`.
 pub(crate) fn share(share: &ExplainedShare, whole: &str) -> String {
     let interval = match share.interval {
         Some([low, high]) => {
@@ -112,7 +114,10 @@ pub(crate) fn share(share: &ExplainedShare, whole: &str) -> String {
         }
         None => "its CI is unbounded with these pairs".to_owned(),
     };
-    format!("{} of {whole} µs, {interval}", number::percent(share.share))
+    format!(
+        "{} of {whole} µs ({interval})",
+        number::percent(share.share)
+    )
 }
 
 #[cfg(test)]

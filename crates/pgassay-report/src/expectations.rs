@@ -51,6 +51,14 @@ pub(crate) fn readings(run: &Run, it: &ExpectationOutcome) -> String {
     parts.join("; ")
 }
 
+/// The heading of this run's figures in the table of the source's, with the condition if there is only one.
+pub(crate) fn this_run(run: &Run) -> String {
+    match run.plan.conditions.len() {
+        1 => format!("this run ({})", condition_title(run, 0)),
+        _ => "this run".to_owned(),
+    }
+}
+
 /// A figure with separated thousands, as those of its interval are.
 fn grouped(value: &str) -> String {
     match value.parse::<f64>() {
@@ -75,7 +83,7 @@ fn one(run: &Run, reading: &Reading) -> String {
     if reading.right.parse::<f64>().is_err() {
         let noise = if is_open { ", within noise" } else { "" };
         return format!(
-            "largest CPU difference: {}, expected: {} ({condition}{noise})",
+            "largest CPU difference: measured {}, expected {} ({condition}{noise})",
             reading.left, reading.right
         );
     }
@@ -88,7 +96,7 @@ fn one(run: &Run, reading: &Reading) -> String {
     };
     let without = reading.left_interval.is_none() && reading.right_interval.is_none();
     format!(
-        "{} vs\u{a0}{} ({condition}{})",
+        "{}, compared with\u{a0}{} ({condition}{})",
         side(&reading.left, reading.left_interval),
         side(&reading.right, reading.right_interval),
         if without && is_open {

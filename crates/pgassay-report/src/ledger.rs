@@ -2,8 +2,8 @@
 
 use pgassay_account::comparison::Verdict;
 use pgassay_account::ledger::{
-    self as core_ledger, COVERAGE_ERROR_MAX, Divider, LITTLE_ERROR_MAX, Ledger, LedgerChecks,
-    LedgerDifference, LedgerRow, Nature, Part, SAMPLES_ERROR_MAX, TOTALS_ERROR_MAX,
+    self as core_ledger, COVERAGE_ERROR_MAX, Divider, ExplainedShare, LITTLE_ERROR_MAX, Ledger,
+    LedgerChecks, LedgerDifference, LedgerRow, Nature, Part, SAMPLES_ERROR_MAX, TOTALS_ERROR_MAX,
     UNEXPLAINED_TIME_SHARE_MAX, explained_share,
 };
 use pgassay_model::check::Check;
@@ -115,6 +115,16 @@ pub(crate) fn tier_of_run(run: &Run, ledgers: &[&Ledger]) -> String {
     shallowest.map_or_else(String::new, |by| tier(by, &shares, access))
 }
 
+/// `rows with a known cause add up to −1 629 µs, 101.5% of −1 605 µs (95% CI [97.2%, 105.8%])`.
+fn explained_sum(share: &ExplainedShare, difference: &LedgerDifference) -> String {
+    let whole_us = difference.response.difference_us;
+    format!(
+        "rows with a known cause add up to {} µs, {}",
+        number::signed_micros(share.share * whole_us),
+        consistency::share(share, &number::signed_micros(whole_us))
+    )
+}
+
 /// Whether the rows explain the difference, and if not, why.
 pub(crate) fn explanation(verdict: Verdict, difference: &LedgerDifference) -> String {
     let whole = number::signed_micros(difference.response.difference_us);
@@ -129,13 +139,15 @@ pub(crate) fn explanation(verdict: Verdict, difference: &LedgerDifference) -> St
     }
     match &difference.explained_share {
         Some(share) if difference.explained => {
-            return format!("Explained: {}.", consistency::share(share, &whole));
+            let sum = explained_sum(share, difference);
+            return format!("Explained: {sum}.");
         }
         Some(share) if !difference.checks.is_empty() => {
             let failures = consistency::failures(&difference.checks);
-            let share = consistency::share(share, &whole);
+            let sum = explained_sum(share, difference);
             return format!(
-                "Not explained: {failures}. Rows with a known cause add up to {share}."
+                "Not explained: the difference of {whole} µs cannot be broken down reliably: {failures}. Of the \
+                 measurements that there are, {sum}."
             );
         }
         _ => {}
@@ -153,6 +165,64 @@ pub(crate) fn explanation(verdict: Verdict, difference: &LedgerDifference) -> St
             "Not explained: {unexplained}, but a consistency check below failed, or no exact data was available to attribute the time."
         ),
     }
+}
+
+/// Above this profiling overhead, the report says which figures it concerns.
+const OVERHEAD_WORTH_SAYING: f64 = 0.2;
+/// If mean latencies of the same trials differ by more, the report says why.
+const MEANS_WORTH_SAYING: f64 = 0.05;
+
+/// What the response times of ledgers are, if other figures of the same points seem to contradict them.
+pub(crate) fn response_times(run: &Run, ledgers: &[&Ledger]) -> Option<String> {
+    let mean_us = |it: &Ledger| {
+        let points = run.points.iter();
+        let mut points =
+            points.filter(|at| (at.condition, at.variant) == (it.condition, it.variant));
+        points.next().map(|at| at.latency_mean_us)
+    };
+    let differs = |it: &&Ledger| {
+        mean_us(it).is_some_and(|us| (it.response_us / us - 1.0).abs() > MEANS_WORTH_SAYING)
+    };
+    let slowest = ledgers.iter().filter_map(|it| it.checks.profiled_tps_ratio);
+    let overhead = 1.0 - slowest.fold(1.0, f64::min);
+    let mut text = "The response time is that of the timed trials".to_owned();
+    if ledgers.iter().any(differs) {
+        text += ": their total time divided by their transactions, by block. The mean latency of the figures differs, \
+                 because it is the geometric mean of the trials";
+    }
+    text.push('.');
+    if overhead > OVERHEAD_WORTH_SAYING {
+        text = format!(
+            "{text} Profiled trials apportion it, and were up to {} slower.",
+            number::percent(overhead)
+        );
+    }
+    (ledgers.iter().any(differs) || overhead > OVERHEAD_WORTH_SAYING).then_some(text)
+}
+
+/// The same as [`checks`], of failed checks only; `None` if all passed.
+pub(crate) fn failed_checks(run: &Run, ledger: &Ledger) -> Option<String> {
+    let checks = &ledger.checks;
+    let is_off = |error: f64, limit: f64| error.abs() > limit;
+    let is_machine_off = |it: f64| is_off(it, TOTALS_ERROR_MAX);
+    let failed = [
+        is_off(checks.coverage - 1.0, COVERAGE_ERROR_MAX + checks.edge).then(|| coverage(checks)),
+        is_off(checks.little_error, LITTLE_ERROR_MAX + checks.edge).then(|| little(checks)),
+        machine(checks).filter(|_| checks.machine_error.is_some_and(is_machine_off)),
+        samples(checks).filter(|_| {
+            let limit = SAMPLES_ERROR_MAX + checks.samples_chance;
+            checks.samples_error.is_some_and(|it| is_off(it, limit))
+        }),
+    ];
+    let failed: Vec<String> = failed.into_iter().flatten().collect();
+    (!failed.is_empty()).then(|| {
+        format!(
+            "{}, {}: {}",
+            variant_name(run, ledger.variant),
+            condition_title(run, ledger.condition),
+            failed.join(", ")
+        )
+    })
 }
 
 /// `simple, 16 clients: rows sum to 100.1% of the time that clients measured, …`, with failed checks marked.
@@ -271,7 +341,14 @@ fn basis_of_blocked_time(divider: Divider) -> &'static str {
 pub(crate) fn background(ledger: &Ledger) -> String {
     let used = ledger.background.iter().filter(|row| row.us >= 0.005);
     let rows: Vec<String> = used
-        .map(|row| format!("{} {}", row.role, number::micros(row.us)))
+        .map(|row| {
+            // As in the statistics.
+            let role = match row.role.as_str() {
+                "walwriter" => "WAL writer",
+                role => role,
+            };
+            format!("{role} {}", number::micros(row.us))
+        })
         .collect();
     rows.join(", ")
 }

@@ -35,7 +35,7 @@ pub(crate) fn noise_of_functions(cost: &CostDifference) -> String {
     if functions.any(|row| row.change != Change::Inconclusive) {
         format!("Function differences below {limit} µs are within noise.")
     } else {
-        format!("All function differences are within noise (below {limit} µs).")
+        format!("No difference of a single function exceeds noise ({limit} µs).")
     }
 }
 
@@ -194,21 +194,37 @@ pub(crate) fn basis(run: &Run) -> Option<String> {
     parts.extend(half_width::basis(run, &all));
     parts.push(match (by_starts, fewest) {
         (true, 0 | 1) if most <= 1 => "There was a single server start, so there are no intervals.".to_owned(),
-        (true, _) if most > fewest => format!(
-            "Intervals are computed from {fewest} to {most} server starts, each represented by the mean of its pairs."
-        ),
-        (true, _) => format!(
-            "Intervals are computed from {fewest} server starts, each represented by the mean of its pairs."
-        ),
+        (true, _) => {
+            let starts = if most > fewest {
+                format!("{fewest} to {most}")
+            } else {
+                fewest.to_string()
+            };
+            let figure = figure_of_a_start(run);
+            format!("Intervals are computed from {starts} server starts, {figure}.")
+        }
         (false, 0 | 1) => "Each verdict holds for this server start only: memory layout differs between \
                            starts."
             .to_owned(),
         (false, boots) => format!(
-            "Each verdict holds for these {boots} server starts only: a verdict that holds for any start \
-             needs at least 4."
+            "With {boots} server starts, the result may not apply to other starts: that takes at least 4."
         ),
     });
     Some(parts.join(" "))
+}
+
+/// What a server start is to an interval: the mean of its pairs, which is the pair itself if there is one.
+fn figure_of_a_start(run: &Run) -> &'static str {
+    let mut comparisons = run.comparisons.iter();
+    let is_one = |it: &Comparison| {
+        let starts = it.basis.map_or(0, |basis| basis.server_starts);
+        it.tps.by_pair.len() == starts as usize
+    };
+    if comparisons.all(is_one) {
+        "one pair each"
+    } else {
+        "each represented by the mean of its pairs"
+    }
 }
 
 /// How a sequential run decided.
@@ -219,8 +235,8 @@ fn sequential_basis(by_starts: bool, units_max: u32) -> String {
         "every two pairs"
     };
     format!(
-        "Decided sequentially: an analysis after {unit}, from 4 to at most {units_max}, with one interval \
-         that is valid at all of them."
+        "Decided sequentially: an analysis after {unit}, from 4 to at most {units_max}. The interval can only \
+         shrink: it is the intersection of those of all analyses."
     )
 }
 

@@ -354,7 +354,7 @@ fn trial_us(run: &Run) -> f64 {
     median_us.unwrap_or(planned_us)
 }
 
-/// The share of a run's time, without setup, that was measured: inside the windows of its trials.
+/// A run's time, without setup, and what of it was measured: inside the windows of its trials.
 fn time_measured(run: &Run) -> String {
     let elapsed_us = run.elapsed_us();
     let measured_us: f64 = run.trials.iter().map(|it| it.window_us).sum();
@@ -362,9 +362,9 @@ fn time_measured(run: &Run) -> String {
         return String::new();
     }
     format!(
-        "; {} of {} spent measuring",
-        number::percent(measured_us / elapsed_us),
-        number::duration(elapsed_us)
+        "; {} in total, {} of it measuring",
+        number::duration(elapsed_us),
+        number::duration(measured_us)
     )
 }
 

@@ -18,9 +18,20 @@ pub(crate) fn row_name(row: &TailRow) -> String {
     }
 }
 
-/// `simple, 16 clients: transactions slower than p99 (8684 µs) take 88971 µs on average, all transactions
-/// 1480 µs. Where their time goes, …: Lock transactionid 68204 (671.2), …`; or why there is no such
-/// account. `None` if no trial was profiled.
+/// The line of each ledger, once if several have the same.
+pub(crate) fn lines(run: &Run, ledgers: &[&Ledger]) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in ledgers.iter().filter_map(|it| line(run, it)) {
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// `simple, 16 clients, profiled trials: the slowest 1% (above 8684 µs) take 88971 µs on average, all transactions
+/// 1480 µs: Lock transactionid 68204 (all: 671.2), …`; or why there is no such account. `None` if no trial was
+/// profiled.
 pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
     let point = format!(
         "{}, {}",
@@ -29,8 +40,13 @@ pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
     );
     let Some(tail) = &ledger.tail else {
         ledger.checks.profiled_tps_ratio?;
+        let of_point = if run.ledgers.iter().any(|it| it.tail.is_some()) {
+            format!(" of {point}")
+        } else {
+            String::new()
+        };
         return Some(format!(
-            "{point}: transactions slower than p99: {}",
+            "No breakdown of the slowest 1%{of_point}: {}",
             reason_for_no_tail(run, ledger)
         ));
     };
@@ -44,15 +60,14 @@ pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
         parts.push(part("rest", sum(|it| it.tail_us), sum(|it| it.all_us)));
     }
     Some(format!(
-        "{point}: transactions slower than p99 of their trial ({}) take {} µs on average, all transactions {} µs. Where their \
-         time goes, in µs (in parentheses: of all transactions): {}. Observed in profiled trials: {} of {} such \
-         transactions",
+        "{point}, profiled trials: the slowest 1% (above {}) take {} µs on average, all transactions {} µs. Where \
+         the time of {} of these {} transactions goes, in µs (that of all transactions in parentheses): {}",
         p99(tail),
         number::micros(tail.tail_us),
         number::micros(tail.all_us),
-        parts.join(", "),
         number::whole(tail.covered as f64),
         number::whole(tail.transactions as f64),
+        parts.join(", "),
     ))
 }
 
@@ -70,15 +85,12 @@ fn reason_for_no_tail(run: &Run, ledger: &Ledger) -> String {
     let is_recorded = |it: &Ledger| it.blocked_by == Divider::Stacks;
     if is_recorded(ledger) {
         format!(
-            "not available: context switches were recorded during fewer than {TAIL_TRANSACTIONS_MIN} of them; \
-             use longer trials (--length)"
+            "context switches were recorded during fewer than {TAIL_TRANSACTIONS_MIN} of them; use a longer --length"
         )
     } else if run.ledgers.iter().any(is_recorded) {
-        "not available: no context switches were recorded in these short trials; use longer trials (--length)"
-            .to_owned()
+        "no context switches were recorded in these short trials; use a longer --length".to_owned()
     } else {
-        "not available: context switches were not recorded (`pgassay doctor` shows how to enable them)"
-            .to_owned()
+        "context switches were not recorded (`pgassay doctor` shows how to enable them)".to_owned()
     }
 }
 

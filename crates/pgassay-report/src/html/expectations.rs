@@ -36,7 +36,7 @@ fn reference(run: &Run) -> Markup {
             }
             thead { tr {
                 th scope="col" { "" }
-                @for title in ["source", "", "this run", "", "run ÷ source"] {
+                @for title in ["source", "", &expectations::this_run(run), "", "run ÷ source"] {
                     th.n scope="col" { (title) }
                 }
             } }

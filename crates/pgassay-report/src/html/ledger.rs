@@ -10,7 +10,8 @@ use pgassay_record::run::Run;
 use super::scale::{Scale, percent};
 use super::{tail, waterfall};
 use crate::ledger::{
-    background, checks, explanation, group_name, ledger, nature_word, row_name, tier_of_run,
+    background, checks, explanation, group_name, ledger, nature_word, response_times, row_name,
+    tier_of_run,
 };
 use crate::number;
 use crate::outline::{
@@ -39,7 +40,8 @@ pub(super) fn section(run: &Run) -> Markup {
                     "transaction is on CPU, in a run queue, blocked inside the server, or with the "
                     "client, so the rows add up to the response time. " b { "Service" }
                     " is work by a CPU or a device. " b { "Queueing" }
-                    " is waiting behind other work, and decreases when that work does."
+                    " is waiting behind other work, and decreases when that work does. "
+                    b { "Client CPU" } " is counted only while the server waits for its client."
                 }
                 p.faint { (tier_of_run(run, &run.ledgers.iter().collect::<Vec<_>>())) "." }
                 (bars(run))
@@ -197,6 +199,7 @@ fn account(
                 .into_iter()
                 .filter_map(|variant| ledger(run, comparison.condition, variant))
                 .collect();
+            @if let Some(note) = response_times(run, &ledgers) { p { (note) } }
             @for ledger in &ledgers {
                 p.faint {
                     (checks(run, ledger)) "."
@@ -221,7 +224,7 @@ fn rows(difference: &LedgerDifference, names: [&str; 2]) -> Markup {
         div.scroll { table {
             caption { "By phase and by subsystem or wait, µs per transaction, largest difference first." }
             thead { tr {
-                th scope="col" { "row" } th scope="col" { "" }
+                th scope="col" { "row" } th scope="col" { "kind" }
                 th.n scope="col" { (names[0]) } th.n scope="col" { (names[1]) }
                 th.n scope="col" { "difference" } th.n scope="col" { "±" }
             } }

@@ -29,8 +29,10 @@ pub(super) fn section(run: &Run) -> Markup {
                     "Each dot is one pair: the geometric mean of the throughput of the variant’s timed "
                     "trials in one block, divided by the baseline’s, all run in mirrored order. The "
                     "line is the mean, the shaded area its confidence interval. A slope means drift "
-                    "that the order did not cancel; an isolated dot is an outlier. MDE: minimum "
-                    "detectable effect, with 80% power."
+                    "that the order did not cancel; an isolated dot is an outlier."
+                    @if shown.iter().any(|it| reliability::detectable(&it.tps).is_some()) {
+                        " MDE: minimum detectable effect, with 80% power."
+                    }
                 }
                 div.charts.small {
                     @for comparison in shown { (chart(run, comparison)) }

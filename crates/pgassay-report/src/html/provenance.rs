@@ -38,8 +38,8 @@ fn plan(run: &Run) -> Markup {
             dt { "blocks" }
             dd {
                 (sentence::blocks_run(run)) " passes, in random order, over " (run.plan.points.len())
-                " points (a point is a variant under a condition); within a block every condition "
-                "opens new connections and runs its variants in random order, then in reverse; each "
+                " points (a point is a variant under a condition); within a block, pgassay opens new connections "
+                "for each condition and runs its variants in random order, then in reverse; each "
                 "block gives one pair per comparison, from the geometric means of its timed trials"
             }
             dt { "trials" }

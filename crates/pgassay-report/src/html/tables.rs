@@ -20,7 +20,14 @@ pub(super) fn section(run: &Run) -> Markup {
         section #figures {
             h2 { "Figures" }
             (points(run))
-            @if !run.comparisons.is_empty() { (ratios(run)) }
+            @if !run.comparisons.is_empty() {
+                p {
+                    "Ratios are geometric means over the pairs. The percentiles above are those of all transactions "
+                    "of all timed trials together, so the quotient of two of them can differ from their ratio, even in "
+                    "direction."
+                }
+                (ratios(run))
+            }
         }
     }
 }
@@ -37,7 +44,7 @@ fn points(run: &Run) -> Markup {
             thead { tr {
                 th scope="col" { "condition" } th scope="col" { "variant" }
                 @for title in ["trials", unit.rate(), "mean", "p50", "p95", "p99", "max", "server CPU",
-                    "server run queue", "client CPU"] {
+                    "server run queue", "client CPU (total)"] {
                     th.n scope="col" { (title) }
                 }
             } }

@@ -6,7 +6,7 @@ use pgassay_record::run::Run;
 
 use crate::number;
 use crate::outline::{condition_title, variant_name};
-use crate::tail::{basis, line, p99, row_name};
+use crate::tail::{basis, lines, p99, row_name};
 
 /// More rows than this are summed in the last one.
 const ROWS_MAX: usize = 12;
@@ -52,14 +52,11 @@ pub(super) fn table(run: &Run, ledgers: &[&Ledger]) -> Markup {
                 }
             } }
         }
-        @for ledger in ledgers {
-            @match &ledger.tail {
-                Some(tail) => p.faint {
-                    (variant_name(run, ledger.variant)) ", beyond p99: " (basis(tail)) "."
-                },
-                None => @if let Some(line) = line(run, ledger) { p.faint { (line) "." } },
-            }
+        @for (ledger, tail) in &tails {
+            p.faint { (variant_name(run, ledger.variant)) ", beyond p99: " (basis(tail)) "." }
         }
+        @let without: Vec<&Ledger> = ledgers.iter().copied().filter(|it| it.tail.is_none()).collect();
+        @for line in lines(run, &without) { p.faint { (line) "." } }
     }
 }
 

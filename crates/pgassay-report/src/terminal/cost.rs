@@ -56,10 +56,17 @@ fn table(
     let (kind, coarse) = coarse_rows(cost);
     let has_coarse = kind != "function";
     let names = if has_coarse { kind } else { "" };
-    let mut table = DifferenceTable::new(run, comparison, names, style);
+    let mut table = DifferenceTable::new(run, comparison, ["", names], style);
     if has_coarse {
         rows(&mut table, coarse, COARSE_ROWS, kind, style);
         row(&mut table, "", "total", &cost.total, 0.0, style);
+        // A sum of functions of which none is shown says nothing.
+        if top_rows(&cost.functions, FUNCTION_ROWS, false)
+            .shown
+            .is_empty()
+        {
+            return table;
+        }
         table.subtitle("function (self)");
     }
     rows(

@@ -22,8 +22,13 @@ pub(super) struct DifferenceTable {
 }
 
 impl DifferenceTable {
-    /// A table with a row of titles; `names` is the title over the names.
-    pub(super) fn new(run: &Run, comparison: &Comparison, names: &str, style: Style) -> Self {
+    /// A table with a row of titles; `[mark, names]` are those of the first two columns.
+    pub(super) fn new(
+        run: &Run,
+        comparison: &Comparison,
+        [mark, names]: [&str; 2],
+        style: Style,
+    ) -> Self {
         let mut sides = vec![Alignment::Left, Alignment::Left];
         sides.extend([Alignment::Right; 4]);
         sides.push(Alignment::Left);
@@ -32,7 +37,7 @@ impl DifferenceTable {
         let short = short_names(&run.plan.variants, width);
         let [baseline, variant] =
             compared_variants(run, comparison).map(|it| short.get(it).map_or("?", String::as_str));
-        let titles = ["", names, baseline, variant, "difference", "±", ""];
+        let titles = [mark, names, baseline, variant, "difference", "±", ""];
         table.row(
             titles
                 .map(|title| inked(cut(title, width), TextStyle::Faint))

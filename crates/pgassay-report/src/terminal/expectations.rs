@@ -18,7 +18,8 @@ pub(super) fn reference(run: &Run, style: Style) -> String {
     let mut sides = vec![Alignment::Left];
     sides.extend([Alignment::Right; 5]);
     let mut table = Table::new(&sides);
-    let titles = ["", "source", "", "this run", "", "run ÷ source"];
+    let this_run = expectations::this_run(run);
+    let titles = ["", "source", "", this_run.as_str(), "", "run ÷ source"];
     table.row(titles.map(|title| inked(title, TextStyle::Faint)).to_vec());
     for row in &found.rows {
         let figure = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number::plain);

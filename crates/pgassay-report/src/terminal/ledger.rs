@@ -9,7 +9,8 @@ use super::differences::{self, CostStyle, DifferenceTable};
 use super::style::{Style, heading};
 use super::table::{TextStyle, cut, inked, paint, visible, wrap};
 use crate::ledger::{
-    background, checks, explanation, group_name, ledger, nature_word, tier_of_run,
+    background, explanation, failed_checks, group_name, ledger, nature_word, response_times,
+    tier_of_run,
 };
 use crate::outline::{
     compared_variants, condition_title, explained_ledger, variant_name, with_margin,
@@ -52,7 +53,7 @@ fn table(
     difference: &LedgerDifference,
     style: Style,
 ) -> DifferenceTable {
-    let mut table = DifferenceTable::new(run, main_comparison, "", style);
+    let mut table = DifferenceTable::new(run, main_comparison, ["kind", ""], style);
     let (shown, rest) = split(&difference.groups);
     let largest_us = shown
         .first()
@@ -114,24 +115,28 @@ fn notes(
     style: Style,
 ) -> String {
     let mut lines = vec![explanation(main_comparison.verdict, difference)];
-    for variant in compared_variants(run, main_comparison) {
-        let Some(ledger) = ledger(run, main_comparison.condition, variant) else {
-            continue;
-        };
+    let ledgers = compared_variants(run, main_comparison)
+        .map(|variant| ledger(run, main_comparison.condition, variant));
+    let ledgers: Vec<&Ledger> = ledgers.into_iter().flatten().collect();
+    lines.extend(response_times(run, &ledgers));
+    let failed: Vec<String> = ledgers
+        .iter()
+        .filter_map(|it| failed_checks(run, it))
+        .collect();
+    if failed.is_empty() {
+        lines.push("All sums are consistent (the HTML report has the checks).".to_owned());
+    }
+    lines.extend(failed);
+    for ledger in &ledgers {
         let processes = background(ledger);
-        let processes = if processes.is_empty() {
-            String::new()
-        } else {
-            format!("; background processes, CPU µs per transaction: {processes}")
-        };
-        lines.push(checks(run, ledger) + &processes);
+        if !processes.is_empty() {
+            lines.push(format!(
+                "{}: background processes, CPU µs per transaction in timed trials: {processes}",
+                variant_name(run, ledger.variant)
+            ));
+        }
     }
-    for variant in compared_variants(run, main_comparison) {
-        let Some(ledger) = ledger(run, main_comparison.condition, variant) else {
-            continue;
-        };
-        lines.extend(tail::line(run, ledger));
-    }
+    lines.extend(tail::lines(run, &ledgers));
     let lines = lines
         .iter()
         .map(|line| wrap(line, style.columns(), "  ", "    "));

@@ -42,7 +42,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
 fn table(run: &Run, shown: &Comparison, style: Style) -> DifferenceTable {
     let others = 32 + 2 * differences::title_width(style);
     let name_width = NAME_WIDTH_MAX.min(style.columns().saturating_sub(others));
-    let mut table = DifferenceTable::new(run, shown, "", style);
+    let mut table = DifferenceTable::new(run, shown, ["", ""], style);
     for row in differing(shown).into_iter().take(ROWS) {
         let unit = counters::unit(&row.name);
         let half = (row.high - row.low) / 2.0;

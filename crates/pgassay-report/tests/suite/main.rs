@@ -4,6 +4,7 @@
 
 mod activity;
 mod comparisons;
+mod contradictions;
 mod exports;
 mod findings;
 mod fixture;

@@ -1,0 +1,79 @@
+//! Figures of one report that seem to contradict each other have a sentence that says why they do not.
+
+use pgassay_report::html;
+
+use crate::fixture::{small_run, words};
+
+/// Regression: the page had a p95 that fell from 0.314 to 0.286 ms and, below, its ratio of ×1.186.
+#[test]
+fn ratios_of_percentiles_say_that_they_are_means_over_the_pairs() {
+    let page = html(&small_run());
+    let figures = page.find("id=\"figures\"").expect("it has figures");
+    let note = page[figures..]
+        .find("Ratios are geometric means over the pairs.")
+        .expect("it says so");
+    let ratios = page[figures..].find("Ratios to").expect("it has ratios");
+    assert!(note < ratios);
+}
+
+/// Regression: one variant had mean latencies of 48, 41.03 and 48.40 µs, and nothing said that one was of profiled trials
+/// or that another was a mean of another kind.
+#[test]
+fn a_ledger_says_why_its_response_time_is_not_the_mean_latency() {
+    let kind = "it is the geometric mean of the trials";
+    let slower = "Profiled trials apportion it, and were up to 47.4% slower.";
+    let run = small_run();
+    for ledger in &run.ledgers {
+        let overhead = 1.0 - ledger.checks.profiled_tps_ratio.unwrap_or(1.0);
+        assert!(overhead < 0.2, "{overhead}");
+    }
+    assert!(!words(&run).contains(slower));
+
+    let mut profiled = small_run();
+    profiled.ledgers[1].checks.profiled_tps_ratio = Some(0.526);
+    for text in [words(&profiled), html(&profiled)] {
+        assert!(text.contains(slower), "{text}");
+    }
+    let mut means = small_run();
+    for point in &mut means.points {
+        let mut ledgers = means.ledgers.iter();
+        let is_its = |it: &&_| -> bool {
+            let it: &pgassay_account::ledger::Ledger = it;
+            (it.condition, it.variant) == (point.condition, point.variant)
+        };
+        if let Some(ledger) = ledgers.find(is_its) {
+            point.latency_mean_us = ledger.response_us * 1.01;
+        }
+    }
+    assert!(!words(&means).contains(kind), "{}", words(&means));
+    means.points[0].latency_mean_us *= 1.17;
+    for text in [words(&means), html(&means)] {
+        assert!(text.contains(kind), "{text}");
+    }
+}
+
+/// Regression: two lines of checks that had passed, for every variant.
+#[test]
+fn only_failed_checks_of_a_ledger_are_printed() {
+    let mut run = small_run();
+    for ledger in &mut run.ledgers {
+        ledger.checks.coverage = 1.0;
+        ledger.checks.little_error = 0.0;
+        ledger.checks.machine_error = None;
+        ledger.checks.samples_error = None;
+    }
+    let text = words(&run);
+    assert!(
+        text.contains("All sums are consistent (the HTML report has the checks)."),
+        "{text}"
+    );
+    assert!(!text.contains("rows sum to"), "{text}");
+    assert!(html(&run).contains("rows sum to 100.0%"));
+    run.ledgers[0].checks.coverage = 1.5;
+    let text = words(&run);
+    assert!(
+        text.contains("rows sum to 150.0% of the time that clients measured (must be"),
+        "{text}"
+    );
+    assert!(!text.contains("All sums are consistent"), "{text}");
+}
