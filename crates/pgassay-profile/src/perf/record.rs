@@ -3,7 +3,7 @@
 //! Pure: bytes in, borrowed structs out; a truncated record is an error, never a panic.
 //! The layout follows `include/uapi/linux/perf_event.h` for the attributes set by `event.rs`: a
 //! sample consists of ip, tid, time, CPU, period, call chain, user registers and stack, in this
-//! order, and every other record ends in a `sample_id`, which is not needed here.
+//! order, and every other record ends in a `sample_id` of PID and TID, time, and CPU.
 
 use crate::arch::REGS_COUNT;
 use perf_event_open_sys::bindings as sys;
@@ -25,6 +25,7 @@ pub(crate) enum Record<'a> {
         pid: u32,
         parent_pid: u32,
         tid: u32,
+        time_ns: u64,
     },
     Exit {
         pid: u32,
@@ -97,6 +98,13 @@ pub(crate) struct Malformed {
     pub len: usize,
 }
 
+impl Malformed {
+    /// Whether the record is a sample.
+    pub fn is_sample(&self) -> bool {
+        self.kind == sys::PERF_RECORD_SAMPLE
+    }
+}
+
 /// Splits a copy of a ring's contents into records with the layout of stack events.
 pub(crate) struct Records<'a> {
     raw: RawRecords<'a>,
@@ -106,6 +114,18 @@ impl<'a> Records<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
         let raw = RawRecords::new(bytes);
         Self { raw }
+    }
+
+    /// All records but the samples, with their times.
+    pub fn side_band(self) -> impl Iterator<Item = Result<(u64, Record<'a>), Malformed>> {
+        self.raw
+            .filter(|raw| !matches!(raw, Ok(raw) if raw.kind == sys::PERF_RECORD_SAMPLE))
+            .map(|raw| {
+                let raw = raw?;
+                let record = decode(raw.kind, raw.misc, raw.body());
+                let record = record.ok_or(raw.malformed())?;
+                Ok((raw.time_ns().unwrap_or_default(), record))
+            })
     }
 }
 
@@ -136,6 +156,15 @@ pub(crate) struct RawRecord<'a> {
 impl<'a> RawRecord<'a> {
     pub fn body(&self) -> RecordCursor<'a> {
         RecordCursor { bytes: self.bytes }
+    }
+
+    /// When it was written; not of samples, which have no `sample_id`.
+    fn time_ns(&self) -> Option<u64> {
+        let at = self.bytes.len().checked_sub(16)?;
+        RecordCursor {
+            bytes: &self.bytes[at..],
+        }
+        .u64()
     }
 
     pub fn malformed(&self) -> Malformed {
@@ -199,6 +228,7 @@ fn decode(kind: u32, misc: u16, mut body: RecordCursor<'_>) -> Option<Record<'_>
                     pid,
                     parent_pid,
                     tid,
+                    time_ns,
                 }
             } else {
                 Record::Exit { pid, tid, time_ns }
@@ -448,7 +478,8 @@ pub(crate) mod tests {
                 Record::Fork {
                     pid: 2,
                     parent_pid: 1,
-                    tid: 2
+                    tid: 2,
+                    time_ns: 0
                 },
                 Record::Exit {
                     pid: 2,

@@ -45,7 +45,10 @@ pub(crate) struct ProcessTable {
     postmasters: HashSet<u32>,
     servers: HashMap<u32, ProfiledProcess>,
     other_programs: HashSet<u32>,
-    ended_others: Vec<u32>,
+    /// Processes whose exit was read, but that are not known, and when they ended. The rings of the CPUs are not read
+    /// at the same instant, so the fork of such a process may be among the next records.
+    ended_unknown: Vec<(u32, u64)>,
+    ended_before: Vec<(u32, u64)>,
 }
 
 impl ProcessTable {
@@ -67,8 +70,12 @@ impl ProcessTable {
     /// Prepares for changes since the last window.
     pub fn begin_window(&mut self, spaces: &mut Spaces) {
         self.other_programs.clear();
-        self.servers
-            .retain(|pid, _| std::path::Path::new(&format!("/proc/{pid}")).exists());
+        // PIDs are reused, also by other programs.
+        let mut servers = std::mem::take(&mut self.servers);
+        servers.retain(|pid, process| {
+            matches!(self.find_postmaster(*pid), Ancestry::Server(it) if it == process.postmaster_pid)
+        });
+        self.servers = servers;
         let forget = spaces.len() > SPACES_MAX;
         if forget {
             spaces.clear();
@@ -130,7 +137,9 @@ impl ProcessTable {
         SampleOwner::Server(process)
     }
 
-    pub fn forked(&mut self, pid: u32, parent_pid: u32, spaces: &mut Spaces) {
+    pub fn forked(&mut self, pid: u32, parent_pid: u32, time_ns: u64, spaces: &mut Spaces) {
+        let mut ended = self.ended_before.iter().chain(&self.ended_unknown);
+        let has_ended = ended.any(|(it, ended_ns)| *it == pid && *ended_ns >= time_ns);
         // PIDs are reused.
         self.other_programs.remove(&pid);
         self.servers.remove(&pid);
@@ -140,32 +149,33 @@ impl ProcessTable {
                 let child = ProfiledProcess {
                     role: Role::Unknown,
                     is_current: false,
-                    has_ended: false,
+                    has_ended,
                     ..parent.clone()
                 };
                 self.servers.insert(pid, child);
             }
-            SampleOwner::OtherProgram => {
+            SampleOwner::OtherProgram if !has_ended => {
                 self.other_programs.insert(pid);
             }
-            SampleOwner::Unknown => {}
+            SampleOwner::OtherProgram | SampleOwner::Unknown => {}
         }
     }
 
     /// There may still be samples of the process to read, so only `remove_ended` removes it.
-    pub fn exited(&mut self, pid: u32) {
+    pub fn exited(&mut self, pid: u32, time_ns: u64) {
         match self.servers.get_mut(&pid) {
             Some(process) => process.has_ended = true,
-            None => self.ended_others.push(pid),
+            None => self.ended_unknown.push((pid, time_ns)),
         }
     }
 
     /// Removes the processes that have ended.
     pub fn remove_ended(&mut self) {
         self.servers.retain(|_, p| !p.has_ended);
-        for pid in self.ended_others.drain(..) {
-            self.other_programs.remove(&pid);
+        for (pid, _) in &self.ended_unknown {
+            self.other_programs.remove(pid);
         }
+        self.ended_before = std::mem::take(&mut self.ended_unknown);
     }
 
     pub fn executed(&mut self, pid: u32, spaces: &mut Spaces) {
