@@ -81,8 +81,8 @@ pub enum ServerError {
     },
     /// The server program is not the one that the server was first started with.
     #[error(
-        "{} was replaced since this server first started, so its measurements are not of one build: build into \
-         another directory",
+        "{} was replaced or removed since this server first started, so its measurements are not of one build: \
+         build into another directory",
         program.display()
     )]
     Rebuilt {

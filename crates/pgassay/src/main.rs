@@ -120,9 +120,11 @@ fn print_parse_error(error: &clap::Error) {
     let text = error.render().to_string();
     // The standard library's words, and how to write an option as a value.
     let text = text.replace("invalid digit found in string", "expected a whole number");
+    // The usage of a conflict only repeats what was given, and lists what the environment sets as if it was required.
+    let conflict = error.kind() == clap::error::ErrorKind::ArgumentConflict;
     let paragraphs = text.split_inclusive("\n\n");
     let text: String = paragraphs
-        .filter(|it| !it.starts_with("  tip: to pass"))
+        .filter(|it| !it.starts_with("  tip: to pass") && !(conflict && it.starts_with("Usage: ")))
         .collect();
     match text.strip_prefix("error: ") {
         Some(message) => output::print_stderr(&format!("pgassay: {message}")),

@@ -15,6 +15,29 @@ fn gate(scratch: &Scratch, args: &[&str]) -> Finished {
     scratch.finished(&all)
 }
 
+/// Regression: the usage in the message listed `--cache`, which the environment had set.
+#[test]
+fn a_conflict_of_options_does_not_name_those_of_the_environment() {
+    let conflict = [
+        "compare",
+        "select 1",
+        "select 2",
+        "--pairs",
+        "2",
+        "--max-time",
+        "9s",
+    ];
+    let output = std::process::Command::new(crate::PROGRAM)
+        .args(conflict)
+        .env("PGASSAY_CACHE", "/nonexistent")
+        .output()
+        .expect("pgassay starts");
+    assert_eq!(output.status.code(), Some(1));
+    let expected = "pgassay: the argument '--pairs <N>' cannot be used with '--max-time <TIME>'\n\n\
+                    For more information, try '--help'.\n";
+    assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
+}
+
 #[test]
 fn a_large_difference_ends_a_run_before_the_last_server_start() {
     let scratch = Scratch::new(crate::PROGRAM);
