@@ -123,9 +123,9 @@ fn print_parse_error(error: &clap::Error) {
     // The usage of a conflict only repeats what was given, and lists what the environment sets as if it was required.
     let conflict = error.kind() == clap::error::ErrorKind::ArgumentConflict;
     let paragraphs = text.split_inclusive("\n\n");
-    let text: String = paragraphs
-        .filter(|it| !it.starts_with("  tip: to pass") && !(conflict && it.starts_with("Usage: ")))
-        .collect();
+    let is_noise =
+        |it: &str| it.starts_with("  tip: to pass") || (conflict && it.starts_with("Usage: "));
+    let text: String = paragraphs.filter(|it| !is_noise(it)).collect();
     match text.strip_prefix("error: ") {
         Some(message) => output::print_stderr(&format!("pgassay: {message}")),
         // If printing fails, there is nowhere left to report it.
