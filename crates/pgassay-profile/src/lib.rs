@@ -68,6 +68,7 @@ pub use proc::process_list::ProcessList;
 pub use proc::process_states::ProcessStates;
 pub use proc::process_tree_cpu::{ProcessTreeCpu, ProcessTreesCpu};
 pub use proc::role::Role;
+pub use sampling::kept_time::KeptTime;
 pub use sampling::sampler::{Sampler, SamplerConfig};
 pub use sampling::samples::{ProcessSamples, SampleMoment, Samples, Selection};
 pub use sampling::span::{Span, SpanAccount};

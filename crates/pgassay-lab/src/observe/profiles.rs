@@ -185,23 +185,10 @@ pub fn add_samples_by_column(
     samples: &Samples,
     selection: &Selection<'_>,
 ) {
-    let mut rest = selection.counts.clone();
-    let mut add = |column, stack: u32, count: u64| {
+    for (column, stack, count) in columns.divide(&selection.counts) {
         let frames = samples.stacks[stack as usize].iter();
         let frames = frames.map(|&at| frame(&samples.frames[at as usize]));
         builder.add(column, frames, u32::try_from(count).unwrap_or(u32::MAX));
-    };
-    let mut counts: Vec<_> = columns.counts.iter().collect();
-    counts.sort_unstable();
-    for (&(column, stack), &count) in counts {
-        let left = rest.entry(stack).or_default();
-        // Never more than there are.
-        let count = count.min(*left);
-        *left -= count;
-        add(column, stack, count);
-    }
-    for (stack, count) in rest.into_iter().filter(|(_, count)| *count > 0) {
-        add(columns.len() - 1, stack, count);
     }
     add_quality(builder, samples, selection);
 }

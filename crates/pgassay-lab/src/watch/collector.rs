@@ -51,7 +51,7 @@ pub(super) fn locked(collector: &Mutex<Collector>) -> MutexGuard<'_, Collector> 
 }
 
 impl Collector {
-    pub fn new(major: &str, own_pids: BTreeSet<u32>, keeps_readings: bool) -> Self {
+    pub fn new(major: &str, own_pids: BTreeSet<u32>, readings: Option<ReadingLog>) -> Self {
         Self {
             major: major.to_owned(),
             own_pids,
@@ -62,7 +62,7 @@ impl Collector {
             statements: StatementBook::default(),
             attribution: LoadAttribution::default(),
             total: LoadSums::default(),
-            readings: keeps_readings.then(ReadingLog::default),
+            readings,
             unseen: UnseenSessions::default(),
             unseen_max: UnseenSessions::default(),
             others: 0,

@@ -44,6 +44,7 @@ use collector::{Collector, locked};
 use log_watch::LogWatch;
 use names::ObjectNames;
 pub use options::{Connect, WatchOptions, WatchedServer};
+use reading_log::ReadingLog;
 pub use reading_log::StackColumns;
 pub use sampling::pause_after_query;
 use sampling::{SamplingPlan, SessionSource, sample};
@@ -102,7 +103,9 @@ impl LiveWatch {
         for pid in &own_pids {
             cpu_before.entry(*pid).or_insert(0);
         }
-        let mut collector = Collector::new(&opened.major, own_pids, options.keeps_readings);
+        let epoch_ns = monotonic_ns();
+        let readings = options.keeps_readings.then(|| ReadingLog::new(epoch_ns));
+        let mut collector = Collector::new(&opened.major, own_pids, readings);
         collector.is_pooled = opened.is_pooled;
         Ok(Self {
             taken_us: 0.0,
@@ -118,7 +121,7 @@ impl LiveWatch {
             callers_transactions: 0,
             server,
             options: options.clone(),
-            epoch_ns: monotonic_ns(),
+            epoch_ns,
             ticked: None,
         })
     }
@@ -374,7 +377,7 @@ impl LiveWatch {
         let collector = locked(&self.collector);
         let columns = samples
             .zip(collector.readings.as_ref())
-            .map(|(samples, log)| log.columns(samples, is_ours, &sums, COLUMNS_MAX, self.epoch_ns));
+            .map(|(samples, log)| log.columns(samples, is_ours, &sums, COLUMNS_MAX));
         for (statement, index) in activity.statements.iter_mut().zip(statements) {
             let known = columns.iter().flat_map(|it| &it.statements);
             let column = known.into_iter().position(|&it| it == index);

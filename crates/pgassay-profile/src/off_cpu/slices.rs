@@ -231,7 +231,7 @@ impl Slices {
         if self.found.intervals_dropped == 0 {
             self.found.whole_slices = self.found.slices.len();
         }
-        servers.processes.remove_ended();
+        servers.remove_ended();
     }
 
     /// The scheduler events of the server processes, by process.

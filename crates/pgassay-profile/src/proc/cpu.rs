@@ -77,6 +77,15 @@ impl ProcessCpu {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn started_at(started_ticks: u64, on_cpu_ns: u64) -> Self {
+        Self {
+            on_cpu_ns,
+            started_ticks,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             on_cpu_ns: self.on_cpu_ns.saturating_sub(before.on_cpu_ns),

@@ -12,6 +12,9 @@ use crate::proc::role::Role;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+/// Processes that are kept singly: 1 MB. With more, those that have ended are added up by role.
+const KEPT_MAX: usize = 4096;
+
 /// All readings so far.
 #[derive(Debug)]
 pub struct CpuLog {
@@ -19,21 +22,26 @@ pub struct CpuLog {
     readings: u32,
     last_reading: Instant,
     processes: Vec<LoggedProcess>,
+    /// With more processes than this, those that have ended are added up.
+    kept_max: usize,
     /// The latest process of each PID, since PIDs are reused.
     by_pid: BTreeMap<u32, usize>,
 }
 
-/// A process and its CPU time.
+/// A process and its CPU time, or several of the same role that have ended.
 #[derive(Debug, Clone)]
 pub struct LoggedProcess {
-    /// Its PID.
-    pub pid: u32,
+    /// Its PID; `None` for several.
+    pub pid: Option<u32>,
+    /// How many they are.
+    pub processes: u32,
     /// Its last known role.
     pub role: Role,
     /// Its usage from the start of the log, or its own, to its last reading.
     pub used: ProcessCpu,
     /// How long it existed during the log.
     pub present: Duration,
+    /// Its usage before the log.
     first: ProcessCpu,
     since: Instant,
     seen: Instant,
@@ -56,6 +64,7 @@ impl Default for CpuLog {
             readings: 0,
             last_reading: now,
             processes: Vec::new(),
+            kept_max: KEPT_MAX,
             by_pid: BTreeMap::new(),
         }
     }
@@ -88,6 +97,41 @@ impl CpuLog {
         }
         self.readings += 1;
         self.last_reading = now;
+        if self.processes.len() > self.kept_max {
+            self.add_up_ended(cpu_of);
+        }
+    }
+
+    fn add_up_ended(&mut self, cpu_of: impl Fn(u32) -> Option<ProcessCpu>) {
+        let now = self.last_reading;
+        let is_there = |it: &LoggedProcess| {
+            let cpu = it.pid.and_then(&cpu_of);
+            it.seen >= now || cpu.is_some_and(|cpu| it.first.is_same_process(&cpu))
+        };
+        let all = std::mem::take(&mut self.processes);
+        let (mut kept, ended): (Vec<_>, Vec<_>) = all.into_iter().partition(is_there);
+        self.kept_max = KEPT_MAX.max(2 * kept.len());
+        let mut sums: BTreeMap<Role, LoggedProcess> = BTreeMap::new();
+        for process in ended {
+            if let Some(sum) = sums.get_mut(&process.role) {
+                sum.add(&process);
+            } else {
+                let role = process.role.clone();
+                sums.insert(
+                    role,
+                    LoggedProcess {
+                        pid: None,
+                        ..process
+                    },
+                );
+            }
+        }
+        kept.extend(sums.into_values());
+        let numbered = kept.iter().enumerate();
+        self.by_pid = numbered
+            .filter_map(|(at, it)| Some((it.pid?, at)))
+            .collect();
+        self.processes = kept;
     }
 
     fn add(&mut self, process: &LiveProcess, cpu: ProcessCpu, now: Instant) {
@@ -100,7 +144,8 @@ impl CpuLog {
                 _ => (cpu.at_its_beginning(), self.last_reading),
             };
             self.processes.push(LoggedProcess {
-                pid: process.pid,
+                pid: Some(process.pid),
+                processes: 1,
                 role: process.role.clone(),
                 used: ProcessCpu::default(),
                 present: Duration::ZERO,
@@ -140,7 +185,7 @@ impl CpuLog {
                 role => role.clone(),
             };
             let cpu = roles.entry(role).or_default();
-            cpu.processes += 1;
+            cpu.processes += process.processes;
             cpu.used += process.used;
         }
         roles
@@ -177,7 +222,17 @@ impl CpuLog {
     /// The number of processes that ended before the last reading.
     pub fn ended(&self) -> usize {
         let is_gone = |it: &&LoggedProcess| it.seen < self.last_reading;
-        self.processes.iter().filter(is_gone).count()
+        let gone = self.processes.iter().filter(is_gone);
+        gone.map(|it| it.processes as usize).sum()
+    }
+}
+
+impl LoggedProcess {
+    fn add(&mut self, other: &Self) {
+        self.processes += other.processes;
+        self.used += other.used;
+        self.present += other.present;
+        self.first += other.first;
     }
 }
 
@@ -210,7 +265,7 @@ mod tests {
         };
         assert_eq!(
             (ours.pid, &ours.role),
-            (own, &Role::Backend),
+            (Some(own), &Role::Backend),
             "a later role replaces an unknown one"
         );
         assert_eq!(ours.present, log.window());
@@ -225,5 +280,42 @@ mod tests {
         let read_ns = childs.used.on_cpu_ns;
         assert_eq!(log.unread_of_ended_ns(read_ns + 7), 7);
         assert_eq!(log.unread_of_ended_ns(0), 0);
+    }
+    /// Regression: with a connection per transaction, each process took 250 bytes, and each reading searched all.
+    #[test]
+    fn processes_without_end_do_not_fill_memory_and_all_count() {
+        let own = std::process::id();
+        let mut log = CpuLog::default();
+        let table = |now: u32| {
+            move |pid: u32| {
+                let cpu = ProcessCpu::started_at(u64::from(pid), u64::from(pid) * 10);
+                (pid == own || pid / 3 == now).then_some(cpu)
+            }
+        };
+        log.add_reading(&[process(own, Role::Checkpointer)], table(0));
+        let turns = KEPT_MAX as u32;
+        let first = 10_000_000;
+        for turn in 0..turns {
+            let pids = (0..3).map(|n| (first + turn) * 3 + n);
+            let mut all: Vec<_> = pids.map(|pid| process(pid, Role::Backend)).collect();
+            all.push(process(own, Role::Checkpointer));
+            log.add_reading(&all, table(first + turn));
+            assert!(log.processes().len() <= KEPT_MAX + 4);
+        }
+        assert_eq!(log.ended(), 3 * (turns as usize - 1));
+        assert_eq!(log.present().count(), 4);
+        let roles = log.by_role();
+        assert_eq!(roles[&Role::Backend].processes, 3 * turns);
+        let pids = first * 3..(first + turns) * 3;
+        let used_ns: u64 = pids.map(|pid| u64::from(pid) * 10).sum();
+        assert_eq!(roles[&Role::Backend].used.on_cpu_ns, used_ns);
+        assert_eq!(log.used_before_by_ended_ns(), 0);
+        // One that is not listed, but still there, is not counted again when it is.
+        log.add_reading(&[], table(first + turns - 1));
+        log.kept_max = 0;
+        log.add_reading(&[], table(first + turns - 1));
+        let last = [process((first + turns) * 3 - 1, Role::Backend)];
+        log.add_reading(&last, table(first + turns - 1));
+        assert_eq!(log.by_role()[&Role::Backend], roles[&Role::Backend]);
     }
 }

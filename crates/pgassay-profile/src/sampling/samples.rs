@@ -17,6 +17,7 @@
 use crate::machine::conditions::Limit;
 use crate::off_cpu::data::OffCpu;
 use crate::proc::role::Role;
+use crate::sampling::kept_time::KeptTime;
 use crate::unwind::frames::StackFrame;
 use crate::unwind::quality::SampleQuality;
 use std::collections::BTreeMap;
@@ -34,7 +35,8 @@ pub struct Samples {
     pub frames: Vec<StackFrame>,
     /// Stacks: indices into `frames`, outermost first.
     pub stacks: Vec<Arc<[u32]>>,
-    /// Every process of the profiled servers that was sampled on a CPU.
+    /// Every process of the profiled servers that was sampled on a CPU. With thousands of them, those that have ended
+    /// are added up.
     pub processes: Vec<ProcessSamples>,
     /// Samples of processes of other programs, including the load.
     pub other_programs: u64,
@@ -56,8 +58,10 @@ pub struct Samples {
     pub stripped_objects: Vec<Arc<str>>,
     /// Off-CPU time, if requested.
     pub off_cpu: Option<OffCpu>,
-    /// Individual samples if `off_cpu` or `keeps_moments` was requested; at most a million.
+    /// Individual samples if `off_cpu` or `keeps_moments` was requested; at most 262 144.
     pub moments: Vec<SampleMoment>,
+    /// The part of the time that `moments` are of.
+    pub kept_time: KeptTime,
 }
 
 /// One sample of a server process.
@@ -71,11 +75,11 @@ pub struct SampleMoment {
     pub stack: u32,
 }
 
-/// The samples of one process.
+/// The samples of one process, or of several of the same role that have ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessSamples {
-    /// The process.
-    pub pid: u32,
+    /// The process; `None` for several.
+    pub pid: Option<u32>,
     /// The postmaster of its server.
     pub postmaster_pid: u32,
     /// Its role.
@@ -216,7 +220,7 @@ impl Samples {
     /// The samples of these backends, without their parallel workers, whose CPU time is not in the
     /// backends' totals that the samples divide.
     pub fn backends(&self, pids: &[u32]) -> Selection<'_> {
-        self.select(|process| pids.contains(&process.pid))
+        self.select(|process| process.pid.is_some_and(|it| pids.contains(&it)))
     }
 }
 
@@ -276,7 +280,7 @@ mod tests {
     fn process(pid: u32, role: Role, counts: &[(u32, u64)]) -> ProcessSamples {
         let total = counts.iter().map(|c| c.1).sum();
         ProcessSamples {
-            pid,
+            pid: Some(pid),
             postmaster_pid: 1,
             role,
             quality: SampleQuality {

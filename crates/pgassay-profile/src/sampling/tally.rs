@@ -3,12 +3,13 @@
 use crate::off_cpu::slices::Slices;
 use crate::perf::record::{Malformed, Record, Records, Sample};
 use crate::proc::role::Role;
+use crate::sampling::kept_time::KeptTime;
 use crate::sampling::samples::{ProcessSamples, SampleMoment, Samples};
 use crate::servers::ProfiledServers;
-use crate::servers::process::SampleOwner;
+use crate::servers::process::{ProcessTable, SampleOwner};
 use crate::unwind::kallsyms::KernelSymbols;
 use crate::unwind::quality::SampleQuality;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The profiled servers, and the counts of the current window.
 pub(crate) struct SampleTally {
@@ -22,6 +23,10 @@ pub(crate) struct SampleTally {
 #[derive(Default)]
 pub(crate) struct SampleWindow {
     processes: BTreeMap<u32, ProcessCounts>,
+    /// With more processes than this, those that have ended are added up.
+    processes_max: usize,
+    /// By postmaster and role.
+    ended: BTreeMap<(u32, Role), ProcessCounts>,
     period_ns: u64,
     other_programs: u64,
     unattributed: u64,
@@ -30,10 +35,15 @@ pub(crate) struct SampleWindow {
     malformed: u64,
     pub slices: Slices,
     moments: Vec<SampleMoment>,
+    kept_time: KeptTime,
 }
 
-/// Maximum number of individual samples: 16 MiB.
-const MOMENTS_MAX: usize = 1 << 20;
+/// Maximum number of individual samples: 4 MiB. With more, those of a part of the time stand for all.
+const MOMENTS_MAX: usize = 1 << 18;
+/// Processes that are kept singly: 2 MB.
+const PROCESSES_MAX: usize = 4096;
+/// Maximum number of roles of ended processes; there can be more, because titles are roles, too.
+const ROLES_MAX: usize = 1024;
 
 struct ProcessCounts {
     postmaster_pid: u32,
@@ -94,9 +104,9 @@ impl SampleTally {
                     self.window.slices.ended(pid, time_ns);
                 }
                 Record::Comm { pid, exec: true } => {
-                    processes.executed(pid, spaces);
+                    processes.executed(pid);
                 }
-                Record::Map(map) => processes.mapped(&map, spaces),
+                Record::Map(map) => processes.mapped(&map),
                 Record::Lost { count } => self.window.lost_records += count,
                 Record::Throttle => self.window.throttled += 1,
                 _ => {}
@@ -111,7 +121,7 @@ impl SampleTally {
         }
         // A slice is counted only after its end, and may include processes that have ended by then.
         if !self.window.slices.is_open() {
-            self.servers.processes.remove_ended();
+            self.servers.remove_ended();
         }
     }
 
@@ -139,9 +149,12 @@ impl SampleTally {
         }
         counted.quality += quality;
         *counted.counts.entry(stack).or_default() += 1;
+        if self.window.processes.len() > self.window.processes_max.max(PROCESSES_MAX) {
+            self.window.add_up_ended(&self.servers.processes);
+        }
         let keeps = self.keeps_moments || self.window.slices.is_used();
-        if keeps && self.window.moments.len() < MOMENTS_MAX {
-            self.window.moments.push(SampleMoment {
+        if keeps {
+            self.window.keep(SampleMoment {
                 pid: sample.pid,
                 time_ns: sample.time_ns,
                 stack,
@@ -160,17 +173,19 @@ impl SampleTally {
             period_ns: window.period_ns,
             frames,
             stacks,
-            processes: window
-                .processes
-                .into_iter()
-                .map(ProcessCounts::finish)
-                .collect(),
+            processes: {
+                let single = window.processes.into_iter();
+                let single = single.map(|(pid, it)| it.finish(Some(pid)));
+                let ended = window.ended.into_values();
+                single.chain(ended.map(|it| it.finish(None))).collect()
+            },
             other_programs: window.other_programs,
             unattributed: window.unattributed,
             lost: window.lost_records,
             throttled: window.throttled,
             malformed,
             moments: window.moments,
+            kept_time: window.kept_time,
             kernel_named: stack_reader.names_kernel(),
             unreadable_objects: stack_reader.spaces.unreadable().cloned().collect(),
             stripped_objects: stack_reader.spaces.stripped().cloned().collect(),
@@ -183,6 +198,46 @@ impl SampleWindow {
     fn note_malformed(&mut self, error: &Malformed) {
         tracing::debug!(%error, "skipped a malformed record");
         self.malformed += 1;
+    }
+
+    fn keep(&mut self, moment: SampleMoment) {
+        if !self.kept_time.has(moment.time_ns) {
+            return;
+        }
+        if self.moments.len() >= MOMENTS_MAX {
+            self.kept_time.halve();
+            self.moments.retain(|it| self.kept_time.has(it.time_ns));
+        }
+        if self.moments.len() < MOMENTS_MAX && self.kept_time.has(moment.time_ns) {
+            self.moments.push(moment);
+        }
+    }
+
+    fn add_up_ended(&mut self, known: &ProcessTable) {
+        let living: HashSet<u32> = known.server_pids().collect();
+        let all = std::mem::take(&mut self.processes);
+        let (kept, ended): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(pid, _)| living.contains(pid));
+        self.processes_max = 2 * kept.len();
+        self.processes = kept.into_iter().collect();
+        for (_, counted) in ended {
+            let mut key = (counted.postmaster_pid, counted.role.clone());
+            if self.ended.len() >= ROLES_MAX && !self.ended.contains_key(&key) {
+                key.1 = Role::Unknown;
+            }
+            let sum = self
+                .ended
+                .entry(key)
+                .or_insert_with_key(|key| ProcessCounts {
+                    postmaster_pid: key.0,
+                    role: key.1.clone(),
+                    ..ProcessCounts::default()
+                });
+            sum.quality += counted.quality;
+            for (stack, count) in counted.counts {
+                *sum.counts.entry(stack).or_default() += count;
+            }
+        }
     }
 }
 
@@ -198,19 +253,19 @@ impl Default for ProcessCounts {
 }
 
 impl ProcessCounts {
-    fn finish((pid, counted): (u32, Self)) -> ProcessSamples {
-        let mut counts: Vec<(u32, u64)> = counted.counts.into_iter().collect();
+    fn finish(self, pid: Option<u32>) -> ProcessSamples {
+        let mut counts: Vec<(u32, u64)> = self.counts.into_iter().collect();
         counts.sort_unstable();
         // A backend sampled before it had a title has one by now.
-        let role = match counted.role {
-            Role::Unknown => Role::read(pid),
-            known => known,
+        let role = match (self.role, pid) {
+            (Role::Unknown, Some(pid)) => Role::read(pid),
+            (known, _) => known,
         };
         ProcessSamples {
             pid,
-            postmaster_pid: counted.postmaster_pid,
+            postmaster_pid: self.postmaster_pid,
             role,
-            quality: counted.quality,
+            quality: self.quality,
             counts,
         }
     }
@@ -264,5 +319,74 @@ mod tests {
             known_after(&[[exit(10), none()], [none(), fork(20)]]),
             [PID]
         );
+    }
+    fn sample(pid: u32, time_ns: u64) -> Sample<'static> {
+        Sample {
+            pid,
+            time_ns,
+            period_ns: 0,
+            callchain: &[],
+            user_regs: None,
+            stack: &[],
+            stack_is_full: false,
+        }
+    }
+
+    /// Regression: with a connection per transaction, the counts of each process were kept until the end.
+    #[test]
+    fn processes_without_end_do_not_fill_memory_and_all_count() {
+        let mut tally = SampleTally::new(KernelSymbols::default());
+        let own = std::process::id();
+        tally.servers.watch(own);
+        let all = 3 * PROCESSES_MAX as u32;
+        for number in 0..all {
+            let pid = PID + number;
+            let spaces = &mut tally.servers.stacks.spaces;
+            tally.servers.processes.forked(pid, own, 1, spaces);
+            tally.count_sample(&sample(pid, 2));
+            // Every third lasts.
+            if number % 3 > 0 {
+                tally.servers.processes.exited(pid, 3);
+            }
+            tally.servers.remove_ended();
+            assert!(tally.window.processes.len() <= 2 * PROCESSES_MAX + 1);
+        }
+        let samples = tally.end_window();
+        let ended: Vec<_> = samples
+            .processes
+            .iter()
+            .filter(|it| it.pid.is_none())
+            .collect();
+        assert_eq!(ended.len(), 1);
+        assert_eq!(
+            (ended[0].postmaster_pid, &ended[0].role),
+            (own, &Role::Unknown)
+        );
+        let single = samples.processes.len() - 1;
+        assert_eq!(ended[0].quality.total + single as u64, u64::from(all));
+        let counted: u64 = samples.select(|_| true).counts.values().sum();
+        assert_eq!(counted, u64::from(all));
+    }
+
+    /// Regression: the first million was kept, and all later samples belonged to no statement.
+    #[test]
+    fn single_samples_of_a_long_window_are_of_all_of_its_time() {
+        let mut window = SampleWindow::default();
+        let all = 10 * MOMENTS_MAX as u64;
+        for number in 0..all {
+            let moment = SampleMoment {
+                pid: PID,
+                time_ns: number * 1_000_000,
+                stack: 0,
+            };
+            window.keep(moment);
+            assert!(window.moments.len() <= MOMENTS_MAX);
+        }
+        assert!(!window.kept_time.is_whole());
+        assert!(window.moments.len() > MOMENTS_MAX / 4);
+        let kept = &window.moments;
+        let early = kept.iter().filter(|it| it.time_ns < all * 500_000).count();
+        let share = early as f64 / kept.len() as f64;
+        assert!((share - 0.5).abs() < 0.1, "{share}");
     }
 }

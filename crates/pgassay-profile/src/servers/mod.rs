@@ -48,6 +48,11 @@ impl ProfiledServers {
         self.processes.find_all(&mut self.stacks.spaces);
     }
 
+    /// Forgets the processes that have ended. No record of theirs may be left to read.
+    pub fn remove_ended(&mut self) {
+        self.processes.remove_ended(&mut self.stacks.spaces);
+    }
+
     /// The process of a sample, looked up if it is new.
     pub fn owner(&mut self, pid: u32) -> SampleOwner<'_> {
         self.processes.owner(pid, &mut self.stacks.spaces)

@@ -11,10 +11,12 @@ use crate::proc::maps::{self, MappedFile, Mapping};
 use crate::proc::role::Role;
 use crate::unwind::space::{SpaceId, Spaces};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// Maximum number of generations between a server process and its postmaster.
 const ANCESTORS_MAX: usize = 8;
-/// With more address spaces than this, all are discarded and read again.
+/// With more address spaces than this, all are discarded and made again when they are needed: 20 KB each. Each
+/// program that a server executes, such as its `archive_command`, has another.
 const SPACES_MAX: usize = 512;
 
 /// A process of a profiled server.
@@ -22,8 +24,10 @@ const SPACES_MAX: usize = 512;
 pub(crate) struct ProfiledProcess {
     pub postmaster_pid: u32,
     pub role: Role,
-    /// Its address space; `None` until it has been read.
+    /// The address space of its mappings; `None` while it has not been needed.
     pub space: Option<SpaceId>,
+    /// `None` until they have been read. Children share them until one maps another file.
+    mappings: Option<Arc<Vec<Mapping>>>,
     /// It has executed another program, so its title is not a server's.
     is_another_program: bool,
     /// Its mappings have been read in this window.
@@ -76,15 +80,9 @@ impl ProcessTable {
             matches!(self.find_postmaster(*pid), Ancestry::Server(it) if it == process.postmaster_pid)
         });
         self.servers = servers;
-        let forget = spaces.len() > SPACES_MAX;
-        if forget {
-            spaces.clear();
-        }
+        self.limit_spaces(spaces);
         for process in self.servers.values_mut() {
             process.is_current = false;
-            if forget {
-                process.space = None;
-            }
         }
         // Children inherit the postmaster's space, including those that end before they can be
         // read.
@@ -169,8 +167,9 @@ impl ProcessTable {
         }
     }
 
-    /// Removes the processes that have ended.
-    pub fn remove_ended(&mut self) {
+    /// Removes the processes that have ended, and address spaces if there are many.
+    pub fn remove_ended(&mut self, spaces: &mut Spaces) {
+        self.limit_spaces(spaces);
         self.servers.retain(|_, p| !p.has_ended);
         for (pid, _) in &self.ended_unknown {
             self.other_programs.remove(pid);
@@ -178,41 +177,57 @@ impl ProcessTable {
         self.ended_before = std::mem::take(&mut self.ended_unknown);
     }
 
-    pub fn executed(&mut self, pid: u32, spaces: &mut Spaces) {
+    fn limit_spaces(&mut self, spaces: &mut Spaces) {
+        if spaces.len() > SPACES_MAX {
+            spaces.clear();
+            for process in self.servers.values_mut() {
+                process.space = None;
+            }
+        }
+    }
+
+    pub fn executed(&mut self, pid: u32) {
         if let Some(process) = self.servers.get_mut(&pid) {
             process.is_another_program = !self.postmasters.contains(&pid);
             process.role = Role::Unknown;
             // The new program's mappings follow as records.
-            process.space = Some(spaces.intern(pid, Vec::new()));
+            process.mappings = Some(Arc::default());
+            process.space = None;
             process.is_current = false;
         }
     }
 
-    pub fn mapped(&mut self, record: &MapRecord<'_>, spaces: &mut Spaces) {
+    pub fn mapped(&mut self, record: &MapRecord<'_>) {
         let Some(process) = self.servers.get_mut(&record.pid) else {
             return;
         };
         let text = String::from_utf8_lossy(record.path);
         let file = MappedFile::from_kernel(&text, record.device, record.inode);
-        if let (true, Some(space), Some(file)) = (record.executable, process.space, file) {
+        if let (true, Some(mappings), Some(file)) = (record.executable, &mut process.mappings, file)
+        {
             let mapping = Mapping {
                 start: record.start,
                 end: record.start.saturating_add(record.len),
                 file_offset: record.file_offset,
                 file,
             };
-            process.space = Some(spaces.with(space, record.pid, mapping));
+            maps::insert(Arc::make_mut(mappings), mapping);
+            process.space = None;
         }
     }
 
     fn adopt(&mut self, pid: u32, postmaster_pid: u32) {
-        let space = self.servers.get(&postmaster_pid).and_then(|p| p.space);
+        let postmaster = self.servers.get(&postmaster_pid);
+        let (space, mappings) = postmaster
+            .map(|it| (it.space, it.mappings.clone()))
+            .unwrap_or_default();
         self.servers.insert(
             pid,
             ProfiledProcess {
                 postmaster_pid,
                 role: Role::Unknown,
                 space,
+                mappings,
                 is_another_program: false,
                 is_current: false,
                 has_ended: false,
@@ -253,8 +268,12 @@ impl ProfiledProcess {
             if let Ok(mappings) = maps::read(pid)
                 && !mappings.is_empty()
             {
-                self.space = Some(spaces.intern(pid, mappings));
+                self.mappings = Some(Arc::new(mappings));
+                self.space = None;
             }
+        }
+        if let (None, Some(mappings)) = (self.space, &self.mappings) {
+            self.space = Some(spaces.intern(pid, mappings));
         }
         self.learn_role(pid);
     }
@@ -266,5 +285,56 @@ impl ProfiledProcess {
         } else if self.role == Role::Unknown && !self.is_another_program {
             self.role = Role::read(pid);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A PID that no process has.
+    const PID: u32 = 5_000_000;
+
+    /// Regression: each mapping of each program, such as an `archive_command`, had an address space of 20 KB until the
+    /// end of the window.
+    #[test]
+    fn programs_that_a_server_executes_do_not_fill_memory() {
+        let mut spaces = Spaces::default();
+        let mut table = ProcessTable::default();
+        table.watch(std::process::id(), &mut spaces);
+        for number in 0..3 * SPACES_MAX as u64 {
+            table.forked(PID, std::process::id(), number, &mut spaces);
+            table.executed(PID);
+            for place in [number, 1_000_000 + number] {
+                table.mapped(&MapRecord {
+                    pid: PID,
+                    start: place << 20,
+                    len: 1 << 20,
+                    file_offset: 0,
+                    device: (0, 0),
+                    inode: 1,
+                    executable: true,
+                    path: b"/not/there",
+                });
+            }
+            let before = spaces.len();
+            if number % 2 == 0 {
+                let SampleOwner::Server(process) = table.owner(PID, &mut spaces) else {
+                    panic!("a child of the server");
+                };
+                assert!(process.space.is_some());
+                assert_eq!(process.mappings.as_ref().map(|it| it.len()), Some(2));
+                assert_eq!(spaces.len(), before + 1);
+            }
+            table.exited(PID, number);
+            table.remove_ended(&mut spaces);
+            assert!(spaces.len() <= SPACES_MAX + 1);
+        }
+        // The server has another space than before, with the same mappings.
+        let SampleOwner::Server(server) = table.owner(std::process::id(), &mut spaces) else {
+            panic!("the server");
+        };
+        let regs = [0; crate::arch::REGS_COUNT];
+        spaces.unwind(server.space.unwrap(), &regs, &[], false, |_, _| false);
     }
 }

@@ -91,24 +91,24 @@ impl FrameTable {
 
     /// The frame of a location in user code.
     pub fn user(&mut self, objects: &[Arc<ObjectFile>], code: CodeAddress) -> Resolved {
-        if let Some(&known) = self.by_address.get(&code) {
-            return known;
-        }
-        let resolved = if let Some(id) = code.object {
-            self.in_object(&objects[id as usize], id, code.address)
-        } else {
-            // Addresses outside all objects have no meaning in another run.
+        let Some(id) = code.object else {
+            // Addresses outside all objects have no meaning in another run, and there may be new ones without end:
+            // of compiled code.
             let frame = StackFrame {
                 symbol: None,
                 object: self.unknown.clone(),
                 offset: 0,
                 kernel: false,
             };
-            Resolved {
+            return Resolved {
                 frame: self.add(None, frame),
                 is_code: false,
-            }
+            };
         };
+        if let Some(&known) = self.by_address.get(&code) {
+            return known;
+        }
+        let resolved = self.in_object(&objects[id as usize], id, code.address);
         self.by_address.insert(code, resolved);
         resolved
     }
@@ -172,23 +172,32 @@ impl FrameTable {
     }
 }
 
+/// Maximum number of frames in all stacks, about: 16 MiB, and as much for the tables.
+const STACKS_FRAMES_MAX: usize = 1 << 22;
+
 /// All stacks so far, outermost frame first.
 #[derive(Default)]
 pub(crate) struct StackTable {
     stacks: Vec<Arc<[u32]>>,
     ids: HashMap<Arc<[u32]>, u32>,
+    frames: usize,
 }
 
 impl StackTable {
-    pub fn intern(&mut self, frames: &[u32]) -> u32 {
+    /// The index of a stack, and whether all of it is stored. Without room, a new one is cut to its innermost frame.
+    pub fn intern(&mut self, frames: &[u32]) -> (u32, bool) {
         if let Some(&id) = self.ids.get(frames) {
-            return id;
+            return (id, true);
+        }
+        if self.frames >= STACKS_FRAMES_MAX && frames.len() > 1 {
+            return (self.intern(&frames[frames.len() - 1..]).0, false);
         }
         let id = self.stacks.len() as u32;
         let stack: Arc<[u32]> = frames.into();
+        self.frames += stack.len();
         self.stacks.push(stack.clone());
         self.ids.insert(stack, id);
-        id
+        (id, true)
     }
 
     pub fn stacks(&self) -> &[Arc<[u32]>] {
@@ -218,9 +227,38 @@ mod tests {
     fn equal_stacks_are_stored_once() {
         let mut table = StackTable::default();
         let first = table.intern(&[1, 2, 3]);
-        assert_eq!(table.intern(&[1, 2]), 1);
+        assert_eq!(table.intern(&[1, 2]), (1, true));
         assert_eq!(table.intern(&[1, 2, 3]), first);
         assert_eq!(table.stacks().len(), 2);
+    }
+
+    #[test]
+    fn stacks_without_end_do_not_fill_memory() {
+        let mut table = StackTable::default();
+        let known = table.intern(&[1, 2]);
+        for number in 0..20_000 {
+            let mut stack = vec![number; 400];
+            stack[399] = number % 10;
+            table.intern(&stack);
+        }
+        assert!(table.frames < STACKS_FRAMES_MAX + 400 + 10);
+        assert_eq!(table.intern(&[1, 2]), known);
+        let (id, is_whole) = table.intern(&[7, 8, 9]);
+        assert_eq!((&*table.stacks()[id as usize], is_whole), (&[9][..], false));
+    }
+
+    /// Regression: each address of code that LLVM had compiled was kept, in a profile of an hour without end.
+    #[test]
+    fn addresses_outside_of_all_files_are_not_kept() {
+        let mut table = FrameTable::new(KernelSymbols::default());
+        for address in 0..1000 {
+            let code = CodeAddress {
+                object: None,
+                address,
+            };
+            assert_eq!(table.user(&[], code).frame, 0);
+        }
+        assert!(table.by_address.is_empty() && table.frames.len() == 1);
     }
 
     #[test]

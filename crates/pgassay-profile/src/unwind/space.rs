@@ -48,6 +48,8 @@ pub(crate) enum StackEnd {
 #[derive(Default)]
 pub(crate) struct Spaces {
     all: Vec<AddressSpace>,
+    /// The number of discarded spaces, whose indices are not used again.
+    discarded: usize,
     by_mappings: HashMap<Vec<Mapping>, SpaceId>,
     objects: Vec<Arc<ObjectFile>>,
     /// The memory that the objects take.
@@ -57,7 +59,6 @@ pub(crate) struct Spaces {
 }
 
 struct AddressSpace {
-    mappings: Vec<Mapping>,
     modules: Vec<SpaceModule>,
     unwinder: UnwinderNative<SectionBytes, MayAllocateDuringUnwind>,
     cache: CacheNative<MayAllocateDuringUnwind>,
@@ -72,13 +73,13 @@ struct SpaceModule {
 impl Spaces {
     /// The space with exactly these mappings; `pid` is a process that has them, used to open their
     /// files.
-    pub fn intern(&mut self, pid: u32, mappings: Vec<Mapping>) -> SpaceId {
-        if let Some(&id) = self.by_mappings.get(&mappings) {
+    pub fn intern(&mut self, pid: u32, mappings: &[Mapping]) -> SpaceId {
+        if let Some(&id) = self.by_mappings.get(mappings) {
             return id;
         }
         let mut modules = Vec::new();
         let mut unwinder = UnwinderNative::new();
-        for mapping in &mappings {
+        for mapping in mappings {
             let Some(object) = self.object(pid, mapping) else {
                 continue;
             };
@@ -99,22 +100,14 @@ impl Spaces {
                 object,
             });
         }
-        let id = self.all.len();
-        self.by_mappings.insert(mappings.clone(), id);
+        let id = self.discarded + self.all.len();
+        self.by_mappings.insert(mappings.to_vec(), id);
         self.all.push(AddressSpace {
-            mappings,
             modules,
             unwinder,
             cache: CacheNative::new(),
         });
         id
-    }
-
-    /// A space with an additional mapping.
-    pub fn with(&mut self, id: SpaceId, pid: u32, mapping: Mapping) -> SpaceId {
-        let mut mappings = self.all[id].mappings.clone();
-        crate::proc::maps::insert(&mut mappings, mapping);
-        self.intern(pid, mappings)
     }
 
     /// The number of spaces.
@@ -124,6 +117,7 @@ impl Spaces {
 
     /// Discards the spaces, but not the objects.
     pub fn clear(&mut self) {
+        self.discarded += self.all.len();
         self.all.clear();
         self.by_mappings.clear();
     }
@@ -185,7 +179,7 @@ impl Spaces {
             unwinder,
             cache,
             ..
-        } = &mut self.all[id];
+        } = &mut self.all[id - self.discarded];
         let objects = &self.objects;
         let regs = user_regs(regs);
         let mut beyond = false;

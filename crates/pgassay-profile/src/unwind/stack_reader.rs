@@ -94,8 +94,12 @@ impl StackReader {
         self.scratch.reverse();
         let user_frames = self.scratch.len();
         self.push_kernel_frames(kernel_chain);
-        let quality = self.quality_of(end, user_frames);
-        (self.stacks.intern(&self.scratch), quality)
+        let mut quality = self.quality_of(end, user_frames);
+        let (stack, is_whole) = self.stacks.intern(&self.scratch);
+        if !is_whole {
+            quality.truncated += std::mem::take(&mut quality.reached_entry);
+        }
+        (stack, quality)
     }
 
     /// The quality of the stack in `scratch`.

@@ -276,8 +276,8 @@ fn children_that_run_another_program_belong_to_their_server() {
         return;
     };
     let samples = sample(&sampler, Duration::from_millis(1500));
-    let children = samples.select(|p| p.pid != fixture.pid()).quality;
-    let pids: Vec<u32> = samples.processes.iter().map(|p| p.pid).collect();
+    let children = samples.select(|p| p.pid != Some(fixture.pid())).quality;
+    let pids: Vec<u32> = samples.processes.iter().filter_map(|p| p.pid).collect();
     assert!(
         pids.len() >= 4,
         "several children were started and ended: {pids:?}"

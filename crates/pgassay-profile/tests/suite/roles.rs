@@ -60,7 +60,7 @@ fn background_work_is_attributed_to_its_processes(version: &str) {
     assert!(
         log.processes()
             .iter()
-            .any(|it| it.pid == own_pid && it.role == Role::Backend)
+            .any(|it| it.pid == Some(own_pid) && it.role == Role::Backend)
     );
     server.stop().unwrap();
 }

@@ -31,7 +31,7 @@ fn described(collector: &Collector, sums: &LoadSums) -> Activity {
 
 #[test]
 fn idle_sessions_our_own_and_processes_without_work_have_no_load() {
-    let mut collector = Collector::new("18", [9].into(), false);
+    let mut collector = Collector::new("18", [9].into(), None);
     let sweep = || {
         let mut checkpointer = reading(4, SessionState::None, SessionWait::Number(0x0500_0000));
         Arc::make_mut(&mut checkpointer.identity).backend_type = "checkpointer".to_owned();
@@ -78,7 +78,7 @@ fn idle_sessions_our_own_and_processes_without_work_have_no_load() {
 /// Regression: the load of a pooler's clients was missing while they had a backend that had served pgassay.
 #[test]
 fn a_backend_that_a_pooler_gives_to_others_has_their_load() {
-    let mut collector = Collector::new("18", BTreeSet::new(), false);
+    let mut collector = Collector::new("18", BTreeSet::new(), None);
     collector.is_pooled = true;
     collector.leave_out(9);
     let seen = |pid, application: &str| {
@@ -109,7 +109,7 @@ fn a_backend_that_a_pooler_gives_to_others_has_their_load() {
 /// Regression: a connection that was opened again counted as another client's while its backend started.
 #[test]
 fn a_backend_of_ours_that_was_seen_before_its_pid_was_known_has_no_load() {
-    let mut collector = Collector::new("18", BTreeSet::new(), false);
+    let mut collector = Collector::new("18", BTreeSet::new(), None);
     let sweep = || SessionSweep {
         sessions: [1, 9]
             .map(|pid| reading(pid, SessionState::None, SessionWait::None))
@@ -140,7 +140,7 @@ fn an_idle_worker_of_an_extension_is_no_load() {
         ("18", SessionWait::Number(0x0700_0003)),
         ("18", SessionWait::Named(named)),
     ] {
-        let mut collector = Collector::new(major, BTreeSet::new(), false);
+        let mut collector = Collector::new(major, BTreeSet::new(), None);
         let mut busy = reading(2, SessionState::Active, wait.clone());
         busy.text = b"select dblink_exec($1)".to_vec();
         for at_us in [0.0, 1e6] {
@@ -163,7 +163,7 @@ fn an_idle_worker_of_an_extension_is_no_load() {
 
 #[test]
 fn a_parallel_report_is_not_executed_once_more_by_each_worker() {
-    let mut collector = Collector::new("18", BTreeSet::new(), false);
+    let mut collector = Collector::new("18", BTreeSet::new(), None);
     let process = |pid, backend_type: &str| {
         let mut reading = reading(pid, SessionState::Active, SessionWait::None);
         Arc::make_mut(&mut reading.identity).backend_type = backend_type.to_owned();
@@ -188,7 +188,7 @@ fn a_parallel_report_is_not_executed_once_more_by_each_worker() {
 /// Regression: `select total(1)` was shown with the text of the statement in the function, if a worker was read first.
 #[test]
 fn a_statement_of_a_function_that_workers_execute_is_not_that_of_the_client() {
-    let mut collector = Collector::new("18", BTreeSet::new(), false);
+    let mut collector = Collector::new("18", BTreeSet::new(), None);
     let process = |pid, backend_type: &str, text: &str| {
         let mut reading = reading(pid, SessionState::Active, SessionWait::None);
         Arc::make_mut(&mut reading.identity).backend_type = backend_type.to_owned();
@@ -222,7 +222,7 @@ fn a_statement_of_a_function_that_workers_execute_is_not_that_of_the_client() {
 
 #[test]
 fn time_of_the_rest_has_a_session_although_there_are_few() {
-    let mut collector = Collector::new("18", BTreeSet::new(), false);
+    let mut collector = Collector::new("18", BTreeSet::new(), None);
     let sweep = SessionSweep {
         sessions: vec![reading(1, SessionState::Active, SessionWait::None)],
         ..SessionSweep::default()
@@ -240,7 +240,7 @@ fn time_of_the_rest_has_a_session_although_there_are_few() {
 
 #[test]
 fn sessions_beyond_the_limit_are_one() {
-    let mut collector = Collector::new("18", BTreeSet::new(), false);
+    let mut collector = Collector::new("18", BTreeSet::new(), None);
     let of_pid = |pid: usize| reading(pid as u32, SessionState::Active, SessionWait::None);
     let sweep = SessionSweep {
         sessions: (1..=Activity::SESSIONS_MAX + 10).map(of_pid).collect(),

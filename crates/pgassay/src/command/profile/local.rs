@@ -1,6 +1,6 @@
 //! Profiles a server on this machine: stack samples, exact CPU totals and transactions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ use pgassay_model::check::Check;
 use pgassay_model::cpu::{Background, CpuTotals};
 use pgassay_model::profile::{Profile, ProfileBuilder};
 use pgassay_profile::{
-    Access, CpuLog, Limit, LiveServer, LoggedProcess, OffCpuConfig, ProcessList, ProcessTreeCpu,
-    Role, Sampler, SamplerConfig, SamplerError, Samples, Tier,
+    Access, CpuLog, Limit, LiveServer, LoggedProcess, OffCpuConfig, ProcessList, ProcessSamples,
+    ProcessTreeCpu, Role, Sampler, SamplerConfig, SamplerError, Samples, Selection, Tier,
 };
 use pgassay_record::observation::{self, Observation, SCHEMA};
 
@@ -158,13 +158,21 @@ impl ProfilingSession {
         let (ours, others): (Vec<_>, Vec<_>) = log
             .processes()
             .iter()
-            .filter(|process| !self.own_pids.contains(&process.pid))
-            .partition(|process| subject.includes(process));
+            .filter(|process| !self.is_own(process.pid))
+            .partition(|process| subject.includes(process.pid, &process.role));
         let major = subject.server.major.as_deref().unwrap_or_default();
-        let is_ours = |pid| ours.iter().any(|it| it.pid == pid);
+        let pids = ProfiledPids {
+            ours: ours.iter().filter_map(|it| it.pid).collect(),
+            others: others
+                .iter()
+                .filter_map(|it| it.pid)
+                .chain(self.own_pids.iter().copied())
+                .collect(),
+            is_complete: log.processes().iter().all(|it| it.pid.is_some()),
+        };
         let watched = gathered
             .watch
-            .map(|watch| watch.finish_with(samples.as_ref(), is_ours));
+            .map(|watch| watch.finish_with(samples.as_ref(), |pid| pids.has(pid)));
         let (activity, columns) = watched.unzip();
         let columns = columns.flatten().unwrap_or_default();
         let mut observation = Observation {
@@ -181,7 +189,7 @@ impl ProfilingSession {
             },
             transactions: gathered.transactions,
             backends: Some(total(&ours)),
-            sessions: ours.len() as u32,
+            sessions: ours.iter().map(|it| it.processes).sum(),
             backends_present_us: ours.iter().map(|it| it.present.as_secs_f64() * 1e6).sum(),
             ended_cpu_us: ended_cpu.map(|it| it.as_secs_f64() * 1e6),
             background: background(subject, &others),
@@ -194,7 +202,10 @@ impl ProfilingSession {
                 all.extend(ended_processes(&log, ended_cpu));
                 all
             },
-            profile: samples.map(|samples| profile(&samples, &ours, major, &columns)),
+            profile: samples.map(|samples| {
+                let selection = samples.select(|it| pids.has_sampled(it, subject));
+                profile(&samples, &selection, &pids, major, &columns)
+            }),
             activity,
             findings: Vec::new(),
         };
@@ -291,7 +302,7 @@ impl ProfilingSession {
             match &mut waits {
                 Some(waits) => {
                     let present = log.present().filter(|process| self.is_ours(process));
-                    let pids: Vec<u32> = present.map(|process| process.pid).collect();
+                    let pids: Vec<u32> = present.filter_map(|process| process.pid).collect();
                     waits.sample(&pids, next);
                 }
                 None => std::thread::sleep(next.saturating_duration_since(Instant::now())),
@@ -300,7 +311,12 @@ impl ProfilingSession {
     }
 
     fn is_ours(&self, process: &LoggedProcess) -> bool {
-        !self.own_pids.contains(&process.pid) && self.subject.includes(process)
+        !self.is_own(process.pid) && self.subject.includes(process.pid, &process.role)
+    }
+
+    /// A backend that serves pgassay.
+    fn is_own(&self, pid: Option<u32>) -> bool {
+        pid.is_some_and(|pid| self.own_pids.contains(&pid))
     }
 
     /// As [`Self::transactions_without`]; without a connection any more, the reason instead: what was seen remains.
@@ -325,6 +341,32 @@ impl ProfilingSession {
     }
 }
 
+/// The PIDs of processes that were read.
+struct ProfiledPids {
+    ours: HashSet<u32>,
+    /// Of background processes, and backends that serve pgassay.
+    others: HashSet<u32>,
+    /// None is missing: with thousands of processes, those that have ended are added up.
+    is_complete: bool,
+}
+
+impl ProfiledPids {
+    /// Whether the samples of this PID are of a profiled process, as far as is known.
+    fn has(&self, pid: u32) -> bool {
+        self.ours.contains(&pid) || !(self.is_complete || self.others.contains(&pid))
+    }
+
+    /// Whether these samples are of a profiled process.
+    fn has_sampled(&self, process: &ProcessSamples, subject: &ProfiledProcesses) -> bool {
+        match process.pid {
+            Some(pid) if self.is_complete => self.ours.contains(&pid),
+            Some(pid) if self.others.contains(&pid) => false,
+            Some(pid) if self.ours.contains(&pid) => true,
+            pid => subject.includes(pid, &process.role),
+        }
+    }
+}
+
 /// The time between two readings of the processes.
 fn reading_every(log: &CpuLog) -> Duration {
     let of_all = READING_EVERY_OF_EACH * log.present().count() as u32;
@@ -333,13 +375,13 @@ fn reading_every(log: &CpuLog) -> Duration {
 
 impl ProfiledProcesses {
     /// Whether the process is a profiled backend or a parallel worker of one.
-    fn includes(&self, process: &LoggedProcess) -> bool {
-        match (self.backend_pid, &process.role) {
+    fn includes(&self, process: Option<u32>, role: &Role) -> bool {
+        match (self.backend_pid, role) {
             (None, role) => matches!(role, Role::Backend | Role::ParallelWorker { .. }),
             (Some(pid), Role::ParallelWorker { leader_pid }) => {
-                *leader_pid == Some(pid) || process.pid == pid
+                *leader_pid == Some(pid) || process == Some(pid)
             }
-            (Some(pid), _) => process.pid == pid,
+            (Some(pid), _) => process == Some(pid),
         }
     }
 }
@@ -350,7 +392,7 @@ fn total(processes: &[&LoggedProcess]) -> CpuTotals {
     CpuTotals {
         on_cpu_us: sum_us(|it| it.used.on_cpu_ns),
         run_queue_us: sum_us(|it| it.used.run_queue_ns),
-        processes: processes.len() as u32,
+        processes: processes.iter().map(|it| it.processes).sum(),
     }
 }
 
@@ -378,14 +420,14 @@ fn background(subject: &ProfiledProcesses, others: &[&LoggedProcess]) -> Vec<Bac
 /// The stacks, with a column for each statement that has one, and a last one for the rest.
 fn profile(
     samples: &Samples,
-    ours: &[&LoggedProcess],
+    selection: &Selection<'_>,
+    pids: &ProfiledPids,
     major: &str,
     columns: &StackColumns,
 ) -> Profile {
     let mut builder = ProfileBuilder::new(columns.len());
-    let selection = samples.select(|process| ours.iter().any(|it| it.pid == process.pid));
-    add_samples_by_column(&mut builder, columns, samples, &selection);
-    let backend_pids: Vec<u32> = ours.iter().map(|it| it.pid).collect();
+    add_samples_by_column(&mut builder, columns, samples, selection);
+    let backend_pids: Vec<u32> = pids.ours.iter().copied().collect();
     let watched = ProfiledTrial {
         samples,
         backend_pids: &backend_pids,
@@ -426,12 +468,17 @@ fn limits(
                       are classified as in the newest version";
         add("version", "unknown", effect.to_owned());
     }
-    if columns.total > columns.exact {
-        let share = 100.0 * columns.exact as f64 / columns.total as f64;
+    if columns.total > columns.exact || columns.is_part {
+        let share = 100.0 * columns.exact as f64 / columns.total.max(1) as f64;
         let estimated = 100.0 - share;
+        let rest = if columns.is_part {
+            ". Only samples of a part of the time were kept singly; the others are divided as those"
+        } else {
+            ""
+        };
         let effect = format!(
             "CPU samples are assigned to statements by estimate ({estimated:.0}% of them): they are divided among the \
-             statements of their session in proportion to their CPU time"
+             statements of their session in proportion to their CPU time{rest}"
         );
         add("stacks by statement", &format!("{share:.0}%"), effect);
     }
