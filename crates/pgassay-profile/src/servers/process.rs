@@ -291,6 +291,7 @@ impl ProfiledProcess {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unwind::space::KnownCode;
 
     /// A PID that no process has.
     const PID: u32 = 5_000_000;
@@ -335,6 +336,10 @@ mod tests {
             panic!("the server");
         };
         let regs = [0; crate::arch::REGS_COUNT];
-        spaces.unwind(server.space.unwrap(), &regs, &[], false, |_, _| false);
+        let code = KnownCode {
+            is_code: false,
+            can_unwind: true,
+        };
+        spaces.unwind(server.space.unwrap(), &regs, &[], false, |_, _| code);
     }
 }

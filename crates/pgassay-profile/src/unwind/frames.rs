@@ -6,7 +6,7 @@
 
 use crate::unwind::kallsyms::{KERNEL, KernelSymbols};
 use crate::unwind::object_file::ObjectFile;
-use crate::unwind::space::{CodeAddress, ObjectId};
+use crate::unwind::space::{CodeAddress, KnownCode, ObjectId};
 use crate::unwind::symbols::source_name;
 use std::collections::HashMap;
 use std::fmt;
@@ -45,11 +45,11 @@ impl fmt::Display for StackFrame {
     }
 }
 
-/// A frame's index, and whether its address is known to be code.
+/// A frame's index, and what is known of its address.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resolved {
     pub frame: u32,
-    pub is_code: bool,
+    pub code: KnownCode,
 }
 
 /// The identity of a frame: object, offset, whether it belongs to the kernel, and whether it has a
@@ -102,7 +102,10 @@ impl FrameTable {
             };
             return Resolved {
                 frame: self.add(None, frame),
-                is_code: false,
+                code: KnownCode {
+                    is_code: false,
+                    can_unwind: true,
+                },
             };
         };
         if let Some(&known) = self.by_address.get(&code) {
@@ -115,7 +118,9 @@ impl FrameTable {
 
     fn in_object(&mut self, file: &ObjectFile, id: ObjectId, address: u64) -> Resolved {
         let named = file.symbols.lookup(address);
-        let extent = file.extent(address);
+        let entry = file.unwind_entry(address);
+        let can_unwind = entry.as_ref().is_none_or(|it| it.is_short);
+        let extent = entry.map(|it| it.extent);
         // Without unwind information, only a name confirms that an address is code.
         let is_code = named.is_some()
             || extent.is_some()
@@ -134,7 +139,10 @@ impl FrameTable {
         };
         Resolved {
             frame: self.add(Some(id), frame),
-            is_code,
+            code: KnownCode {
+                is_code,
+                can_unwind,
+            },
         }
     }
 

@@ -33,6 +33,15 @@ pub(crate) struct CodeAddress {
     pub address: u64,
 }
 
+/// What is known of a code location.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KnownCode {
+    /// It is in a function.
+    pub is_code: bool,
+    /// The unwind instructions there can be evaluated quickly.
+    pub can_unwind: bool,
+}
+
 /// Where unwinding of a user stack ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StackEnd {
@@ -160,9 +169,8 @@ impl Spaces {
         id
     }
 
-    /// Unwinds a user stack from its leaf and passes each address to `visit`, which returns whether
-    /// the address is known to be code; unwinding stops at one that is not, since further frames
-    /// would be guesses.
+    /// Unwinds a user stack from its leaf and passes each address to `visit`, which returns what is known of it.
+    /// Unwinding stops at one that is not code, since further frames would be guesses.
     ///
     /// `stack` is the copy from the stack pointer upward; `stack_is_full` if it has the maximum
     /// size.
@@ -172,7 +180,7 @@ impl Spaces {
         regs: &[u64; REGS_COUNT],
         stack: &[u8],
         stack_is_full: bool,
-        mut visit: impl FnMut(&[Arc<ObjectFile>], CodeAddress) -> bool,
+        mut visit: impl FnMut(&[Arc<ObjectFile>], CodeAddress) -> KnownCode,
     ) -> StackEnd {
         let AddressSpace {
             modules,
@@ -199,7 +207,7 @@ impl Spaces {
             // A return address after a call at the end of a function is outside of it; framehop
             // looks up the byte before it, and so must we.
             let code = locate(modules, frame.address_for_lookup());
-            let is_known = visit(objects, code);
+            let known = visit(objects, code);
             // The entry code of old C libraries has no unwind information and is not marked as
             // outermost.
             if code
@@ -208,7 +216,7 @@ impl Spaces {
             {
                 return StackEnd::Entry;
             }
-            if !is_known && depth > 0 {
+            if !known.can_unwind || (!known.is_code && depth > 0) {
                 break;
             }
             let realigned = code
@@ -251,5 +259,38 @@ fn locate(modules: &[SpaceModule], address: u64) -> CodeAddress {
             object: None,
             address,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unwinding_ends_at_code_that_cannot_be_unwound() {
+        let visited = |can_unwind| {
+            let own = std::process::id();
+            let mut spaces = Spaces::default();
+            let space = spaces.intern(own, &crate::proc::maps::read(own).unwrap());
+            // Three frames, by frame pointers.
+            let stack: Vec<u8> = [64_u64, 0x1010, 128, 0x1020, 0, 0]
+                .iter()
+                .flat_map(|it| it.to_ne_bytes())
+                .collect();
+            let mut regs = crate::arch::regs_at(0x1000, 48);
+            // The frame pointer, in all architectures.
+            regs[0] = 48;
+            let mut visited = 0;
+            spaces.unwind(space, &regs, &stack, false, |_, _| {
+                visited += 1;
+                KnownCode {
+                    is_code: true,
+                    can_unwind,
+                }
+            });
+            visited
+        };
+        assert!(visited(true) > 1);
+        assert_eq!(visited(false), 1);
     }
 }

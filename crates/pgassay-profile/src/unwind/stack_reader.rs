@@ -138,10 +138,10 @@ impl StackReader {
         let visit = |objects: &[_], code| {
             let resolved = frames.user(objects, code);
             // An address outside of all code is a wrong guess and not part of the stack.
-            if resolved.is_code || scratch.is_empty() {
+            if resolved.code.is_code || scratch.is_empty() {
                 scratch.push(resolved.frame);
             }
-            resolved.is_code
+            resolved.code
         };
         spaces.unwind(space, regs, stack, stack_is_full, visit)
     }
