@@ -38,11 +38,13 @@ fn most(parts: &[Held]) -> Held {
     })
 }
 
-/// Another statement and another session each time.
+/// Another statement, another session, and programs that its backend executes, each time.
 fn strangers(server: &Server, number: usize) {
     let mut client = server.connect().expect("a connection");
     let sql = format!("select count(*) as c{number} from pg_class where relpages < {number}");
     client.execute(&sql).expect("the statement succeeds");
+    let program = "copy (select 1) to program 'cat >/dev/null'";
+    client.execute(program).expect("the program succeeds");
 }
 
 /// Samples a profile until it ends.
