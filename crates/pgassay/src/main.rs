@@ -50,17 +50,22 @@ fn run() -> ExitCode {
     let cli = match Cli::parse_all() {
         Ok(cli) => cli,
         Err(error) => {
-            let wanted = matches!(
+            if matches!(
                 error.kind(),
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
-            );
+            ) {
+                return match error.print().map_err(output::of_stdout) {
+                    Ok(()) => ExitCode::from(exit::OK),
+                    Err(unwritable) => exit::report(&unwritable.into()),
+                };
+            }
             print_parse_error(&error);
             // `git bisect run` would take a typing error for a bad commit.
             let for_bisect = std::env::args_os().any(|word| word == "--bisect");
-            return ExitCode::from(match (wanted, for_bisect) {
-                (true, _) => exit::OK,
-                (_, true) => exit::BISECT_ABORT,
-                (_, false) => exit::FAILURE,
+            return ExitCode::from(if for_bisect {
+                exit::BISECT_ABORT
+            } else {
+                exit::FAILURE
             });
         }
     };
@@ -115,7 +120,7 @@ fn bench(program: &str, words: impl Iterator<Item = OsString>) -> ExitCode {
     command::bench::bench(program, words)
 }
 
-/// Prints clap's help or error, which begins as all our errors do.
+/// Prints clap's error, which begins as all our errors do.
 fn print_parse_error(error: &clap::Error) {
     let text = error.render().to_string();
     // The standard library's words, and how to write an option as a value.

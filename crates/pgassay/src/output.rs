@@ -59,24 +59,23 @@ struct UnwritableOutput(io::Error);
 /// Stdout with errors that name it, and distinguish a closed pipe from a closed connection to a server.
 struct MarkedStdout(io::Stdout);
 
-impl MarkedStdout {
-    fn marked(error: io::Error) -> io::Error {
-        match error.kind() {
-            kind @ io::ErrorKind::BrokenPipe => io::Error::new(kind, ClosedOutput),
-            // `write_all` tries again.
-            io::ErrorKind::Interrupted => error,
-            kind => io::Error::new(kind, UnwritableOutput(error)),
-        }
+/// Names stdout in an error of writing it.
+pub fn of_stdout(error: io::Error) -> io::Error {
+    match error.kind() {
+        kind @ io::ErrorKind::BrokenPipe => io::Error::new(kind, ClosedOutput),
+        // `write_all` tries again.
+        io::ErrorKind::Interrupted => error,
+        kind => io::Error::new(kind, UnwritableOutput(error)),
     }
 }
 
 impl Write for MarkedStdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(Self::marked)
+        self.0.write(bytes).map_err(of_stdout)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(Self::marked)
+        self.0.flush().map_err(of_stdout)
     }
 }
 

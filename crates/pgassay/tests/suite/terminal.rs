@@ -251,17 +251,25 @@ fn escape_sequences_do_not_reach_a_terminal_on_stdout() {
     );
 }
 
-/// Regression: the message was only "No space left on device", of whatever disk.
+/// Regression: the message was only "No space left on device", of whatever disk; of a help text, there was none, with
+/// exit status 0.
 #[test]
 fn an_output_that_cannot_be_written_is_named() {
-    let full = std::fs::File::create("/dev/full").unwrap();
-    let ended = pgassay(&["studies"]).stdout(full).output().unwrap();
-    let words = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(
-        words,
-        "pgassay: cannot write to stdout: No space left on device\n"
-    );
-    assert_eq!(ended.status.code(), Some(1));
+    for arguments in [
+        &["studies"][..],
+        &["--help"],
+        &["compare", "--help"],
+        &["--version"],
+    ] {
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let ended = pgassay(arguments).stdout(full).output().unwrap();
+        let words = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(
+            words,
+            "pgassay: cannot write to stdout: No space left on device\n"
+        );
+        assert_eq!(ended.status.code(), Some(1));
+    }
 }
 
 /// Regression: the process was aborted, with a message about the stack of its main thread.
