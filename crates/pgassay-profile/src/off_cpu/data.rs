@@ -26,7 +26,7 @@ pub struct OffCpuConfig {
     /// Approximate number of switches per CPU and slice whose stacks are copied, estimated from the
     /// previous slice; other switches are identified by stack pointer and instruction.
     pub stacks_per_slice: u32,
-    /// Maximum number of individual intervals; intervals beyond it are only counted.
+    /// Maximum number of individual intervals; intervals beyond it are only counted. 0 if none are required.
     pub intervals_max: usize,
 }
 

@@ -228,7 +228,7 @@ impl Slices {
             let account = SliceAccount::of(&recording, &before, steps);
             self.add_account(pid, &account, servers);
         }
-        if self.found.intervals_dropped == 0 {
+        if self.found.intervals_dropped == 0 && self.intervals_max != Some(0) {
             self.found.whole_slices = self.found.slices.len();
         }
         servers.remove_ended();
@@ -325,8 +325,10 @@ impl Slices {
         let room = intervals_max.saturating_sub(self.intervals.len());
         let kept = account.away.iter().take(room);
         self.intervals.extend(kept.map(|&away| (pid, away)));
-        let dropped = account.away.len().saturating_sub(room);
-        self.found.intervals_dropped += dropped as u64;
+        if intervals_max > 0 {
+            let dropped = account.away.len().saturating_sub(room);
+            self.found.intervals_dropped += dropped as u64;
+        }
     }
 
     /// The number of records that could not be parsed.
@@ -440,5 +442,37 @@ fn interval(pid: u32, away: OffCpuSpan, sites: &WaitSites) -> OffCpuInterval {
         cause,
         stack: meaning.stack,
         wait: meaning.wait,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unwind::kallsyms::KernelSymbols;
+
+    /// Regression: a profile with off-CPU time grew by 26 MB, for intervals that it did not use.
+    #[test]
+    fn a_window_without_single_intervals_keeps_none_and_misses_none() {
+        let away = OffCpuSpan {
+            start_ns: 1,
+            woken_ns: 1,
+            end_ns: 2,
+            why: SwitchOutReason::Preempted,
+        };
+        let account = SliceAccount {
+            present_ns: 10,
+            away: vec![away; 3],
+            ..SliceAccount::default()
+        };
+        let kept = |intervals_max| {
+            let mut servers = ProfiledServers::new(KernelSymbols::default());
+            let mut slices = Slices::new(intervals_max);
+            slices.add_account(5_000_000, &account, &mut servers);
+            let found = slices.finish();
+            assert_eq!(found.processes[0].present_ns, 10);
+            (found.intervals.len(), found.intervals_dropped)
+        };
+        assert_eq!(kept(0), (0, 0));
+        assert_eq!(kept(2), (2, 1));
     }
 }

@@ -246,7 +246,11 @@ impl ProfilingSession {
         let config = SamplerConfig {
             postmaster_pids: vec![self.subject.server.postmaster_pid],
             frequency_hz: self.frequency_hz,
-            off_cpu: self.off_cpu.then(OffCpuConfig::default),
+            off_cpu: self.off_cpu.then(|| OffCpuConfig {
+                // What a process waits for is a sum; single intervals would take 26 MB in a long profile.
+                intervals_max: 0,
+                ..OffCpuConfig::default()
+            }),
             // To divide them among statements.
             keeps_moments: self.dsn.is_some(),
             ..SamplerConfig::default()
