@@ -85,10 +85,7 @@ impl SampleTally {
             }
         }
         side_band.sort_by_key(|(time_ns, _)| *time_ns);
-        let ProfiledServers {
-            processes, stacks, ..
-        } = &mut self.servers;
-        let spaces = &mut stacks.spaces;
+        let processes = &mut self.servers.processes;
         for (_, record) in side_band {
             match record {
                 Record::Fork {
@@ -97,7 +94,7 @@ impl SampleTally {
                     tid,
                     time_ns,
                 } if pid == tid => {
-                    processes.forked(pid, parent_pid, time_ns, spaces);
+                    processes.forked(pid, parent_pid, time_ns);
                 }
                 Record::Exit { pid, tid, time_ns } if pid == tid => {
                     processes.exited(pid, time_ns);
@@ -341,8 +338,7 @@ mod tests {
         let all = 3 * PROCESSES_MAX as u32;
         for number in 0..all {
             let pid = PID + number;
-            let spaces = &mut tally.servers.stacks.spaces;
-            tally.servers.processes.forked(pid, own, 1, spaces);
+            tally.servers.processes.forked(pid, own, 1);
             tally.count_sample(&sample(pid, 2));
             // Every third lasts.
             if number % 3 > 0 {

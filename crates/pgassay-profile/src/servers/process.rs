@@ -17,7 +17,7 @@ use std::sync::Arc;
 const ANCESTORS_MAX: usize = 8;
 /// With more address spaces than this, all are discarded and made again when they are needed: 20 KB each. Each
 /// program that a server executes, such as its `archive_command`, has another.
-const SPACES_MAX: usize = 512;
+const SPACES_MAX: usize = 128;
 
 /// A process of a profiled server.
 #[derive(Debug, Clone)]
@@ -114,6 +114,16 @@ impl ProcessTable {
 
     /// The process of a sample, looked up if it is new.
     pub fn owner(&mut self, pid: u32, spaces: &mut Spaces) -> SampleOwner<'_> {
+        let owner = self.find(pid);
+        if let SampleOwner::Server(process) = owner {
+            process.make_space(pid, spaces);
+            return SampleOwner::Server(process);
+        }
+        owner
+    }
+
+    /// As [`Self::owner`], perhaps without its space.
+    fn find(&mut self, pid: u32) -> SampleOwner<'_> {
         if !self.servers.contains_key(&pid) {
             if self.other_programs.contains(&pid) {
                 return SampleOwner::OtherProgram;
@@ -131,18 +141,18 @@ impl ProcessTable {
             .servers
             .get_mut(&pid)
             .expect("it exists or has just been added");
-        process.refresh(pid, spaces);
+        process.refresh(pid);
         SampleOwner::Server(process)
     }
 
-    pub fn forked(&mut self, pid: u32, parent_pid: u32, time_ns: u64, spaces: &mut Spaces) {
+    pub fn forked(&mut self, pid: u32, parent_pid: u32, time_ns: u64) {
         let mut ended = self.ended_before.iter().chain(&self.ended_unknown);
         let has_ended = ended.any(|(it, ended_ns)| *it == pid && *ended_ns >= time_ns);
         // PIDs are reused.
         self.other_programs.remove(&pid);
         self.servers.remove(&pid);
         // Copied now, since the child may end before it is read.
-        match self.owner(parent_pid, spaces) {
+        match self.find(parent_pid) {
             SampleOwner::Server(parent) => {
                 let child = ProfiledProcess {
                     role: Role::Unknown,
@@ -261,7 +271,7 @@ enum Ancestry {
 
 impl ProfiledProcess {
     /// Reads the mappings once per window, and the title until the role is known.
-    fn refresh(&mut self, pid: u32, spaces: &mut Spaces) {
+    fn refresh(&mut self, pid: u32) {
         if !self.is_current {
             self.is_current = true;
             // A process that has just ended keeps its inherited mappings.
@@ -272,10 +282,13 @@ impl ProfiledProcess {
                 self.space = None;
             }
         }
+        self.learn_role(pid);
+    }
+
+    fn make_space(&mut self, pid: u32, spaces: &mut Spaces) {
         if let (None, Some(mappings)) = (self.space, &self.mappings) {
             self.space = Some(spaces.intern(pid, mappings));
         }
-        self.learn_role(pid);
     }
 
     /// Reads the role, unless it is known or cannot be known.
@@ -304,7 +317,8 @@ mod tests {
         let mut table = ProcessTable::default();
         table.watch(std::process::id(), &mut spaces);
         for number in 0..3 * SPACES_MAX as u64 {
-            table.forked(PID, std::process::id(), number, &mut spaces);
+            let unsampled = spaces.len();
+            table.forked(PID, std::process::id(), number);
             table.executed(PID);
             for place in [number, 1_000_000 + number] {
                 table.mapped(&MapRecord {
@@ -318,14 +332,17 @@ mod tests {
                     path: b"/not/there",
                 });
             }
-            let before = spaces.len();
+            // A program that starts another is not sampled for that.
+            table.forked(PID + 1, PID, number);
+            table.exited(PID + 1, number);
+            assert_eq!(spaces.len(), unsampled);
             if number % 2 == 0 {
                 let SampleOwner::Server(process) = table.owner(PID, &mut spaces) else {
                     panic!("a child of the server");
                 };
                 assert!(process.space.is_some());
                 assert_eq!(process.mappings.as_ref().map(|it| it.len()), Some(2));
-                assert_eq!(spaces.len(), before + 1);
+                assert_eq!(spaces.len(), unsampled + 1);
             }
             table.exited(PID, number);
             table.remove_ended(&mut spaces);
