@@ -156,12 +156,19 @@ impl ServerHome {
 
     /// Signals the postmaster and waits for its end; false if it is still running after `timeout`.
     pub(crate) fn shut_down(&self, signal: Signal, timeout: Duration) -> io::Result<bool> {
-        if self.child().is_none() || self.exit_status().is_some() {
-            return Ok(true);
+        if self.child().is_some() && self.exit_status().is_none() {
+            // The child is not reaped yet, so the PID still belongs to it.
+            os::send(self.postmaster_pid(), signal)?;
+            if !wait_until(timeout, || self.exit_status().is_some()) {
+                return Ok(false);
+            }
         }
-        // The child is not reaped yet, so the PID still belongs to it.
-        os::send(self.postmaster_pid(), signal)?;
-        Ok(wait_until(timeout, || self.exit_status().is_some()))
+        // A server that was killed has not released its shared memory, which only its data describe: they may be
+        // replaced before the next start.
+        if self.exit_status().is_some_and(|it| !it.success()) {
+            sweep::end_processes(&self.base)?;
+        }
+        Ok(true)
     }
 
     /// Ends every process, removes the directories and releases the keeper. Can be called again.

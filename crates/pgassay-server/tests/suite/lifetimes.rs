@@ -339,6 +339,40 @@ fn a_killed_postmaster_leaves_no_shared_memory() {
     }
 }
 
+/// Regression: the data, which describe the shared memory, were replaced before the next start. `pgassay count` does
+/// this between its rounds.
+#[test]
+fn a_server_that_is_killed_while_it_shuts_down_leaves_no_shared_memory_when_its_data_are_replaced()
+{
+    let Some(mut server) = servers::start("18") else {
+        return;
+    };
+    server.restart_with_initial_data(|_| {}).unwrap();
+    let postmaster = server.postmaster_pid();
+    let pid_file = fs::read_to_string(server.data_dir().join("postmaster.pid")).unwrap();
+    let segment = common::segment(&pid_file);
+    let control = common::control_segment(postmaster);
+    assert!(common::segment_exists(segment) && control.exists());
+    // SAFETY: kill takes two integers; the postmaster is our child and not reaped.
+    unsafe { libc::kill(postmaster, libc::SIGSTOP) };
+    let killer = std::thread::spawn(move || {
+        // A fast shutdown is SIGINT, which waits for the stopped process.
+        wait_until("the server is asked to shut down", || {
+            let status = fs::read_to_string(format!("/proc/{postmaster}/status")).unwrap();
+            let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+            let pending = u64::from_str_radix(pending.unwrap().trim(), 16).unwrap();
+            pending & (1 << (libc::SIGINT - 1)) != 0
+        });
+        // SAFETY: as above.
+        unsafe { libc::kill(postmaster, libc::SIGKILL) };
+    });
+    server.restart_with_initial_data(|_| {}).unwrap();
+    killer.join().unwrap();
+    assert!(!common::segment_exists(segment) && !control.exists());
+    server.connect().unwrap();
+    server.stop().unwrap();
+}
+
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
