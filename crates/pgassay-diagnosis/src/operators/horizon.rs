@@ -14,6 +14,7 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 use super::detection::Detection;
 use super::ending::{end_session, waiting};
 use super::live_view::LiveView;
+use super::locks::{ACTIONABLE_US, is_root_still_there};
 use super::names;
 use super::signature::OperatorSignature;
 
@@ -282,7 +283,9 @@ fn prepared(view: &LiveView<'_>) -> Vec<Detection> {
         let Some(gid) = &episode.root.gid else {
             continue;
         };
-        if episode.waited_us <= 0.0 || !episode.is_lasting {
+        // One that a transaction manager commits within moments is part of its work.
+        let is_long = episode.root.state_age_us >= ACTIONABLE_US;
+        if episode.waited_us <= 0.0 || !(episode.is_lasting || is_long) {
             continue;
         }
         let known = found.iter().position(|it| it.name() == gid);
@@ -299,39 +302,47 @@ fn prepared(view: &LiveView<'_>) -> Vec<Detection> {
             found.push(detection(view, holder, &[], false));
         }
     }
+    found.into_iter().map(|it| resolved(view, it)).collect()
+}
+
+/// How a prepared transaction ends.
+fn resolved(view: &LiveView<'_>, detection: Detection) -> Detection {
+    let gid = detection.name().to_owned();
+    let of_it = |it: &&BlockingEpisode| it.root.gid.as_deref() == Some(&*gid);
+    let mut held = view.catalog.horizon.iter();
+    let holder = held.find(|it| it.kind == HorizonKind::PreparedTransaction && it.name == gid);
+    let is_there = |it: &BlockingEpisode| it.is_lasting || is_root_still_there(view, it);
+    let mut episodes = view.activity.blocking.iter().filter(of_it);
+    if holder.is_none() && !episodes.any(is_there) {
+        return detection
+            .fix(
+                "No session waits for it anymore. A transaction manager should commit what it has prepared at \
+                 once: until then, the locks remain, also if the manager or the server restarts.",
+            )
+            .risk("No change on the server, only in the application.");
+    }
+    let is_old = |us: f64| us >= FORGOTTEN_US;
+    let of_horizon = holder.is_some_and(|it| it.lasting_us.is_some_and(is_old));
+    let mut episodes = view.activity.blocking.iter().filter(of_it);
+    let is_forgotten = of_horizon || episodes.any(|it| is_old(it.root.state_age_us));
+    let literal = names::literal(&gid);
+    let detection = detection
+        .fix(format!(
+            "Ask its transaction manager whether to commit it (commit prepared {literal}) or to roll it \
+             back. It keeps its locks, also through a restart, and has no session that could end."
+        ))
+        .risk(
+            "What it did is lost, while other databases may have committed their part of the same \
+             transaction.",
+        );
     // One that is being committed now must not be rolled back: it is part of another server's transaction.
-    let is_forgotten = |gid: &str| {
-        let mut held = view.catalog.horizon.iter();
-        let old = |us: f64| us >= FORGOTTEN_US;
-        let of_horizon = held.any(|it| {
-            it.kind == HorizonKind::PreparedTransaction
-                && it.name == gid
-                && it.lasting_us.is_some_and(old)
-        });
-        let mut roots = view.activity.blocking.iter().map(|it| &it.root);
-        of_horizon || roots.any(|it| it.gid.as_deref() == Some(gid) && old(it.state_age_us))
-    };
-    let with_fix = |it: Detection| {
-        let is_forgotten = is_forgotten(it.name());
-        let gid = names::literal(it.name());
-        let detection = it
-            .fix(format!(
-                "Ask its transaction manager whether to commit it (commit prepared {gid}) or to roll it \
-                 back. It keeps its locks, also through a restart, and has no session that could end."
-            ))
-            .risk(
-                "What it did is lost, while other databases may have committed their part of the same \
-                 transaction.",
-            );
-        if is_forgotten {
-            detection.sql(format!(
-                "rollback prepared {gid} -- in the database of the transaction"
-            ))
-        } else {
-            detection
-        }
-    };
-    found.into_iter().map(with_fix).collect()
+    if is_forgotten {
+        detection.sql(format!(
+            "rollback prepared {literal} -- in the database of the transaction"
+        ))
+    } else {
+        detection
+    }
 }
 
 /// With the sessions that wait for it.

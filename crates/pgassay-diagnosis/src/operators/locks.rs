@@ -180,6 +180,20 @@ pub(super) fn weighty<'a>(view: &LiveView<'a>) -> impl Iterator<Item = &'a Block
         .filter(|it| it.waited_us > 0.0 && !it.blocked.is_empty())
 }
 
+/// Whether the root of an episode is still idle in its transaction, or prepared, at the end of the window, although no
+/// session waits for it anymore: those that did may have had a timeout.
+pub(super) fn is_root_still_there(view: &LiveView<'_>, episode: &BlockingEpisode) -> bool {
+    let age_us = |it: &RootBlocker| it.transaction_age_us.unwrap_or(it.state_age_us);
+    let root = &episode.root;
+    // A transaction that began later is another one.
+    let by_now_us = age_us(root) + view.activity.window_us - episode.last_seen_us;
+    let holders = view.activity.idle_lock_holders.iter();
+    let mut holders = holders.map(|it| &it.holder);
+    holders.any(|it| {
+        (it.pid, &it.gid) == (root.pid, &root.gid) && age_us(it) + ACTIONABLE_US >= by_now_us
+    })
+}
+
 fn idle_blocker(view: &LiveView<'_>) -> Vec<Detection> {
     let is_idle = |it: &&BlockingEpisode| {
         let root = &it.root;
@@ -198,11 +212,15 @@ fn idle_blocker(view: &LiveView<'_>) -> Vec<Detection> {
                 "Its transaction is rolled back, and its application gets an error at its next \
                  statement.",
             );
-            if episode.is_lasting {
+            if episode.is_lasting || is_root_still_there(view, episode) {
+                let end = if episode.is_lasting {
+                    "End the session."
+                } else {
+                    "No session waits for it now, but it still holds its locks: end it."
+                };
                 detection
                     .fix(format!(
-                        "End the session. Then find out why the application pauses inside a \
-                         transaction, and limit it: {}.",
+                        "{end} Then find out why the application pauses inside a transaction, and limit it: {}.",
                         words_of_limit(limit.as_deref())
                     ))
                     .sql(format!(
@@ -211,8 +229,8 @@ fn idle_blocker(view: &LiveView<'_>) -> Vec<Detection> {
                     ))
             } else {
                 let detection = detection.fix(
-                    "It has ended. Find out why the application pauses inside a transaction, and limit \
-                     such pauses.",
+                    "No session waits for it anymore. Find out why the application pauses inside a transaction, \
+                     and limit such pauses.",
                 );
                 let Some(limit) = limit else {
                     return detection.risk("No change on the server, only in the application.");
@@ -293,11 +311,13 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
                 end_session(detection, &pid, episode.ending_signal(), &words, &risk)
             } else if root.ending_signal() == EndingSignal::WritingWal {
                 detection
-                    .fix(format!("It has ended. {STALLED_WAL}"))
+                    .fix(format!("No session waits for it anymore. {STALLED_WAL}"))
                     .risk("None; it only reads.")
             } else {
                 detection
-                    .fix(format!("It has ended. So that it does not come back, {shorter}"))
+                    .fix(format!(
+                        "No session waits for it anymore. So that it does not happen again, {shorter}"
+                    ))
                     .risk("No change on the server, only in the application.")
             }
         })
@@ -320,7 +340,7 @@ fn idle_holder(detection: Detection, episode: &BlockingEpisode) -> Detection {
     } else {
         detection
             .fix(format!(
-                "It has ended. The session was idle: it held an advisory lock that it took for the session. \
+                "No session waits for it anymore. It was idle, and held an advisory lock that it took for the session. \
                  {only_until_commit}"
             ))
             .risk("No change on the server, only in the application.")

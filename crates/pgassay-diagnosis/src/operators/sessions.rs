@@ -88,7 +88,7 @@ fn idle_holder(view: &LiveView<'_>, holder: &RootBlocker) -> Detection {
             let relation = names::relation(&hold.relation);
             it.state(format!("holds {} on {relation}", hold.mode))
         })
-        .state("no session waits for it yet")
+        .state("no session waits for it now")
         .context(locks::origin(holder))
         .with(holder.statement.as_ref(), |it, statement| {
             it.context(format!("its last statement: {statement}"))

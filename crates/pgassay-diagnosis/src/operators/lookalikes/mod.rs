@@ -11,6 +11,7 @@ mod catalog;
 mod checkpoints;
 mod deadlocks;
 mod endings;
+mod gave_up;
 mod horizon;
 mod index_evidence;
 mod offsets;

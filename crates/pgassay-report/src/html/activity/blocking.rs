@@ -39,7 +39,7 @@ pub(super) fn idle_holders(activity: &Activity) -> Markup {
                 h2 { "Idle lock holders" }
                 p.lead {
                     "Sessions that hold locks while they are idle in a transaction. No session waits for "
-                    "them yet."
+                    "them now."
                 }
                 ul {
                     @for it in activity.idle_lock_holders.iter().take(BLOCKED_MAX) {

@@ -23,7 +23,7 @@ pub(super) fn idle_holders(activity: &Activity, style: Style) -> String {
     if activity.idle_lock_holders.is_empty() {
         return String::new();
     }
-    let why = "sessions that hold locks while they are idle in a transaction; no session waits for them yet";
+    let why = "sessions that hold locks while they are idle in a transaction; no session waits for them now";
     let mut out = heading("IDLE LOCK HOLDERS", why, style);
     for it in activity.idle_lock_holders.iter().take(BLOCKED_MAX) {
         let text = format!("{}: {}", root_name(&it.holder), root_describes(&it.holder));
