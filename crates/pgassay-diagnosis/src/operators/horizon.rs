@@ -114,6 +114,9 @@ fn is_oldest(view: &LiveView<'_>, holder: &HorizonHolder) -> bool {
 /// while the session does. A snapshot is as old as the oldest transaction that had written when it was taken, so all
 /// that begin after that one have its age, and ending them frees nothing.
 fn follows_another(view: &LiveView<'_>, holder: &HorizonHolder) -> bool {
+    if matches!(holder.kind, HorizonKind::Slot | HorizonKind::Standby) {
+        return is_of_writer(view, holder);
+    }
     let database = &view.catalog.database;
     let waits = |it: &HorizonHolder| it.wait.as_ref().is_some_and(|it| it.kind == "Lock");
     let leads = |other: &HorizonHolder| match (waits(other), waits(holder)) {
@@ -132,6 +135,13 @@ fn follows_another(view: &LiveView<'_>, holder: &HorizonHolder) -> bool {
         is_transaction && it.name != holder.name && it.age == holder.age && affects(it, database)
     });
     holder.kind == HorizonKind::Session && others.any(leads)
+}
+
+/// Whether the snapshot that a standby reports is as old as a transaction that runs here and has written: a standby's
+/// snapshots see it running, also those of its shortest queries.
+fn is_of_writer(view: &LiveView<'_>, holder: &HorizonHolder) -> bool {
+    let mut all = view.catalog.horizon.iter();
+    all.any(|it| it.has_oldest_id && it.age == holder.age)
 }
 
 /// Whether a session executes a statement that began after the last round of autovacuum: what it keeps, the next one

@@ -255,3 +255,30 @@ fn the_feedback_of_a_standby_is_a_few_seconds_old_anyway() {
         assert_eq!([found(400), found(5900), found(6100)], [0, 0, 1], "{id}");
     }
 }
+
+/// Regression: a session of the primary had written and stayed, and the advice was to end a long query on the standby,
+/// which executed none: its feedback had the age of that session.
+#[test]
+fn the_feedback_of_a_standby_is_as_old_as_a_transaction_of_the_primary() {
+    for (kind, id) in [
+        (HorizonKind::Slot, "slot-horizon"),
+        (HorizonKind::Standby, "standby-horizon"),
+    ] {
+        let found = |has_oldest_id, younger: u64| {
+            let feedback = horizon(kind, "replica", "");
+            let writer = HorizonHolder {
+                has_oldest_id,
+                age: feedback.age - younger,
+                state: "idle in transaction".to_owned(),
+                ..horizon(HorizonKind::Session, "4711", "web, idle in transaction")
+            };
+            let server = kept_back(feedback, 20e6).catalog(|it| it.horizon.push(writer));
+            of_id(id, &server.activity).len()
+        };
+        assert_eq!(
+            [found(true, 0), found(false, 0), found(true, 1)],
+            [0, 1, 1],
+            "{id}"
+        );
+    }
+}
