@@ -1,6 +1,6 @@
 //! Tables that ANALYZE, VACUUM and freezing do not reach.
 
-use pgassay_record::activity::{DatabaseAge, LoadMarkKind, TableActivity};
+use pgassay_record::activity::{DatabaseAge, LoadMark, LoadMarkKind, TableActivity};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
@@ -227,24 +227,47 @@ fn vacuum_sooner(
     }
 }
 
-/// Time in the window in which the table was vacuumed; one that went on beyond the window counts from
-/// its start.
-fn running_for(view: &LiveView<'_>, table: &TableActivity) -> f64 {
+/// The vacuums of the table in the window.
+fn running<'a>(view: &LiveView<'a>, table: &TableActivity) -> impl Iterator<Item = &'a LoadMark> {
     // An analyze is marked in the same way, as `autoanalyze of …`.
     let name = format!(
         "vacuum of {}.{}",
         table.relation.schema, table.relation.name
     );
     let marks = view.activity.marks.iter();
-    let its = marks.filter(|it| it.kind == LoadMarkKind::Vacuum && it.text.ends_with(&name));
-    its.map(|it| {
+    marks.filter(move |it| it.kind == LoadMarkKind::Vacuum && it.text.ends_with(&name))
+}
+
+/// Time in the window in which the table was vacuumed; one that went on beyond the window counts from
+/// its start.
+fn running_for(view: &LiveView<'_>, table: &TableActivity) -> f64 {
+    let lengths = running(view, table).map(|it| {
         if it.length_us > 0.0 {
             it.length_us
         } else {
             (view.activity.window_us - it.at_us).max(0.0)
         }
-    })
-    .fold(0.0, f64::max)
+    });
+    lengths.fold(0.0, f64::max)
+}
+
+/// Whether a vacuum of the table runs at the end of the window.
+fn goes_on(view: &LiveView<'_>, table: &TableActivity) -> bool {
+    let mut running = running(view, table);
+    running.any(|it| it.length_us <= 0.0)
+}
+
+/// The fix where a vacuum of the table with the oldest transaction ID runs: a second one would wait for it.
+fn being_frozen(detection: Detection, table: &TableActivity) -> Detection {
+    detection
+        .fix(format!(
+            "Let the vacuum of {} finish, which runs now: another one would wait for it. If it is too slow, lower \
+             autovacuum_vacuum_cost_delay and reload; a vacuum that runs already notices this from version 16 on. \
+             End what holds back the xmin horizon: near the limit, the server assigns no more transaction IDs, so \
+             that all writes fail.",
+            names::relation(&table.relation)
+        ))
+        .risk("Vacuums read and write more per second.")
 }
 
 fn vacuums(view: &LiveView<'_>) -> f64 {
@@ -403,6 +426,9 @@ fn close(view: &LiveView<'_>, age: &DatabaseAge, days: Option<f64>) -> Detection
             it.state(format!("{} prevents freezing, see its finding", holder.name))
         })
         .risk("It reads the table, and all its indexes unless they are skipped; it does not block reads or writes.");
+    if let Some(table) = oldest.filter(|it| goes_on(view, it)) {
+        return being_frozen(detection, table);
+    }
     let words = "Vacuum the tables with the oldest transaction IDs, without FREEZE, which does more work than \
                  is needed now, and end what holds back the xmin horizon: near the limit, the server assigns \
                  no more transaction IDs, so that all writes fail. Then find out why autovacuum did not do \

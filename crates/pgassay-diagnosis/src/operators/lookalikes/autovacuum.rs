@@ -1,8 +1,9 @@
 //! What tables that autovacuum should visit are said to need.
 
-use pgassay_record::activity::TableActivity;
+use pgassay_record::activity::{LoadMark, LoadMarkKind, TableActivity};
 
 use super::build::{ExampleServer, table};
+use super::catalog::aged;
 use super::of_id;
 
 /// Regression: the first facts of a table that needed an ANALYZE were that it had 0 dead rows, and their threshold.
@@ -26,4 +27,38 @@ fn what_is_beyond_its_threshold_comes_first() {
     assert_eq!(facts(0, 300_000), (changed, Some(300_000.0)));
     let dead = "dead rows".to_owned();
     assert_eq!(facts(400_000, 300_000), (dead, Some(400_000.0)));
+}
+
+/// Regression: "vacuum public.orders", which an anti-wraparound autovacuum was vacuuming: it would have waited for that,
+/// and the fix asked why autovacuum had not come.
+#[test]
+fn a_table_that_is_being_vacuumed_is_not_to_be_vacuumed() {
+    let orders = TableActivity {
+        age: 600_000_000,
+        ..table("orders")
+    };
+    let fix = |length_us: Option<f64>| {
+        let mut server = aged(600e6).table(orders.clone());
+        server
+            .activity
+            .marks
+            .extend(length_us.map(|length_us| LoadMark {
+                at_us: 0.0,
+                length_us,
+                kind: LoadMarkKind::Vacuum,
+                text: "autovacuum of public.orders".to_owned(),
+                count: None,
+            }));
+        let found = of_id("wraparound", &server.activity).remove(0);
+        (found.suggested_fix, found.fix_sql)
+    };
+    let (words, sql) = fix(Some(0.0));
+    assert!(
+        words.starts_with("Let the vacuum of public.orders finish"),
+        "{words}"
+    );
+    assert_eq!(sql, None);
+    for over in [Some(1e6), None] {
+        assert_eq!(fix(over).1.as_deref(), Some("vacuum public.orders"));
+    }
 }
