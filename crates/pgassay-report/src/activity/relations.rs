@@ -91,10 +91,8 @@ pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
     if let Some(it) = &catalog.connections {
         lines.push(("connections", connections(it)));
     }
-    // One whose age is 0 keeps nothing: no transaction has begun since.
-    if let Some(oldest) = catalog.horizon.first().filter(|it| it.age > 0) {
-        lines.push(("horizon", oldest_snapshot(catalog, oldest)));
-    }
+    let holders = horizon_holders(catalog);
+    lines.extend(holders.map(|it| ("horizon", oldest_snapshot(catalog, it))));
     for slot in &catalog.slots {
         if let Some(bytes) = slot.retained_bytes {
             let state = if slot.is_active { "active" } else { "inactive" };
@@ -123,6 +121,22 @@ pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
         lines.push((title, text));
     }
     lines
+}
+
+/// The oldest holder of the xmin horizon; if it keeps only rows of system catalogs or of another database, also the
+/// oldest of those that keep the rows of this database's tables. One whose age is 0 keeps nothing: no transaction has
+/// begun since.
+fn horizon_holders(catalog: &CatalogActivity) -> impl Iterator<Item = &HorizonHolder> {
+    let keeps_rows_here = |it: &HorizonHolder| {
+        let database = it.database.as_ref();
+        it.kind != HorizonKind::SlotCatalog && database.is_none_or(|it| *it == catalog.database)
+    };
+    let aged = |it: &&HorizonHolder| it.age > 0;
+    let oldest = catalog.horizon.first().filter(aged);
+    let is_enough = oldest.is_none_or(keeps_rows_here);
+    let mut others = catalog.horizon.iter().filter(aged);
+    let here = others.find(|it| keeps_rows_here(it));
+    oldest.into_iter().chain(here.filter(|_| !is_enough))
 }
 
 fn oldest_snapshot(catalog: &CatalogActivity, oldest: &HorizonHolder) -> String {
@@ -222,6 +236,46 @@ mod tests {
         let keeps = "VACUUM keeps rows that were deleted or updated since";
         assert_eq!(horizon(1), format!("{has}, 1 transaction old: {keeps}"));
         assert_eq!(horizon(2), format!("{has}, 2 transactions old: {keeps}"));
+    }
+
+    /// Regression: "replication slot cdc has the oldest snapshot: VACUUM keeps rows of system catalogs" was all, while
+    /// the slot of a standby with a long query kept the rows of all tables.
+    #[test]
+    fn what_keeps_rows_of_tables_is_named_after_a_slot_that_keeps_those_of_catalogs() {
+        let holder = |kind, name: &str, age, database: Option<&str>| HorizonHolder {
+            kind,
+            name: name.to_owned(),
+            age,
+            has_oldest_id: false,
+            lasting_us: None,
+            database: database.map(str::to_owned),
+            detail: String::new(),
+            state: String::new(),
+            wait: None,
+        };
+        let named = |horizon: Vec<HorizonHolder>| {
+            let catalog = CatalogActivity {
+                database: "shop".to_owned(),
+                horizon,
+                ..CatalogActivity::default()
+            };
+            let lines = server_lines(&catalog).into_iter();
+            let names = lines.map(|(_, text)| text.split(" has ").next().unwrap_or("").to_owned());
+            names.collect::<Vec<_>>()
+        };
+        let session = |age| holder(HorizonKind::Session, "4711", age, Some("shop"));
+        let elsewhere = holder(HorizonKind::Session, "99", 30, Some("reports"));
+        let cdc = holder(HorizonKind::SlotCatalog, "cdc", 30, None);
+        let standby = holder(HorizonKind::Slot, "standby", 20, None);
+        let [slot_line, standby_line] = ["replication slot cdc", "replication slot standby"];
+        let all = vec![cdc.clone(), standby.clone(), session(10)];
+        assert_eq!(named(all), [slot_line, standby_line]);
+        assert_eq!(named(vec![cdc, session(0)]), [slot_line]);
+        assert_eq!(named(vec![standby, session(10)]), [standby_line]);
+        assert_eq!(
+            named(vec![elsewhere, session(10)]),
+            ["session 99", "session 4711"]
+        );
     }
 
     /// Regression: "session 14325 has the oldest snapshot", of one that had written and had none (READ COMMITTED, idle
