@@ -18,8 +18,8 @@ pub use figures::{age, load, rate, relation_size, share, size};
 pub use headline::{headline, headline_of_seen};
 pub use relations::{busy_tables, dead_share, index_remarks, server_lines, table_writes};
 pub use sentences::{
-    blocked_waits, blocks, cost, known_wait, relation_name, root_describes, root_name,
-    root_statement_label, seen_when, wait_name, waited_in_all,
+    blocked_name, blocked_waits, blocks, cost, known_wait, relation_name, root_describes,
+    root_name, root_statement_label, seen_when, wait_name, waited_in_all,
 };
 pub use short_blockers::{divided, waits_in_turn};
 pub use statement::{

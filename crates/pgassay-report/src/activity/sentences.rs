@@ -58,6 +58,16 @@ pub fn root_describes(root: &RootBlocker) -> String {
     parts.join(", ")
 }
 
+/// A blocked session's name: its PID, or that it is recovery, which replays a lock of the primary.
+pub fn blocked_name(blocked: &BlockedSession) -> String {
+    let kind = if blocked.is_recovery {
+        "startup process "
+    } else {
+        ""
+    };
+    format!("{kind}{}", blocked.pid)
+}
+
 /// What a blocked session waits for, and how long.
 pub fn blocked_waits(blocked: &BlockedSession) -> String {
     let target = &blocked.waits_for;
@@ -90,10 +100,16 @@ pub fn known_wait(waited_us: f64) -> Option<String> {
 }
 
 /// What all sessions behind a root waited: `, which waited 4.2 s in all`. Of an episode that one reading saw, only the
-/// waits until then are known. Nothing if it is not known.
+/// waits until then are known, including those before the window. Nothing if it is not known.
 pub fn waited_in_all(episode: &BlockingEpisode) -> String {
     let is_of_one_reading = !episode.is_lasting && is_moment(episode);
-    known_wait(episode.waited_us).map_or_else(String::new, |it| {
+    let until_then_us: f64 = episode.blocked.iter().map(|it| it.waited_us).sum();
+    let waited_us = if is_of_one_reading {
+        until_then_us
+    } else {
+        episode.waited_us
+    };
+    known_wait(waited_us).map_or_else(String::new, |it| {
         if is_of_one_reading {
             format!(", which had waited {it} when they were seen")
         } else {
@@ -167,4 +183,46 @@ pub fn cost(activity: &Activity) -> String {
         number::whole(activity.sweeps as f64),
         number::decimals(rate, 1),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocked(pid: u32, waited_us: f64) -> BlockedSession {
+        BlockedSession {
+            pid,
+            waited_us,
+            ..BlockedSession::default()
+        }
+    }
+
+    /// Regression: "4 sessions, which had waited 830 ms when they were seen (at 207 ms into the window)", of sessions
+    /// with waits of 2.5 s, 1.3 s, 1.3 s and 1.2 s below it.
+    #[test]
+    fn waits_before_the_window_count_when_they_are_seen_once() {
+        let episode = |is_lasting| BlockingEpisode {
+            root: RootBlocker::default(),
+            blocked: vec![blocked(1, 2.5e6), blocked(2, 1.3e6)],
+            first_seen_us: 207e3,
+            last_seen_us: 207e3,
+            is_lasting,
+            waited_us: 414e3,
+            ended_by: String::new(),
+        };
+        let text = |is_lasting| waited_in_all(&episode(is_lasting)).replace('\u{a0}', " ");
+        assert_eq!(text(false), ", which had waited 3.8 s when they were seen");
+        assert_eq!(text(true), ", which waited 414 ms in all");
+    }
+
+    /// Regression: "25846 waits 2.5 s for relation `AccessExclusiveLock`", of a standby's recovery.
+    #[test]
+    fn recovery_that_waits_has_a_name() {
+        let recovery = BlockedSession {
+            is_recovery: true,
+            ..blocked(25_846, 0.0)
+        };
+        assert_eq!(blocked_name(&recovery), "startup process 25846");
+        assert_eq!(blocked_name(&blocked(4711, 0.0)), "4711");
+    }
 }

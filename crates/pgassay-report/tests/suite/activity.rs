@@ -176,8 +176,13 @@ fn blockers_in_turn_are_one_line_with_the_waits_of_the_samples() {
         waited_us: 0.4 * waited_us,
         ..long.clone()
     }];
+    let mut blocked = long.blocked.clone();
+    for session in &mut blocked {
+        session.waited_us = 9.2e4 / 8.0;
+    }
     for pid in 1..=9 {
         activity.blocking.push(BlockingEpisode {
+            blocked: blocked.clone(),
             root: RootBlocker {
                 pid: Some(pid),
                 transaction_age_us: Some(9e4),

@@ -4,8 +4,8 @@ use maud::{Markup, html};
 use pgassay_record::activity::{Activity, BlockedSession, BlockingEpisode};
 
 use crate::activity::{
-    blocked_waits, blocks, root_describes, root_name, root_statement_label, seen_when,
-    waited_in_all, waits_in_turn,
+    blocked_name, blocked_waits, blocks, root_describes, root_name, root_statement_label,
+    seen_when, waited_in_all, waits_in_turn,
 };
 use crate::number;
 
@@ -83,7 +83,7 @@ fn branch(blocked: &BlockedSession) -> Markup {
     let depth = blocked.depth.clamp(1, 8) - 1;
     html! {
         li style=(format!("margin-left: {}em", f64::from(depth) * 1.5)) {
-            b { (blocked.pid) } " " (blocked_waits(blocked))
+            b { (blocked_name(blocked)) } " " (blocked_waits(blocked))
             span.faint { " " (blocked.user) " " (blocked.application) }
             @if let Some(statement) = &blocked.statement { " " code { (statement) } }
         }

@@ -5,8 +5,8 @@ use pgassay_record::activity::{Activity, BlockedSession, BlockingEpisode};
 use super::super::style::{Style, heading};
 use super::super::table::{TextStyle, cut, paint, visible, wrap};
 use crate::activity::{
-    blocked_waits, blocks, divided, one_line, root_describes, root_name, root_statement_label,
-    seen_when, waited_in_all, waits_in_turn,
+    blocked_name, blocked_waits, blocks, divided, one_line, root_describes, root_name,
+    root_statement_label, seen_when, waited_in_all, waits_in_turn,
 };
 use crate::number;
 
@@ -128,7 +128,8 @@ fn branch(blocked: &BlockedSession, columns: usize) -> String {
         .statement
         .as_deref()
         .map_or_else(String::new, |it| format!(": {}", one_line(it)));
-    let text = format!("{} {}{statement}", blocked.pid, blocked_waits(blocked));
+    let name = blocked_name(blocked);
+    let text = format!("{name} {}{statement}", blocked_waits(blocked));
     line(&indent, &text, columns)
 }
 
