@@ -24,6 +24,8 @@ const PAUSES_MIN: f64 = 0.1;
 const REPEATS_SHARE_MIN: f64 = 0.1;
 /// Planning time over execution time.
 const PLANNING_MIN: f64 = 3.0;
+/// Planning time per execution that matters if it is longer than execution: a lookup is planned in a tenth of it.
+const PLANNING_LONG_US: f64 = 1000.0;
 /// Planning time of the statement as a share of the load: statements that are sent as text cost some.
 const PLANNING_SHARE_MIN: f64 = 0.25;
 /// Fewer executions are planned few times, whatever it costs.
@@ -442,7 +444,10 @@ fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
         // Counted, so it needs no samples.
         let saved = planning_us / 1e6 / view.activity.counters_s();
         let enough = saved >= PLANNING_SHARE_MIN * view.active;
-        if planning_us < PLANNING_MIN * counters.execution_us || !enough {
+        let is_most = planning_us >= PLANNING_MIN * counters.execution_us;
+        let is_long = planning_us > counters.execution_us
+            && planning_us / calls(&counters) >= PLANNING_LONG_US;
+        if !(is_most || is_long) || !enough {
             continue;
         }
         let detection = of_statement(statement, load)
@@ -459,8 +464,8 @@ fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
                  in transaction mode must support it. If it is prepared already, its custom plans look \
                  cheaper than the generic one: force the generic plan.",
             );
-        let skewed =
-            "A generic plan does not know the values: with skewed data it may be much slower.";
+        let skewed = "A generic plan does not know the values: with skewed data it may be much slower, and of a \
+             partitioned table it locks all partitions.";
         let role = load.role_in_database();
         let role = (view.major >= 12 && role.user.is_some()).then_some(role);
         found.push(match role {
