@@ -145,10 +145,16 @@ fn synchronous_standby(view: &LiveView<'_>) -> Vec<Detection> {
         .fix(
             "Check that the standby is connected and keeps up (pg_stat_replication): without it, commits \
              wait forever. Otherwise use a nearer standby, a weaker synchronous_commit for unimportant \
-             transactions, or fewer commits. As a last resort, empty synchronous_standby_names and reload: a \
+             transactions, or fewer commits. With synchronous_commit = remote_apply, commits also wait for recovery \
+             on the standby, which may be paused, or wait for a query there. As a last resort, empty synchronous_standby_names and reload: a \
              failover may then lose the latest commits.",
         )
-        .sql("select application_name, state, sync_state from pg_stat_replication")
+        .sql(if view.major >= 10 {
+            "select application_name, state, sync_state, sent_lsn, flush_lsn, replay_lsn from pg_stat_replication"
+        } else {
+            "select application_name, state, sync_state, sent_location, flush_location, replay_location \
+             from pg_stat_replication"
+        })
         .risk("None; it only reads.");
     vec![detection]
 }
