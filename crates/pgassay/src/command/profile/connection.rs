@@ -163,7 +163,7 @@ pub fn discard_incomplete_count(observation: &mut Observation) {
         limitation: Some(format!(
             "the server's statistics have {counted} transactions, but at least {ended} ended: sessions report \
              them up to a second late, and one whose transactions use no table, such as SELECT 1, only when it \
-             uses one or ends"
+             uses one or ends; the count of a database that was dropped is lost"
         )),
         fix: None,
     });
