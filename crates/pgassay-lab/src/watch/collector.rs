@@ -7,7 +7,9 @@ use pgassay_knowledge::wait_event;
 use pgassay_profile::{
     NamedWait, SessionIdentity, SessionReading, SessionState, SessionSweep, SessionWait,
 };
-use pgassay_record::activity::{Activity, ActivitySession, ActivityWait, LoadCell, SessionStatus};
+use pgassay_record::activity::{
+    Activity, ActivitySession, ActivityWait, LoadCell, RootBlocker, SessionStatus,
+};
 
 use super::attribution::{LoadAttribution, LoadSums, REST, SessionActivity, Sighting, limited};
 use super::names::ObjectNames;
@@ -137,6 +139,9 @@ impl Collector {
             .index(&reading.text, reading.is_cut, query_id);
         // An idle session waits for its client; that is its state, not another wait.
         let (wait, wait_kind) = match state {
+            SessionStatus::Active if wait == 0 && self.may_pause(&reading.identity) => {
+                self.waits.pause_or_cpu()
+            }
             SessionStatus::Active => (wait, wait_kind),
             _ => (0, 0),
         };
@@ -153,6 +158,12 @@ impl Collector {
             activity_started_us: reading.activity_started_us,
             transaction_started_us: reading.transaction_started_us.unwrap_or(0),
         })
+    }
+
+    /// Whether it is a worker of autovacuum that has no wait event while it pauses, as before 13.
+    fn may_pause(&self, identity: &SessionIdentity) -> bool {
+        let has_no_event = matches!(&*self.major, "9.6" | "10" | "11" | "12");
+        has_no_event && identity.backend_type == RootBlocker::AUTOVACUUM
     }
 
     fn session(&mut self, identity: &Arc<SessionIdentity>) -> u32 {
@@ -355,6 +366,15 @@ impl WaitBook {
             SessionWait::Number(number) => self.number(*number, major),
             SessionWait::Named(name) => self.add(name.clone()),
         };
+        (index, self.kind_of[index as usize])
+    }
+
+    /// The wait of a worker of autovacuum that computes, or pauses for `autovacuum_vacuum_cost_delay`.
+    fn pause_or_cpu(&mut self) -> (u32, u32) {
+        let index = self.add(NamedWait {
+            kind: "Timeout".to_owned(),
+            name: "VacuumDelay or CPU".to_owned(),
+        });
         (index, self.kind_of[index as usize])
     }
 

@@ -75,6 +75,35 @@ fn idle_sessions_our_own_and_processes_without_work_have_no_load() {
     assert_eq!((collector.unseen, collector.unseen_max), (unseen, unseen));
 }
 
+/// Regression: an anti-wraparound autovacuum of 12, which paused almost all the time, was 25% of the load "running on or
+/// waiting for a CPU".
+#[test]
+fn a_worker_of_autovacuum_without_a_wait_event_may_pause() {
+    let waits = |major: &str, backend_type: &str| {
+        let mut collector = Collector::new(major, BTreeSet::new(), None);
+        for at_us in [0.0, 1e6] {
+            let mut vacuum = reading(1, SessionState::Active, SessionWait::None);
+            Arc::make_mut(&mut vacuum.identity).backend_type = backend_type.to_owned();
+            collector.add(
+                at_us,
+                SessionSweep {
+                    sessions: vec![vacuum],
+                    ..SessionSweep::default()
+                },
+            );
+        }
+        let sums = collector.take();
+        let activity = described(&collector, &sums);
+        let waits = activity.cells.iter().map(|it| it.wait as usize);
+        let names = waits.map(|at| activity.waits[at].name.clone());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(waits("12", "autovacuum worker"), ["VacuumDelay or CPU"]);
+    // It has a wait event from 13 on, and a client's session does not pause.
+    assert_eq!(waits("13", "autovacuum worker"), [""]);
+    assert_eq!(waits("12", "client backend"), [""]);
+}
+
 /// Regression: the load of a pooler's clients was missing while they had a backend that had served pgassay.
 #[test]
 fn a_backend_that_a_pooler_gives_to_others_has_their_load() {
