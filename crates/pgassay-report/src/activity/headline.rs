@@ -232,8 +232,9 @@ fn blocking(activity: &Activity, episode: &BlockingEpisode, part: Option<&Larges
     if root.is_deadlocked {
         return format!("{name} and {others} behind it waited in a deadlock.");
     }
-    let waits_for = episode.blocked.first();
-    let waits_for = waits_for.map(|it| locks(&it.waits_for.kind, it.statement.as_deref()));
+    let of_each = |it: &BlockedSession| locks(&it.waits_for.kind, it.statement.as_deref());
+    let waits_for = episode.blocked.first().map(of_each);
+    let is_alike = |first: &String| episode.blocked.iter().all(|it| of_each(it) == *first);
     let is_named = waits_for
         .as_ref()
         .is_some_and(|it| before.contains(&format!("waiting for {it}")));
@@ -247,7 +248,10 @@ fn blocking(activity: &Activity, episode: &BlockingEpisode, part: Option<&Larges
         (true, 1) => "waits",
         (true, _) => "wait",
     };
-    let which = waits_for.map_or_else(String::new, |it| format!(" that {waits} for {it}"));
+    let which = waits_for.map_or_else(String::new, |it| {
+        let locks = if is_alike(&it) { &*it } else { "locks" };
+        format!(" that {waits} for {locks}")
+    });
     let of_part = match relation {
         BlockedPart::Part(share) => format!(": {share} of these waits"),
         BlockedPart::Same | BlockedPart::Separate => String::new(),

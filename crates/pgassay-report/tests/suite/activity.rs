@@ -217,6 +217,27 @@ fn blockers_in_turn_are_one_line_with_the_waits_of_the_samples() {
     assert!(page.contains(moment), "{page}");
 }
 
+/// Regression: "blocked 4 sessions that waited for row locks", one of which was an ALTER TABLE that waited for its table.
+#[test]
+fn sessions_that_wait_for_different_locks_wait_for_locks() {
+    let headline_of = |first: &str| {
+        let mut activity = outage();
+        for blocked in &mut activity.blocking[0].blocked {
+            blocked.waits_for.kind = "relation".to_owned();
+        }
+        activity.blocking[0].blocked[0].waits_for.kind = first.to_owned();
+        plain(&words_of(&observation_text(
+            &observation(activity),
+            &at(200),
+        )))
+    };
+    let blocks = "blocks 8 sessions that wait for";
+    let mixed = headline_of("advisory");
+    assert!(mixed.contains(&format!("{blocks} locks.")), "{mixed}");
+    let alike = headline_of("relation");
+    assert!(alike.contains(&format!("{blocks} table locks.")), "{alike}");
+}
+
 /// Regression: a replication slot that waited for older transactions to end was said to wait for row locks.
 #[test]
 fn a_wait_for_the_end_of_transactions_is_not_one_for_row_locks() {
