@@ -195,7 +195,7 @@ fn vacuum_sooner(
             );
         if has_pauses(view) {
             throttled.sql(format!(
-                "{} -- after this vacuum has finished: ALTER TABLE cancels an autovacuum",
+                "{} -- after this vacuum has finished: ALTER TABLE cancels it, or waits for it",
                 names::set_storage(&table.relation, "autovacuum_vacuum_cost_delay = 0")
             ))
         } else {
