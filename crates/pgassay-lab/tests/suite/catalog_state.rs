@@ -416,6 +416,12 @@ fn a_terminated_connection_is_opened_again_and_reads_the_difference() {
             assert!(!watch.reconnect(&mut refuse), "{version}");
             asked.get() > 0
         });
+        // Regression: after the loss, the reason for which there was no new connection was missing, such as that the
+        // database was dropped.
+        let lost = watch.unavailable();
+        let mut whys = lost.iter().filter_map(|it| it.limitation.as_deref());
+        let why = "; it cannot be opened again: too many clients";
+        assert!(whys.any(|it| it.ends_with(why)), "{version}: {lost:?}");
         for _ in 0..100 {
             assert!(!watch.reconnect(&mut refuse), "{version}");
         }

@@ -143,6 +143,7 @@ impl CatalogReader {
             tracing::debug!("cannot read the server's views again: {error:#}");
             self.exchange = None;
             self.pause.refuse(Instant::now());
+            self.note_lost(&format!("; it cannot be opened again: {error:#}"));
             return false;
         }
         self.lost += self.pause.connect(Instant::now());
@@ -390,7 +391,10 @@ impl CatalogReader {
     fn lose(&mut self, error: &ExchangeError) {
         self.exchange = None;
         self.pause.lose(Instant::now());
-        let why = error.to_string();
+        self.note_lost(&format!(": {error}"));
+    }
+
+    fn note_lost(&mut self, why: &str) {
         // Without the number that Rust adds.
         let why = why.split(" (os error ").next().unwrap_or_default();
         let check = Check {
@@ -398,7 +402,7 @@ impl CatalogReader {
             value: "lost".to_owned(),
             limitation: Some(format!(
                 "the connection that reads the server's views was lost, so blocking sessions and \
-                 statistics are missing from then on: {why}"
+                 statistics are missing from then on{why}"
             )),
             fix: None,
         };
