@@ -285,7 +285,8 @@ fn root(activity: &Activity, at: usize, episode: &BlockingEpisode) -> TopRow {
         (None, None) => "?".to_owned(),
     };
     let text = pgassay_report::activity::one_line(root.statement.as_deref().unwrap_or_default());
-    let was = if episode.is_lasting { "" } else { "(ended) " };
+    // The session may remain: those that waited for it may have had a timeout.
+    let was = if episode.is_lasting { "" } else { "(past) " };
     let held = relation(root.holds.as_ref().map(|it| &it.relation));
     TopRow {
         key: format!("root {name}"),

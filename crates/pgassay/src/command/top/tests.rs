@@ -286,6 +286,18 @@ fn a_blocker_of_a_moment_is_not_to_be_ended() {
     }
 }
 
+/// Regression: "(ended) idle in transaction", of a session that remained when those behind it had a timeout.
+#[test]
+fn what_no_session_waits_for_need_not_have_ended() {
+    let mut over = activity();
+    over.blocking[0].is_lasting = false;
+    let mut state = state();
+    state.update(over);
+    press(&mut state, "3");
+    let shown = screen_of(&state, 120, 24);
+    assert!(shown.contains("(past) idle in transaction"), "{shown}");
+}
+
 /// Regression: checkpoints, vacuums and errors in the log were on the page of a profile, but not on the screen.
 #[test]
 fn what_happened_in_the_interval_is_on_the_screen() {
