@@ -105,7 +105,11 @@ fn selects_are_seen_whole(version: &str) {
         "{version}: sampled / exact = {ratio}"
     );
     // The processes are backends according to their titles.
-    for process in samples.processes.iter().filter(|p| pids.contains(&p.pid)) {
+    for process in samples
+        .processes
+        .iter()
+        .filter(|p| p.pid.is_some_and(|it| pids.contains(&it)))
+    {
         assert_eq!(process.role, Role::Backend);
         assert_eq!(process.postmaster_pid, postmaster(&server));
     }
@@ -193,7 +197,7 @@ fn two_servers_are_distinguished_and_parallel_workers_have_their_leader() {
         samples
             .processes
             .iter()
-            .find(|p| p.pid == pid)
+            .find(|p| p.pid == Some(pid))
             .map(|p| p.postmaster_pid)
     };
     assert_eq!(of(pid), Some(postmaster(&ours)), "{samples:?}");
@@ -204,7 +208,7 @@ fn two_servers_are_distinguished_and_parallel_workers_have_their_leader() {
     let worked: u64 = workers.map(|p| p.quality.total).sum();
     assert!(worked > 0, "{:?}", samples.processes);
     // The time of workers is not part of their leader's time.
-    let alone = samples.select(|p| p.pid == pid).quality.total;
+    let alone = samples.select(|p| p.pid == Some(pid)).quality.total;
     assert_eq!(samples.backends(&[pid]).quality.total, alone);
     drop(sampler);
     ours.stop().unwrap();
