@@ -14,8 +14,8 @@ use pgassay_record::activity::SessionStatus;
 
 use super::attribution::{LoadSums, Sighting};
 
-/// Readings that are kept: 10 MiB.
-const READINGS_MAX: usize = 1 << 18;
+/// Readings that are kept: 2.5 MiB.
+const READINGS_MAX: usize = 1 << 16;
 /// Advances by the golden ratio spread evenly over an interval.
 const GOLDEN_RATIO: f64 = 0.618_033_988_749_894_9;
 

@@ -12,8 +12,8 @@ use crate::proc::role::Role;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Processes that are kept singly: 1 MB. With more, those that have ended are added up by role.
-const KEPT_MAX: usize = 4096;
+/// Processes that are kept singly: 0.3 MB. With more, those that have ended are added up by role.
+const KEPT_MAX: usize = 1024;
 
 /// All readings so far.
 #[derive(Debug)]

@@ -35,7 +35,7 @@ pub struct Samples {
     pub frames: Vec<StackFrame>,
     /// Stacks: indices into `frames`, outermost first.
     pub stacks: Vec<Arc<[u32]>>,
-    /// Every process of the profiled servers that was sampled on a CPU. With thousands of them, those that have ended
+    /// Every process of the profiled servers that was sampled on a CPU. With many of them, those that have ended
     /// are added up.
     pub processes: Vec<ProcessSamples>,
     /// Samples of processes of other programs, including the load.
@@ -58,7 +58,7 @@ pub struct Samples {
     pub stripped_objects: Vec<Arc<str>>,
     /// Off-CPU time, if requested.
     pub off_cpu: Option<OffCpu>,
-    /// Individual samples if `off_cpu` or `keeps_moments` was requested; at most 262 144.
+    /// Individual samples if `off_cpu` or `keeps_moments` was requested; at most 65 536.
     pub moments: Vec<SampleMoment>,
     /// The part of the time that `moments` are of.
     pub kept_time: KeptTime,

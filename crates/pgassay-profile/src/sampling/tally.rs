@@ -38,10 +38,10 @@ pub(crate) struct SampleWindow {
     kept_time: KeptTime,
 }
 
-/// Maximum number of individual samples: 4 MiB. With more, those of a part of the time stand for all.
-const MOMENTS_MAX: usize = 1 << 18;
-/// Processes that are kept singly: 2 MB.
-const PROCESSES_MAX: usize = 4096;
+/// Maximum number of individual samples: 1 MiB. With more, those of a part of the time stand for all.
+const MOMENTS_MAX: usize = 1 << 16;
+/// Processes that are kept singly: 0.5 MB.
+const PROCESSES_MAX: usize = 1024;
 /// Maximum number of roles of ended processes; there can be more, because titles are roles, too.
 const ROLES_MAX: usize = 1024;
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 const ANCESTORS_MAX: usize = 8;
 /// With more address spaces than this, all are discarded and made again when they are needed: 20 KB each. Each
 /// program that a server executes, such as its `archive_command`, has another.
-const SPACES_MAX: usize = 128;
+const SPACES_MAX: usize = 32;
 
 /// A process of a profiled server.
 #[derive(Debug, Clone)]

@@ -350,7 +350,7 @@ struct ProfiledPids {
     ours: HashSet<u32>,
     /// Of background processes, and backends that serve pgassay.
     others: HashSet<u32>,
-    /// None is missing: with thousands of processes, those that have ended are added up.
+    /// None is missing: with very many processes, those that have ended are added up.
     is_complete: bool,
 }
 
