@@ -355,6 +355,11 @@ fn a_server_that_is_killed_while_it_shuts_down_leaves_no_shared_memory_when_its_
     assert!(common::segment_exists(segment) && control.exists());
     // SAFETY: kill takes two integers; the postmaster is our child and not reaped.
     unsafe { libc::kill(postmaster, libc::SIGSTOP) };
+    // Of two pending signals, SIGINT would be handled first.
+    wait_until("the postmaster is stopped", || {
+        let status = fs::read_to_string(format!("/proc/{postmaster}/status")).unwrap();
+        status.contains("State:\tT")
+    });
     let killer = std::thread::spawn(move || {
         // A fast shutdown is SIGINT, which waits for the stopped process.
         wait_until("the server is asked to shut down", || {
