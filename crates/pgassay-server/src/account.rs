@@ -200,7 +200,7 @@ pub(crate) fn run_large_program(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     os::detach(&mut command, &[]);
-    os::end_with_us(&mut command);
+    let _killing = os::end_with_us(&mut command);
     run(command, b"", kept_bytes, timeout)
 }
 
@@ -301,6 +301,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::ExitStatusExt;
 
+    use pgassay_rights::{self as rights, Purpose, StartedPrograms};
+
     #[test]
     fn a_server_never_runs_as_root() {
         let account = OsAccount::choose(None).unwrap();
@@ -385,11 +387,17 @@ mod tests {
         let mut command = account.command(Path::new("/bin/sh"));
         command.args(["-c", "echo $$ >\"$1\"; kill -STOP $$", "sh"]);
         command.arg(&file).stdin(Stdio::null());
-        os::end_with_us(&mut command);
-        // The thread starts it and ends without waiting for it.
-        let mut child = thread::spawn(move || command.spawn().unwrap())
-            .join()
-            .unwrap();
+        // The thread starts it and ends without waiting for it. Its rights are those of the program: with
+        // root's, which other tests have, the kernel always kills it.
+        let start = move || {
+            rights::keep(&Purpose::ALL, StartedPrograms::Unlimited).unwrap();
+            let killing = os::end_with_us(&mut command);
+            let child = os::spawn(&mut command).unwrap();
+            // As a thread that is killed, it does not lower its rights.
+            std::mem::forget(killing);
+            child
+        };
+        let mut child = thread::spawn(start).join().unwrap();
         let mut ended = None;
         wait_until(Duration::from_mins(1), || {
             ended = child.try_wait().unwrap();

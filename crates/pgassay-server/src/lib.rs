@@ -71,7 +71,7 @@ pub use fetch::{ArchiveRow, FetchError, archive_row};
 pub use finder::{FindError, Finder, FinderProgress};
 pub use installation::{Installation, InstallationSource};
 pub use log::crash_in;
-pub use os::Pid;
+pub use os::{Pid, end_with_us};
 pub use pgassay_wire::{Password, QueryResult};
 pub use processes::{ProcessRole, ServerProcess, of_postmaster, wait_until_gone};
 pub use server::{Server, ServerConfig};

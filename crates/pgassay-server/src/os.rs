@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 
-use pgassay_rights::{self as rights, Purpose};
+use pgassay_rights::{self as rights, Purpose, Raised};
 
 use crate::shared_memory::Segment;
 
@@ -114,8 +114,10 @@ pub(crate) fn detach(command: &mut Command, inherited: &[BorrowedFd<'_>]) {
     }
 }
 
-/// Lets the kernel kill the command's process when the thread that starts it ends, even by SIGKILL.
-pub(crate) fn end_with_us(command: &mut Command) {
+/// Lets the kernel kill the command's process when the thread that starts it ends, even by SIGKILL. The
+/// kernel checks the right to do so when that thread ends, so the result is held until the process has
+/// ended: its user can be another one (see `forget_original_parent` in Linux's `kernel/exit.c`).
+pub fn end_with_us(command: &mut Command) -> Raised {
     let us = std::process::id();
     // SAFETY: as in `detach`: prctl and getppid are system calls, and the error allocates nothing.
     unsafe {
@@ -130,6 +132,7 @@ pub(crate) fn end_with_us(command: &mut Command) {
             Ok(())
         });
     }
+    rights::raise(Purpose::Signals)
 }
 
 pub(crate) fn user_by_name(name: &str) -> io::Result<Option<PasswordEntry>> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
+use pgassay_server::end_with_us;
 
 /// Used if `PATH` is not set.
 const PROGRAMS: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -98,12 +99,14 @@ impl Valgrind {
 /// How `program --version` ended, and its output. `Command::output` would panic if the system refused
 /// to poll its two pipes.
 fn version_of(program: &Path) -> io::Result<(ExitStatus, String)> {
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .arg("--version")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()?;
+        .stderr(Stdio::null());
+    let _killing = end_with_us(&mut command);
+    let mut child = command.spawn()?;
     let mut output = String::new();
     let read = match &mut child.stdout {
         Some(stdout) => stdout.take(VERSION_BYTES_MAX).read_to_string(&mut output),
