@@ -5,6 +5,7 @@ use std::fs;
 use pgassay_account::calibration::{AaComparison, Calibration, CalibrationSummary};
 
 use crate::error::StoreError;
+use crate::pinned_directory::PinnedDirectory;
 use crate::{Store, files, read_regular};
 
 const DIRECTORY: &str = "calibration";
@@ -18,10 +19,15 @@ impl Store {
         if calibration.comparisons.is_empty() {
             return Ok(());
         }
-        let directory = self.root.join(DIRECTORY);
+        let path = self.root.join(DIRECTORY);
+        let opened =
+            files::create_directories(&path).and_then(|()| PinnedDirectory::open_itself(&path));
+        let directory = opened.map_err(|source| StoreError::writing(&path, source))?;
         let name = format!("{}-{}", calibration.machine_key, calibration.started_us);
-        let partial = directory.join(format!(".{name}-{}", std::process::id()));
-        let path = directory.join(format!("{name}.json"));
+        let partial = directory
+            .path()
+            .join(format!(".{name}-{}", std::process::id()));
+        let path = directory.path().join(format!("{name}.json"));
         let written = files::write(&partial, |file| {
             serde_json::to_writer_pretty(file, calibration).map_err(Into::into)
         });

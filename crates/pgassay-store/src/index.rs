@@ -92,11 +92,6 @@ pub(crate) fn open(root: &Path) -> Result<Connection, StoreError> {
     // other cause, SQLite says why.
     _ = files::create(&path(root));
     let attempt = || {
-        // In a directory that others may write to: a pipe would never open, and what a link names is not ours.
-        let found = path(root).symlink_metadata();
-        if found.is_ok_and(|it| !it.is_file()) {
-            return Err(rusqlite::Error::InvalidPath(path(root)));
-        }
         check_files(root)?;
         let mut connection = Connection::open(path(root))?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -107,7 +102,7 @@ pub(crate) fn open(root: &Path) -> Result<Connection, StoreError> {
 }
 
 /// Returns an error if another user may have written the index or a transaction that `SQLite` would apply to it: its
-/// views and triggers are code, and a pipe in place of a transaction would never open.
+/// views and triggers are code, a pipe in place of a file would never open, and what a link names is not ours.
 fn check_files(root: &Path) -> rusqlite::Result<()> {
     for companion in COMPANIONS.into_iter().chain([""]) {
         let found = root.join(format!("{FILE}{companion}")).symlink_metadata();

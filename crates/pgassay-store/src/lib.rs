@@ -29,6 +29,7 @@ mod lookup;
 mod names;
 mod origin;
 mod ownership;
+mod pinned_directory;
 mod regular_file;
 mod reopen;
 mod repair;

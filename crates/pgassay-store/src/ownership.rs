@@ -45,7 +45,7 @@ fn user() -> u32 {
 }
 
 /// Whether no other user, but the members of its group, can replace what is in a directory.
-fn keeps_names(directory: &Metadata) -> bool {
+pub(crate) fn keeps_names(directory: &Metadata) -> bool {
     let mode = directory.mode();
     [user(), 0].contains(&directory.uid()) && (mode & WRITABLE_BY_ALL == 0 || mode & STICKY != 0)
 }

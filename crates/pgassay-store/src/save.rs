@@ -4,7 +4,7 @@
 //! dies in between leaves a directory that lookups ignore; opening the store removes it once it is a day
 //! old.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +13,8 @@ use pgassay_record::run::Run;
 
 use crate::directories::{DETAILS_FILE, RUN_FILE, STUDY_FILE, TRIALS_FILE};
 use crate::error::StoreError;
-use crate::{Store, files, index, names, unfinished, writer};
+use crate::pinned_directory::PinnedDirectory;
+use crate::{Store, files, index, names, ownership, unfinished, writer};
 
 const PARTIAL: &str = ".partial-";
 /// Saving a result never takes this long.
@@ -54,23 +55,30 @@ impl Store {
         Ok(directory)
     }
 
-    /// Removes what processes that died while saving left behind.
+    /// Removes what processes of this user that died while saving left behind. Does nothing in a directory in which
+    /// another user can rename it.
     pub(crate) fn sweep(&self) {
-        let Ok(entries) = fs::read_dir(&self.root) else {
+        let Ok(root) = PinnedDirectory::open(&self.root) else {
             return;
         };
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let stale = entry
-                .metadata()
-                .and_then(|metadata| metadata.modified())
-                .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > PARTIAL_AGE_MAX));
-            if !stale {
+        if !root.metadata().is_ok_and(|it| ownership::keeps_names(&it)) {
+            return;
+        }
+        for entry in fs::read_dir(root.path()).into_iter().flatten().flatten() {
+            let is_left = |it: &Metadata| {
+                let age = it.modified().ok().and_then(|time| time.elapsed().ok());
+                it.is_dir()
+                    && ownership::is_ours(it)
+                    && age.is_some_and(|age| age > PARTIAL_AGE_MAX)
+            };
+            if !entry.metadata().is_ok_and(|it| is_left(&it)) {
                 continue;
             }
             unfinished::sweep(&entry.path());
+            let name = entry.file_name();
             if name.to_str().is_some_and(|name| name.starts_with(PARTIAL)) {
-                tracing::info!(path = %entry.path().display(), "removing an unfinished result");
+                let path = self.root.join(&name);
+                tracing::info!(path = %path.display(), "removing an unfinished result");
                 _ = fs::remove_dir_all(entry.path());
             }
         }

@@ -1,5 +1,6 @@
 //! What a run that did not finish left: its plan and the trials that ended.
 
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead};
 use std::path::Path;
@@ -60,37 +61,64 @@ struct TrialPlace {
     position: u32,
 }
 
-impl TrialPlace {
-    fn is_of_same_round(self, other: Self) -> bool {
-        (self.block, self.condition) == (other.block, other.condition)
-    }
-}
-
 /// The trials that count, from the lines of all processes that measured a run.
 struct SavedTrials<T> {
-    /// Each with the number of its process, from 0.
-    trials: Vec<(u32, TrialPlace, T)>,
+    /// In order; without those that do not count.
+    trials: Vec<Option<T>>,
+    /// By block and condition.
+    rounds: HashMap<(u32, usize), Round>,
+    /// The number of the process that measured what follows, from 0.
     process: u32,
     repeated: usize,
 }
 
+/// The trials of a block and a condition, by their indices.
+#[derive(Default)]
+struct Round {
+    /// The last process that measured one.
+    process: u32,
+    of_process: Vec<(u32, usize)>,
+    earlier: Vec<usize>,
+    /// Positions of the earlier ones.
+    earlier_positions: HashSet<u32>,
+}
+
 impl<T> SavedTrials<T> {
-    /// Adds a trial. If an earlier process has measured a trial in its place, the trial belongs to a
-    /// round that is repeated as a whole, and the earlier trials of the round do not count.
-    fn add(&mut self, place: TrialPlace, trial: T) {
-        let process = self.process;
-        let is_earlier = |of: u32, it: TrialPlace| of < process && it.is_of_same_round(place);
-        let is_repeated = process > 0
-            && self
-                .trials
-                .iter()
-                .any(|(of, it, _)| is_earlier(*of, *it) && it.position == place.position);
-        if is_repeated {
-            let before = self.trials.len();
-            self.trials.retain(|(of, it, _)| !is_earlier(*of, *it));
-            self.repeated += before - self.trials.len();
+    fn new() -> Self {
+        Self {
+            trials: Vec::new(),
+            rounds: HashMap::new(),
+            process: 0,
+            repeated: 0,
         }
-        self.trials.push((process, place, trial));
+    }
+
+    /// Adds a trial. If an earlier process has measured a trial in its place, the trial belongs to a
+    /// round that is repeated as a whole, and the earlier trials of the round do not count. Takes the same time for
+    /// each trial on average, however many there are: others can have written the file.
+    fn add(&mut self, place: TrialPlace, trial: T) {
+        let round = self.rounds.entry((place.block, place.condition));
+        let round = round.or_default();
+        if round.process < self.process {
+            round.process = self.process;
+            for (position, index) in round.of_process.drain(..) {
+                round.earlier.push(index);
+                round.earlier_positions.insert(position);
+            }
+        }
+        if round.earlier_positions.contains(&place.position) {
+            self.repeated += round.earlier.len();
+            for index in round.earlier.drain(..) {
+                self.trials[index] = None;
+            }
+            round.earlier_positions.clear();
+        }
+        round.of_process.push((place.position, self.trials.len()));
+        self.trials.push(Some(trial));
+    }
+
+    fn counting(self) -> impl Iterator<Item = T> {
+        self.trials.into_iter().flatten()
     }
 }
 
@@ -112,11 +140,7 @@ fn lines<T: DeserializeOwned>(
     place: impl Fn(&T) -> Option<TrialPlace>,
 ) -> TrialLines<T> {
     let mut found = TrialLines {
-        saved: SavedTrials {
-            trials: Vec::new(),
-            process: 0,
-            repeated: 0,
-        },
+        saved: SavedTrials::new(),
         servers: Vec::new(),
         count: 0,
         bytes: 0,
@@ -168,17 +192,13 @@ pub(crate) fn read(directory: &Path) -> Result<(UnfinishedRun, ReadableLength), 
         bytes: opened.first_bytes + found.bytes,
         damaged_line: found.is_damaged.then_some(found.count + 2),
     };
-    let SavedTrials {
-        trials,
-        process,
-        repeated,
-    } = found.saved;
+    let (resumed, repeated) = (found.saved.process, found.saved.repeated);
     let unfinished = UnfinishedRun {
         start: opened.start,
-        trials: trials.into_iter().map(|(_, _, trial)| trial).collect(),
+        trials: found.saved.counting().collect(),
         is_running: is_locked(&opened.file),
         servers: found.servers,
-        resumed: process,
+        resumed,
         repeated,
     };
     Ok((unfinished, length))
@@ -207,7 +227,7 @@ pub(crate) fn details(directory: &Path) -> Result<(Vec<RunDetail>, u64), StoreEr
 pub(crate) fn summary(directory: &Path) -> Result<(RunStart, usize, bool), StoreError> {
     let mut opened = open(directory)?;
     let found = lines(&mut opened.rest, |place: &TrialPlace| Some(*place));
-    let trials = found.saved.trials.len();
+    let trials = found.saved.counting().count();
     Ok((opened.start, trials, is_locked(&opened.file)))
 }
 
@@ -283,5 +303,34 @@ pub(crate) fn is_locked(file: &File) -> bool {
         Err(TryLockError::WouldBlock) => true,
         // Without locks, a run in progress cannot be recognized.
         Err(TryLockError::Error(_)) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a file that another user had planted kept root's `list` busy for minutes.
+    #[test]
+    fn a_file_of_very_many_trials_is_read_in_time_that_is_proportional() {
+        const TRIALS: u32 = 300_000;
+        for spread in [1, TRIALS] {
+            let mut saved = SavedTrials::new();
+            for process in 0..3 {
+                saved.process = process;
+                for at in 0..TRIALS {
+                    let place = TrialPlace {
+                        block: at % spread,
+                        condition: 0,
+                        position: at / spread,
+                    };
+                    saved.add(place, (process, at));
+                }
+            }
+            assert_eq!(saved.repeated, 2 * TRIALS as usize);
+            let counting: Vec<_> = saved.counting().collect();
+            assert_eq!(counting.len(), TRIALS as usize);
+            assert!(counting.iter().all(|it| it.0 == 2));
+        }
     }
 }

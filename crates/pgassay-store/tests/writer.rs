@@ -8,12 +8,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use fixture::{STARTED_US, STUDY, run};
 use pgassay_model::detail::{RunDetail, UnsteadyWarmUp};
 use pgassay_model::trial::Trial;
 use pgassay_record::run::Run;
-use pgassay_store::{RunStart, Store, StoreError};
+use pgassay_store::{RunStart, RunWriter, Store, StoreError};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -222,6 +223,70 @@ fn a_link_in_place_of_a_runs_directory_is_not_followed() {
     assert!(error.to_string().contains("it was replaced"), "{error}");
     assert_eq!(names(&elsewhere), [""; 0]);
     assert!(moved.join("trials.jsonl").exists());
+}
+
+/// Regression: root removed all files older than a week from the directory to which another user's link led.
+#[test]
+fn a_link_in_place_of_the_directory_of_names_is_not_followed() {
+    let (root, store) = store();
+    let elsewhere = root.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(elsewhere.join("old"), "").unwrap();
+    age(&elsewhere.join("old"));
+    let of_names = store.root().join(".names");
+    std::os::unix::fs::symlink(&elsewhere, &of_names).unwrap();
+    let error = store.create(start(), STUDY).unwrap_err();
+    assert!(error.to_string().contains(".names"), "{error}");
+    assert_eq!(names(&elsewhere), ["old"]);
+
+    // Of a real one, only reservations are forgotten.
+    fs::remove_file(&of_names).unwrap();
+    fs::create_dir(&of_names).unwrap();
+    for (name, text) in [("reserved", ""), ("other", "text")] {
+        fs::write(of_names.join(name), text).unwrap();
+        age(&of_names.join(name));
+    }
+    store.create(start(), STUDY).unwrap();
+    assert_eq!(names(&of_names), ["other"]);
+}
+
+/// Regression: root removed the directory of a third user to which another user's link led by then.
+#[test]
+fn what_a_dead_process_left_is_removed_only_where_no_other_user_can_replace_it() {
+    let (root, store) = store();
+    let of_run = |writer: RunWriter| {
+        let directory = writer.directory().to_owned();
+        drop(writer);
+        age(&directory);
+        directory
+    };
+    let left = of_run(store.create(start(), STUDY).unwrap());
+    let elsewhere = root.path().join("elsewhere");
+    fs::rename(&left, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &left).unwrap();
+    age(&elsewhere);
+    Store::open_to_read(store.root()).unwrap();
+    assert!(elsewhere.exists() && left.is_symlink());
+    fs::remove_file(&left).unwrap();
+
+    let left = of_run(store.create(start(), STUDY).unwrap());
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+    for (of_store, of_left, is_kept) in [
+        (0o777, 0o700, true),
+        (0o1777, 0o722, true),
+        (0o1777, 0o700, false),
+    ] {
+        mode(store.root(), of_store).unwrap();
+        mode(&left, of_left).unwrap();
+        Store::open_to_read(store.root()).unwrap();
+        assert_eq!(left.exists(), is_kept, "{of_store:o} {of_left:o}");
+    }
+}
+
+/// Lets a file or directory be as old as one that is no longer needed.
+fn age(path: &Path) {
+    let old = SystemTime::now() - Duration::from_hours(30 * 24);
+    fs::File::open(path).unwrap().set_modified(old).unwrap();
 }
 
 #[test]
