@@ -22,7 +22,7 @@ impl PinnedDirectory {
     pub(crate) fn open_itself(path: &Path) -> io::Result<Self> {
         Self::open_with(path, libc::O_NOFOLLOW).map_err(|error| match error.raw_os_error() {
             Some(libc::ENOTDIR | libc::ELOOP) => {
-                io::Error::new(error.kind(), "it is a link, or not a directory")
+                io::Error::new(error.kind(), "it is a link, or not a directory; remove it")
             }
             _ => error,
         })
@@ -72,6 +72,9 @@ mod tests {
         symlink(at("theirs/results"), at("link")).unwrap();
         assert!(PinnedDirectory::open(&at("link")).is_ok());
         let error = PinnedDirectory::open_itself(&at("link")).unwrap_err();
-        assert_eq!(error.to_string(), "it is a link, or not a directory");
+        assert_eq!(
+            error.to_string(),
+            "it is a link, or not a directory; remove it"
+        );
     }
 }

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
+use pgassay_report::printable;
 
 use crate::args::ListArgs;
 use crate::results;
@@ -36,7 +37,9 @@ pub fn list(args: &ListArgs, out: &mut impl Write) -> Result<()> {
         } else {
             String::new()
         };
-        writeln!(out, "{:width$}  {}{hint}", run.id, run.headline)?;
+        let line = format!("{:width$}  {}{hint}", run.id, run.headline);
+        // Also in a pipe, which can lead to a terminal.
+        writeln!(out, "{}", printable(&line))?;
     }
     Ok(())
 }

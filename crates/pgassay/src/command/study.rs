@@ -10,6 +10,7 @@ use pgassay_lab::{ExternalUse, LoadedStudy, study_checks};
 use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
 use pgassay_model::study::{HumanDuration, StudySource};
 use pgassay_model::wording::counted;
+use pgassay_report::printable;
 use pgassay_wire::conninfo::split_secrets;
 
 use crate::args::{ChoiceArgs, ExistingStudyCommand};
@@ -48,7 +49,9 @@ pub fn study(command: &ExistingStudyCommand, out: &mut impl Write) -> Result<()>
                 print_servers(&plan, &found.source, &mut text)?;
                 print_summary(&plan, &mut text)?;
                 print_order(&plan, *all_blocks, &mut text)?;
-                out.write_all(folded(&String::from_utf8_lossy(&text)).as_bytes())?;
+                let text = folded(&String::from_utf8_lossy(&text));
+                // Also in a pipe, which can lead to a terminal.
+                out.write_all(printable(&text).as_bytes())?;
             }
         }
         ExistingStudyCommand::Show { study } => {

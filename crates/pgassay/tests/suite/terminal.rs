@@ -249,6 +249,11 @@ fn escape_sequences_do_not_reach_a_terminal_on_stdout() {
         [char::MAX; 0],
         "{shown:?}"
     );
+    // Regression: a pipe to `cat` received them.
+    let piped = pgassay(&["study", "plan", path.to_str().unwrap()]).output();
+    let piped = piped.unwrap().stdout;
+    assert!(String::from_utf8_lossy(&piped).contains("\u{fffd}]0;pwned"));
+    assert_eq!(control_characters(&piped, &[]), [char::MAX; 0]);
 }
 
 /// Regression: the message was only "No space left on device", of whatever disk; of a help text, there was none, with
