@@ -172,12 +172,14 @@ fn one(
 }
 
 fn table(findings: &[&Finding], position: &impl Fn(&Finding) -> String) -> Markup {
+    let is_contradicted = findings.iter().any(|it| !it.evidence_against.is_empty());
     html! {
             div.scroll { table {
                 thead { tr {
                     th scope="col" { "where" } th scope="col" { "confidence" }
                     th.n scope="col" { "µs/tx" } th.n scope="col" { "of response time" }
-                    th scope="col" { "evidence" } th scope="col" { "evidence against" }
+                    th scope="col" { "evidence" }
+                    @if is_contradicted { th scope="col" { "evidence against" } }
                 } }
                 tbody {
                     @for finding in findings {
@@ -190,7 +192,7 @@ fn table(findings: &[&Finding], position: &impl Fn(&Finding) -> String) -> Marku
                                 @if let Some(tried) = sentence::fix_result(finding) { (tried) "; " }
                                 (sentence::facts(finding, usize::MAX))
                             }
-                            td { (finding.evidence_against.join("; ")) }
+                            @if is_contradicted { td { (finding.evidence_against.join("; ")) } }
                         }
                     }
                 }
