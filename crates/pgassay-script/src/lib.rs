@@ -83,7 +83,9 @@ pub use limits::{ARGUMENTS_MAX, PARAMETERS_MAX};
 pub use names::{InvalidName, SlotId, VariableNames, is_valid_name};
 pub use normalize::{NormalizedStatement, normalize};
 pub use protocol::QueryProtocol;
-pub use reach::{RoleName, ServerChange, SettingChange, SettingScope, SqlReach, frees_session};
+pub use reach::{
+    AssignedValue, RoleName, ServerChange, SettingChange, SettingScope, SqlReach, frees_session,
+};
 pub use rng::Rng;
 pub use script::{Compat, Note, ParseOptions, ParsedScript};
 pub use seed::{Seeding, ThreadRngs, parse_seed};

@@ -70,7 +70,11 @@ pub struct SettingChange {
     pub scope: SettingScope,
     /// The name of the setting; `None` for all of them (`RESET ALL`), or if it is not recognized.
     pub name: Option<String>,
+    /// What it is afterward.
+    pub value: AssignedValue,
 }
+
+pub use assigned::AssignedValue;
 
 /// What has a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -422,16 +426,16 @@ fn of_altered_role(rest: &[&str]) -> SqlReach {
 
 /// `SET name …`, `RESET name` or `RESET ALL`.
 fn setting(scope: SettingScope, rest: &[&str]) -> SqlReach {
-    let name = match rest {
-        ["reset", "all", ..] => None,
-        ["set" | "reset", "time", "zone", ..] => Some("timezone".to_owned()),
-        ["set" | "reset", name, ".", part, ..] => {
-            Some(format!("{}.{}", identifier(name), identifier(part)))
+    let (name, value) = match rest {
+        ["reset", "all", ..] => (None, AssignedValue::Reset),
+        ["reset", rest @ ..] => (assigned::name(rest).0, AssignedValue::Reset),
+        ["set", rest @ ..] => {
+            let (name, rest) = assigned::name(rest);
+            (name, AssignedValue::of(rest))
         }
-        ["set" | "reset", name, ..] => Some(identifier(name)),
-        _ => None,
+        _ => (None, AssignedValue::Unknown),
     };
-    SqlReach::Server(ServerChange::Setting(SettingChange { scope, name }))
+    SqlReach::Server(ServerChange::Setting(SettingChange { scope, name, value }))
 }
 
 /// An identifier's value: quotes are removed, and unquoted ones are in lower case already.
@@ -477,5 +481,6 @@ fn server_function(words: &[&str]) -> Option<ServerChange> {
     })
 }
 
+mod assigned;
 #[cfg(test)]
 mod tests;

@@ -1,24 +1,25 @@
-//! The settings that a study changes outside of its sessions: their values before, and how they are
-//! put back.
+//! The settings that a study changes outside of its sessions: their values before, and those that the
+//! study gives them.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use pgassay_script::{RoleName, SettingChange, SettingScope};
+use pgassay_script::{AssignedValue, RoleName, SettingChange, SettingScope};
 use pgassay_server::Connection;
 use serde::{Deserialize, Serialize};
 
 /// The settings of `ALTER SYSTEM`; a later line overrides an earlier one.
-const SYSTEM: &str = "select lower(name), setting from pg_file_settings \
+const SYSTEM: &str = "select pg_catalog.lower(name), setting from pg_catalog.pg_file_settings \
      where sourcefile like '%/postgresql.auto.conf' and name is not null order by seqno";
 /// The settings of roles and databases, as (role, database, `name=value`).
 const OF_ROLES: &str = "select rolname, datname, entry \
-     from (select setrole, setdatabase, unnest(setconfig) as entry from pg_db_role_setting) s \
-     left join pg_roles r on r.oid = setrole left join pg_database d on d.oid = setdatabase";
+     from (select setrole, setdatabase, pg_catalog.unnest(setconfig) as entry \
+           from pg_catalog.pg_db_role_setting) s \
+     left join pg_catalog.pg_roles r on r.oid = setrole \
+     left join pg_catalog.pg_database d on d.oid = setdatabase";
 /// When the configuration was loaded. A new session has the server's value, and another one only
 /// after a reload.
-const LOADED: &str = "select extract(epoch from pg_conf_load_time())::text";
+pub(super) const LOADED: &str = "select extract(epoch from pg_conf_load_time())::text";
 /// Settings whose value is a list of names, which `ALTER … SET` takes one by one
 /// (`GUC_LIST_QUOTE` in `guc_tables.c`, PostgreSQL 18).
 const LISTS: [&str; 9] = [
@@ -34,12 +35,6 @@ const LISTS: [&str; 9] = [
 ];
 /// A setting whose name or value has one of these words may contain a password, which is not kept.
 const SECRET: [&str; 5] = ["password", "passphrase", "passwd", "secret", "conninfo"];
-/// How long a reload may take.
-const RELOAD_LIMIT: Duration = Duration::from_secs(10);
-const RELOAD_POLL: Duration = Duration::from_millis(50);
-/// The role or the database does not exist anymore.
-const GONE: [&str; 2] = ["42704", "3D000"];
-
 /// What has a setting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -55,19 +50,22 @@ pub enum BackupScope {
     },
 }
 
-/// A setting before a study changes it.
+/// A setting before a study changes it, and what the study makes of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettingBackup {
-    scope: BackupScope,
+    pub(super) scope: BackupScope,
     /// In lower case.
-    name: String,
+    pub(super) name: String,
     /// `None` if it was not set there.
-    value: Option<String>,
+    pub(super) value: Option<String>,
+    /// The values that the study gives it, as far as they are known: `None` resets it. Another value is not the study's,
+    /// and stays.
+    pub(super) given: Vec<Option<String>>,
     /// For `ALTER SYSTEM`: when the configuration was loaded, in seconds since 1970.
-    loaded: Option<String>,
+    pub(super) loaded: Option<String>,
 }
 
-type Values = BTreeMap<(BackupScope, String), String>;
+pub(super) type Values = BTreeMap<(BackupScope, String), String>;
 
 impl SettingBackup {
     /// Reads the values of the settings that these statements change.
@@ -101,13 +99,17 @@ impl SettingBackup {
                     .collect(),
             };
             for name in names {
-                let value = values.get(&(scope.clone(), name.clone())).cloned();
                 let known = backups
                     .iter()
-                    .any(|it| it.scope == scope && it.name == name);
-                if !known {
+                    .position(|it| it.scope == scope && it.name == name);
+                let at = if let Some(at) = known {
+                    at
+                } else {
+                    let value = values.get(&(scope.clone(), name.clone())).cloned();
                     backups.push(Self::new(connection, scope.clone(), name, value)?);
-                }
+                    backups.len() - 1
+                };
+                backups[at].add_assigned(&change.value);
             }
         }
         Ok(backups)
@@ -119,10 +121,9 @@ impl SettingBackup {
         name: String,
         value: Option<String>,
     ) -> Result<Self> {
-        let is_secret = |text: &str| SECRET.iter().any(|word| text.to_lowercase().contains(word));
         if value
             .as_deref()
-            .is_some_and(|value| is_secret(value) || is_secret(&name))
+            .is_some_and(|value| may_be_secret(&name, value))
         {
             bail!(
                 "the study changes {name}, whose current value may contain a password; pgassay does \
@@ -137,12 +138,83 @@ impl SettingBackup {
             scope,
             name,
             value,
+            given: Vec::new(),
             loaded,
         })
     }
 
+    fn add_assigned(&mut self, value: &AssignedValue) {
+        let text = match value {
+            AssignedValue::Reset => None,
+            AssignedValue::Constants(items) if LISTS.contains(&self.name.as_str()) => {
+                let items: Vec<String> = items.iter().map(|it| quoted(it)).collect();
+                Some(items.join(", "))
+            }
+            AssignedValue::Constants(items) => Some(items.join(", ")),
+            AssignedValue::Unknown => return,
+        };
+        self.add_given(text);
+    }
+
+    /// Adds a value that the study gives it. Returns whether it was not known.
+    pub(super) fn add_given(&mut self, value: Option<String>) -> bool {
+        let is_new = !self.is_as_before(value.as_ref()) && !self.is_given(value.as_ref());
+        if is_new {
+            self.given.push(value);
+        }
+        is_new
+    }
+
+    /// Whether this is its value before the run.
+    pub(super) fn is_as_before(&self, value: Option<&String>) -> bool {
+        self.value.as_ref() == value
+    }
+
+    /// Whether the study gives it this value.
+    pub(super) fn is_given(&self, value: Option<&String>) -> bool {
+        let is_list = LISTS.contains(&self.name.as_str());
+        self.given.iter().any(|given| match (given, value) {
+            // The server quotes only names that need it.
+            (Some(given), Some(value)) if is_list => items(given) == items(value),
+            (given, value) => given.as_ref() == value,
+        })
+    }
+
+    /// Whether it is the setting that a statement changes.
+    pub(super) fn is_of(&self, scope: &BackupScope, name: Option<&str>) -> bool {
+        self.scope == *scope && name.is_none_or(|name| name.eq_ignore_ascii_case(&self.name))
+    }
+
+    /// For a journal, which contains no value that may be a password.
+    pub fn without_secrets(&self) -> Self {
+        let is_open = |it: &&Option<String>| {
+            it.as_deref()
+                .is_none_or(|value| !may_be_secret(&self.name, value))
+        };
+        Self {
+            given: self.given.iter().filter(is_open).cloned().collect(),
+            ..self.clone()
+        }
+    }
+
+    /// Its name and what has it: `work_mem of role bench`.
+    pub(super) fn describe(&self) -> String {
+        let name = &self.name;
+        match &self.scope {
+            BackupScope::System => format!("{name} of ALTER SYSTEM"),
+            BackupScope::RoleOrDatabase { role, database } => match (role, database) {
+                (Some(role), None) => format!("{name} of role {role}"),
+                (Some(role), Some(database)) => {
+                    format!("{name} of role {role} in database {database}")
+                }
+                (None, Some(database)) => format!("{name} of database {database}"),
+                (None, None) => format!("{name} of all roles"),
+            },
+        }
+    }
+
     /// The statement that puts the value back.
-    fn statement(&self) -> String {
+    pub(super) fn statement(&self) -> String {
         let name: Vec<String> = self.name.split('.').map(quoted).collect();
         let name = name.join(".");
         let target = match &self.scope {
@@ -176,65 +248,13 @@ impl SettingBackup {
     }
 }
 
-/// Puts settings back that differ from their values before, and reloads the configuration if that
-/// is necessary. Returns the statements that were executed.
-///
-/// # Errors
-/// The first statement that fails; the others are executed nevertheless.
-pub fn restore(connection: &mut Connection, backups: &[SettingBackup]) -> Result<Vec<String>> {
-    let mut done = Vec::new();
-    let mut failed = None;
-    if backups.is_empty() {
-        return Ok(done);
-    }
-    let values = read_values(connection)?;
-    for backup in backups {
-        if values.get(&(backup.scope.clone(), backup.name.clone())) == backup.value.as_ref() {
-            continue;
-        }
-        let statement = backup.statement();
-        match connection.execute(&statement) {
-            Ok(()) => done.push(statement),
-            Err(error)
-                if error
-                    .sql()
-                    .is_some_and(|it| GONE.contains(&it.sqlstate.as_str())) => {}
-            Err(error) => {
-                let error = anyhow::Error::from(error);
-                failed.get_or_insert(
-                    error.context(format!("cannot put back a setting: {statement}")),
-                );
-            }
-        }
-    }
-    reload(connection, backups)?;
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(done),
-    }
+/// Whether this value may contain a password.
+pub(super) fn may_be_secret(name: &str, value: &str) -> bool {
+    let is_secret = |text: &str| SECRET.iter().any(|word| text.to_lowercase().contains(word));
+    is_secret(name) || is_secret(value)
 }
 
-/// Reloads the configuration if it was reloaded since the backups: then the values of the study are
-/// in effect. Otherwise a reload would only put into effect what others have changed.
-fn reload(connection: &mut Connection, backups: &[SettingBackup]) -> Result<()> {
-    let before = backups.iter().find_map(|it| it.loaded.as_ref());
-    let now = connection.value(LOADED)?;
-    if before.is_none() || now.as_ref() == before {
-        return Ok(());
-    }
-    connection.execute("select pg_reload_conf()")?;
-    // The server has reloaded it before this session does, at one of its next statements.
-    let until = Instant::now() + RELOAD_LIMIT;
-    while connection.value(LOADED)? == now {
-        if Instant::now() > until {
-            bail!("settings were put back, but the server has not reloaded its configuration");
-        }
-        std::thread::sleep(RELOAD_POLL);
-    }
-    Ok(())
-}
-
-fn scope_of(connection: &mut Connection, scope: &SettingScope) -> Result<BackupScope> {
+pub(super) fn scope_of(connection: &mut Connection, scope: &SettingScope) -> Result<BackupScope> {
     Ok(match scope {
         SettingScope::System => BackupScope::System,
         SettingScope::Database(name) => BackupScope::RoleOrDatabase {
@@ -253,12 +273,12 @@ fn scope_of(connection: &mut Connection, scope: &SettingScope) -> Result<BackupS
 }
 
 fn can_read_system(connection: &mut Connection) -> Result<bool> {
-    let sql = "select has_function_privilege('pg_show_all_file_settings()', 'execute') \
-               and has_table_privilege('pg_file_settings', 'select')";
+    let sql = "select pg_catalog.has_function_privilege('pg_catalog.pg_show_all_file_settings()', 'execute') \
+               and pg_catalog.has_table_privilege('pg_catalog.pg_file_settings', 'select')";
     Ok(connection.value(sql)?.as_deref() == Some("t"))
 }
 
-fn read_values(connection: &mut Connection) -> Result<Values> {
+pub(super) fn read_values(connection: &mut Connection) -> Result<Values> {
     let mut values = Values::new();
     if can_read_system(connection)? {
         for row in connection.query(SYSTEM)? {
@@ -324,9 +344,49 @@ mod tests {
             scope,
             name: name.to_owned(),
             value: value.map(str::to_owned),
+            given: Vec::new(),
             loaded: None,
         };
         backup.statement()
+    }
+
+    fn of_list(value: &str, assigned: &AssignedValue) -> SettingBackup {
+        let mut backup = SettingBackup {
+            scope: BackupScope::System,
+            name: "search_path".to_owned(),
+            value: Some(value.to_owned()),
+            given: Vec::new(),
+            loaded: None,
+        };
+        backup.add_assigned(assigned);
+        backup
+    }
+
+    #[test]
+    fn the_values_that_a_study_gives_are_known_in_the_servers_form() {
+        let items = ["$user", "public", "A b"].map(str::to_owned).to_vec();
+        let backup = of_list("public", &AssignedValue::Constants(items));
+        let given = |value: &str| backup.is_given(Some(&value.to_owned()));
+        assert!(given(r#""$user", public, "A b""#));
+        assert!(!given(r#""$user", public"#) && !given("public"));
+        assert!(!backup.is_given(None) && backup.is_as_before(Some(&"public".to_owned())));
+        let reset = of_list("public", &AssignedValue::Reset);
+        assert!(reset.is_given(None) && !reset.is_given(Some(&"a".to_owned())));
+        let unknown = of_list("public", &AssignedValue::Unknown);
+        assert!(!unknown.is_given(None));
+    }
+
+    #[test]
+    fn a_given_value_that_may_be_a_password_is_not_for_a_journal() {
+        let mut backup = of_list("public", &AssignedValue::Reset);
+        backup.name = "app.token".to_owned();
+        assert!(backup.add_given(Some("password=s3cret".to_owned())));
+        assert!(!backup.add_given(Some("password=s3cret".to_owned())));
+        assert!(backup.add_given(Some("plain".to_owned())));
+        let kept = backup.without_secrets().given;
+        assert_eq!(kept, [None, Some("plain".to_owned())]);
+        backup.name = "app.password".to_owned();
+        assert_eq!(backup.without_secrets().given, [None]);
     }
 
     #[test]

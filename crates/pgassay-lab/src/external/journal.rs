@@ -16,10 +16,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::backup::SettingBackup;
+use super::backup::{BackupScope, SettingBackup};
 
 /// The format of journals.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 const ENDING: &str = "jsonl";
 /// A run writes the first line at once. An older empty journal is that of a run that was killed
 /// before it changed anything.
@@ -35,8 +35,21 @@ pub enum JournalLine {
     Objects(BTreeSet<String>),
     /// The name of a database that is about to be created.
     Database(String),
-    /// A setting that is about to be changed.
+    /// A setting that is about to be changed, with the values that it is about to get.
     Setting(SettingBackup),
+    /// Another value that such a setting was given.
+    Given(GivenValue),
+}
+
+/// The value that a study gave a setting, where the text of its statement did not show it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenValue {
+    /// What has the setting.
+    pub scope: BackupScope,
+    /// The setting's name, in lower case.
+    pub name: String,
+    /// `None` if it was reset.
+    pub value: Option<String>,
 }
 
 /// How to find the server again.

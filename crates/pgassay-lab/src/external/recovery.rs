@@ -10,11 +10,12 @@ use pgassay_record::run::{Warning, WarningKind};
 use pgassay_server::Connection;
 use pgassay_wire::conninfo::{Environment, FileText};
 
-use super::backup::{self, SettingBackup};
+use super::backup::SettingBackup;
 use super::databases::drop_database;
 use super::exclusive::check_no_other;
 use super::journal::{FORMAT, JournalLine, JournaledServer, UndoJournal};
 use super::limits;
+use super::restoring::{RestoredSettings, restore};
 use super::state::{AddedObject, ServerState};
 use crate::connector::connect_unless_stopped;
 use crate::run_context::RunContext;
@@ -105,7 +106,7 @@ struct RecoveredRun {
     /// What was undone.
     done: Option<String>,
     /// What may have been left and is not undone.
-    left: Option<String>,
+    left: Vec<String>,
 }
 
 /// Undoes what runs that were killed left on external servers: puts settings back and drops their
@@ -122,9 +123,9 @@ pub fn recover(directory: &Path, context: &RunContext<'_>) -> Vec<Warning> {
                 }
                 left
             }
-            Err(error) => Some(format!("{error:#}")),
+            Err(error) => vec![format!("{error:#}")],
         };
-        if let Some(message) = left {
+        for message in left {
             context.note(&message);
             warnings.push(Warning {
                 kind: WarningKind::Leftover,
@@ -152,29 +153,22 @@ fn undo(journal: &mut UndoJournal, context: &RunContext<'_>) -> Result<Recovered
             server.place
         );
     }
-    let mut run = KilledRun::default();
-    for line in lines {
-        match line {
-            JournalLine::Objects(objects) => run.objects = Some(objects),
-            JournalLine::Database(name) => run.databases.push(name),
-            JournalLine::Setting(setting) => run.settings.push(setting),
-            JournalLine::Server(_) => bail!("{path} is not a valid journal"),
-        }
-    }
+    let run = KilledRun::of(lines).with_context(|| format!("{path} is not a valid journal"))?;
     let place = &server.place;
     context.stage("undoing what a killed run left on an external server");
-    let (done, left) = undo_on((&server, &key), &run, context).with_context(|| {
+    let (restored, added) = undo_on((&server, &key), &run, context).with_context(|| {
         format!(
             "cannot undo what a killed run left on the server at {place}; the next run tries again \
              (what is left is in {path})"
         )
     })?;
-    let done = (!done.is_empty()).then(|| {
-        let done = done.join("; ");
+    let done = (!restored.done.is_empty()).then(|| {
+        let done = restored.done.join("; ");
         format!("undid what a killed run left on the server at {place}: {done}")
     });
-    let left = (!left.is_empty()).then(|| {
-        let pairs = left.into_iter().map(|it| (it.name, it.drop));
+    let kept = restored.warning(place).into_iter();
+    let added = (!added.is_empty()).then(|| {
+        let pairs = added.into_iter().map(|it| (it.name, it.drop));
         let (names, statements): (Vec<String>, Vec<String>) = pairs.unzip();
         let (names, statements) = (names.join(", "), statements.join(" "));
         format!(
@@ -182,15 +176,38 @@ fn undo(journal: &mut UndoJournal, context: &RunContext<'_>) -> Result<Recovered
              others created them, remove them with: {statements}"
         )
     });
+    let left = kept.chain(added).collect();
     Ok(RecoveredRun { done, left })
 }
 
-/// Returns what was done, and the objects that are new since the run began.
+impl KilledRun {
+    /// Reads the lines after the first.
+    fn of(lines: impl Iterator<Item = JournalLine>) -> Result<Self> {
+        let mut run = Self::default();
+        for line in lines {
+            match line {
+                JournalLine::Objects(objects) => run.objects = Some(objects),
+                JournalLine::Database(name) => run.databases.push(name),
+                JournalLine::Setting(setting) => run.settings.push(setting),
+                JournalLine::Given(given) => {
+                    let mut settings = run.settings.iter_mut();
+                    let setting = settings.find(|it| it.is_of(&given.scope, Some(&given.name)));
+                    let setting = setting.context("it has the value of an unknown setting")?;
+                    setting.add_given(given.value);
+                }
+                JournalLine::Server(_) => bail!("it has two servers"),
+            }
+        }
+        Ok(run)
+    }
+}
+
+/// Returns what was done and left, and the objects that are new since the run began.
 fn undo_on(
     (server, key): (&JournaledServer, &str),
     run: &KilledRun,
     context: &RunContext<'_>,
-) -> Result<(Vec<String>, Vec<AddedObject>)> {
+) -> Result<(RestoredSettings, Vec<AddedObject>)> {
     // The study's statements run only once its databases exist.
     if run.databases.is_empty() && run.settings.is_empty() {
         return Ok(Default::default());
@@ -211,12 +228,12 @@ fn undo_on(
     if !run.settings.is_empty() {
         check_no_other(&mut connection, key, &server.place)?;
     }
-    let mut done = backup::restore(&mut connection, &run.settings)?;
+    let mut restored = restore(&mut connection, &run.settings)?;
     for name in &run.databases {
         let sql = "select datname from pg_database where datname = $1";
         if !connection.query_with(sql, &[Some(name)])?.rows.is_empty() {
             drop_database(&mut connection, name)?;
-            done.push(format!("drop database {name}"));
+            restored.done.push(format!("drop database {name}"));
         }
     }
     let left = match &run.objects {
@@ -224,7 +241,7 @@ fn undo_on(
         Some(before) => ServerState::read(&mut connection)?.added_since(before),
         None => Vec::new(),
     };
-    Ok((done, left))
+    Ok((restored, left))
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@
 //! distinguish databases in use from leftovers of a killed run. Settings that the study's own
 //! statements change are put back; one run at a time changes them. What is to be undone is in a journal first.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -28,7 +27,8 @@ use super::{Host, SqlConnection};
 use crate::cancel::{CancelWatch, Canceler};
 use crate::connector::{connect_unless_stopped, is_pooled};
 use crate::external::{
-    self, ExternalUse, JournalLine, JournaledServer, ServerState, SettingBackup, UndoJournal,
+    self, ChangedSettings, ExternalUse, JournalLine, JournaledServer, ServerState, SettingBackup,
+    StudyConnection, UndoJournal,
 };
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::local_server;
@@ -71,10 +71,8 @@ pub struct ExternalServer {
 struct Undo {
     /// The server's state before the run.
     before: ServerState,
-    /// Settings that the study's statements change.
-    settings: Vec<SettingBackup>,
-    /// The same, for the case of a crash.
-    journal: Option<UndoJournal>,
+    /// Settings that the study's statements change, and a journal of them for the case of a crash.
+    changed: ChangedSettings,
 }
 
 impl ExternalServer {
@@ -280,12 +278,7 @@ impl ExternalServer {
 
     /// Undoes what the run did, and returns warnings about what is different from before.
     fn undo(&mut self) -> Result<Vec<Warning>> {
-        let Some(Undo {
-            before,
-            settings,
-            journal,
-        }) = self.undo.take()
-        else {
+        let Some(Undo { before, changed }) = self.undo.take() else {
             return Ok(Vec::new());
         };
         self.renew_holder().with_context(|| {
@@ -297,11 +290,11 @@ impl ExternalServer {
                 self.place,
             )
         })?;
-        let compared = self.restore_and_compare(&before, &settings);
+        let (holder, place) = (&mut self.holder, &self.place);
+        let settings = changed.settings();
+        let compared = external::restore_and_compare(holder, place, &before, &settings);
         let warnings = external::with_databases_left(compared, self.drop_databases())?;
-        if let Some(journal) = journal {
-            journal.remove()?;
-        }
+        changed.remove_journal()?;
         Ok(warnings)
     }
 
@@ -323,44 +316,18 @@ impl ExternalServer {
         Ok(self.holder.set_timeout(Some(statement))?)
     }
 
-    /// Puts settings back. A warning names what differs from the state before the run.
-    fn restore_and_compare(
+    /// Creates the journal of what will be changed.
+    fn open_journal(
         &mut self,
+        directory: &Path,
         before: &ServerState,
         settings: &[SettingBackup],
-    ) -> Result<Vec<Warning>> {
-        let holder = &mut self.holder;
-        let changed = before.differences(&ServerState::read(holder)?);
-        external::restore(holder, settings)?;
-        let left = before.differences(&ServerState::read(holder)?);
-        if changed.is_empty() && left.is_empty() {
-            return Ok(Vec::new());
-        }
-        let describe = |(name, what): (&String, &&str)| match left.get(name) {
-            Some(_) => format!("{name} {what}"),
-            None => format!("{name} {what} and put back"),
-        };
-        let all: BTreeMap<_, _> = left.iter().chain(&changed).collect();
-        let all: Vec<String> = all.into_iter().map(describe).collect();
-        let message = format!(
-            "during the run, the study or other sessions changed the external server at {}: {}",
-            self.place,
-            all.join(", ")
-        );
-        Ok(vec![Warning {
-            kind: WarningKind::ServerChanged,
-            variant: None,
-            message,
-        }])
-    }
-
-    /// Creates the journal of what will be changed.
-    fn open_journal(&mut self, directory: &Path, undo: &Undo) -> Result<UndoJournal> {
+    ) -> Result<UndoJournal> {
         let server = JournaledServer::of(&self.dsn, &self.place, &mut self.holder)?;
         let mut journal = UndoJournal::create(directory, &self.facts.key, server)?;
-        journal.append(&JournalLine::Objects(undo.before.droppable()))?;
-        for setting in &undo.settings {
-            journal.append(&JournalLine::Setting(setting.clone()))?;
+        journal.append(&JournalLine::Objects(before.droppable()))?;
+        for setting in settings {
+            journal.append(&JournalLine::Setting(setting.without_secrets()))?;
         }
         Ok(journal)
     }
@@ -402,8 +369,8 @@ impl Host for ExternalServer {
     fn make_database(&mut self, planned: &str) -> Result<String> {
         let name = format!("{}_{planned}", self.facts.key);
         // Registered before it is created, so that it is dropped after any failure.
-        if let Some(journal) = self.undo.as_mut().and_then(|undo| undo.journal.as_mut()) {
-            journal.append(&JournalLine::Database(name.clone()))?;
+        if let Some(undo) = &self.undo {
+            undo.changed.append(&JournalLine::Database(name.clone()))?;
         }
         self.made.push(name.clone());
         // template0 is never modified, and no session can block copying it.
@@ -428,7 +395,9 @@ impl Host for ExternalServer {
         external::limit_study(&mut connection)?;
         // The server limits the study's statements, and a stop cancels them.
         connection.set_timeout(None)?;
-        Ok(Box::new(connection))
+        let changed = self.undo.as_ref().map(|undo| undo.changed.clone());
+        let changed = changed.unwrap_or_default();
+        Ok(Box::new(StudyConnection::new(connection, changed)))
     }
 
     fn target(&self, database: &str, _: Network, _: Option<SocketAddr>) -> Result<Target> {
@@ -531,17 +500,15 @@ impl ExternalServer {
             external::claim_settings(&mut self.holder, &self.facts.key, &self.place)?;
         }
         let settings = SettingBackup::read(&mut self.holder, planned.settings())?;
-        let mut undo = Undo {
-            before: ServerState::read(&mut self.holder)?,
-            settings,
-            journal: None,
+        let before = ServerState::read(&mut self.holder)?;
+        let journal = match &context.options.journal_dir {
+            Some(directory) if !planned.is_in_place() => {
+                Some(self.open_journal(directory, &before, &settings)?)
+            }
+            _ => None,
         };
-        if let Some(directory) = &context.options.journal_dir
-            && !planned.is_in_place()
-        {
-            undo.journal = Some(self.open_journal(directory, &undo)?);
-        }
-        self.undo = Some(undo);
+        let changed = ChangedSettings::new(settings, journal);
+        self.undo = Some(Undo { before, changed });
         // A database takes a checkpoint to create.
         Ok(self.holder.set_timeout(Some(external::PATIENCE))?)
     }

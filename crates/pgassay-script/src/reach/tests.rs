@@ -161,11 +161,9 @@ fn the_setting_that_a_statement_changes_is_known() {
         ),
     ] {
         let name = name.map(str::to_owned);
-        let change = SettingChange { scope, name };
-        assert_eq!(
-            SqlReach::of(sql),
-            server(ServerChange::Setting(change)),
-            "{sql}"
-        );
+        let SqlReach::Server(ServerChange::Setting(found)) = SqlReach::of(sql) else {
+            panic!("{sql}");
+        };
+        assert_eq!((found.scope, found.name), (scope, name), "{sql}");
     }
 }

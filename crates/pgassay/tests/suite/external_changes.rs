@@ -23,7 +23,7 @@ const CHANGES: &str = "alter system set work_mem = '77MB';\n\
     select pg_reload_conf();\n\
     create role extra;\n";
 /// Values of the settings that [`CHANGES`] changes.
-const SETTINGS: &str = "select name, setting from pg_file_settings \
+pub const SETTINGS: &str = "select name, setting from pg_file_settings \
         where sourcefile like '%auto.conf' \
     union all select coalesce(rolname, datname), entry \
         from (select setrole, setdatabase, unnest(setconfig) as entry from pg_db_role_setting) s \
@@ -46,12 +46,12 @@ fn theirs() -> Option<Theirs> {
 }
 
 /// The study of [`of_dsn`] with more setup before its own.
-fn study(dsn: &str, more: &str) -> String {
+pub fn study(dsn: &str, more: &str) -> String {
     of_dsn(dsn).replace("setup = '''\n", &format!("setup = '''\n{more}"))
 }
 
 /// Starts a study, with permission for changes, and does not wait.
-fn start(scratch: &Scratch, study: &str, arguments: &[&str]) -> Child {
+pub fn start(scratch: &Scratch, study: &str, arguments: &[&str]) -> Child {
     let stderr = fs::File::create(scratch.path().join("stderr")).unwrap();
     let mut command = scratch.command();
     command
@@ -62,11 +62,11 @@ fn start(scratch: &Scratch, study: &str, arguments: &[&str]) -> Child {
     command.spawn().unwrap()
 }
 
-fn sleepers(theirs: &Theirs) -> String {
+pub fn sleepers(theirs: &Theirs) -> String {
     theirs.ask(SLEEPERS)[0][0].clone().unwrap()
 }
 
-fn journals(scratch: &Scratch) -> Vec<PathBuf> {
+pub fn journals(scratch: &Scratch) -> Vec<PathBuf> {
     let directory = scratch.results().join(".external-servers");
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()

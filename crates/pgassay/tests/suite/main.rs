@@ -16,6 +16,7 @@ mod curve;
 mod documents;
 mod external_changes;
 mod external_server;
+mod external_settings;
 mod faults;
 mod founding_scripts;
 mod gate;
