@@ -7,22 +7,50 @@ use pgassay_server::Connection;
 
 use super::backup::{literal, quoted};
 
-/// Kinds of objects, and queries for their names and what may change about them. Databases of runs
-/// are left out.
-const KINDS: [(&str, &str); 7] = [
-    (
+/// A kind of objects.
+struct ObjectKind {
+    name: &'static str,
+    /// Whether this server has it, and the role may read it.
+    condition: Option<&'static str>,
+    /// Names of objects, and what may change about them. Databases of runs are left out.
+    sql: &'static str,
+}
+
+const fn kind(name: &'static str, sql: &'static str) -> ObjectKind {
+    ObjectKind {
+        name,
+        condition: None,
+        sql,
+    }
+}
+
+const fn kind_if(name: &'static str, condition: &'static str, sql: &'static str) -> ObjectKind {
+    ObjectKind {
+        name,
+        condition: Some(condition),
+        sql,
+    }
+}
+
+/// Rows as JSON have the columns of any version.
+const KINDS: [ObjectKind; 13] = [
+    kind(
         "database",
-        "select datname, concat_ws(' ', pg_get_userbyid(datdba), datallowconn, datconnlimit, datacl) \
-         from pg_database where datname !~ '^pgassay_[0-9a-f]{8}_data_[0-9]+$'",
+        "select datname, to_jsonb(d) - 'datfrozenxid' - 'datminmxid' - 'dathasloginevt' \
+         from pg_database d where datname !~ '^pgassay_[0-9a-f]{8}_data_[0-9]+$'",
     ),
-    (
+    kind(
         "role",
-        "select rolname, concat_ws(' ', rolsuper, rolinherit, rolcreaterole, rolcreatedb, \
-         rolcanlogin, rolreplication, rolbypassrls, rolconnlimit, rolvaliduntil, \
-         (select string_agg(pg_get_userbyid(roleid), ',' order by roleid) \
-          from pg_auth_members where member = r.oid)) from pg_roles r",
+        "select rolname, concat_ws(' ', to_jsonb(r) - 'rolpassword' - 'rolconfig', \
+         (select string_agg(m::text, ' ' order by m::text) from pg_auth_members m \
+          where member = r.oid)) from pg_roles r",
     ),
-    (
+    kind_if(
+        "password of role",
+        "select has_table_privilege('pg_authid', 'select')",
+        "select rolname, hashtext(rolpassword) from pg_authid where rolpassword is not null",
+    ),
+    kind(
         "setting",
         "select concat_ws(' ', split_part(entry, '=', 1), 'of', 'role ' || rolname, \
          'database ' || datname, case when setrole = 0 and setdatabase = 0 then 'all roles' end), \
@@ -31,18 +59,52 @@ const KINDS: [(&str, &str); 7] = [
          left join pg_roles r on r.oid = setrole left join pg_database d on d.oid = setdatabase \
          where coalesce(datname, '') !~ '^pgassay_[0-9a-f]{8}_data_[0-9]+$'",
     ),
-    (
+    kind(
         "setting",
         "select name, setting from pg_settings where source = 'configuration file'",
     ),
-    ("extension", "select extname, extversion from pg_extension"),
-    (
+    kind_if(
+        "privileges on setting",
+        "select current_setting('server_version_num')::int >= 150000",
+        "select parname, paracl from pg_parameter_acl",
+    ),
+    kind("extension", "select extname, extversion from pg_extension"),
+    kind(
         "replication slot",
         "select slot_name, slot_type from pg_replication_slots",
     ),
-    (
+    kind(
+        "replication origin",
+        "select roname, roident from pg_replication_origin",
+    ),
+    kind_if(
+        "subscription",
+        "select current_setting('server_version_num')::int >= 100000",
+        "select concat_ws(' ', subname, 'of database', datname), concat_ws(' ', subowner, subenabled) \
+         from pg_subscription join pg_database d on d.oid = subdbid \
+         where datname !~ '^pgassay_[0-9a-f]{8}_data_[0-9]+$'",
+    ),
+    kind(
         "tablespace",
-        "select spcname, pg_get_userbyid(spcowner) from pg_tablespace",
+        "select spcname, concat_ws(' ', to_jsonb(t), pg_tablespace_location(oid)) from pg_tablespace t",
+    ),
+    kind(
+        "comment on",
+        "select coalesce('database ' || datname, 'role ' || rolname, 'tablespace ' || spcname), \
+         hashtext(description) from pg_shdescription \
+         left join pg_database d on d.oid = objoid and classoid = 'pg_database'::regclass \
+         left join pg_roles r on r.oid = objoid and classoid = 'pg_authid'::regclass \
+         left join pg_tablespace t on t.oid = objoid and classoid = 'pg_tablespace'::regclass \
+         where coalesce(datname, '') !~ '^pgassay_[0-9a-f]{8}_data_[0-9]+$'",
+    ),
+    kind(
+        "security label of",
+        "select concat_ws(' ', provider, 'on', 'database ' || datname, 'role ' || rolname, \
+         'tablespace ' || spcname), hashtext(label) from pg_shseclabel \
+         left join pg_database d on d.oid = objoid and classoid = 'pg_database'::regclass \
+         left join pg_roles r on r.oid = objoid and classoid = 'pg_authid'::regclass \
+         left join pg_tablespace t on t.oid = objoid and classoid = 'pg_tablespace'::regclass \
+         where coalesce(datname, '') !~ '^pgassay_[0-9a-f]{8}_data_[0-9]+$'",
     ),
 ];
 /// The settings of `ALTER SYSTEM`, in effect or not. Only superusers can read them.
@@ -71,8 +133,14 @@ impl ServerState {
     /// As for statements.
     pub fn read(connection: &mut Connection) -> Result<Self> {
         let mut state = Self::default();
-        for (kind, sql) in KINDS {
-            state.add(kind, connection.query(sql)?);
+        for kind in KINDS {
+            let is_readable = match kind.condition {
+                None => true,
+                Some(sql) => connection.value(sql)?.as_deref() == Some("t"),
+            };
+            if is_readable {
+                state.add(kind.name, connection.query(kind.sql)?);
+            }
         }
         match connection.query(SYSTEM_SETTINGS) {
             Ok(rows) => state.add("setting", rows),
@@ -146,7 +214,132 @@ fn drop_statement(object: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use pgassay_server::Server;
+    use pgassay_test_support::servers;
+
     use super::*;
+
+    /// Changes of all kinds that a function of a superuser may make, and what is then different.
+    const CHANGES: [(&str, &str); 13] = [
+        (
+            "alter role bob password 'new'",
+            "password of role bob changed",
+        ),
+        ("alter role eve connection limit 3", "role eve changed"),
+        ("grant bob to ann with admin option", "role ann changed"),
+        (
+            "grant create on tablespace fast to bob",
+            "tablespace fast changed",
+        ),
+        (
+            "alter tablespace slow set (seq_page_cost = 9)",
+            "tablespace slow changed",
+        ),
+        (
+            "alter database shop is_template true",
+            "database shop changed",
+        ),
+        (
+            "alter database closed allow_connections false",
+            "database closed changed",
+        ),
+        (
+            "alter database few connection limit 3",
+            "database few changed",
+        ),
+        (
+            "alter database owned owner to bob",
+            "database owned changed",
+        ),
+        (
+            "alter database moved set tablespace fast",
+            "database moved changed",
+        ),
+        (
+            "grant connect on database open to bob",
+            "database open changed",
+        ),
+        (
+            "comment on database quiet is 'x'",
+            "comment on database quiet added",
+        ),
+        (
+            "comment on role bob is 'other'",
+            "comment on role bob changed",
+        ),
+    ];
+
+    fn state_of(server: &Server) -> ServerState {
+        let mut connection = server.connect().unwrap();
+        super::super::limit_inspection(&mut connection).unwrap();
+        ServerState::read(&mut connection).unwrap()
+    }
+
+    fn execute(server: &Server, sql: &str) {
+        server.connect().unwrap().execute(sql).expect(sql);
+    }
+
+    /// Regression: passwords, comments, privileges on tablespaces and settings, and flags of databases were not compared,
+    /// so what a function changed had no warning.
+    #[test]
+    fn every_change_of_what_databases_share_is_a_difference() {
+        for version in ["9.6", "10", "12", "15", "18"] {
+            let Some(server) = servers::start(version) else {
+                continue;
+            };
+            for name in ["shop", "closed", "few", "owned", "moved", "open", "quiet"] {
+                execute(
+                    &server,
+                    &format!("create database {name} template template0"),
+                );
+            }
+            execute(
+                &server,
+                "create role bob password 'old'; create role eve; create role ann; \
+                 comment on role bob is 'old'",
+            );
+            for name in ["fast", "slow"] {
+                let path = server.data_dir().join(name).display().to_string();
+                let make = format!("copy (select 1) to program 'cat > /dev/null; mkdir {path}'");
+                execute(&server, &make);
+                execute(
+                    &server,
+                    &format!("create tablespace {name} location '{path}'"),
+                );
+            }
+            let before = state_of(&server);
+            assert!(
+                before.differences(&state_of(&server)).is_empty(),
+                "{version}"
+            );
+            let mut expected = Vec::new();
+            let mut change = |sql: &str, difference: &str| {
+                execute(&server, sql);
+                expected.push(difference.to_owned());
+            };
+            for (sql, difference) in CHANGES {
+                change(sql, difference);
+            }
+            if matches!(version, "15" | "18") {
+                let sql = "grant set on parameter track_counts to bob";
+                change(sql, "privileges on setting track_counts added");
+            }
+            change(
+                "select pg_replication_origin_create('o')",
+                "replication origin o added",
+            );
+            let after = state_of(&server);
+            expected.sort();
+            let found = before.differences(&after).into_iter();
+            let found: Vec<String> = found.map(|(name, what)| format!("{name} {what}")).collect();
+            assert_eq!(found, expected, "{version}");
+            let hashes = format!("{after:?}");
+            for secret in ["md5", "SCRAM-SHA-256", "'new'"] {
+                assert!(!hashes.contains(secret), "{version}: {hashes}");
+            }
+            execute(&server, "alter database shop is_template false");
+        }
+    }
 
     fn state(objects: &[(&str, &str)]) -> ServerState {
         let objects = objects.iter();
