@@ -33,6 +33,8 @@ pub enum ServerChange {
     Extension,
     /// A replication slot, a subscription, or an origin.
     Replication,
+    /// A way to the data of other databases or servers: a foreign server, `dblink`.
+    Foreign,
     /// Files or programs of the server's machine.
     File,
     /// Other sessions or processes of the server: checkpoints, reloading, terminating, statistics.
@@ -56,6 +58,9 @@ impl ServerChange {
             Self::Tablespace => "tablespace",
             Self::Extension => "extension, in the run's database",
             Self::Replication => "replication",
+            Self::Foreign => {
+                "may change data outside of the run's databases through a foreign server"
+            }
             Self::File => "files or programs on the server's machine",
             Self::Activity => "other sessions or processes of the server",
             Self::Unknown => "may change anything",
@@ -104,11 +109,11 @@ pub enum RoleName {
 }
 
 /// Functions that act outside of the current database, by the beginning of their names.
-const SERVER_FUNCTIONS: [(&str, ServerChange); 34] = [
+const SERVER_FUNCTIONS: [(&str, ServerChange); 35] = [
     // These execute a text.
     ("connectby", ServerChange::Unknown),
     ("crosstab", ServerChange::Unknown),
-    ("dblink", ServerChange::Unknown),
+    ("dblink", ServerChange::Foreign),
     ("query_to_xml", ServerChange::Unknown),
     ("ts_rewrite", ServerChange::Unknown),
     ("ts_stat", ServerChange::Unknown),
@@ -126,6 +131,7 @@ const SERVER_FUNCTIONS: [(&str, ServerChange); 34] = [
     ("pg_drop_replication_slot", ServerChange::Replication),
     ("pg_file_", ServerChange::File),
     ("pg_log_", ServerChange::Activity),
+    ("pg_logfile_", ServerChange::Activity),
     ("pg_logical_", ServerChange::Replication),
     ("pg_promote", ServerChange::Activity),
     ("pg_reload_conf", ServerChange::Activity),
@@ -160,7 +166,7 @@ const DATABASE_FUNCTIONS: [&str; 12] = [
 ];
 
 /// Catalogs that all databases of a server share. A superuser may write to them.
-const SHARED_CATALOGS: [&str; 10] = [
+const SHARED_CATALOGS: [&str; 11] = [
     "pg_auth_members",
     "pg_authid",
     "pg_database",
@@ -169,6 +175,7 @@ const SHARED_CATALOGS: [&str; 10] = [
     "pg_replication_origin",
     "pg_shdepend",
     "pg_shdescription",
+    "pg_shseclabel",
     "pg_subscription",
     "pg_tablespace",
 ];
@@ -190,7 +197,7 @@ const MODIFIERS: [&str; 12] = [
 ];
 
 /// Kinds of objects that belong to a database, by their first word.
-const IN_DATABASE: [&str; 30] = [
+const IN_DATABASE: [&str; 29] = [
     "table",
     "index",
     "view",
@@ -216,7 +223,6 @@ const IN_DATABASE: [&str; 30] = [
     "text",
     "access",
     "transform",
-    "language",
     "default",
     "large",
     "column",
@@ -270,6 +276,7 @@ fn of_command(first: &str, rest: &[&str]) -> SqlReach {
         | "reindex" | "cluster" | "refresh" | "lock" | "notify" | "execute" => SqlReach::Database,
         "copy" => of_copy(rest),
         "create" | "alter" | "drop" => of_definition(first, rest),
+        "import" => SqlReach::Server(ServerChange::Foreign),
         "comment" | "security" => of_object(after(rest, "on")),
         "grant" | "revoke" => of_privilege(rest),
         "reassign" => SqlReach::Server(ServerChange::Role),
@@ -343,9 +350,19 @@ fn of_session(rest: &[&str]) -> SqlReach {
 }
 
 fn of_copy(rest: &[&str]) -> SqlReach {
+    // The first one: `WHERE a IS DISTINCT FROM stdin` may follow.
+    let mut depth = 0_u32;
+    let is_direction = |word: &&str| {
+        match *word {
+            "(" => depth += 1,
+            ")" => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0 && matches!(*word, "to" | "from")
+    };
     let target = rest
         .iter()
-        .rposition(|word| matches!(*word, "to" | "from"))
+        .position(is_direction)
         .and_then(|at| rest.get(at + 1));
     match target {
         Some(&"stdin") => SqlReach::Database,
@@ -365,21 +382,40 @@ fn of_definition(command: &str, rest: &[&str]) -> SqlReach {
             of_altered_role(rest)
         }
         ["owned", ..] => SqlReach::Server(ServerChange::Role),
+        _ if command != "drop" && is_foreign(rest) => SqlReach::Server(ServerChange::Foreign),
+        ["function" | "procedure", rest @ ..] if is_in_unsafe_language(rest) => {
+            SqlReach::Server(ServerChange::Unknown)
+        }
         _ => of_object(rest),
     }
+}
+
+/// Whether this is an object through which statements reach other servers, beginning with its kind.
+fn is_foreign(rest: &[&str]) -> bool {
+    matches!(
+        rest,
+        ["user", "mapping", ..] | ["server", ..] | ["foreign", "table" | "data", ..]
+    )
+}
+
+/// Whether a function is in a language that can do what a superuser can: not `sql`, `plpgsql` or another trusted one.
+fn is_in_unsafe_language(rest: &[&str]) -> bool {
+    let languages = rest.windows(2).filter(|pair| pair[0] == "language");
+    languages
+        .map(|pair| identifier(pair[1].trim_matches('\'')).to_ascii_lowercase())
+        .any(|it| it == "c" || it == "internal" || it.ends_with('u'))
 }
 
 /// An object that a statement names, beginning with its kind.
 fn of_object(rest: &[&str]) -> SqlReach {
     SqlReach::Server(match rest {
-        ["user", "mapping", ..] | ["server", ..] => return SqlReach::Database,
-        // `foreign table` and `foreign data wrapper`.
-        [first, "table" | "data", ..] if first.starts_with("for") => return SqlReach::Database,
+        _ if is_foreign(rest) => return SqlReach::Database,
         [kind, ..] if IN_DATABASE.contains(kind) => return SqlReach::Database,
         ["role" | "user" | "group", ..] => ServerChange::Role,
         ["database", ..] => ServerChange::Database,
         ["tablespace", ..] => ServerChange::Tablespace,
-        ["extension", ..] => ServerChange::Extension,
+        // A language that is not trusted can do anything, too.
+        ["extension" | "language", ..] => ServerChange::Extension,
         ["subscription", ..] => ServerChange::Replication,
         _ => ServerChange::Unknown,
     })
@@ -470,10 +506,19 @@ fn writes_shared_catalog(words: &[&str]) -> bool {
     })
 }
 
-/// A call of a function that acts outside of the current database.
+/// A call of a function that acts outside of the current database, or an object that calls it.
 fn server_function(words: &[&str]) -> Option<ServerChange> {
-    let calls = words.windows(2).filter(|pair| pair[1] == "(");
-    calls.map(|pair| identifier(pair[0])).find_map(|name| {
+    // `CREATE AGGREGATE a (text) (sfunc = dblink_exec, …)`.
+    let kinds = words.iter().skip(1).take(3);
+    let has_function = words.first() == Some(&"create")
+        && kinds
+            .into_iter()
+            .any(|it| matches!(*it, "aggregate" | "operator" | "cast"));
+    let names = words
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| has_function || words.get(at + 1) == Some(&"("));
+    names.map(|(_, name)| identifier(name)).find_map(|name| {
         let found = SERVER_FUNCTIONS
             .iter()
             .find(|(begin, _)| name.starts_with(begin));

@@ -58,8 +58,8 @@ pub struct SettingBackup {
     pub(super) name: String,
     /// `None` if it was not set there.
     pub(super) value: Option<String>,
-    /// The values that the study gives it, as far as they are known: `None` resets it. Another value is not the study's,
-    /// and stays.
+    /// The values that the study gives it, as far as they are known: `None` resets it. Another value
+    /// is not the study's, and stays.
     pub(super) given: Vec<Option<String>>,
     /// For `ALTER SYSTEM`: when the configuration was loaded, in seconds since 1970.
     pub(super) loaded: Option<String>,

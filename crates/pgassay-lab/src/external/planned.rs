@@ -254,6 +254,9 @@ setup = '''
 create table t (i int);
 alter system set work_mem = '64MB';
 create role bob;
+create server s foreign data wrapper postgres_fdw
+  options (dbname 'shop');
+select dblink_exec('dbname=shop', 'delete from t');
 '''
 reset = "select pg_reload_conf()"
 [[script]]
@@ -271,9 +274,13 @@ end $$;
                 "s.toml:9: alter system set work_mem = '64MB' (setting of the server; put back \
                  after the run)",
                 "s.toml:10: create role bob (role; not undone)",
-                "s.toml:12: select pg_reload_conf() (other sessions or processes of the server; not \
+                "s.toml:11: create server s foreign data wrapper postgres_fdw options (dbname 'shop') (may \
+                 change data outside of the run's databases through a foreign server; not undone)",
+                "s.toml:13: select dblink_exec('dbname=shop', 'delete from t') (may change data outside of \
+                 the run's databases through a foreign server; not undone)",
+                "s.toml:15: select pg_reload_conf() (other sessions or processes of the server; not \
                  undone)",
-                "s.toml:17: do $$ begin perform 1; end $$ (may change anything; not undone)",
+                "s.toml:20: do $$ begin perform 1; end $$ (may change anything; not undone)",
             ]
         );
         assert_eq!(found.settings().count(), 1);

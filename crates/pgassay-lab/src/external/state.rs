@@ -279,8 +279,8 @@ mod tests {
         server.connect().unwrap().execute(sql).expect(sql);
     }
 
-    /// Regression: passwords, comments, privileges on tablespaces and settings, and flags of databases were not compared,
-    /// so what a function changed had no warning.
+    /// Regression: passwords, comments, privileges on tablespaces and settings, and flags of databases
+    /// were not compared, so what a function changed had no warning.
     #[test]
     fn every_change_of_what_databases_share_is_a_difference() {
         for version in ["9.6", "10", "12", "15", "18"] {

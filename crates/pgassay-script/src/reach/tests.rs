@@ -16,6 +16,7 @@ fn statements_that_only_read_are_recognized() {
         "begin isolation level repeatable read",
         "show all",
         "copy t to stdout",
+        "copy (select 'a' from t) to stdout",
         "",
     ] {
         assert_eq!(SqlReach::of(sql), SqlReach::Reads, "{sql}");
@@ -36,8 +37,11 @@ fn changes_of_the_current_database_are_recognized() {
         "create or replace function f() returns int language sql as 'select 1'",
         "CREATE UNIQUE INDEX ON t (a)",
         "alter table t set (fillfactor = 70)",
-        "create foreign table f (i int) server s",
-        "create user mapping for me server s",
+        "drop foreign table f",
+        "drop user mapping for me server s",
+        "comment on server s is 'x'",
+        "create function f() returns int language plpgsql as $$ begin return 1; end $$",
+        "create aggregate a (int) (sfunc = int4pl, stype = int)",
         "drop materialized view v",
         "comment on table t is 'on database'",
         "grant select on t to bob",
@@ -88,6 +92,11 @@ fn changes_outside_of_the_current_database_are_recognized() {
         ("insert into t select pg_switch_wal()", C::Activity),
         ("copy t to '/tmp/t'", C::File),
         ("copy t from program 'id'", C::File),
+        // Regression: a column of this name hid the program.
+        (
+            "copy t from program 'id' where a is distinct from stdin",
+            C::File,
+        ),
         ("checkpoint", C::Activity),
         ("do $$ begin execute 'create role x'; end $$", C::Unknown),
         ("call p()", C::Unknown),
@@ -117,6 +126,47 @@ fn changes_outside_of_the_current_database_are_recognized() {
         ("frobnicate", C::Unknown),
     ] {
         assert_eq!(SqlReach::of(sql), server(change), "{sql}");
+    }
+}
+
+/// Regression: statements deleted rows of another database through a foreign table, and a plan named none of them.
+#[test]
+fn statements_that_lead_to_other_databases_are_recognized() {
+    for sql in [
+        "create foreign data wrapper w handler h",
+        "create server s foreign data wrapper postgres_fdw options (dbname 'shop')",
+        "CREATE SERVER IF NOT EXISTS s FOREIGN DATA WRAPPER postgres_fdw",
+        "alter server s options (set dbname 'shop')",
+        "create user mapping for current_user server s options (user 'postgres')",
+        "alter user mapping for current_user server s options (set user 'postgres')",
+        "create foreign table f (i int) server s",
+        "create foreign table f partition of t default server s",
+        "alter foreign table f options (add table_name 't')",
+        "import foreign schema public from server s into public",
+        "select dblink_connect('dbname=shop')",
+        "select dblink_exec('dbname=shop', 'delete from t')",
+        "insert into t select * from public.\"dblink\" ('dbname=shop', 'x') as (i int)",
+        "create view v as select dblink_send_query('a', 'b')",
+        "create aggregate run (text) (sfunc = dblink_exec, stype = text)",
+        "create or replace aggregate run (text) (sfunc = dblink_exec, stype = text)",
+        "create operator @@@ (function = dblink_exec, leftarg = text, rightarg = text)",
+    ] {
+        assert_eq!(SqlReach::of(sql), server(ServerChange::Foreign), "{sql}");
+    }
+}
+
+#[test]
+fn functions_and_languages_that_can_do_anything_are_recognized() {
+    for sql in [
+        "create function f() returns int language c as 'lib', 'f'",
+        "create or replace function f() returns bool as 'pg_reload_conf' language INTERNAL",
+        "create function f() returns int language \"plpython3u\" as 'import os'",
+        "create procedure p() language 'plperlu' as 'x'",
+    ] {
+        assert_eq!(SqlReach::of(sql), server(ServerChange::Unknown), "{sql}");
+    }
+    for sql in ["create language plperlu", "create trusted language plperl"] {
+        assert_eq!(SqlReach::of(sql), server(ServerChange::Extension), "{sql}");
     }
 }
 
