@@ -5,7 +5,8 @@
 //! named `pgassay_` and eight random hexadecimal digits, which are dropped with [`ExternalServer`]. The
 //! connection that creates them uses this prefix as its `application_name`, so that another run can
 //! distinguish databases in use from leftovers of a killed run. Settings that the study's own
-//! statements change are put back; one run at a time changes them. What is to be undone is in a journal first.
+//! statements change are put back, unless others have changed them since; one run at a time changes them. What is to
+//! be undone is in a journal first.
 
 use std::net::SocketAddr;
 use std::path::Path;
