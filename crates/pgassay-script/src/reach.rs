@@ -34,7 +34,7 @@ pub enum ServerChange {
     /// A replication slot, a subscription, or an origin.
     Replication,
     /// A way to the data of other databases or servers: a foreign server, `dblink`.
-    Foreign,
+    OtherData,
     /// Files or programs of the server's machine.
     File,
     /// Other sessions or processes of the server: checkpoints, reloading, terminating, statistics.
@@ -58,7 +58,7 @@ impl ServerChange {
             Self::Tablespace => "tablespace",
             Self::Extension => "extension, in the run's database",
             Self::Replication => "replication",
-            Self::Foreign => {
+            Self::OtherData => {
                 "may change data outside of the run's databases through a foreign server"
             }
             Self::File => "files or programs on the server's machine",
@@ -113,7 +113,7 @@ const SERVER_FUNCTIONS: [(&str, ServerChange); 35] = [
     // These execute a text.
     ("connectby", ServerChange::Unknown),
     ("crosstab", ServerChange::Unknown),
-    ("dblink", ServerChange::Foreign),
+    ("dblink", ServerChange::OtherData),
     ("query_to_xml", ServerChange::Unknown),
     ("ts_rewrite", ServerChange::Unknown),
     ("ts_stat", ServerChange::Unknown),
@@ -276,7 +276,7 @@ fn of_command(first: &str, rest: &[&str]) -> SqlReach {
         | "reindex" | "cluster" | "refresh" | "lock" | "notify" | "execute" => SqlReach::Database,
         "copy" => of_copy(rest),
         "create" | "alter" | "drop" => of_definition(first, rest),
-        "import" => SqlReach::Server(ServerChange::Foreign),
+        "import" => SqlReach::Server(ServerChange::OtherData),
         "comment" | "security" => of_object(after(rest, "on")),
         "grant" | "revoke" => of_privilege(rest),
         "reassign" => SqlReach::Server(ServerChange::Role),
@@ -382,7 +382,9 @@ fn of_definition(command: &str, rest: &[&str]) -> SqlReach {
             of_altered_role(rest)
         }
         ["owned", ..] => SqlReach::Server(ServerChange::Role),
-        _ if command != "drop" && is_foreign(rest) => SqlReach::Server(ServerChange::Foreign),
+        _ if command != "drop" && leads_elsewhere(rest) => {
+            SqlReach::Server(ServerChange::OtherData)
+        }
         ["function" | "procedure", rest @ ..] if is_in_unsafe_language(rest) => {
             SqlReach::Server(ServerChange::Unknown)
         }
@@ -391,7 +393,7 @@ fn of_definition(command: &str, rest: &[&str]) -> SqlReach {
 }
 
 /// Whether this is an object through which statements reach other servers, beginning with its kind.
-fn is_foreign(rest: &[&str]) -> bool {
+fn leads_elsewhere(rest: &[&str]) -> bool {
     matches!(
         rest,
         ["user", "mapping", ..] | ["server", ..] | ["foreign", "table" | "data", ..]
@@ -409,7 +411,7 @@ fn is_in_unsafe_language(rest: &[&str]) -> bool {
 /// An object that a statement names, beginning with its kind.
 fn of_object(rest: &[&str]) -> SqlReach {
     SqlReach::Server(match rest {
-        _ if is_foreign(rest) => return SqlReach::Database,
+        _ if leads_elsewhere(rest) => return SqlReach::Database,
         [kind, ..] if IN_DATABASE.contains(kind) => return SqlReach::Database,
         ["role" | "user" | "group", ..] => ServerChange::Role,
         ["database", ..] => ServerChange::Database,

@@ -8,7 +8,7 @@ use pgassay_server::Connection;
 use super::backup::{literal, quoted};
 
 /// A kind of objects.
-struct ObjectKind {
+struct SharedKind {
     name: &'static str,
     /// Whether this server has it, and the role may read it.
     condition: Option<&'static str>,
@@ -16,16 +16,16 @@ struct ObjectKind {
     sql: &'static str,
 }
 
-const fn kind(name: &'static str, sql: &'static str) -> ObjectKind {
-    ObjectKind {
+const fn kind(name: &'static str, sql: &'static str) -> SharedKind {
+    SharedKind {
         name,
         condition: None,
         sql,
     }
 }
 
-const fn kind_if(name: &'static str, condition: &'static str, sql: &'static str) -> ObjectKind {
-    ObjectKind {
+const fn kind_if(name: &'static str, condition: &'static str, sql: &'static str) -> SharedKind {
+    SharedKind {
         name,
         condition: Some(condition),
         sql,
@@ -33,7 +33,7 @@ const fn kind_if(name: &'static str, condition: &'static str, sql: &'static str)
 }
 
 /// Rows as JSON have the columns of any version.
-const KINDS: [ObjectKind; 13] = [
+const KINDS: [SharedKind; 13] = [
     kind(
         "database",
         "select datname, to_jsonb(d) - 'datfrozenxid' - 'datminmxid' - 'dathasloginevt' \

@@ -151,7 +151,7 @@ fn statements_that_lead_to_other_databases_are_recognized() {
         "create or replace aggregate run (text) (sfunc = dblink_exec, stype = text)",
         "create operator @@@ (function = dblink_exec, leftarg = text, rightarg = text)",
     ] {
-        assert_eq!(SqlReach::of(sql), server(ServerChange::Foreign), "{sql}");
+        assert_eq!(SqlReach::of(sql), server(ServerChange::OtherData), "{sql}");
     }
 }
 

@@ -74,11 +74,15 @@ const GLOSSARY: [(&str, &str); 58] = [
 ];
 
 /// Terms of others that hold a word of the glossary.
-const OTHERS_TERMS: [&str; 9] = [
+const OTHERS_TERMS: [&str; 13] = [
     "foreign key",
     "foreign keys",
     "foreign table",
+    "foreign tables",
     "foreign data",
+    "foreign server",
+    "foreign servers",
+    "foreign schema",
     // A directory of PostgreSQL's source code.
     "foreign pl",
     // Kept for scripts that use it.
