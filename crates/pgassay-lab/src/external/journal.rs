@@ -90,6 +90,7 @@ impl UndoJournal {
                 .recursive(true)
                 .mode(0o700)
                 .create(directory)?;
+            check_is_no_link(directory)?;
             let file = OpenOptions::new()
                 .append(true)
                 .create_new(true)
@@ -149,7 +150,9 @@ impl UndoJournal {
     /// The journals of runs that were killed, in this directory. Journals of runs in progress are
     /// left alone, and empty ones removed.
     pub fn abandoned(directory: &Path) -> Vec<Self> {
-        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        // Empty files are removed, so a link must not lead elsewhere.
+        let entries = check_is_no_link(directory).and_then(|()| fs::read_dir(directory));
+        let entries = entries.into_iter().flatten().flatten();
         let paths = entries.map(|entry| entry.path());
         let mut paths: Vec<PathBuf> = paths
             .filter(|path| path.extension().is_some_and(|it| it == ENDING))
@@ -214,6 +217,18 @@ fn identity(facts: &Metadata) -> String {
     let created = facts.created().ok();
     let created = created.and_then(|it| it.duration_since(UNIX_EPOCH).ok());
     format!("{}:{}", facts.ino(), created.unwrap_or_default().as_nanos())
+}
+
+/// Fails if a user who can write to the results directory has put a link in place of this one.
+fn check_is_no_link(directory: &Path) -> io::Result<()> {
+    if directory.symlink_metadata()?.is_dir() {
+        return Ok(());
+    }
+    let words = format!(
+        "{} is a link, or not a directory; remove it",
+        directory.display()
+    );
+    Err(io::Error::new(io::ErrorKind::NotADirectory, words))
 }
 
 /// Fails unless a journal is a file of this user that no other may write: what it names is dropped and set on a
@@ -310,6 +325,24 @@ mod tests {
         file.set_modified(std::time::SystemTime::now() - 2 * EMPTY_AGE)
             .unwrap();
         assert!(UndoJournal::abandoned(directory.path()).is_empty() && !path.exists());
+    }
+
+    /// Regression: journals were written through it, and empty files behind it removed.
+    #[test]
+    fn a_link_in_place_of_the_directory_of_journals_is_not_followed() {
+        let base = tempfile::tempdir().unwrap();
+        let (elsewhere, link) = (base.path().join("elsewhere"), base.path().join("link"));
+        fs::create_dir(&elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+        let empty = File::create(elsewhere.join("empty.jsonl")).unwrap();
+        empty
+            .set_modified(std::time::SystemTime::now() - 2 * EMPTY_AGE)
+            .unwrap();
+        assert!(UndoJournal::abandoned(&link).is_empty());
+        assert!(elsewhere.join("empty.jsonl").exists());
+        let error = UndoJournal::create(&link, "pgassay_1", server()).unwrap_err();
+        assert!(format!("{error:#}").contains("is a link"), "{error:#}");
+        assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 1);
     }
 
     /// Regression: it was undone with the rights of the next user who ran pgassay, and a link was followed.
