@@ -4,24 +4,16 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use pgassay_rights::UnopenedFile;
 
 /// Opens a file for reading.
 ///
 /// # Errors
 /// As `File::open`; or it is not a regular file.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        let words = "it is not a regular file";
-        Err(io::Error::new(io::ErrorKind::InvalidInput, words))
-    }
+    UnopenedFile::at(path)?.open(OpenOptions::new().read(true))
 }
 
 /// The text of a file of at most `bytes_max` bytes.

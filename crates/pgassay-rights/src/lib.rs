@@ -6,8 +6,12 @@
 //! while a [`Raised`] of their [`Purpose`] exists, in its thread only. Threads of the load call
 //! [`rest_in_load`], and those that are confined [`give_up_all`].
 //!
+//! A [`UnopenedFile`] is one that other users may control.
+//!
 //! Without capabilities, as for most users, all of this does nothing. A program that does not call
 //! [`keep`], as one that embeds the laboratory, has what it had before.
+
+mod unopened_file;
 
 use std::io;
 use std::marker::PhantomData;
@@ -18,6 +22,8 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs,
 };
+
+pub use unopened_file::UnopenedFile;
 
 /// What pgassay uses capabilities for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

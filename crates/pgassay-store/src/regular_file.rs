@@ -3,8 +3,9 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Take};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use pgassay_rights::UnopenedFile;
 
 /// More than any run has.
 const BYTES_MAX: u64 = 1 << 30;
@@ -14,12 +15,10 @@ const BYTES_MAX: u64 = 1 << 30;
 /// # Errors
 /// As [`OpenOptions::open`]; or it is not a regular file, or has more than 1 GiB.
 pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    let file = options
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)?;
-    let metadata = file.metadata()?;
+    let found = UnopenedFile::at(path)?;
+    let metadata = found.metadata()?;
     if metadata.is_file() && metadata.len() <= BYTES_MAX {
-        return Ok(file);
+        return found.open(options);
     }
     let words = format!(
         "it is not a regular file of at most {} GiB",

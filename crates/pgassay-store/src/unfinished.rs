@@ -66,7 +66,7 @@ struct SavedTrials<T> {
     /// In order; without those that do not count.
     trials: Vec<Option<T>>,
     /// By block and condition.
-    rounds: HashMap<(u32, usize), Round>,
+    rounds: HashMap<(u32, usize), SavedRound>,
     /// The number of the process that measured what follows, from 0.
     process: u32,
     repeated: usize,
@@ -74,7 +74,7 @@ struct SavedTrials<T> {
 
 /// The trials of a block and a condition, by their indices.
 #[derive(Default)]
-struct Round {
+struct SavedRound {
     /// The last process that measured one.
     process: u32,
     of_process: Vec<(u32, usize)>,

@@ -3,9 +3,9 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Read;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use pgassay_rights::UnopenedFile;
 
 /// Limit on a file's size.
 const FILE_MAX_BYTES: u64 = 16 << 20;
@@ -24,23 +24,16 @@ pub fn read(folder: &Path, name: &str) -> Result<String, String> {
     let path = folder.join(name);
     let cannot_read = |error| format!("cannot read {}: {error}", path.display());
     let folder = fs::canonicalize(folder).map_err(cannot_read)?;
-    // Opening a pipe must not wait for a writer.
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(&path)
-        .map_err(cannot_read)?;
-    // The path of what was opened: the links cannot change any more.
-    let descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let opened = fs::read_link(descriptor).map_err(cannot_read)?;
-    if !opened.starts_with(&folder) {
+    let found = UnopenedFile::at(&path).map_err(cannot_read)?;
+    // The links cannot change any more.
+    if !found.path().map_err(cannot_read)?.starts_with(&folder) {
         return Err(format!(
             "{} is outside the study's folder {}; copy it there",
             path.display(),
             folder.display()
         ));
     }
-    let metadata = file.metadata().map_err(cannot_read)?;
+    let metadata = found.metadata().map_err(cannot_read)?;
     if !metadata.is_file() || metadata.len() > FILE_MAX_BYTES {
         return Err(format!(
             "{} is not a regular file of at most {} MiB",
@@ -48,6 +41,9 @@ pub fn read(folder: &Path, name: &str) -> Result<String, String> {
             FILE_MAX_BYTES >> 20
         ));
     }
+    let file = found
+        .open(OpenOptions::new().read(true))
+        .map_err(cannot_read)?;
     let mut text = String::new();
     file.take(FILE_MAX_BYTES)
         .read_to_string(&mut text)

@@ -49,7 +49,12 @@ const MAY_KNOW: [(&str, &[&str]); 20] = [
     ("pgassay-profile", &["pgassay-rights", "pgassay-wire"]),
     (
         "pgassay-store",
-        &["pgassay-model", "pgassay-account", "pgassay-record"],
+        &[
+            "pgassay-rights",
+            "pgassay-model",
+            "pgassay-account",
+            "pgassay-record",
+        ],
     ),
     (
         "pgassay-report",
