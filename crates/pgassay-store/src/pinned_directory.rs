@@ -37,7 +37,7 @@ impl PinnedDirectory {
         Ok(Self { file })
     }
 
-    /// A path that leads to this directory as long as this value exists; see proc_pid_fd(5).
+    /// A path that leads to this directory as long as this value exists; see `proc_pid_fd(5)`.
     pub(crate) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
