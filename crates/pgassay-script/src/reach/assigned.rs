@@ -38,11 +38,17 @@ pub(super) fn name<'a>(words: &'a [&'a str]) -> (Option<String>, &'a [&'a str]) 
         ["time", "zone", rest @ ..] => (special("timezone"), rest),
         ["names", rest @ ..] => (special("client_encoding"), rest),
         ["schema", rest @ ..] => (special("search_path"), rest),
-        [name, ".", part, rest @ ..] => {
-            let name = format!("{}.{}", identifier(name), identifier(part));
+        ["session", "authorization", rest @ ..] => (special("session_authorization"), rest),
+        ["xml", "option", rest @ ..] => (special("xmloption"), rest),
+        [name, rest @ ..] => {
+            let mut name = identifier(name);
+            let mut rest = rest;
+            while let [".", part, after @ ..] = rest {
+                name = format!("{name}.{}", identifier(part));
+                rest = after;
+            }
             (Some(name), rest)
         }
-        [name, rest @ ..] => (Some(identifier(name)), rest),
         [] => (None, words),
     }
 }
@@ -99,6 +105,12 @@ mod tests {
             ("set random_page_cost = 1.10", "random_page_cost", &["1.10"]),
             ("set jit = OFF", "jit", &["off"]),
             ("set a.b = 'it''s'", "a.b", &["it's"]),
+            ("set a.B.\"c d\" = 1", "a.b.c d", &["1"]),
+            (
+                "set session authorization 'bob'",
+                "session_authorization",
+                &["bob"],
+            ),
             ("set time zone 'UTC'", "timezone", &["UTC"]),
             ("set names 'UTF8'", "client_encoding", &["UTF8"]),
             ("set schema 'a'", "search_path", &["a"]),
@@ -134,6 +146,11 @@ mod tests {
             let expected = (Some("work_mem".to_owned()), AssignedValue::Unknown);
             assert_eq!(of(&sql), expected, "{sql}");
         }
+        let option = of("alter role bob set xml option document");
+        assert_eq!(
+            option,
+            (Some("xmloption".to_owned()), AssignedValue::Unknown)
+        );
         let all = of("alter database shop reset all");
         assert_eq!(all, (None, AssignedValue::Reset));
     }
