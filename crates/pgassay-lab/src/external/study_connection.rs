@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
-use pgassay_script::{ServerChange, SettingChange, SqlReach};
+use pgassay_script::{ServerChange, SettingChange, SettingScope, SqlReach};
 use pgassay_server::{Connection, ConnectionError, Pid, SocketCloser};
 use pgassay_wire::BackendKey;
 
@@ -112,20 +112,58 @@ impl StudyConnection {
     }
 }
 
+impl StudyConnection {
+    /// Commits a change only once its value is in the journal: pgassay may be killed in between.
+    fn execute_in_transaction(
+        &mut self,
+        sql: &str,
+        change: &SettingChange,
+    ) -> Result<(), ConnectionError> {
+        self.connection.execute("begin")?;
+        if let Err(error) = self.connection.execute(sql) {
+            if error.sql().is_some() {
+                self.connection.execute("rollback")?;
+            }
+            return Err(error);
+        }
+        if self.read_back(std::slice::from_ref(change)) {
+            return self.connection.execute("commit");
+        }
+        // The failure aborted the transaction.
+        self.connection.execute("rollback")?;
+        self.connection.execute(sql)
+    }
+
+    /// Keeps the values that were just set. Returns whether that was possible: what is not known to be the run's value is
+    /// left as it is at the end, with a warning.
+    fn read_back(&mut self, changes: &[SettingChange]) -> bool {
+        let kept = self.changed.add_given(&mut self.connection, changes);
+        if let Err(error) = &kept {
+            tracing::warn!("cannot read back a setting that the study has changed: {error:#}");
+        }
+        kept.is_ok()
+    }
+}
+
 impl SqlConnection for StudyConnection {
     fn execute(&mut self, sql: &str) -> Result<(), ConnectionError> {
-        self.connection.execute(sql)?;
-        if let SqlReach::Server(ServerChange::Setting(change)) = SqlReach::of(sql) {
-            self.pending.push(change);
+        let change = match SqlReach::of(sql) {
+            SqlReach::Server(ServerChange::Setting(change)) => Some(change),
+            _ => None,
+        };
+        let is_free = !self.connection.is_in_transaction();
+        match &change {
+            // `ALTER SYSTEM` cannot run in a transaction.
+            Some(change) if is_free && change.scope != SettingScope::System => {
+                return self.execute_in_transaction(sql, change);
+            }
+            _ => self.connection.execute(sql)?,
         }
+        self.pending.extend(change);
         // An error of the query would abort the study's transaction.
-        if self.pending.is_empty() || self.connection.is_in_transaction() {
-            return Ok(());
-        }
-        let pending = std::mem::take(&mut self.pending);
-        if let Err(error) = self.changed.add_given(&mut self.connection, &pending) {
-            // What is not known to be the run's value is left as it is, with a warning.
-            tracing::warn!("cannot read back a setting that the study has changed: {error:#}");
+        if !self.pending.is_empty() && !self.connection.is_in_transaction() {
+            let pending = std::mem::take(&mut self.pending);
+            self.read_back(&pending);
         }
         Ok(())
     }
@@ -144,5 +182,52 @@ impl SqlConnection for StudyConnection {
 
     fn cancel_handle(&self) -> Option<(BackendKey, SocketCloser)> {
         self.connection.cancel_handle()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgassay_test_support::servers;
+
+    use super::*;
+
+    /// Regression: if pgassay was killed between the two, the next run did not know the value, and left it.
+    #[test]
+    fn a_value_that_the_text_does_not_show_is_known_before_it_is_committed() {
+        let mut config = servers::config();
+        let logged = ("log_statement".to_owned(), "all".to_owned());
+        config.settings.extend([logged]);
+        let Some(server) = servers::start_with("18", &config) else {
+            return;
+        };
+        let setting = "alter role known set work_mem from current";
+        let SqlReach::Server(ServerChange::Setting(change)) = SqlReach::of(setting) else {
+            panic!("{setting}");
+        };
+        let mut connection = server.connect().unwrap();
+        connection.execute("create role known").unwrap();
+        let backups = SettingBackup::read(&mut connection, [&change].into_iter()).unwrap();
+        let changed = ChangedSettings::new(backups, None);
+        let mut study = StudyConnection::new(connection, changed.clone());
+        study.execute("set work_mem = '5MB'").unwrap();
+        study.execute(setting).unwrap();
+        assert_eq!(changed.settings()[0].given, [Some("5MB".to_owned())]);
+        let log = std::fs::read_to_string(server.log_path()).unwrap();
+        let (_, after) = log.split_once(setting).expect("the statement is logged");
+        let (before, _) = after.split_once("statement: commit").expect("a commit");
+        assert!(before.contains("pg_db_role_setting"), "{log}");
+
+        // The error is that of the study's statement, and ends its transaction.
+        let error = study.execute("alter role missing set work_mem = '6MB'");
+        assert!(error.unwrap_err().to_string().contains("does not exist"));
+        assert!(!study.is_in_transaction());
+        // In a transaction of the study, the value is read once that has ended.
+        study.execute("begin").unwrap();
+        study
+            .execute("alter role known set work_mem = E'7MB'")
+            .unwrap();
+        assert_eq!(changed.settings()[0].given.len(), 1);
+        study.execute("commit").unwrap();
+        assert_eq!(changed.settings()[0].given[1..], [Some("7MB".to_owned())]);
     }
 }
