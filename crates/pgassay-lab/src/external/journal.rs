@@ -253,6 +253,8 @@ fn cannot_write(path: &Path) -> String {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use pgassay_test_support::wait_until;
+
     use super::*;
 
     fn server() -> JournaledServer {
@@ -273,6 +275,16 @@ mod tests {
         }
     }
 
+    /// Programs that other tests start hold our locks between fork and exec.
+    fn found_soon<T>(mut find: impl FnMut() -> Option<T>) -> T {
+        let mut found = None;
+        wait_until("no other process has the lock", || {
+            found = find();
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
     #[test]
     fn a_journal_is_left_alone_while_its_run_is_in_progress() {
         let directory = tempfile::tempdir().unwrap();
@@ -287,7 +299,8 @@ mod tests {
         // A crash cuts off the last line.
         journal.file.write_all(b"{\"datab").unwrap();
         drop(journal);
-        let mut found = UndoJournal::abandoned(&below);
+        let found = || Some(UndoJournal::abandoned(&below)).filter(|it| !it.is_empty());
+        let mut found = found_soon(found);
         assert_eq!(found.len(), 1);
         let server = server_of(&mut found[0]);
         assert!(found[0].is_original(&server));
@@ -310,7 +323,7 @@ mod tests {
         let copied = directory.path().join("copied.jsonl");
         fs::copy(&path, &copied).unwrap();
         for (name, is_original) in [(path, true), (copied, false)] {
-            let mut journal = UndoJournal::open_abandoned(name).unwrap().unwrap();
+            let mut journal = found_soon(|| UndoJournal::open_abandoned(name.clone()).unwrap());
             let server = server_of(&mut journal);
             assert_eq!(journal.is_original(&server), is_original);
         }
@@ -324,7 +337,9 @@ mod tests {
         assert!(UndoJournal::abandoned(directory.path()).is_empty() && path.exists());
         file.set_modified(std::time::SystemTime::now() - 2 * EMPTY_AGE)
             .unwrap();
-        assert!(UndoJournal::abandoned(directory.path()).is_empty() && !path.exists());
+        wait_until("it is removed", || {
+            UndoJournal::abandoned(directory.path()).is_empty() && !path.exists()
+        });
     }
 
     /// Regression: journals were written through it, and empty files behind it removed.
@@ -353,11 +368,11 @@ mod tests {
         let path = journal.path().to_owned();
         drop(journal);
         let found = || UndoJournal::abandoned(directory.path()).len();
-        assert_eq!(found(), 1);
+        wait_until("it is found", || found() == 1);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
         assert_eq!(found(), 0);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(found(), 1);
+        wait_until("it is found", || found() == 1);
 
         let user = fs::metadata(&path).unwrap().uid();
         assert!(check_is_of(user, &fs::metadata(&path).unwrap()).is_ok());
