@@ -175,6 +175,21 @@ impl StoreError {
         }
     }
 
+    /// The same error with the path `known` in place of `opened`.
+    pub(crate) fn with_path(mut self, opened: &Path, known: &Path) -> Self {
+        if let Self::Writing { path, .. }
+        | Self::Reading { path, .. }
+        | Self::NoRun { path }
+        | Self::OfOthers { path }
+        | Self::Damaged { path, .. } = &mut self
+            && let Ok(rest) = path.strip_prefix(opened)
+        {
+            // Joined with nothing, a path would end with a slash.
+            *path = known.components().chain(rest.components()).collect();
+        }
+        self
+    }
+
     pub(crate) fn reading(path: &Path, source: io::Error) -> Self {
         Self::Reading {
             path: path.to_owned(),

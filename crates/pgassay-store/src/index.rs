@@ -202,7 +202,7 @@ pub(crate) fn lines(connection: &Connection, filter: &Filter) -> rusqlite::Resul
 pub(crate) fn unfinished(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
     let mut lines = Vec::new();
     for id in unfinished_directories(root)? {
-        let is_ours = ownership::check_run(root, &root.join(&id)).is_ok();
+        let is_ours = ownership::open_run(root, &id).is_ok();
         let (start, trials, is_running) = match unfinished::summary(&root.join(&id)) {
             Ok(found) => found,
             Err(error) => {

@@ -33,6 +33,7 @@ mod pinned_directory;
 mod regular_file;
 mod reopen;
 mod repair;
+mod run_directory;
 mod save;
 mod unfinished;
 mod upgrade;

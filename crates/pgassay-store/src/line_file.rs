@@ -2,17 +2,19 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
 use crate::error::StoreError;
+use crate::run_directory::RunDirectory;
 use crate::{files, regular_file};
 
 /// A file of JSON lines. Lines that were written survive the end of the process; after [`Self::sync`],
 /// also the end of the machine.
 #[derive(Debug)]
 pub(crate) struct LineFile {
+    /// For messages.
     path: PathBuf,
     file: File,
     bytes: u64,
@@ -20,25 +22,31 @@ pub(crate) struct LineFile {
 
 impl LineFile {
     /// Creates a file, which must not exist.
-    pub(crate) fn create(path: &Path) -> Result<Self, StoreError> {
-        let file = files::create(path).map_err(|source| StoreError::writing(path, source))?;
-        Ok(Self {
-            path: path.to_owned(),
-            file,
-            bytes: 0,
-        })
+    pub(crate) fn create(directory: &RunDirectory, name: &str) -> Result<Self, StoreError> {
+        let path = directory.known().join(name);
+        match files::create(&directory.path().join(name)) {
+            Ok(file) => Ok(Self {
+                path,
+                file,
+                bytes: 0,
+            }),
+            Err(source) => Err(StoreError::writing(&path, source)),
+        }
     }
 
     /// Opens a file for reading and writing; `None` if there is none.
-    pub(crate) fn open(path: &Path) -> Result<Option<Self>, StoreError> {
-        match regular_file::open(path, OpenOptions::new().read(true).write(true)) {
+    pub(crate) fn open(directory: &RunDirectory, name: &str) -> Result<Option<Self>, StoreError> {
+        let path = directory.known().join(name);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        match regular_file::open(&directory.path().join(name), &mut options) {
             Ok(file) => Ok(Some(Self {
-                path: path.to_owned(),
+                path,
                 file,
                 bytes: 0,
             })),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(StoreError::writing(path, source)),
+            Err(source) => Err(StoreError::writing(&path, source)),
         }
     }
 

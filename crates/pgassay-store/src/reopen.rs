@@ -13,6 +13,7 @@ use crate::directories::{
 };
 use crate::error::StoreError;
 use crate::line_file::LineFile;
+use crate::run_directory::RunDirectory;
 use crate::unfinished::{self, RESERVED_FILE, UnfinishedRun};
 use crate::writer::{self, RunWriter};
 use crate::{Store, files, ownership, read_regular};
@@ -79,8 +80,8 @@ impl Store {
         let mut running = None;
         for id in with_trials.into_iter().rev() {
             let directory = self.root.join(&id);
-            let checked = ownership::check_run(&self.root, &directory);
-            match checked.and_then(|()| unfinished::summary(&directory)) {
+            let checked = ownership::open_run(&self.root, &id);
+            match checked.and_then(|_| unfinished::summary(&directory)) {
                 Ok((start, _, false)) if start.origin.is_some() => return Ok(id),
                 Ok((_, _, false)) => {}
                 Ok((_, _, true)) => running = running.or(Some(id)),
@@ -102,26 +103,36 @@ impl Store {
     /// [`StoreError::Damaged`] if a line in the middle of its trials cannot be read,
     /// [`StoreError::OfOthers`] if another user may have written it.
     pub fn reopen(&self, id: &str) -> Result<ReopenedRun, StoreError> {
-        let directory = self.root.join(id);
-        let path = directory.join(TRIALS_FILE);
         let finished = || StoreError::Finished { id: id.to_owned() };
-        ownership::check_run(&self.root, &directory)?;
-        let mut trials = LineFile::open(&path)?.ok_or_else(finished)?;
-        if is_complete(&directory) {
+        let directory = ownership::open_run(&self.root, id)?.ok_or_else(finished)?;
+        let trials = LineFile::open(&directory, TRIALS_FILE)?.ok_or_else(finished)?;
+        if is_complete(&directory.path()) {
             return Err(finished());
         }
         if matches!(trials.file().try_lock(), Err(TryLockError::WouldBlock)) {
             return Err(StoreError::Running { id: id.to_owned() });
         }
         // The process that measured it may have finished it before this one got the lock.
-        if !is_same_file(&trials, &path) {
+        if !is_same_file(&trials, &directory.path().join(TRIALS_FILE)) {
             return Err(finished());
         }
-        let (mut unfinished, length) = unfinished::read(&directory)?;
+        let path = directory.path();
+        self.continue_in(directory, trials)
+            .map_err(|error| error.with_path(&path, &self.root.join(id)))
+    }
+
+    /// Reads what a run saved, and prepares to append to it.
+    fn continue_in(
+        &self,
+        directory: RunDirectory,
+        mut trials: LineFile,
+    ) -> Result<ReopenedRun, StoreError> {
+        let path = directory.path();
+        let (mut unfinished, length) = unfinished::read(&path)?;
         unfinished.is_running = false;
         if let Some(line) = length.damaged_line {
             return Err(StoreError::Damaged {
-                path,
+                path: path.join(TRIALS_FILE),
                 line,
                 column: 1,
                 message: "it is neither a trial nor a marker; to continue without it, remove this \
@@ -129,23 +140,23 @@ impl Store {
                     .to_owned(),
             });
         }
-        let study = directory.join(STUDY_FILE);
+        let study = path.join(STUDY_FILE);
         let study_text = read_regular(&study)
             .and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other))
             .map_err(|source| StoreError::reading(&study, source))?;
-        let (gathered, details_bytes) = unfinished::details(&directory)?;
+        let (gathered, details_bytes) = unfinished::details(&path)?;
         // The last lines may be incomplete.
         trials.continue_at(length.bytes)?;
-        let mut details = LineFile::open(&directory.join(DETAILS_FILE))?;
+        let mut details = LineFile::open(&directory, DETAILS_FILE)?;
         if let Some(details) = &mut details {
             details.continue_at(details_bytes)?;
         }
-        files::remove(&directory.join(RESERVED_FILE))?;
-        writer::reserve(&directory)?;
+        files::remove(&path.join(RESERVED_FILE))?;
+        writer::reserve(&path)?;
         Ok(ReopenedRun {
             writer: RunWriter {
                 root: self.root.clone(),
-                id: id.to_owned(),
+                id: directory.name().to_owned(),
                 directory,
                 study_text: study_text.clone(),
                 trials,

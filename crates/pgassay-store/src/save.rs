@@ -14,6 +14,7 @@ use pgassay_record::run::Run;
 use crate::directories::{DETAILS_FILE, RUN_FILE, STUDY_FILE, TRIALS_FILE};
 use crate::error::StoreError;
 use crate::pinned_directory::PinnedDirectory;
+use crate::run_directory::RunDirectory;
 use crate::{Store, files, index, names, ownership, unfinished, writer};
 
 const PARTIAL: &str = ".partial-";
@@ -37,22 +38,42 @@ impl Store {
         for (name, _) in files {
             check_name(name)?;
         }
-        let directory = self.root.join(&run.id);
-        let partial = self
-            .root
-            .join(format!("{PARTIAL}{}-{}", run.id, std::process::id()));
-        let written = write_all(&partial, run, study_text, files)
-            .and_then(|()| publish(&partial, &directory, &run.id, &self.root));
+        let partial = format!("{PARTIAL}{}-{}", run.id, std::process::id());
+        let mut directory = RunDirectory::create(&self.root, &partial)?;
+        let written = write_all(&directory.path(), run, study_text, files)
+            .map_err(|error| directory.known_in(error))
+            .and_then(|()| self.publish(&mut directory, &run.id));
         if let Err(error) = written {
             // Report the first error; if removal fails as well, `sweep` does it later.
-            _ = fs::remove_dir_all(&partial);
+            directory.remove();
             return Err(error);
         }
         names::release(&self.root, &run.id);
         if let Err(error) = index::add(&self.root, run) {
             tracing::warn!(%error, "cannot update the index now; the next use updates it");
         }
-        Ok(directory)
+        Ok(directory.known().to_owned())
+    }
+
+    /// Gives a complete directory the name of its run.
+    fn publish(&self, directory: &mut RunDirectory, id: &str) -> Result<(), StoreError> {
+        let path = self.root.join(id);
+        directory.rename(id).map_err(|source| {
+            let taken = [
+                io::ErrorKind::AlreadyExists,
+                io::ErrorKind::DirectoryNotEmpty,
+            ];
+            if taken.contains(&source.kind()) || path.exists() {
+                StoreError::AlreadyExists {
+                    id: id.to_owned(),
+                    root: self.root.clone(),
+                }
+            } else {
+                StoreError::writing(&path, source)
+            }
+        })?;
+        // The rename is durable only after its directory is synced.
+        directory.sync()
     }
 
     /// Removes what processes of this user that died while saving left behind. Does nothing in a directory in which
@@ -86,39 +107,19 @@ impl Store {
 }
 
 fn write_all(
-    partial: &Path,
+    directory: &Path,
     run: &Run,
     study_text: &str,
     more: &[(String, Vec<u8>)],
 ) -> Result<(), StoreError> {
-    files::create_directory(partial).map_err(|source| StoreError::writing(partial, source))?;
     for (name, bytes) in more {
-        files::write(&partial.join(name), |file| file.write_all(bytes))?;
+        files::write(&directory.join(name), |file| file.write_all(bytes))?;
     }
-    files::write(&partial.join(STUDY_FILE), |file| {
+    files::write(&directory.join(STUDY_FILE), |file| {
         file.write_all(study_text.as_bytes())
     })?;
     // Last, because this file makes the directory a run.
-    writer::write_run(&partial.join(RUN_FILE), run)
-}
-
-fn publish(partial: &Path, directory: &Path, id: &str, root: &Path) -> Result<(), StoreError> {
-    fs::rename(partial, directory).map_err(|source| {
-        let taken = [
-            io::ErrorKind::AlreadyExists,
-            io::ErrorKind::DirectoryNotEmpty,
-        ];
-        if taken.contains(&source.kind()) || directory.exists() {
-            StoreError::AlreadyExists {
-                id: id.to_owned(),
-                root: root.to_owned(),
-            }
-        } else {
-            StoreError::writing(directory, source)
-        }
-    })?;
-    // The rename is durable only after its directory is synced.
-    files::sync_directory(root)
+    writer::write_run(&directory.join(RUN_FILE), run)
 }
 
 fn check_id(id: &str) -> Result<(), StoreError> {

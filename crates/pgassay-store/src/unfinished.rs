@@ -236,7 +236,7 @@ pub(crate) fn summary(directory: &Path) -> Result<(RunStart, usize, bool), Store
 pub(crate) fn is_resumable(root: &Path, id: &str) -> bool {
     let directory = root.join(id);
     open(&directory).is_ok_and(|it| it.start.origin.is_some() && !is_locked(&it.file))
-        && ownership::check_run(root, &directory).is_ok()
+        && ownership::open_run(root, id).is_ok()
 }
 
 /// Removes what an interrupted run no longer needs: the reserved space, and all of it if it has no

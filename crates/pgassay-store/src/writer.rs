@@ -11,9 +11,8 @@
 //!
 //! A power failure loses no round that had ended: [`RunWriter::sync`].
 
-use std::fs::{self, Metadata};
-use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::MetadataExt as _;
+use std::fs;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use pgassay_model::detail::RunDetail;
@@ -24,6 +23,7 @@ use crate::directories::{DETAILS_FILE, RUN_FILE, STUDY_FILE, TRIALS_FILE};
 use crate::error::StoreError;
 use crate::line_file::LineFile;
 use crate::origin::{FirstLine, RunMarker, RunStart, TRIALS_SCHEMA};
+use crate::run_directory::RunDirectory;
 use crate::save::check_name;
 use crate::unfinished::RESERVED_FILE;
 use crate::{Store, files, index, names};
@@ -38,7 +38,7 @@ const RESERVED_BYTES: usize = 4 << 20;
 pub struct RunWriter {
     pub(crate) root: PathBuf,
     pub(crate) id: String,
-    pub(crate) directory: PathBuf,
+    pub(crate) directory: RunDirectory,
     pub(crate) study_text: String,
     pub(crate) trials: LineFile,
     /// Created when there is something to write.
@@ -56,16 +56,17 @@ impl Store {
     pub fn create(&self, start: RunStart, study_text: &str) -> Result<RunWriter, StoreError> {
         let base = crate::id::base(start.started_us, &start.study_name);
         let id = names::reserve(&self.root, &base)?;
-        let directory = self.root.join(&id);
-        let created = files::create_directory(&directory)
-            .map_err(|source| StoreError::writing(&directory, source));
+        let created = RunDirectory::create(&self.root, &id);
         names::release(&self.root, &id);
-        created?;
-        let probed = probe(&directory, study_text, start);
-        let trials = probed.inspect_err(|_| {
-            // Report the first error; an empty directory does no harm.
-            _ = fs::remove_dir_all(&directory);
-        })?;
+        let directory = created?;
+        let trials = match probe(&directory, study_text, start) {
+            Ok(trials) => trials,
+            Err(error) => {
+                let error = directory.known_in(error);
+                directory.remove();
+                return Err(error);
+            }
+        };
         Ok(RunWriter {
             root: self.root.clone(),
             id,
@@ -79,12 +80,16 @@ impl Store {
 }
 
 /// Writes and syncs the first files of a run's directory; returns the file of trials, locked.
-fn probe(directory: &Path, study_text: &str, start: RunStart) -> Result<LineFile, StoreError> {
-    reserve(directory)?;
-    files::write(&directory.join(STUDY_FILE), |file| {
+fn probe(
+    directory: &RunDirectory,
+    study_text: &str,
+    start: RunStart,
+) -> Result<LineFile, StoreError> {
+    reserve(&directory.path())?;
+    files::write(&directory.path().join(STUDY_FILE), |file| {
         file.write_all(study_text.as_bytes())
     })?;
-    let mut trials = LineFile::create(&directory.join(TRIALS_FILE))?;
+    let mut trials = LineFile::create(directory, TRIALS_FILE)?;
     // A file system without locks makes the run look interrupted, which hurts less than failing.
     _ = trials.file().try_lock();
     trials.append(&FirstLine {
@@ -92,10 +97,7 @@ fn probe(directory: &Path, study_text: &str, start: RunStart) -> Result<LineFile
         start,
     })?;
     trials.sync()?;
-    files::sync_directory(directory)?;
-    if let Some(root) = directory.parent() {
-        files::sync_directory(root)?;
-    }
+    directory.sync()?;
     Ok(trials)
 }
 
@@ -115,7 +117,7 @@ impl RunWriter {
 
     /// The run's directory.
     pub fn directory(&self) -> &Path {
-        &self.directory
+        self.directory.known()
     }
 
     /// Number of trials that were saved.
@@ -140,10 +142,10 @@ impl RunWriter {
     /// As [`Self::append`].
     pub fn append_detail(&mut self, detail: &RunDetail) -> Result<(), StoreError> {
         if self.details.is_none() {
-            self.check_place()?;
-            self.details = Some(LineFile::create(&self.directory.join(DETAILS_FILE))?);
+            self.directory.check_place()?;
+            self.details = Some(LineFile::create(&self.directory, DETAILS_FILE)?);
             // If this fails, only a power failure loses the file, and the result says so.
-            _ = files::sync_directory(&self.directory);
+            _ = self.directory.sync();
         }
         let details = self.details.as_mut();
         details.map_or(Ok(()), |details| details.append(detail))
@@ -184,52 +186,36 @@ impl RunWriter {
     /// [`StoreError::FilesMissing`] if the run was saved, but not all of the files.
     /// [`StoreError::Unsaved`] if the run was not saved; its trials are still in the directory. An
     /// error of the index is only logged, since the next use updates it from the directories.
-    pub fn finish(self, run: &Run, files: &[(String, Vec<u8>)]) -> Result<PathBuf, StoreError> {
+    pub fn finish(mut self, run: &Run, files: &[(String, Vec<u8>)]) -> Result<PathBuf, StoreError> {
         let saved = self.save_run(run, files);
         let missing = saved.map_err(|source| StoreError::Unsaved {
-            directory: self.directory.clone(),
+            directory: self.directory().to_owned(),
             trials: self.count,
-            source: Box::new(source),
+            source: Box::new(self.directory.known_in(source)),
         })?;
         let of_unfinished = [TRIALS_FILE, DETAILS_FILE].into_iter();
         for done in of_unfinished.filter(|_| run.complete) {
-            if let Err(error) = files::remove(&self.directory.join(done)) {
+            if let Err(error) = files::remove(&self.directory.path().join(done)) {
                 tracing::warn!(%error, "cannot remove a file that is no longer needed");
             }
         }
         if let Err(error) = index::add(&self.root, run) {
             tracing::warn!(%error, "cannot update the index now; the next use updates it");
         }
+        let directory = self.directory().to_owned();
         match missing {
-            None => Ok(self.directory),
+            None => Ok(directory),
             Some(source) => Err(StoreError::FilesMissing {
-                directory: self.directory,
-                source: Box::new(source),
+                directory,
+                source: Box::new(self.directory.known_in(source)),
             }),
-        }
-    }
-
-    /// Fails if something else is in place of the directory: who may write to the results directory could lead the
-    /// files anywhere with a link.
-    fn check_place(&self) -> Result<(), StoreError> {
-        // With the file's owner, because a network file system may change that of all that root creates.
-        let user = self.trials.file().metadata().map(|it| it.uid()).ok();
-        let is_ours = |it: &Metadata| it.is_dir() && Some(it.uid()) == user;
-        match self.directory.symlink_metadata() {
-            Ok(facts) if !is_ours(&facts) => {
-                let words = "it was replaced since the run began, so nothing is written to it";
-                let source = io::Error::other(words);
-                Err(StoreError::writing(&self.directory, source))
-            }
-            // If it vanished, it is created again.
-            _ => Ok(()),
         }
     }
 
     /// Writes `run.json` under another name, then the files, and then gives it its name. Returns the
     /// first error of the files, which do not prevent the rest.
     fn save_run(
-        &self,
+        &mut self,
         run: &Run,
         files: &[(String, Vec<u8>)],
     ) -> Result<Option<StoreError>, StoreError> {
@@ -239,16 +225,15 @@ impl RunWriter {
                 why: "the run was created under another name",
             });
         }
-        self.check_place()?;
-        files::create_directories(&self.directory)
-            .map_err(|source| StoreError::writing(&self.directory, source))?;
-        _ = fs::remove_file(self.directory.join(RESERVED_FILE));
-        let new = self.directory.join(NEW_RUN_FILE);
+        self.directory.make_if_missing()?;
+        let directory = self.directory.path();
+        _ = fs::remove_file(directory.join(RESERVED_FILE));
+        let new = directory.join(NEW_RUN_FILE);
         files::remove(&new)?;
         write_run(&new, run).inspect_err(|_| _ = fs::remove_file(&new))?;
         let mut missing = None;
         for (name, bytes) in files {
-            let path = self.directory.join(name);
+            let path = directory.join(name);
             let write = || {
                 check_name(name)?;
                 // A run that is continued may have left one.
@@ -261,7 +246,7 @@ impl RunWriter {
                 missing.get_or_insert(error);
             }
         }
-        let study = self.directory.join(STUDY_FILE);
+        let study = directory.join(STUDY_FILE);
         if !study.exists() {
             // The directory vanished meanwhile.
             let text = self.study_text.as_bytes();
@@ -269,10 +254,9 @@ impl RunWriter {
                 missing.get_or_insert(error);
             }
         }
-        let path = self.directory.join(RUN_FILE);
+        let path = directory.join(RUN_FILE);
         fs::rename(&new, &path).map_err(|source| StoreError::writing(&path, source))?;
-        files::sync_directory(&self.directory)?;
-        files::sync_directory(&self.root)?;
+        self.directory.sync()?;
         Ok(missing)
     }
 
@@ -280,7 +264,7 @@ impl RunWriter {
     pub fn discard(self) {
         if self.count == 0 {
             // What remains is listed as unfinished.
-            _ = fs::remove_dir_all(&self.directory);
+            self.directory.remove();
         }
     }
 }

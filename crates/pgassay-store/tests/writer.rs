@@ -213,16 +213,31 @@ fn a_link_in_place_of_a_runs_directory_is_not_followed() {
     fs::rename(writer.directory(), &moved).unwrap();
     fs::create_dir(&elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, writer.directory()).unwrap();
-    let detail = RunDetail::NotSteady(UnsteadyWarmUp {
-        condition: 0,
-        variant: 0,
-        block: 0,
-    });
-    assert!(writer.append_detail(&detail).is_err());
+    assert!(writer.append_detail(&not_steady()).is_err());
     let error = writer.finish(&finished(ID), &[]).unwrap_err();
     assert!(error.to_string().contains("it was replaced"), "{error}");
     assert_eq!(names(&elsewhere), [""; 0]);
     assert!(moved.join("trials.jsonl").exists());
+}
+
+fn not_steady() -> RunDetail {
+    RunDetail::NotSteady(UnsteadyWarmUp {
+        condition: 0,
+        variant: 0,
+        block: 0,
+    })
+}
+
+/// A results directory that vanished is made again, too.
+#[test]
+fn a_results_directory_that_vanishes_is_made_again() {
+    let (_root, store) = store();
+    let mut writer = store.create(start(), STUDY).unwrap();
+    writer.append(&trial(0)).unwrap();
+    fs::remove_dir_all(store.root()).unwrap();
+    let directory = writer.finish(&finished(ID), &[]).unwrap();
+    assert_eq!(directory, store.root().join(ID));
+    assert_eq!(names(&directory), ["run.json", "study.toml"]);
 }
 
 /// Regression: root removed all files older than a week from the directory to which another user's link led.

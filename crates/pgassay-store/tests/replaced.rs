@@ -1,0 +1,181 @@
+//! Directories that another user replaces while a run is measured: what the run writes goes nowhere else.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod fixture;
+
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fixture::{STARTED_US, STUDY, run};
+use pgassay_model::detail::{RunDetail, UnsteadyWarmUp};
+use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_store::{RunStart, RunWriter, Store};
+use tempfile::TempDir;
+
+const ID: &str = "20261121-234351-s";
+
+fn store() -> (TempDir, Store) {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::open(&root.path().join("runs")).unwrap();
+    (root, store)
+}
+
+fn start() -> RunStart {
+    let run = run(ID);
+    RunStart {
+        study_name: run.study_name,
+        question: run.study.question,
+        started_us: STARTED_US,
+        pgassay_version: run.pgassay_version,
+        plan: run.plan,
+        origin: None,
+    }
+}
+
+fn trial() -> Trial {
+    Trial::empty(TrialKind::Timed)
+}
+
+fn not_steady() -> RunDetail {
+    RunDetail::NotSteady(UnsteadyWarmUp {
+        condition: 0,
+        variant: 0,
+        block: 0,
+    })
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Exchanges what two paths name.
+fn exchange(left: &Path, right: &Path) {
+    let [left, right] = [left, right].map(|it| CString::new(it.as_os_str().as_bytes()).unwrap());
+    let (at, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+    // SAFETY: both are strings that end with NUL.
+    unsafe { libc::renameat2(at, left.as_ptr(), at, right.as_ptr(), flags) };
+}
+
+/// Regression: root wrote into a third directory if its link took the place of the run's right after the check.
+#[test]
+fn a_link_that_comes_and_goes_while_a_run_is_saved_is_never_followed() {
+    const RUNS: usize = 40;
+    let (root, store) = store();
+    let (elsewhere, link) = (root.path().join("elsewhere"), root.path().join("link"));
+    for number in 0..RUNS {
+        fs::create_dir(&elsewhere).unwrap();
+        fs::write(elsewhere.join("trials.jsonl"), "").unwrap();
+        symlink(&elsewhere, &link).unwrap();
+        let writer = store.create(start(), STUDY).unwrap();
+        let (directory, is_over) = (writer.directory().to_owned(), AtomicBool::new(false));
+        let run = run(writer.id());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    exchange(&directory, &link);
+                }
+            });
+            let report = [("report.html".to_owned(), b"<p>".to_vec())];
+            // It is an error, or the files are where the run's directory is now.
+            _ = if number % 2 == 0 {
+                writer.finish(&run, &report).map(drop)
+            } else {
+                writer.discard();
+                Ok(())
+            };
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(names(&elsewhere), ["trials.jsonl"], "{number}");
+        fs::remove_dir_all(&elsewhere).unwrap();
+        let left = [&directory, &link].into_iter().filter(|it| it.is_symlink());
+        left.for_each(|it| fs::remove_file(it).unwrap());
+        _ = fs::remove_dir_all(&link);
+    }
+}
+
+/// Regression: root replaced the result of an older run, which the owner of the results directory had renamed.
+#[test]
+fn another_directory_in_place_of_a_runs_directory_stays_as_it_is() {
+    let (root, store) = store();
+    let older = root.path().join("older");
+    fs::create_dir(&older).unwrap();
+    fs::write(older.join("run.json"), "older").unwrap();
+    let in_place_of = |writer: &RunWriter| {
+        let moved = tempfile::tempdir_in(root.path()).unwrap().keep();
+        fs::rename(writer.directory(), moved).unwrap();
+        fs::rename(&older, writer.directory()).unwrap();
+        writer.directory().to_owned()
+    };
+    let mut writer = store.create(start(), STUDY).unwrap();
+    writer.append(&trial()).unwrap();
+    let path = in_place_of(&writer);
+    let error = writer.finish(&run(ID), &[]).unwrap_err();
+    let words = format!(
+        "cannot write {}: it was replaced since the run began, so nothing is written to it; \
+         the 1 trials measured so far are in {}/trials.jsonl",
+        path.display(),
+        path.display()
+    );
+    assert_eq!(error.to_string(), words);
+    assert_eq!(names(&path), ["run.json"]);
+    assert_eq!(fs::read_to_string(path.join("run.json")).unwrap(), "older");
+
+    // Nor is it removed.
+    fs::rename(&path, &older).unwrap();
+    let writer = store.create(start(), STUDY).unwrap();
+    let path = in_place_of(&writer);
+    writer.discard();
+    assert_eq!(names(&path), ["run.json"]);
+}
+
+/// Regression: the files of a run went to the directory to which a link above the results directory led.
+#[test]
+fn a_link_above_the_results_directory_does_not_lead_a_run_elsewhere() {
+    let (root, store) = store();
+    let (moved, theirs) = (root.path().join("moved"), root.path().join("theirs"));
+    let mut writer = store.create(start(), STUDY).unwrap();
+    fs::create_dir_all(theirs.join(ID)).unwrap();
+    fs::rename(store.root(), &moved).unwrap();
+    symlink(&theirs, store.root()).unwrap();
+    writer.append(&trial()).unwrap();
+    assert!(writer.append_detail(&not_steady()).is_err());
+    let error = writer.finish(&run(ID), &[]).unwrap_err();
+    assert!(error.to_string().contains("it was replaced"), "{error}");
+    assert_eq!(names(&theirs.join(ID)), [""; 0]);
+
+    // It is not made again in another results directory.
+    fs::remove_file(store.root()).unwrap();
+    fs::rename(&moved, store.root()).unwrap();
+    let writer = store.create(start(), STUDY).unwrap();
+    fs::rename(store.root(), &moved).unwrap();
+    symlink(&theirs, store.root()).unwrap();
+    let error = writer.finish(&run(&format!("{ID}-2")), &[]).unwrap_err();
+    assert!(error.to_string().contains("it was replaced"), "{error}");
+    assert_eq!(names(&theirs), [ID]);
+}
+
+/// Files are written through the open directory, whose path says nothing to a user.
+#[test]
+fn errors_name_the_path_that_the_user_knows() {
+    let (_root, store) = store();
+    let mut writer = store.create(start(), STUDY).unwrap();
+    let path = writer.directory().join("details.jsonl");
+    fs::create_dir(&path).unwrap();
+    let error = writer.append_detail(&not_steady()).unwrap_err();
+    let beginning = format!("cannot write {}: ", path.display());
+    assert!(error.to_string().starts_with(&beginning), "{error}");
+    let path = writer.directory().join("run.json");
+    fs::create_dir(&path).unwrap();
+    let error = writer.finish(&run(ID), &[]).unwrap_err();
+    let beginning = format!("cannot write {}: ", path.display());
+    assert!(error.to_string().starts_with(&beginning), "{error}");
+}
