@@ -6,17 +6,20 @@
 //! locked or not writable: `repair.rs`.
 
 use std::collections::BTreeSet;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pgassay_account::comparison::{Comparison, PointSummary, Ratio};
 use pgassay_record::run::Run;
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 use serde::Serialize;
 
 use crate::directories::{directories, unfinished_directories};
 use crate::error::StoreError;
 use crate::headline::{headline, word};
+use crate::pinned_directory::PinnedDirectory;
 use crate::{files, lookup, ownership, unfinished};
 
 pub(crate) const FILE: &str = "index.sqlite";
@@ -61,7 +64,11 @@ pub struct Filter {
     pub limit: Option<u32>,
 }
 
+/// Adds a run to the index, if there can be one.
 pub(crate) fn add(root: &Path, run: &Run) -> Result<(), StoreError> {
+    if !PinnedDirectory::open(root).is_ok_and(|it| may_have_index(&it)) {
+        return Ok(());
+    }
     let mut connection = open(root)?;
     // A run that ended early and was then continued is in the index already.
     forget(&mut connection, &run.id).map_err(|source| failed(root, source))?;
@@ -88,31 +95,52 @@ pub(crate) fn in_memory(root: &Path) -> Result<Connection, StoreError> {
 
 /// Opens the index, and creates it if there is none.
 pub(crate) fn open(root: &Path) -> Result<Connection, StoreError> {
+    open_file(root).map_err(|source| failed(root, source))
+}
+
+fn open_file(root: &Path) -> rusqlite::Result<Connection> {
+    let opened = PinnedDirectory::open(root).map_err(|error| refused(&error.to_string()))?;
+    if !may_have_index(&opened) {
+        return Err(refused("another user can replace it"));
+    }
     // SQLite would let others read it. This fails if anything is there, a pipe and a link included; for any
     // other cause, SQLite says why.
-    _ = files::create(&path(root));
-    let attempt = || {
-        check_files(root)?;
-        let mut connection = Connection::open(path(root))?;
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        prepare(&mut connection)?;
-        Ok(connection)
-    };
-    attempt().map_err(|source| failed(root, source))
+    _ = files::create(&opened.path().join(FILE));
+    check_files(&opened)?;
+    // SQLite takes no path with links, such as that of an open directory.
+    let real = fs::canonicalize(opened.path()).map_err(|error| refused(&error.to_string()))?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let mut connection = Connection::open_with_flags(real.join(FILE), flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    prepare(&mut connection)?;
+    Ok(connection)
+}
+
+/// Whether no other user, but the members of its group, can put files into the results directory: neither another
+/// database in place of the index, nor a transaction that `SQLite` would apply to it.
+fn may_have_index(root: &PinnedDirectory) -> bool {
+    root.metadata()
+        .is_ok_and(|it| ownership::is_closed_to_others(&it))
 }
 
 /// Returns an error if another user may have written the index or a transaction that `SQLite` would apply to it: its
 /// views and triggers are code, a pipe in place of a file would never open, and what a link names is not ours.
-fn check_files(root: &Path) -> rusqlite::Result<()> {
+fn check_files(root: &PinnedDirectory) -> rusqlite::Result<()> {
+    let is_index = |it: &Metadata| it.is_file() && it.nlink() == 1 && ownership::is_ours(it);
     for companion in COMPANIONS.into_iter().chain([""]) {
-        let found = root.join(format!("{FILE}{companion}")).symlink_metadata();
-        if found.is_ok_and(|it| !it.is_file() || !ownership::is_ours(&it)) {
-            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_PERM);
-            let words = "another user may have written it".to_owned();
-            return Err(rusqlite::Error::SqliteFailure(code, Some(words)));
+        let path = root.path().join(format!("{FILE}{companion}"));
+        if path.symlink_metadata().is_ok_and(|it| !is_index(&it)) {
+            return Err(refused("another user may have written it"));
         }
     }
     Ok(())
+}
+
+fn refused(why: &str) -> rusqlite::Error {
+    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_PERM);
+    rusqlite::Error::SqliteFailure(code, Some(why.to_owned()))
 }
 
 /// Creates the tables and views, unless they exist in this version.

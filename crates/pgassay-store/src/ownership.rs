@@ -52,6 +52,14 @@ pub(crate) fn user() -> u32 {
 
 /// Whether no other user, but the members of its group, can replace what is in a directory.
 pub(crate) fn keeps_names(directory: &Metadata) -> bool {
-    let mode = directory.mode();
-    [user(), 0].contains(&directory.uid()) && (mode & WRITABLE_BY_ALL == 0 || mode & STICKY != 0)
+    is_of_trusted(directory) && directory.mode() & (WRITABLE_BY_ALL | STICKY) != WRITABLE_BY_ALL
+}
+
+/// Whether, in addition, no other user can create files in it.
+pub(crate) fn is_closed_to_others(directory: &Metadata) -> bool {
+    is_of_trusted(directory) && directory.mode() & WRITABLE_BY_ALL == 0
+}
+
+fn is_of_trusted(directory: &Metadata) -> bool {
+    [user(), 0].contains(&directory.uid())
 }

@@ -1,8 +1,8 @@
 //! Uses the index in spite of damage, locks and missing rights, because the directories contain
 //! everything.
 //!
-//! A damaged index is removed and rebuilt from the directories. If another process holds it locked, or
-//! it cannot be written, an index in memory replaces it for one query.
+//! A damaged index is removed and rebuilt from the directories. If another process holds it locked, it
+//! cannot be written, or another user can replace it, an index in memory replaces it for one query.
 
 use std::path::Path;
 
@@ -11,6 +11,7 @@ use rusqlite::{Connection, ErrorCode};
 use crate::error::StoreError;
 use crate::files;
 use crate::index::{self, Filter, RunLine};
+use crate::pinned_directory::PinnedDirectory;
 
 pub(crate) fn list(root: &Path, filter: &Filter) -> Result<Vec<RunLine>, StoreError> {
     match list_from_file(root, filter) {
@@ -54,11 +55,12 @@ fn check(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 fn remove(root: &Path) -> Result<(), StoreError> {
-    let path = index::path(root);
-    for companion in index::COMPANIONS {
-        files::remove(&root.join(format!("{}{companion}", index::FILE)))?;
+    let opened = PinnedDirectory::open(root).map_err(|source| StoreError::writing(root, source))?;
+    for companion in index::COMPANIONS.into_iter().chain([""]) {
+        let path = opened.path().join(format!("{}{companion}", index::FILE));
+        files::remove(&path).map_err(|error| error.with_path(&opened.path(), root))?;
     }
-    files::remove(&path)
+    Ok(())
 }
 
 fn code(error: &StoreError) -> Option<ErrorCode> {

@@ -6,7 +6,7 @@ mod fixture;
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,6 +14,7 @@ use fixture::{STARTED_US, STUDY, run};
 use pgassay_model::detail::{RunDetail, UnsteadyWarmUp};
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_store::{RunStart, RunWriter, Store};
+use rusqlite::Connection;
 use tempfile::TempDir;
 
 const ID: &str = "20261121-234351-s";
@@ -135,6 +136,67 @@ fn another_directory_in_place_of_a_runs_directory_stays_as_it_is() {
     let path = in_place_of(&writer);
     writer.discard();
     assert_eq!(names(&path), ["run.json"]);
+}
+
+/// Regression: root's `list` wrote its tables into another database, to which a link led after the check.
+#[test]
+fn a_link_that_comes_and_goes_in_place_of_the_index_is_never_followed() {
+    const LISTS: usize = 300;
+    let (root, store) = store();
+    store.save(&run(ID), STUDY, &[]).unwrap();
+    let (other, link) = (root.path().join("other"), root.path().join("link"));
+    Connection::open(&other)
+        .and_then(|it| it.execute_batch("create table theirs (i int)"))
+        .unwrap();
+    let before = fs::read(&other).unwrap();
+    symlink(&other, &link).unwrap();
+    let (index, is_over) = (store.root().join("index.sqlite"), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                exchange(&index, &link);
+            }
+        });
+        for _ in 0..LISTS {
+            // SQLite may find the wrong file locked, but the run is listed.
+            assert_eq!(store.list().map(|it| it.len()).ok(), Some(1));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(fs::read(&other).unwrap() == before);
+}
+
+/// Regression: the same, with a hard link.
+#[test]
+fn a_hard_link_in_place_of_the_index_is_not_opened() {
+    let (root, store) = store();
+    store.save(&run(ID), STUDY, &[]).unwrap();
+    let (index, other) = (store.root().join("index.sqlite"), root.path().join("other"));
+    fs::remove_file(&index).unwrap();
+    fs::write(&other, "").unwrap();
+    fs::hard_link(&other, &index).unwrap();
+    assert_eq!(store.list().unwrap().len(), 1);
+    store.save(&run("second"), STUDY, &[]).unwrap();
+    assert!(fs::read(&other).unwrap().is_empty());
+}
+
+/// Regression: in a directory in which others can replace the index, or put a transaction next to it, it was used.
+#[test]
+fn there_is_no_index_where_other_users_can_put_files() {
+    let (_root, store) = store();
+    for mode in [0o777, 0o1777] {
+        fs::set_permissions(store.root(), fs::Permissions::from_mode(mode)).unwrap();
+        let id = format!("run-{mode}");
+        store.save(&run(&id), STUDY, &[]).unwrap();
+        assert!(store.list().unwrap().iter().any(|it| it.id == id));
+        assert!(!store.root().join("index.sqlite").exists(), "{mode:o}");
+    }
+    let error = store.rebuild_index().unwrap_err().to_string();
+    assert!(error.contains("another user can replace it"), "{error}");
+    // Others read the directory, but cannot write to it.
+    fs::set_permissions(store.root(), fs::Permissions::from_mode(0o775)).unwrap();
+    assert_eq!(store.list().unwrap().len(), 2);
+    assert!(store.root().join("index.sqlite").exists());
 }
 
 /// Regression: the files of a run went to the directory to which a link above the results directory led.
