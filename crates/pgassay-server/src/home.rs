@@ -5,16 +5,13 @@
 //! even during a failing start, ends the processes and removes the directories.
 
 use std::ffi::OsStr;
-use std::fs::DirBuilder;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pgassay_rights::{self as rights, Purpose};
 use rustix::fs::statfs;
 
 use crate::account::OsAccount;
@@ -33,6 +30,8 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 const SOCKET_NAME: &str = ".s.PGSQL.65535";
 /// Time limit for the removal of our own directories; enough for terabytes on a slow disk.
 const REMOVE_TIMEOUT: Duration = Duration::from_mins(10);
+/// The socket's directory in the server's.
+const SOCKET_DIRECTORY: &str = "s";
 /// Directory for sockets if that of the data cannot hold them.
 const SHORT_DIRECTORY: &str = "/tmp";
 /// Directory for servers if the usual one is in memory.
@@ -68,7 +67,9 @@ impl ServerHome {
         };
         let base = ServerDir::create(parent)
             .map_err(failed("create the server's directory in", parent))?;
-        let socket = if can_hold_a_socket(&base.path().join("s")) && parent == default_parent() {
+        let socket = if can_hold_a_socket(&base.path().join(SOCKET_DIRECTORY))
+            && parent == default_parent()
+        {
             None
         } else {
             let short = Path::new(SHORT_DIRECTORY);
@@ -93,15 +94,13 @@ impl ServerHome {
     }
 
     fn prepare_directories(&self, account: &OsAccount) -> io::Result<ServerLog> {
-        let log = ServerLog::create(self.base.path().join("log"))?;
+        let log = ServerLog::create(self.directory(), self.base())?;
         if let Some(socket) = &self.socket {
             let mut file = socket.directory().create_file(DATA_LOCATION_FILE)?;
             file.write_all(self.base.path().as_os_str().as_bytes())?;
         } else {
-            let directory = self.socket_directory();
-            DirBuilder::new().mode(0o700).create(&directory)?;
-            let _raised = rights::raise(Purpose::Owners);
-            chown(&directory, Some(account.user.uid), Some(account.user.gid))?;
+            let directory = self.directory().create_dir(OsStr::new(SOCKET_DIRECTORY))?;
+            directory.set_owner(account.user.uid, account.user.gid)?;
         }
         // The socket's directory last: until then, it can refer to a directory of either user.
         self.base.hand_over(account)?;
@@ -128,7 +127,7 @@ impl ServerHome {
     pub(crate) fn socket_directory(&self) -> PathBuf {
         match &self.socket {
             Some(place) => place.path().to_owned(),
-            None => self.base.path().join("s"),
+            None => self.base.path().join(SOCKET_DIRECTORY),
         }
     }
 

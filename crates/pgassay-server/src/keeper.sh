@@ -70,6 +70,21 @@ remove_except_pid_file() {
     done
 }
 
+# Removes a directory, and its lock last: without one, the next start removes only an empty directory.
+remove() {
+    (
+        cd -P "$1" && [ "$(pwd -P)" = "$1" ] || exit
+        for name in * .[!.]* ..?*; do
+            [ "$name" = lock ] || rm -rf -- "./$name"
+        done
+        for name in * .[!.]* ..?*; do
+            [ "$name" = lock ] || { [ ! -e "$name" ] && [ ! -L "$name" ]; } || exit
+        done
+        rm -f ./lock
+    )
+    rmdir -- "$1"
+}
+
 # Then initdb alone: the server that it runs exits cleanly when its input ends. Then all other
 # processes, with TERM and then KILL. Repeated, since a process that is just being started may
 # appear late.
@@ -84,7 +99,8 @@ while [ $tries -lt 10 ]; do
         (remove_except_pid_file)
         exit 0
     fi
-    rm -rf -- "$base" ${socket:+"$socket"}
+    [ ! -e "$base" ] || remove "$base"
+    [ -z "$socket" ] || [ ! -e "$socket" ] || remove "$socket"
     [ ! -e "$base" ] && { [ -z "$socket" ] || [ ! -e "$socket" ]; } && exit 0
     sleep 0.2
 done

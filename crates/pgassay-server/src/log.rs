@@ -1,13 +1,15 @@
 //! A server's log: its standard error, and the logging collector's files if a study enables it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::open_dir::OpenDir;
 
+/// The file that receives standard error, in the server's directory.
+const LOG_FILE: &str = "log";
 /// The part of a log's end that is read.
 const TAIL_BYTES: u64 = 64 << 10;
 
@@ -32,17 +34,14 @@ pub(crate) struct ServerLog {
 }
 
 impl ServerLog {
-    /// Creates the file, before the directory is handed over to the server's user, and keeps it
-    /// open, so that nobody can replace it with another file.
-    pub(crate) fn create(path: PathBuf) -> io::Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)?;
-        let start = AtomicU64::new(0);
-        Ok(Self { path, file, start })
+    /// Creates the file in the directory of this path, before that is handed over to the server's user, and
+    /// keeps it open, so that nobody can replace it with another file.
+    pub(crate) fn create(directory: &OpenDir, path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            path: path.join(LOG_FILE),
+            file: directory.create_file(LOG_FILE)?,
+            start: AtomicU64::new(0),
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -158,7 +157,8 @@ mod tests {
     #[test]
     fn the_tail_consists_of_the_last_complete_lines() {
         let directory = tempfile::tempdir().unwrap();
-        let log = ServerLog::create(directory.path().join("log")).unwrap();
+        let base = OpenDir::open_trusted(directory.path()).unwrap();
+        let log = ServerLog::create(&base, directory.path()).unwrap();
         assert_eq!(log.tail(3), "");
         for line in 0..20_000 {
             writeln!(log.file(), "line {line}").unwrap();

@@ -15,10 +15,17 @@ use std::time::Instant;
 use pgassay_rights::{self as rights, Purpose};
 use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags};
 
+use crate::os;
+
 /// The largest file that holds a path or a few numbers.
 const SMALL_FILE_BYTES_MAX: u64 = 4 << 10;
 /// The deepest tree that is removed. A data directory has five levels.
 const DEPTH_MAX: u32 = 64;
+
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
+/// In a directory with this bit, only the owner of a file can rename it.
+const STICKY: u32 = 0o1000;
 
 /// An open directory.
 #[derive(Debug)]
@@ -33,6 +40,10 @@ pub(crate) struct NameInfo {
     pub is_file: bool,
     /// uid of its owner.
     pub owner: u32,
+    /// gid of its group.
+    pub group: u32,
+    /// Its permission bits, with set-user-ID, set-group-ID and sticky.
+    pub mode: u32,
     /// Number of its names (hard links).
     pub names: u64,
     /// Length in bytes.
@@ -41,6 +52,28 @@ pub(crate) struct NameInfo {
     pub modified_ns: i64,
     /// Device and inode.
     pub identity: (u64, u64),
+}
+
+impl NameInfo {
+    /// Why the user `us` (a uid) cannot rely on the names in this directory: another user can rename what is in it.
+    fn danger(&self, us: u32) -> Option<&'static str> {
+        if ![us, 0].contains(&self.owner) {
+            return Some(
+                "it belongs to another user, who can rename directories in it; \
+                 choose another with --data-parent or TMPDIR",
+            );
+        }
+        // A user's group often has no other member, and the usual umask then lets it write.
+        let others = if us == 0 && self.group != 0 {
+            GROUP_WRITES | OTHERS_WRITE
+        } else {
+            OTHERS_WRITE
+        };
+        (self.mode & others != 0 && self.mode & STICKY == 0).then_some(
+            "other users can rename directories in it; \
+             set its sticky bit (chmod +t) or choose another with --data-parent or TMPDIR",
+        )
+    }
 }
 
 fn directory_flags() -> OFlags {
@@ -61,6 +94,8 @@ fn info(stat: &fs::Stat) -> NameInfo {
         is_dir: kind == FileType::Directory,
         is_file: kind == FileType::RegularFile,
         owner: stat.st_uid,
+        group: stat.st_gid,
+        mode: stat.st_mode & 0o7777,
         names: stat.st_nlink.into(),
         bytes: u64::try_from(stat.st_size).unwrap_or(0),
         modified_ns: i64::from(stat.st_mtime)
@@ -89,6 +124,15 @@ impl OpenDir {
     pub(crate) fn open_dir(&self, name: &OsStr) -> io::Result<Self> {
         let fd = fs::openat(&self.fd, name, directory_flags(), Mode::empty())?;
         Ok(Self { fd })
+    }
+
+    /// As [`Self::open_trusted`], unless another user can put another directory in place of one in it.
+    pub(crate) fn open_parent(path: &Path) -> io::Result<Self> {
+        let opened = Self::open_trusted(path)?;
+        match opened.info()?.danger(os::effective_uid()) {
+            Some(words) => Err(io::Error::other(words)),
+            None => Ok(opened),
+        }
     }
 
     /// Creates a directory in this one that only the current user can access.
@@ -165,10 +209,10 @@ impl OpenDir {
         self.read_file(OsStr::new(name), SMALL_FILE_BYTES_MAX)
     }
 
-    /// Creates a file that only the current user can access.
+    /// Creates a file that only the current user can access. It is open for reading and appending.
     pub(crate) fn create_file(&self, name: &str) -> io::Result<File> {
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let new = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::APPEND | new;
         let fd = fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?;
         Ok(File::from(fd))
     }
@@ -207,13 +251,13 @@ impl OpenDir {
         absent_is_ok(fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR))
     }
 
-    /// Removes everything in this directory. Returns an error at the deadline, and for a tree that
-    /// is deeper than any server's.
-    pub(crate) fn remove_contents(&self, deadline: Instant) -> io::Result<()> {
-        self.remove_level(deadline, 0)
+    /// Removes everything in this directory, but for the file `kept`. Returns an error at the deadline, and for
+    /// a tree that is deeper than any server's.
+    pub(crate) fn remove_contents_but(&self, kept: &str, deadline: Instant) -> io::Result<()> {
+        self.remove_level(Some(kept), deadline, 0)
     }
 
-    fn remove_level(&self, deadline: Instant, depth: u32) -> io::Result<()> {
+    fn remove_level(&self, kept: Option<&str>, deadline: Instant, depth: u32) -> io::Result<()> {
         if depth > DEPTH_MAX {
             return Err(io::Error::other(format!(
                 "the directory has more than {DEPTH_MAX} levels"
@@ -224,6 +268,9 @@ impl OpenDir {
             let mut found = false;
             let mut result = Ok(());
             self.each_name(|name| {
+                if kept.is_some_and(|kept| name == kept) {
+                    return true;
+                }
                 found = true;
                 result = self.remove_one(name, deadline, depth);
                 result.is_ok()
@@ -242,7 +289,8 @@ impl OpenDir {
         }
         match self.info_of(name) {
             Ok(found) if found.is_dir => {
-                self.open_dir(name)?.remove_level(deadline, depth + 1)?;
+                self.open_dir(name)?
+                    .remove_level(None, deadline, depth + 1)?;
                 self.remove_empty_dir(name)
             }
             Ok(_) => self.remove_file(name),
@@ -314,17 +362,62 @@ mod tests {
         let victim = tempfile::tempdir().unwrap();
         std::fs::write(victim.path().join("keep"), "").unwrap();
         std::fs::create_dir_all(directory.path().join("a/b/c")).unwrap();
-        std::fs::write(directory.path().join("a/b/file"), "").unwrap();
+        for file in ["kept", "a/kept", "a/b/file"] {
+            std::fs::write(directory.path().join(file), "").unwrap();
+        }
         symlink(victim.path(), directory.path().join("a/link")).unwrap();
         let dir = open(&directory);
         let past = Instant::now();
         std::thread::sleep(Duration::from_millis(1));
-        let error = dir.remove_contents(past).unwrap_err();
+        let error = dir.remove_contents_but("", past).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        dir.remove_contents(Instant::now() + Duration::from_mins(1))
-            .unwrap();
+        let soon = Instant::now() + Duration::from_mins(1);
+        dir.remove_contents_but("kept", soon).unwrap();
+        assert!(directory.path().join("kept").exists() && !directory.path().join("a").exists());
+        dir.remove_file(OsStr::new("kept")).unwrap();
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
         assert!(victim.path().join("keep").exists());
+    }
+
+    #[test]
+    fn names_are_relied_on_only_where_no_other_user_can_rename() {
+        let of = |owner, group, mode| NameInfo {
+            owner,
+            group,
+            mode,
+            ..open(&tempfile::tempdir().unwrap()).info().unwrap()
+        };
+        let cases = [
+            ("of root and sticky, as /tmp", 0, 0, 0o1777, true, true),
+            ("of root and closed", 0, 0, 0o755, true, true),
+            ("of root and open to all", 0, 0, 0o777, false, false),
+            ("of root and open to a group", 0, 50, 0o2775, false, true),
+            (
+                "of root and open to a group, but sticky",
+                0,
+                50,
+                0o1775,
+                true,
+                true,
+            ),
+            ("of a user", 1000, 1000, 0o755, false, true),
+            (
+                "of a user, with a umask of 002",
+                1000,
+                1000,
+                0o775,
+                false,
+                true,
+            ),
+            ("of a user and open to all", 1000, 1000, 0o777, false, false),
+            ("of a user and sticky", 1000, 1000, 0o1777, false, true),
+            ("of a third user", 1001, 1001, 0o1777, false, false),
+        ];
+        for (what, owner, group, mode, for_root, for_user) in cases {
+            let found = of(owner, group, mode);
+            assert_eq!(found.danger(0).is_none(), for_root, "{what}");
+            assert_eq!(found.danger(1000).is_none(), for_user, "{what}");
+        }
     }
 
     #[test]
@@ -333,7 +426,7 @@ mod tests {
         let deep: std::path::PathBuf = std::iter::repeat_n("d", 200).collect();
         std::fs::create_dir_all(directory.path().join(deep)).unwrap();
         let end = Instant::now() + Duration::from_mins(1);
-        let error = open(&directory).remove_contents(end).unwrap_err();
+        let error = open(&directory).remove_contents_but("", end).unwrap_err();
         assert!(error.to_string().contains("levels"), "{error}");
     }
 }

@@ -5,7 +5,9 @@
 //! the last of them ends for any reason. A directory whose lock is free is stale, and the next
 //! start removes it (see `sweep`).
 //! Invariant: `lock` is created by renaming a file that is already locked, so a directory that is
-//! just being created never has a free lock.
+//! just being created never has a free lock. `lock` is also removed last, so a directory without one has nothing
+//! in it but perhaps `lock.new`; any other one is not ours, whatever its name. All this holds only in a parent
+//! directory in which no other user can rename directories, so others are neither used nor cleaned.
 
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
@@ -37,11 +39,12 @@ impl ServerDir {
     /// Creates a directory that only the current user can access, until `hand_over`.
     pub(crate) fn create(parent: &Path) -> io::Result<Self> {
         let parent_path = parent.canonicalize()?;
-        let parent = OpenDir::open_trusted(&parent_path)?;
+        let parent = OpenDir::open_parent(&parent_path)?;
         let random = u64::from_ne_bytes(os::random_bytes()?);
         let name = format!("{PREFIX}{random:016x}");
         let directory = parent.create_dir(OsStr::new(&name))?;
         let path = parent_path.join(&name);
+        // Members of the parent's group can be able to rename.
         if directory.info()?.owner != os::effective_uid() {
             let words = "another user replaced the directory that was just created";
             return Err(io::Error::other(words));
@@ -55,7 +58,7 @@ impl ServerDir {
             }),
             Err(error) => {
                 // The first error matters more than one of the cleanup.
-                let _ = directory.remove_contents(Instant::now() + GRACE);
+                let _ = directory.remove_file(OsStr::new(NEW_LOCK));
                 let _ = parent.remove_empty_dir(OsStr::new(&name));
                 Err(error)
             }
@@ -96,7 +99,7 @@ impl ServerDir {
         if !is_server_dir_name(name) {
             return Ok(None);
         }
-        let parent = OpenDir::open_trusted(parent)?;
+        let parent = OpenDir::open_parent(parent)?;
         let is_ours = |found: &NameInfo| found.is_dir && owners.contains(&found.owner);
         let found = parent.info_of(name)?;
         if !is_ours(&found) {
@@ -113,6 +116,7 @@ impl ServerDir {
                 if age(&found) < GRACE {
                     return Ok(None);
                 }
+                check_was_being_created(&directory)?;
                 lock_new(&directory)?
             }
             // Created by root for a server that runs as the current user: not ours to take over.
@@ -133,13 +137,15 @@ impl ServerDir {
 
     /// Removes the directory and its contents, if it still exists. Returns an error at the deadline.
     pub(crate) fn remove(&self, deadline: Instant) -> io::Result<()> {
-        self.directory.remove_contents(deadline)?;
+        self.directory.remove_contents_but(LOCK, deadline)?;
+        self.directory.remove_file(OsStr::new(LOCK))?;
         let name = self.path.file_name().unwrap_or_default();
         self.parent.remove_empty_dir(name)
     }
 }
 
-/// The server directories in `parent`, in use or not, that belong to one of `owners` (uids).
+/// The server directories in `parent`, in use or not, that belong to one of `owners` (uids). None where another user
+/// could have put another directory in place of one.
 pub(crate) fn server_dirs_in(parent: &Path, owners: &[u32]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let Ok(directory) = OpenDir::open_trusted(parent) else {
@@ -156,6 +162,13 @@ pub(crate) fn server_dirs_in(parent: &Path, owners: &[u32]) -> Vec<PathBuf> {
         let path = parent.display();
         tracing::warn!(%path, %error, "cannot list the directories of earlier servers");
     }
+    if !found.is_empty()
+        && let Err(reason) = OpenDir::open_parent(parent)
+    {
+        let path = parent.display();
+        tracing::warn!(%path, %reason, "directories of earlier servers are not removed");
+        found.clear();
+    }
     found
 }
 
@@ -171,6 +184,22 @@ fn is_server_dir_name(name: &OsStr) -> bool {
     name.to_str()
         .and_then(|name| name.strip_prefix(PREFIX))
         .is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// Returns an error if a directory without a lock has anything that a killed start does not leave there.
+fn check_was_being_created(directory: &OpenDir) -> io::Result<()> {
+    let mut is_it = true;
+    directory.each_name(|name| {
+        let info = directory.info_of(name);
+        is_it = name == NEW_LOCK && info.is_ok_and(|it| it.is_file && it.bytes == 0);
+        is_it
+    })?;
+    if is_it {
+        return Ok(());
+    }
+    let words =
+        "it is named like a server's directory, but it has files and no lock: remove it yourself";
+    Err(io::Error::other(words))
 }
 
 fn lock_new(directory: &OpenDir) -> io::Result<File> {
@@ -261,9 +290,76 @@ mod tests {
         let path = parent.path().join("pgassay-0123456789abcdef");
         fs::create_dir(&path).unwrap();
         assert!(ServerDir::adopt(&path, &owners()).unwrap().is_none());
-        let old = std::time::SystemTime::now() - 2 * GRACE;
-        File::open(&path).unwrap().set_modified(old).unwrap();
+        make_old(&path);
         assert_eq!(adopt_soon(&path).path(), path);
+    }
+
+    fn make_old(path: &Path) {
+        let old = std::time::SystemTime::now() - 2 * GRACE;
+        File::open(path).unwrap().set_modified(old).unwrap();
+    }
+
+    /// Regression: in a directory in which another user could rename entries, that user gave a directory of root
+    /// such a name, and root's next start removed all that was in it.
+    #[test]
+    fn a_directory_with_files_and_no_lock_is_not_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("pgassay-0123456789abcdef");
+        fs::create_dir(&path).unwrap();
+        for (important, text) in [("notes", ""), ("lock.new", "text")] {
+            let file = path.join(important);
+            fs::write(&file, text).unwrap();
+            make_old(&path);
+            let error = ServerDir::adopt(&path, &owners()).unwrap_err();
+            assert!(error.to_string().contains("no lock"), "{error}");
+            crate::sweep::stale(&[parent.path().to_owned()], &account());
+            assert!(file.exists());
+            fs::remove_file(&file).unwrap();
+        }
+        // What a killed start leaves.
+        fs::write(path.join(NEW_LOCK), "").unwrap();
+        make_old(&path);
+        adopt_soon(&path).remove(soon()).unwrap();
+        assert!(!path.exists());
+    }
+
+    /// Regression: as above, and a directory that had just been created could be another one when it was opened.
+    #[test]
+    fn a_parent_in_which_others_can_rename_is_neither_used_nor_cleaned() {
+        let parent = tempfile::tempdir().unwrap();
+        let allow = |mode| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            fs::set_permissions(parent.path(), mode).unwrap();
+        };
+        let path = ServerDir::create(parent.path()).unwrap().path().to_owned();
+        allow(0o777);
+        let error = ServerDir::create(parent.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("choose another with --data-parent or TMPDIR"),
+            "{error}"
+        );
+        assert!(server_dirs_in(parent.path(), &owners()).is_empty());
+        assert!(ServerDir::adopt(&path, &owners()).is_err());
+        crate::sweep::stale(&[parent.path().to_owned()], &account());
+        assert!(path.join(LOCK).exists());
+        allow(0o1777);
+        assert_eq!(server_dirs_in(parent.path(), &owners()), [path.as_path()]);
+        adopt_soon(&path).remove(soon()).unwrap();
+        ServerDir::create(parent.path()).unwrap();
+    }
+
+    /// Without a lock, what is left of a removal that is killed would stay.
+    #[test]
+    fn the_lock_is_removed_last() {
+        let parent = tempfile::tempdir().unwrap();
+        let place = ServerDir::create(parent.path()).unwrap();
+        for number in 0..20 {
+            // Deeper than what is removed.
+            let deep: PathBuf = std::iter::repeat_n("d", 100).collect();
+            fs::create_dir_all(place.path().join(format!("{number}")).join(deep)).unwrap();
+            place.remove(soon()).unwrap_err();
+            assert!(place.path().join(LOCK).exists());
+        }
     }
 
     #[test]

@@ -248,8 +248,7 @@ fn a_directory_that_is_swapped_with_a_link_does_not_mislead_a_start() {
     let outside = common::open_directory();
     let victim = victim(outside.path());
     let directory = common::open_directory();
-    // Not sticky: here the attacker can rename.
-    fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
+    // It is sticky: of what is in it, the attacker can rename what is the attacker's.
     let stop = Arc::new(AtomicBool::new(false));
     let swapping = {
         let (stop, parent) = (Arc::clone(&stop), directory.path().to_owned());
