@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::statfs;
@@ -115,7 +115,7 @@ impl ServerHome {
     }
 
     /// The server's directory itself, for everything that is read in it.
-    pub(crate) fn directory(&self) -> &OpenDir {
+    pub(crate) fn directory(&self) -> &Arc<OpenDir> {
         self.base.directory()
     }
 

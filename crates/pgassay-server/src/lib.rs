@@ -48,6 +48,7 @@ mod home;
 mod installation;
 mod keeper;
 mod log;
+mod log_files;
 mod open_dir;
 mod os;
 mod processes;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::open_dir::OpenDir;
 
 /// The file that receives standard error, in the server's directory.
-const LOG_FILE: &str = "log";
+pub(crate) const LOG_FILE: &str = "log";
 /// The part of a log's end that is read.
 const TAIL_BYTES: u64 = 64 << 10;
 

@@ -14,6 +14,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pgassay_wire::{Login, Password};
@@ -24,7 +25,8 @@ use crate::connection::{Connection, ConnectionError};
 use crate::error::ServerError;
 use crate::home::{self, ServerHome};
 use crate::installation::{Installation, ServerFile};
-use crate::log::{self, ServerLog, crash_in};
+use crate::log::{ServerLog, crash_in};
+use crate::log_files::LogFiles;
 use crate::os::{self, Pid, Signal};
 use crate::processes::{self, ProcessRole, ServerProcess};
 use crate::sweep;
@@ -260,36 +262,25 @@ impl Server {
 
     /// Appends the last lines of the logging collector's newest file, if there is one.
     fn with_collected(&self, own: String, lines_max: usize) -> String {
-        let base = self.home.base();
-        let directories: Vec<PathBuf> = self
-            .collectors_directories()
-            .iter()
-            .filter_map(|directory| directory.strip_prefix(base).ok())
-            .map(Path::to_owned)
-            .collect();
-        match log::collected_tail(self.home.directory(), &directories, lines_max) {
+        match self.log_below().collected_tail(lines_max) {
             Some(collected) => format!("{own}\n{collected}"),
             None => own,
         }
     }
 
-    /// All files of its log: first the one of standard error, then those of the logging collector
-    /// if it is on.
+    /// The files of its log: that of standard error, and those of the logging collector if it is on. Only those in
+    /// the server's directory.
     pub fn log_files(&self) -> Vec<PathBuf> {
-        let collected = self
-            .collectors_directories()
-            .into_iter()
-            .filter_map(|directory| std::fs::read_dir(directory).ok())
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path());
-        [self.log.path().to_owned()]
-            .into_iter()
-            .chain(collected)
-            .collect()
+        let files = self.log_below().sizes().into_keys();
+        files.map(|path| self.home.base().join(path)).collect()
     }
 
-    /// The directories that the logging collector may write to; empty if it is off.
+    pub(crate) fn log_below(&self) -> LogFiles {
+        let base = Arc::clone(self.home.directory());
+        LogFiles::new(base, self.collectors_directories())
+    }
+
+    /// The directories below the server's that the logging collector may write to; empty if it is off.
     fn collectors_directories(&self) -> Vec<PathBuf> {
         let is_on = |value: &String| matches!(value.as_str(), "on" | "true" | "yes" | "1");
         let collector = self.config.settings.get("logging_collector");
@@ -297,11 +288,12 @@ impl Server {
             return Vec::new();
         }
         let named = self.config.settings.get("log_directory").map(PathBuf::from);
+        let (base, data) = (self.home.base(), self.data_dir());
         ["log", "pg_log"]
             .into_iter()
             .map(PathBuf::from)
             .chain(named)
-            .map(|directory| self.data_dir().join(directory))
+            .filter_map(|path| data.join(path).strip_prefix(base).ok().map(Path::to_owned))
             .collect()
     }
 

@@ -13,6 +13,7 @@ use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::account::OsAccount;
@@ -31,7 +32,7 @@ const GRACE: Duration = Duration::from_mins(1);
 pub(crate) struct ServerDir {
     path: PathBuf,
     parent: OpenDir,
-    directory: OpenDir,
+    directory: Arc<OpenDir>,
     lock: File,
 }
 
@@ -53,7 +54,7 @@ impl ServerDir {
             Ok(lock) => Ok(Self {
                 path,
                 parent,
-                directory,
+                directory: Arc::new(directory),
                 lock,
             }),
             Err(error) => {
@@ -70,7 +71,7 @@ impl ServerDir {
     }
 
     /// The directory itself, for everything that is read in it.
-    pub(crate) fn directory(&self) -> &OpenDir {
+    pub(crate) fn directory(&self) -> &Arc<OpenDir> {
         &self.directory
     }
 
@@ -127,7 +128,7 @@ impl ServerDir {
             Ok(()) => Ok(Some(Self {
                 path: path.to_owned(),
                 parent,
-                directory,
+                directory: Arc::new(directory),
                 lock,
             })),
             Err(TryLockError::WouldBlock) => Ok(None),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::kernel::Kernel;
+use crate::log_files::LogFiles;
 use crate::os::Pid;
 use crate::processes::{self, ProcessRole};
 use crate::server::Server;
@@ -17,7 +18,7 @@ pub struct ServerProcesses<'a> {
     /// Its data directory, if known.
     pub data_dir: Option<PathBuf>,
     /// The files of its log, if known.
-    pub log_files: Option<Vec<PathBuf>>,
+    log_files: Option<LogFiles>,
 }
 
 impl<'a> ServerProcesses<'a> {
@@ -25,7 +26,7 @@ impl<'a> ServerProcesses<'a> {
     pub fn of_server(server: &Server, backends: &'a [Pid]) -> Self {
         Self {
             data_dir: Some(server.data_dir()),
-            log_files: Some(server.log_files()),
+            log_files: Some(server.log_below()),
             ..Self::of_postmaster(server.postmaster_pid(), backends)
         }
     }
@@ -44,6 +45,10 @@ impl<'a> ServerProcesses<'a> {
             data_dir: None,
             log_files: None,
         }
+    }
+
+    pub(super) fn log(&self) -> Option<&LogFiles> {
+        self.log_files.as_ref()
     }
 
     pub(super) fn kernel(&self) -> Kernel<'_> {

@@ -120,7 +120,7 @@ impl CounterReader {
         reading: &mut CounterReading,
     ) {
         sources.kernel().read(&mut reading.values);
-        reading.log = sources.log_files.as_deref().map(LogSizes::settled);
+        reading.log = sources.log().map(LogSizes::settled);
     }
 
     /// Adds the server statistics to a reading.

@@ -14,11 +14,18 @@ impl Server {
     /// append, so they continue at the beginning of the file.
     pub fn truncate_log_above(&self, bytes_max: u64) -> Result<(), ServerError> {
         let data = self.data_dir();
-        let files: Vec<PathBuf> = self.log_files();
-        let size = |path: &PathBuf| std::fs::symlink_metadata(path).map_or(0, |file| file.len());
-        if files.iter().map(size).sum::<u64>() <= bytes_max {
+        let sizes = self.log_below().sizes();
+        if sizes
+            .values()
+            .fold(0_u64, |sum, it| sum.saturating_add(*it))
+            <= bytes_max
+        {
             return Ok(());
         }
+        let files: Vec<PathBuf> = sizes
+            .keys()
+            .map(|path| self.home.base().join(path))
+            .collect();
         let path = self.log.path();
         let emptied = self.log.empty();
         emptied.map_err(|source| ServerError::writing("empty", path, source))?;
