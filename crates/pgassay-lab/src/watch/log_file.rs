@@ -2,13 +2,14 @@
 //! error. Only what is written from the start of the watch on is read.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use pgassay_profile::{LiveServer, Role};
 
+use super::held_file::{HeldFile, ServerUser};
 use super::log_message::LogFormat;
 
 /// Of what was written since the last reading, the end up to this size is read.
@@ -40,7 +41,7 @@ impl LogFile {
             None if formats.is_empty() => return None,
             None => FoundFile::of_postmaster(live.postmaster_pid),
         };
-        let file = found.open(&ServerUser::of(live.postmaster_pid)?)?;
+        let file = found.file.open(&ServerUser::of(live.postmaster_pid)?)?;
         let at = file.metadata().ok()?.len();
         Some(Self {
             live: live.clone(),
@@ -72,7 +73,9 @@ impl LogFile {
             self.logger_pid = logger_of(&self.live).or(self.logger_pid);
             find(self.logger_pid?)
         })?;
-        let file = found.open(&ServerUser::of(self.live.postmaster_pid)?)?;
+        let file = found
+            .file
+            .open(&ServerUser::of(self.live.postmaster_pid)?)?;
         let (new, old) = (file.metadata().ok()?, self.end.file.metadata().ok()?);
         if (new.dev(), new.ino()) == (old.dev(), old.ino()) {
             return None;
@@ -96,7 +99,7 @@ fn logger_of(live: &LiveServer) -> Option<u32> {
 
 /// A file that a process has open.
 struct FoundFile {
-    path: PathBuf,
+    file: HeldFile,
     /// Its path as the process sees it.
     name: PathBuf,
     format: LogFormat,
@@ -108,7 +111,7 @@ impl FoundFile {
     /// Without a logger, all formats are written as `stderr` is.
     fn of_postmaster(pid: u32) -> Self {
         Self {
-            path: PathBuf::from(format!("/proc/{pid}/fd/2")),
+            file: HeldFile { pid, number: 2 },
             name: PathBuf::new(),
             format: LogFormat::Stderr,
             appends: true,
@@ -123,60 +126,6 @@ impl FoundFile {
         let names = entries.into_iter().flatten().flatten();
         let names = names.take(KNOWN_MAX);
         names.map(|it| directory.join(it.file_name())).collect()
-    }
-
-    fn open(&self, user: &ServerUser) -> Option<File> {
-        // Opening a device could have effects.
-        if !self.path.metadata().ok()?.is_file() {
-            return None;
-        }
-        // The server may have opened a FIFO since, which must not hold up who opens it.
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-            .open(&self.path)
-            .ok()?;
-        let found = file.metadata().ok()?;
-        (found.is_file() && user.may_show(&found)).then_some(file)
-    }
-}
-
-/// The user of a server: what root may read, but this user may only write, is not shown as its log. The real IDs,
-/// because a program with the name of a server may have others than its user by its mode.
-struct ServerUser {
-    uid: u32,
-    groups: Vec<u32>,
-}
-
-impl ServerUser {
-    fn of(postmaster_pid: u32) -> Option<Self> {
-        let status = fs::read_to_string(format!("/proc/{postmaster_pid}/status")).ok()?;
-        let ids = |name: &str| {
-            let line = status.lines().find_map(|it| it.strip_prefix(name))?;
-            let ids = line.split_whitespace().map(|it| it.parse().ok());
-            ids.collect::<Option<Vec<u32>>>()
-        };
-        let mut groups = ids("Groups:")?;
-        groups.push(*ids("Gid:")?.first()?);
-        let uid = *ids("Uid:")?.first()?;
-        Some(Self { uid, groups })
-    }
-
-    /// Whether a file that a process of this user writes may be shown as its log.
-    fn may_show(&self, file: &fs::Metadata) -> bool {
-        if file.uid() == self.uid {
-            // It can also change the mode.
-            return true;
-        }
-        let is_member = self.groups.contains(&file.gid());
-        let (read, write) = if is_member {
-            (libc::S_IRGRP, libc::S_IWGRP)
-        } else {
-            (libc::S_IROTH, libc::S_IWOTH)
-        };
-        // What the user can open neither way was given to the server as its output, such as the standard error of a
-        // server that root started.
-        file.mode() & read != 0 || file.mode() & write == 0
     }
 }
 
@@ -193,8 +142,9 @@ fn logger_file(pid: u32, postmaster_pid: u32, formats: &[LogFormat]) -> Option<F
         .filter_map(|it| it.file_name().to_str()?.parse().ok());
     let numbers: BTreeSet<u32> = numbers.filter(|&it| it > 2).collect();
     let written = numbers.into_iter().filter_map(|number| {
-        let flags = flags(pid, number)?;
-        let path = PathBuf::from(format!("/proc/{pid}/fd/{number}"));
+        let file = HeldFile { pid, number };
+        let flags = file.flags()?;
+        let path = file.path();
         let is_it = flags & libc::O_ACCMODE == libc::O_WRONLY
             && path.metadata().is_ok_and(|it| it.is_file())
             && !inherited(number);
@@ -208,7 +158,7 @@ fn logger_file(pid: u32, postmaster_pid: u32, formats: &[LogFormat]) -> Option<F
         };
         let appends = flags & libc::O_APPEND != 0;
         Some(FoundFile {
-            path,
+            file,
             name: PathBuf::from(name),
             format,
             appends,
@@ -220,12 +170,6 @@ fn logger_file(pid: u32, postmaster_pid: u32, formats: &[LogFormat]) -> Option<F
         .find(|&&format| written.iter().any(|it| it.format == format))?;
     // During a rotation, the old one is open as well.
     written.into_iter().find(|it| it.format == *format)
-}
-
-fn flags(pid: u32, number: u32) -> Option<i32> {
-    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).ok()?;
-    let flags = text.lines().find_map(|it| it.strip_prefix("flags:"))?;
-    i32::from_str_radix(flags.trim(), 8).ok()
 }
 
 /// The end of a file that grows.
@@ -282,91 +226,11 @@ impl FileEnd {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::CString;
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::PermissionsExt;
-    use std::time::{Duration, Instant};
-
     use super::*;
 
     fn write(end: &FileEnd, text: &str) {
         let at = end.file.metadata().expect("a file").len();
         end.file.write_all_at(text.as_bytes(), at).expect("written");
-    }
-
-    /// Regression test: root showed lines of any file that a server had open for writing.
-    #[test]
-    fn a_file_that_the_servers_user_may_only_write_is_not_read() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("log");
-        fs::write(&path, "ERROR:  secret\n").expect("written");
-        let own = path.metadata().expect("a file");
-        let found = FoundFile {
-            path: path.clone(),
-            name: path.clone(),
-            format: LogFormat::Stderr,
-            appends: true,
-        };
-        let owner = (own.uid(), vec![]);
-        let member = (own.uid() + 1, vec![7, own.gid()]);
-        let other = (own.uid() + 1, vec![own.gid() + 1]);
-        for (mode, (uid, groups), is_readable) in [
-            (0o600, owner, true),
-            (0o620, member.clone(), false),
-            (0o640, member.clone(), true),
-            (0o600, member, true),
-            (0o662, other.clone(), false),
-            (0o604, other, true),
-        ] {
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
-            let user = ServerUser { uid, groups };
-            assert_eq!(found.open(&user).is_some(), is_readable, "{mode:o} {uid}");
-        }
-    }
-
-    #[test]
-    fn the_user_of_a_process_may_read_what_it_writes() {
-        let user = ServerUser::of(std::process::id()).expect("this process");
-        let file = tempfile::tempfile().expect("a file");
-        assert!(user.may_show(&file.metadata().expect("a file")));
-    }
-
-    /// Regression test: a FIFO that a server opened between the check and the opening stopped `profile`.
-    #[test]
-    fn a_log_that_is_swapped_with_a_fifo_does_not_hang() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let [path, fifo] = ["log", "fifo"].map(|it| directory.path().join(it));
-        fs::write(&path, "").expect("written");
-        let c = |it: &Path| CString::new(it.as_os_str().as_bytes()).expect("no NUL");
-        let (log_name, fifo_name) = (c(&path), c(&fifo));
-        // SAFETY: the name is NUL-terminated and outlives the call.
-        assert_eq!(unsafe { libc::mkfifo(fifo_name.as_ptr(), 0o666) }, 0);
-        let user = ServerUser::of(std::process::id()).expect("this process");
-        let found = FoundFile {
-            name: path.clone(),
-            path,
-            format: LogFormat::Stderr,
-            appends: true,
-        };
-        assert!(found.open(&user).is_some());
-        let (sender, done) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            let opened = (0..20_000).filter(|_| found.open(&user).is_some());
-            sender.send(opened.count())
-        });
-        let swapped_until = Instant::now() + Duration::from_mins(1);
-        loop {
-            // SAFETY: both names are NUL-terminated and outlive the call.
-            let swapped = unsafe {
-                let (at, flag) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
-                libc::renameat2(at, log_name.as_ptr(), at, fifo_name.as_ptr(), flag)
-            };
-            assert_eq!(swapped, 0);
-            if done.try_recv().is_ok() {
-                break;
-            }
-            assert!(Instant::now() < swapped_until, "it hangs");
-        }
     }
 
     /// Regression test: `top` and `profile` kept the names of all files in the log's directory, however many.
@@ -375,7 +239,10 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let at = |name: &str| directory.path().join(name);
         let found = FoundFile {
-            path: at("log"),
+            file: HeldFile {
+                pid: std::process::id(),
+                number: 2,
+            },
             name: at("log"),
             format: LogFormat::Stderr,
             appends: true,

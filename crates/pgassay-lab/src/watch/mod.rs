@@ -12,6 +12,7 @@ mod attribution;
 pub mod catalog;
 mod collector;
 mod disabled_sessions;
+mod held_file;
 mod log_file;
 mod log_message;
 mod log_watch;
