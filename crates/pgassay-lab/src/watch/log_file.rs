@@ -16,6 +16,8 @@ use super::log_message::LogFormat;
 const READ_MAX: u64 = 1 << 20;
 /// Of the files in the log's directory, so many names are kept.
 const KNOWN_MAX: usize = 10_000;
+/// Of a logger's descriptors, so many are looked at. A logger has about ten.
+const DESCRIPTORS_MAX: usize = 256;
 /// Longer lines are cut.
 const LINE_MAX: usize = 8192;
 
@@ -136,12 +138,7 @@ fn logger_file(pid: u32, postmaster_pid: u32, formats: &[LogFormat]) -> Option<F
         let target = |pid| fs::read_link(format!("/proc/{pid}/fd/{number}"));
         target(pid).is_ok_and(|it| target(postmaster_pid).is_ok_and(|other| it == other))
     };
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
-    let numbers = descriptors
-        .flatten()
-        .filter_map(|it| it.file_name().to_str()?.parse().ok());
-    let numbers: BTreeSet<u32> = numbers.filter(|&it| it > 2).collect();
-    let written = numbers.into_iter().filter_map(|number| {
+    let written = descriptors(pid)?.into_iter().filter_map(|number| {
         let file = HeldFile { pid, number };
         let flags = file.flags()?;
         let path = file.path();
@@ -170,6 +167,14 @@ fn logger_file(pid: u32, postmaster_pid: u32, formats: &[LogFormat]) -> Option<F
         .find(|&&format| written.iter().any(|it| it.format == format))?;
     // During a rotation, the old one is open as well.
     written.into_iter().find(|it| it.format == *format)
+}
+
+/// The numbers of a process's descriptors, but for the standard ones. The kernel lists the lowest first.
+fn descriptors(pid: u32) -> Option<BTreeSet<u32>> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let entries = entries.flatten().take(DESCRIPTORS_MAX);
+    let numbers = entries.filter_map(|it| it.file_name().to_str()?.parse().ok());
+    Some(numbers.filter(|&it| it > 2).collect())
 }
 
 /// The end of a file that grows.
@@ -226,6 +231,8 @@ impl FileEnd {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     fn write(end: &FileEnd, text: &str) {
@@ -256,6 +263,20 @@ mod tests {
             fs::hard_link(at("log"), at(&number.to_string())).expect("linked");
         }
         assert_eq!(found.siblings(std::process::id()).len(), KNOWN_MAX);
+    }
+
+    /// Regression test: `top` and `profile` kept the names of all files that a logger had open, however many.
+    #[test]
+    fn a_logger_with_very_many_descriptors_does_not_fill_the_memory() {
+        let file = tempfile::tempfile().expect("a file");
+        let open = || file.try_clone().expect("a descriptor");
+        let first = open();
+        let found = || descriptors(std::process::id()).expect("descriptors");
+        assert!(found().contains(&first.as_raw_fd().cast_unsigned()));
+        let many: Vec<File> = (0..2 * DESCRIPTORS_MAX).map(|_| open()).collect();
+        let found = found();
+        assert!(found.len() <= DESCRIPTORS_MAX, "{}", found.len());
+        assert!(found.len() < many.len());
     }
 
     #[test]
