@@ -462,11 +462,10 @@ impl Host for ExternalServer {
 
     fn kernel_sources<'a>(&self, backends: &'a [Pid]) -> Option<ServerProcesses<'a>> {
         let pid = self.postmaster_pid()?;
-        Some(ServerProcesses {
-            // The working directory of server processes is the data directory.
-            data_dir: std::fs::read_link(format!("/proc/{pid}/cwd")).ok(),
-            ..ServerProcesses::of_postmaster(pid, backends)
-        })
+        let mut sources = ServerProcesses::of_postmaster(pid, backends);
+        // The working directory of server processes is the data directory.
+        sources.data_dir = std::fs::read_link(format!("/proc/{pid}/cwd")).ok();
+        Some(sources)
     }
 
     fn trim_log(&self) -> Result<()> {
