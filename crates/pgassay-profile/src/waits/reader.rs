@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Before 14 no `PGPROC` is larger (10.23: 816 bytes).
 const PROC_BYTES_MAX: usize = 1024;
+/// So many mappings of a server's program are searched for a variable; there is one.
+const PROGRAM_MAPPINGS_MAX: usize = 8;
 /// How long to wait for a connection's wait event to appear.
 const LEARN_LIMIT: Duration = Duration::from_secs(5);
 const LEARN_STEP: Duration = Duration::from_millis(5);
@@ -188,7 +190,11 @@ pub(crate) fn find_variable(pid: u32, name: &str) -> Result<Option<u64>, WaitErr
         let name = it.file.path.file_name().unwrap_or_default();
         name.to_string_lossy().contains("postgres")
     };
-    for mapping in mappings.iter().filter(is_program) {
+    for mapping in mappings
+        .iter()
+        .filter(is_program)
+        .take(PROGRAM_MAPPINGS_MAX)
+    {
         match object_file::variable(pid, mapping, name) {
             Ok(Some(address)) => return Ok(Some(address)),
             Ok(None) => {}
