@@ -1,14 +1,18 @@
 //! Results of `pgassay calibrate`, one file each, in `<root>/calibration`.
 
 use std::fs;
+use std::io::ErrorKind;
 
 use pgassay_account::calibration::{AaComparison, Calibration, CalibrationSummary};
 
 use crate::error::StoreError;
 use crate::pinned_directory::PinnedDirectory;
-use crate::{Store, files, read_regular};
+use crate::regular_file::read_ours;
+use crate::{Store, files};
 
 const DIRECTORY: &str = "calibration";
+/// More than any calibration has: 50 000 comparisons.
+const BYTES_MAX: u64 = 16 << 20;
 
 impl Store {
     /// Saves a calibration, unless it has no comparisons.
@@ -37,7 +41,8 @@ impl Store {
     }
 
     /// The A/A comparisons of a machine and a version of pgassay, over all calibrations; `None` if there
-    /// are none. Files that cannot be read are skipped: no run fails because of them.
+    /// are none. Files that cannot be read, or that another user can have written, are skipped: no run fails because of
+    /// them, and their figures are not this user's.
     ///
     /// # Errors
     /// If the directory exists and cannot be listed.
@@ -46,16 +51,17 @@ impl Store {
         machine_key: &str,
         pgassay: &str,
     ) -> Result<Option<CalibrationSummary>, StoreError> {
-        let directory = self.root.join(DIRECTORY);
-        if !directory.is_dir() {
-            return Ok(None);
-        }
-        let reading = |source| StoreError::reading(&directory, source);
+        let path = self.root.join(DIRECTORY);
+        let reading = |source| StoreError::reading(&path, source);
+        let directory = match PinnedDirectory::open_itself(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(reading)?,
+        };
         let mut found: Vec<AaComparison> = Vec::new();
         let mut ended_us = 0;
-        for entry in fs::read_dir(&directory).map_err(reading)? {
+        for entry in fs::read_dir(directory.path()).map_err(reading)? {
             let path = entry.map_err(reading)?.path();
-            let Ok(text) = read_regular(&path) else {
+            let Ok(text) = read_ours(&path, BYTES_MAX) else {
                 continue;
             };
             let Ok(one) = serde_json::from_slice::<Calibration>(&text) else {

@@ -8,7 +8,8 @@ use serde::Deserialize;
 
 use crate::directories::RUN_FILE;
 use crate::error::StoreError;
-use crate::{Store, read_regular, unfinished, upgrade};
+use crate::regular_file::read_of_run;
+use crate::{Store, unfinished, upgrade};
 
 /// Number of newest runs listed if a run is not found.
 const SUGGESTIONS: usize = 3;
@@ -103,7 +104,7 @@ pub(crate) fn read(directory: &Path) -> Result<Run, StoreError> {
         schema: String,
     }
     let path = directory.join(RUN_FILE);
-    let text = read_regular(&path).map_err(|source| StoreError::reading(&path, source))?;
+    let text = read_of_run(&path).map_err(|source| StoreError::reading(&path, source))?;
     let damaged = |error: &serde_json::Error| StoreError::Damaged {
         path: path.clone(),
         line: error.line(),

@@ -16,7 +16,7 @@ use crate::line_file::LineFile;
 use crate::run_directory::RunDirectory;
 use crate::unfinished::{self, RESERVED_FILE, UnfinishedRun};
 use crate::writer::{self, RunWriter};
-use crate::{Store, files, ownership, read_regular};
+use crate::{Store, files, ownership, read_regular, regular_file};
 
 /// A run that this process may continue.
 #[derive(Debug)]
@@ -176,7 +176,7 @@ fn is_complete(directory: &Path) -> bool {
     struct Completeness {
         complete: bool,
     }
-    let text = read_regular(&directory.join(RUN_FILE));
+    let text = regular_file::read_of_run(&directory.join(RUN_FILE));
     let parsed = text.map(|text| serde_json::from_slice::<Completeness>(&text));
     matches!(parsed, Ok(Ok(it)) if it.complete)
 }

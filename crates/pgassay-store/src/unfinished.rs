@@ -1,7 +1,7 @@
 //! What a run that did not finish left: its plan and the trials that ended.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead};
 use std::path::Path;
 
@@ -147,7 +147,15 @@ fn lines<T: DeserializeOwned>(
         is_damaged: false,
     };
     let mut line = Vec::new();
-    while matches!(rest.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {
+    loop {
+        match regular_file::read_line(rest, &mut line) {
+            Ok(true) => {}
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                found.is_damaged = true;
+                break;
+            }
+            _ => break,
+        }
         match serde_json::from_slice::<RunMarker>(&line) {
             Ok(RunMarker::Servers(servers)) => found.servers = servers,
             Ok(RunMarker::Resumed { .. }) => found.saved.process += 1,
@@ -162,7 +170,6 @@ fn lines<T: DeserializeOwned>(
         }
         found.count += 1;
         found.bytes += line.len() as u64;
-        line.clear();
     }
     found
 }
@@ -208,17 +215,16 @@ pub(crate) fn read(directory: &Path) -> Result<(UnfinishedRun, ReadableLength), 
 /// cannot be read are left out.
 pub(crate) fn details(directory: &Path) -> Result<(Vec<RunDetail>, u64), StoreError> {
     let path = directory.join(DETAILS_FILE);
-    let file = match regular_file::open(&path, OpenOptions::new().read(true)) {
-        Ok(file) => file,
+    let reading = |source| StoreError::reading(&path, source);
+    let file = match regular_file::open_of_run(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
-        Err(source) => return Err(StoreError::reading(&path, source)),
+        opened => opened.map_err(reading)?,
     };
     let mut reader = regular_file::bounded(file);
     let (mut all, mut bytes, mut line) = (Vec::new(), 0, Vec::new());
-    while matches!(reader.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {
+    while regular_file::read_line(&mut reader, &mut line).map_err(reading)? {
         bytes += line.len() as u64;
         all.extend(serde_json::from_slice::<RunDetail>(&line));
-        line.clear();
     }
     Ok((all, bytes))
 }
@@ -264,7 +270,7 @@ struct OpenedTrials {
 /// Opens the file of trials and reads its first line.
 fn open(directory: &Path) -> Result<OpenedTrials, StoreError> {
     let path = directory.join(TRIALS_FILE);
-    let opened = regular_file::open(&path, OpenOptions::new().read(true));
+    let opened = regular_file::open_of_run(&path);
     let file = opened.map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => StoreError::NoRun {
             path: directory.to_owned(),
@@ -276,7 +282,7 @@ fn open(directory: &Path) -> Result<OpenedTrials, StoreError> {
         .map_err(|source| StoreError::reading(&path, source))?;
     let mut rest = regular_file::bounded(again);
     let mut first = Vec::new();
-    rest.read_until(b'\n', &mut first)
+    regular_file::read_line(&mut rest, &mut first)
         .map_err(|source| StoreError::reading(&path, source))?;
     let parsed: FirstLine =
         serde_json::from_slice(&first).map_err(|error| StoreError::Damaged {
