@@ -84,6 +84,16 @@ impl RunDirectory {
         &self.known
     }
 
+    /// Where it is now: if something else is in its place, the path to which it was renamed.
+    pub(crate) fn current(&self) -> PathBuf {
+        let renamed = || fs::read_link(self.pinned.path());
+        let current = match self.is_in_place() {
+            Err(_) => renamed().ok().filter(|it| it.exists()),
+            Ok(_) => None,
+        };
+        current.unwrap_or_else(|| self.known.clone())
+    }
+
     /// The path that leads here, whatever is in the place of the known one.
     pub(crate) fn path(&self) -> PathBuf {
         self.pinned.path()

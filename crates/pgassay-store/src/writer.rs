@@ -189,7 +189,7 @@ impl RunWriter {
     pub fn finish(mut self, run: &Run, files: &[(String, Vec<u8>)]) -> Result<PathBuf, StoreError> {
         let saved = self.save_run(run, files);
         let missing = saved.map_err(|source| StoreError::Unsaved {
-            directory: self.directory().to_owned(),
+            directory: self.directory.current(),
             trials: self.count,
             source: Box::new(self.directory.known_in(source)),
         })?;
@@ -202,7 +202,7 @@ impl RunWriter {
         if let Err(error) = index::add(&self.root, run) {
             tracing::warn!(%error, "cannot update the index now; the next use updates it");
         }
-        let directory = self.directory().to_owned();
+        let directory = self.directory.current();
         match missing {
             None => Ok(directory),
             Some(source) => Err(StoreError::FilesMissing {

@@ -112,20 +112,21 @@ fn another_directory_in_place_of_a_runs_directory_stays_as_it_is() {
     fs::write(older.join("run.json"), "older").unwrap();
     let in_place_of = |writer: &RunWriter| {
         let moved = tempfile::tempdir_in(root.path()).unwrap().keep();
-        fs::rename(writer.directory(), moved).unwrap();
+        fs::rename(writer.directory(), &moved).unwrap();
         fs::rename(&older, writer.directory()).unwrap();
-        writer.directory().to_owned()
+        (writer.directory().to_owned(), moved)
     };
     let mut writer = store.create(start(), STUDY).unwrap();
     writer.append(&trial()).unwrap();
-    let path = in_place_of(&writer);
+    let (path, moved) = in_place_of(&writer);
     let error = writer.finish(&run(ID), &[]).unwrap_err();
     let words = format!(
         "cannot write {}: it was replaced since the run began, so nothing is written to it; \
          the 1 trials measured so far are in {}/trials.jsonl",
         path.display(),
-        path.display()
+        moved.display()
     );
+    // It was said that the trials are in the older directory.
     assert_eq!(error.to_string(), words);
     assert_eq!(names(&path), ["run.json"]);
     assert_eq!(fs::read_to_string(path.join("run.json")).unwrap(), "older");
@@ -133,7 +134,7 @@ fn another_directory_in_place_of_a_runs_directory_stays_as_it_is() {
     // Nor is it removed.
     fs::rename(&path, &older).unwrap();
     let writer = store.create(start(), STUDY).unwrap();
-    let path = in_place_of(&writer);
+    let (path, _) = in_place_of(&writer);
     writer.discard();
     assert_eq!(names(&path), ["run.json"]);
 }
