@@ -12,10 +12,13 @@ use std::io::{self, Read, Seek};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use object::elf;
+
 use crate::regular_file;
 
-/// The longest file whose checksum is computed: longer than debugging information is.
-const DEBUG_BYTES_MAX: u64 = 4 << 30;
+/// So much is read for checksums, of all files together. The debug files of PostgreSQL take 30 to 60 MB, those of LLVM
+/// 1.5 GB. Most systems name them by build ID, which takes no checksum.
+const CHECKSUM_BYTES_MAX: u64 = 2 << 30;
 const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
 
 /// An object's references to its debug file.
@@ -26,8 +29,52 @@ pub(crate) struct DebugLinks<'a> {
     pub link: Option<(&'a [u8], u32)>,
 }
 
+/// What may still be read for checksums: which files a process maps, and to what they refer, is up to its user.
+#[derive(Debug)]
+pub(crate) struct ChecksumBudget {
+    bytes_left: u64,
+}
+
+impl Default for ChecksumBudget {
+    fn default() -> Self {
+        Self {
+            bytes_left: CHECKSUM_BYTES_MAX,
+        }
+    }
+}
+
+impl ChecksumBudget {
+    /// Whether an object file has this checksum; `None` if it cannot be read, or not any more.
+    fn has(&mut self, file: &mut File, checksum: u32) -> Option<bool> {
+        let mut magic = [0; elf::ELFMAG.len()];
+        file.read_exact(&mut magic).ok()?;
+        if magic != elf::ELFMAG {
+            return Some(false);
+        }
+        let length = file.metadata().ok()?.len();
+        let Some(left) = self.bytes_left.checked_sub(length) else {
+            tracing::warn!(
+                "the checksum of a debug file is not computed: those of all take more than {} GiB",
+                CHECKSUM_BYTES_MAX >> 30
+            );
+            return None;
+        };
+        self.bytes_left = left;
+        file.rewind().ok()?;
+        // It can grow while it is read.
+        let found = crc32(&mut file.take(length)).ok()?;
+        file.rewind().ok()?;
+        Some(found == checksum)
+    }
+}
+
 /// Opens the debug file of an object that a process has mapped from a path.
-pub(crate) fn open(pid: u32, object: &Path, links: DebugLinks<'_>) -> Option<File> {
+pub(crate) fn open(
+    pid: u32,
+    object: &Path,
+    links: DebugLinks<'_>,
+    budget: &mut ChecksumBudget,
+) -> Option<File> {
     let by_build_id = links.build_id.and_then(build_id_path);
     let by_build_id = by_build_id.and_then(|path| open_seen_by(pid, &path));
     by_build_id.or_else(|| {
@@ -36,9 +83,7 @@ pub(crate) fn open(pid: u32, object: &Path, links: DebugLinks<'_>) -> Option<Fil
         candidates.find_map(|path| {
             let mut file = open_seen_by(pid, &path)?;
             // A debug file of another build would give wrong names.
-            let is_short = file.metadata().ok()?.len() <= DEBUG_BYTES_MAX;
-            let is_it = is_short && crc32(&mut file).ok()? == checksum && file.rewind().is_ok();
-            is_it.then_some(file)
+            budget.has(&mut file, checksum)?.then_some(file)
         })
     })
 }
@@ -102,21 +147,55 @@ mod tests {
     fn a_linked_file_requires_a_matching_checksum() {
         let directory = tempfile::tempdir().unwrap();
         let object = directory.path().join("postgres");
-        std::fs::create_dir(directory.path().join(".debug")).unwrap();
-        std::fs::write(directory.path().join("postgres.debug"), "another build's").unwrap();
-        std::fs::write(directory.path().join(".debug/postgres.debug"), "123456789").unwrap();
-        let open = |checksum| {
-            let links = DebugLinks {
-                build_id: None,
-                link: Some((b"postgres.debug", checksum)),
-            };
-            open(std::process::id(), &object, links)
-        };
+        let at = |name: &str| directory.path().join(name);
+        std::fs::create_dir(at(".debug")).unwrap();
+        std::fs::write(at("postgres.debug"), "\x7fELF another build's").unwrap();
+        std::fs::write(at(".debug/postgres.debug"), "\x7fELF").unwrap();
         // The check value of CRC-32.
+        assert_eq!(crc32(&mut "123456789".as_bytes()).unwrap(), 0xcbf4_3926);
+        let checksum = crc32(&mut "\x7fELF".as_bytes()).unwrap();
+        let mut budget = ChecksumBudget::default();
+        let mut open = |checksum| open(std::process::id(), &object, link(checksum), &mut budget);
         let mut text = String::new();
-        let mut file = open(0xcbf4_3926).expect("the second file matches");
+        let mut file = open(checksum).expect("the second file matches");
         file.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "123456789");
+        assert_eq!(text, "\x7fELF");
         assert!(open(7).is_none());
+    }
+
+    fn link(checksum: u32) -> DebugLinks<'static> {
+        DebugLinks {
+            build_id: None,
+            link: Some((b"postgres.debug", checksum)),
+        }
+    }
+
+    /// Regression test: the checksums of sparse files of 4 GiB were computed, 9 s for each file that a program named
+    /// `postgres` had mapped.
+    #[test]
+    fn debug_files_without_end_do_not_hold_up_a_profile() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("postgres.debug");
+        let object = directory.path().join("postgres");
+        let mut budget = ChecksumBudget::default();
+        let open = |budget: &mut ChecksumBudget, contents: &str, length: u64| {
+            std::fs::write(&path, contents).unwrap();
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_len(length).unwrap();
+            let mut bytes = contents.as_bytes().to_vec();
+            bytes.resize(length.min(64) as usize, 0);
+            let checksum = crc32(&mut &bytes[..]).unwrap();
+            super::open(std::process::id(), &object, link(checksum), budget).is_some()
+        };
+        // Nothing is read of what is not an object file, or longer than all may be.
+        assert!(!open(&mut budget, "text", CHECKSUM_BYTES_MAX));
+        assert!(!open(&mut budget, "\x7fELF", CHECKSUM_BYTES_MAX + 1));
+        assert_eq!(budget.bytes_left, CHECKSUM_BYTES_MAX);
+        // Each file counts, and the last one is that which exceeds the limit.
+        budget.bytes_left = 150;
+        assert!(open(&mut budget, "\x7fELF", 64));
+        assert!(open(&mut budget, "\x7fELF", 64));
+        assert_eq!(budget.bytes_left, 150 - 2 * 64);
+        assert!(!open(&mut budget, "\x7fELF", 64));
     }
 }

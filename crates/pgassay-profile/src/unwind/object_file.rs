@@ -7,7 +7,7 @@
 
 use crate::proc::maps::{MappedFile, Mapping, VDSO};
 use crate::regular_file;
-use crate::unwind::debug_file::{self, DebugLinks};
+use crate::unwind::debug_file::{self, ChecksumBudget, DebugLinks};
 use crate::unwind::object_bytes::{ObjectBytes, READ_BYTES_MAX};
 use crate::unwind::realigned::RealignedFrames;
 use crate::unwind::symbols::{RawSymbol, SymbolBinding, SymbolTable};
@@ -115,7 +115,11 @@ impl ObjectError {
 
 impl ObjectFile {
     /// Reads the object file of a mapping of a process.
-    pub fn load(pid: u32, mapping: &Mapping) -> Result<Self, ObjectError> {
+    pub fn load(
+        pid: u32,
+        mapping: &Mapping,
+        checksums: &mut ChecksumBudget,
+    ) -> Result<Self, ObjectError> {
         let path = &mapping.file.path;
         let opened = |source| ObjectError::Open {
             path: path.clone(),
@@ -123,13 +127,16 @@ impl ObjectFile {
         };
         if path == Path::new(VDSO) {
             let bytes = own_vdso().map_err(opened)?;
-            return Self::parse(path, &bytes[..], pid).map_err(|source| ObjectError::Parse {
-                path: path.clone(),
-                source,
+            return Self::parse(path, &bytes[..], pid, checksums).map_err(|source| {
+                ObjectError::Parse {
+                    path: path.clone(),
+                    source,
+                }
             });
         }
         let file = ObjectBytes::new(open_mapped(pid, mapping).map_err(opened)?);
-        Self::parse(path, &file, pid).map_err(|source| ObjectError::of(path, &file, source))
+        Self::parse(path, &file, pid, checksums)
+            .map_err(|source| ObjectError::of(path, &file, source))
     }
 
     /// Reads an object file on disk.
@@ -139,11 +146,17 @@ impl ObjectFile {
             source,
         })?;
         let file = ObjectBytes::new(file);
-        Self::parse(path, &file, std::process::id())
+        let mut checksums = ChecksumBudget::default();
+        Self::parse(path, &file, std::process::id(), &mut checksums)
             .map_err(|source| ObjectError::of(path, &file, source))
     }
 
-    fn parse<'data, R>(path: &Path, data: R, pid: u32) -> Result<Self, object::Error>
+    fn parse<'data, R>(
+        path: &Path,
+        data: R,
+        pid: u32,
+        checksums: &mut ChecksumBudget,
+    ) -> Result<Self, object::Error>
     where
         R: ReadRef<'data>,
     {
@@ -155,7 +168,7 @@ impl ObjectFile {
             build_id: elf.build_id()?,
             link: elf.gnu_debuglink()?,
         };
-        let debug_file = debug_file::open(pid, path, links);
+        let debug_file = debug_file::open(pid, path, links, checksums);
         let debug_data = debug_file.map(ObjectBytes::new);
         // Without it there are only fewer names, so errors are ignored.
         let debug_elf = debug_data

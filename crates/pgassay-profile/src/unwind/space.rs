@@ -6,6 +6,7 @@
 
 use crate::arch::{REGS_COUNT, leave_realigned, user_regs};
 use crate::proc::maps::{MappedFile, Mapping};
+use crate::unwind::debug_file::ChecksumBudget;
 use crate::unwind::object_file::{ObjectFile, SectionBytes};
 use framehop::{
     CacheNative, FrameAddress, MayAllocateDuringUnwind, Module, Unwinder, UnwinderNative,
@@ -63,6 +64,7 @@ pub(crate) struct Spaces {
     objects: Vec<Arc<ObjectFile>>,
     /// The memory that the objects take.
     objects_bytes: usize,
+    checksums: ChecksumBudget,
     by_file: HashMap<MappedFile, Option<ObjectId>>,
     unreadable: BTreeSet<String>,
 }
@@ -153,7 +155,7 @@ impl Spaces {
             ));
             return None;
         }
-        let id = match ObjectFile::load(pid, mapping) {
+        let id = match ObjectFile::load(pid, mapping, &mut self.checksums) {
             Ok(file) => {
                 self.objects_bytes += file.bytes();
                 self.objects.push(Arc::new(file));

@@ -7,10 +7,11 @@ fn own() -> (ObjectFile, Mapping) {
     let mappings = crate::proc::maps::read(std::process::id()).unwrap();
     let path = std::env::current_exe().unwrap();
     let mapping = mappings.into_iter().find(|m| m.file.path == path).unwrap();
-    (
-        ObjectFile::load(std::process::id(), &mapping).unwrap(),
-        mapping,
-    )
+    (load(&mapping).unwrap(), mapping)
+}
+
+fn load(mapping: &Mapping) -> Result<ObjectFile, ObjectError> {
+    ObjectFile::load(std::process::id(), mapping, &mut ChecksumBudget::default())
 }
 
 #[inline(never)]
@@ -40,7 +41,7 @@ fn the_vdso_is_readable_and_has_the_clock_functions() {
         // Kernels can be booted without a vDSO.
         return;
     };
-    let file = ObjectFile::load(std::process::id(), mapping).unwrap();
+    let file = load(mapping).unwrap();
     assert_eq!(&*file.name, VDSO);
     assert!(file.symbols.len() > 0);
     assert!(file.bias(mapping).is_some());
@@ -75,7 +76,7 @@ fn the_error_for_an_invalid_object_file_includes_its_path() {
     let dir = tempfile::tempdir().unwrap();
     mapping.file.path = dir.path().join("text");
     std::fs::write(&mapping.file.path, "not an object").unwrap();
-    let error = ObjectFile::load(std::process::id(), &mapping).unwrap_err();
+    let error = load(&mapping).unwrap_err();
     assert!(
         error
             .to_string()
