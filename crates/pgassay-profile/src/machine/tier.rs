@@ -15,7 +15,6 @@ use crate::perf::tracefs::wake_up_tracepoint;
 use crate::proc::cpu::ProcessCpu;
 use crate::proc::{maps, memory};
 use std::fmt;
-use std::io;
 
 /// The available data; each tier includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -167,13 +166,9 @@ fn may_read_maps(pid: u32) -> Result<(), NotPermitted> {
     }
 }
 
-/// Tries to read the first bytes of the program.
 fn may_read_memory(pid: u32) -> Result<(), NotPermitted> {
-    let first = maps::read(pid).and_then(|mappings| {
-        let first = mappings.first().ok_or(io::ErrorKind::PermissionDenied)?;
-        memory::read(pid, first.start, &mut [0; 8])
-    });
-    first.map_err(|_| NotPermitted::reading_memory(pid, std::env::current_exe().ok()))
+    let answer = memory::may_read(pid);
+    answer.map_err(|_| NotPermitted::reading_memory(pid, std::env::current_exe().ok()))
 }
 
 impl fmt::Display for Tier {
@@ -190,6 +185,7 @@ impl fmt::Display for Tier {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn tiers_are_ordered_and_described() {
@@ -206,6 +202,38 @@ mod tests {
                 .to_string()
                 .contains("where the server runs")
         );
+    }
+
+    /// Regression test: the first page that a process had mapped was read, and hung if its file was in a file system
+    /// of the process's user that did not answer.
+    #[test]
+    fn a_first_page_that_cannot_be_read_does_not_hide_the_memory() {
+        let empty = tempfile::tempfile().unwrap();
+        let (lowest, page) = (0x1_0000, 4096);
+        // SAFETY: the address is free, and nothing reads the mapping.
+        let mapped = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
+            let access = libc::PROT_READ | libc::PROT_EXEC;
+            let fd = empty.as_raw_fd();
+            libc::mmap(
+                std::ptr::without_provenance_mut(lowest),
+                page,
+                access,
+                flags,
+                fd,
+                0,
+            )
+        };
+        let own = std::process::id();
+        let first = maps::read(own).unwrap().swap_remove(0).start;
+        let read = memory::read(own, first, &mut [0; 8]);
+        let may_read = may_read_memory(own);
+        // SAFETY: only this test uses it.
+        unsafe { libc::munmap(mapped, page) };
+        assert_eq!(first, lowest as u64);
+        assert!(read.is_err(), "the file is empty");
+        assert_eq!(may_read, Ok(()));
+        assert!(may_read_memory(1 << 23).is_err());
     }
 
     #[test]

@@ -2,6 +2,19 @@
 
 use std::io;
 
+/// In no process: it is the kernel's.
+const LAST_PAGE: u64 = !0xfff;
+
+/// Whether the memory of a process may be read. It touches none of it: a page can be of a file in a file system of
+/// the process's user, which need not answer.
+pub(crate) fn may_read(pid: u32) -> io::Result<()> {
+    match read(pid, LAST_PAGE, &mut [0; 8]) {
+        // Permission is checked before the address is.
+        Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Ok(()),
+        other => other,
+    }
+}
+
 /// Fills the buffer from an address.
 pub(crate) fn read(pid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
     match read_some(pid, address, into)? {
