@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::sync::Once;
 
 /// At most this much of the text is read: 20 000 mappings without a file. A backend has some hundred mappings.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
@@ -65,10 +66,8 @@ pub(crate) fn read(pid: u32) -> io::Result<Vec<Mapping>> {
 pub(crate) fn text(pid: u32) -> io::Result<String> {
     let (text, is_whole) = beginning(File::open(format!("/proc/{pid}/maps"))?)?;
     if !is_whole {
-        tracing::warn!(
-            pid,
-            "only the first of very many mappings of this process are read"
-        );
+        static WARNED: Once = Once::new();
+        WARNED.call_once(|| tracing::warn!(pid, "only the first of very many mappings are read"));
     }
     Ok(text)
 }

@@ -33,12 +33,14 @@ pub(crate) struct DebugLinks<'a> {
 #[derive(Debug)]
 pub(crate) struct ChecksumBudget {
     bytes_left: u64,
+    has_warned: bool,
 }
 
 impl Default for ChecksumBudget {
     fn default() -> Self {
         Self {
             bytes_left: CHECKSUM_BYTES_MAX,
+            has_warned: false,
         }
     }
 }
@@ -53,10 +55,12 @@ impl ChecksumBudget {
         }
         let length = file.metadata().ok()?.len();
         let Some(left) = self.bytes_left.checked_sub(length) else {
-            tracing::warn!(
-                "the checksum of a debug file is not computed: those of all take more than {} GiB",
-                CHECKSUM_BYTES_MAX >> 30
-            );
+            if !std::mem::replace(&mut self.has_warned, true) {
+                let gib = CHECKSUM_BYTES_MAX >> 30;
+                tracing::warn!(
+                    "debug files are left out: their checksums take more than {gib} GiB"
+                );
+            }
             return None;
         };
         self.bytes_left = left;
