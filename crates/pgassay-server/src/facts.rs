@@ -8,12 +8,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use rustix::fs::{CWD, OFlags};
 use sha2::{Digest, Sha256};
+
+use crate::regular_file;
 
 /// The part of an executable that is read. With debug information, servers have some 100 MB.
 const IMAGE_BYTES_MAX: u64 = 1 << 30;
@@ -36,15 +37,8 @@ pub struct BuildFacts {
 impl BuildFacts {
     /// Reads a server executable, at most 1 GiB of it.
     pub fn of_program(program: &Path) -> io::Result<Self> {
-        // A study can name the file, which must not make us wait.
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(program)?;
-        if !file.metadata()?.is_file() {
-            let words = format!("{} is not a regular file", program.display());
-            return Err(io::Error::other(words));
-        }
+        // A study can name the file.
+        let file = regular_file::open(CWD, program, OFlags::empty(), |_| Ok(()))?;
         let mut image = Vec::new();
         file.take(IMAGE_BYTES_MAX).read_to_end(&mut image)?;
         Ok(Self {

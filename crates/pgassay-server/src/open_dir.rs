@@ -16,6 +16,7 @@ use pgassay_rights::{self as rights, Purpose};
 use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags};
 
 use crate::os;
+use crate::regular_file;
 
 /// The largest file that holds a path or a few numbers.
 const SMALL_FILE_BYTES_MAX: u64 = 4 << 10;
@@ -78,10 +79,6 @@ impl NameInfo {
 
 fn directory_flags() -> OFlags {
     OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC
-}
-
-fn file_flags() -> OFlags {
-    OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC
 }
 
 #[allow(
@@ -155,15 +152,15 @@ impl OpenDir {
     /// Opens a regular file for reading. A file with a second name is refused: that may be in a
     /// directory of another user.
     pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<File> {
-        let fd = fs::openat(&self.fd, name, file_flags(), Mode::empty())?;
-        let found = info(&fs::fstat(&fd)?);
-        if !found.is_file {
-            return Err(refused(name, "is not a regular file"));
-        }
-        if found.names > 1 {
-            return Err(refused(name, "has a second name"));
-        }
-        Ok(File::from(fd))
+        regular_file::open(
+            &self.fd,
+            Path::new(name),
+            OFlags::NOFOLLOW,
+            |found| match info(found).names {
+                0 | 1 => Ok(()),
+                _ => Err(refused(name, "has a second name")),
+            },
+        )
     }
 
     /// Reads a regular file of at most `bytes_max` bytes. Invalid UTF-8 is replaced.
