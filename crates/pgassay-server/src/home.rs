@@ -72,10 +72,10 @@ impl ServerHome {
         {
             None
         } else {
-            let short = Path::new(SHORT_DIRECTORY);
+            let short = socket_parent(Path::new(SHORT_DIRECTORY), default_parent());
             Some(
-                ServerDir::create(short)
-                    .map_err(failed("create the socket's directory in", short))?,
+                ServerDir::create(&short)
+                    .map_err(failed("create the socket's directory in", &short))?,
             )
         };
         let mut home = Self {
@@ -230,6 +230,16 @@ fn parent_by(chosen: Option<&OsStr>, is_in_memory: impl Fn(&Path) -> bool) -> Pa
     }
 }
 
+/// The location of a separate socket's directory: `short`, or the default location if only that can have one.
+fn socket_parent(short: &Path, default: PathBuf) -> PathBuf {
+    let example = default.join("pgassay-0123456789abcdef");
+    if OpenDir::open_parent(short).is_err() && can_hold_a_socket(&example) {
+        default
+    } else {
+        short.to_owned()
+    }
+}
+
 /// Whether the files in a directory are in memory only. `false` if it cannot be read.
 pub(crate) fn is_in_memory(directory: &Path) -> bool {
     // TMPFS_MAGIC and RAMFS_MAGIC in Linux's `magic.h`.
@@ -275,6 +285,20 @@ mod tests {
         assert_eq!(of(None, &["/tmp"]), Path::new("/var/tmp"));
         assert_eq!(of(None, &["/tmp", "/var/tmp"]), Path::new("/tmp"));
         assert_eq!(of(Some("/tmp"), &["/tmp"]), Path::new("/tmp"));
+    }
+
+    /// The advice is to choose another directory with `TMPDIR`.
+    #[test]
+    fn a_tmp_in_which_others_can_rename_has_no_socket() {
+        let short = tempfile::tempdir().unwrap();
+        let default = PathBuf::from("/var/tmp");
+        let chosen = || socket_parent(short.path(), default.clone());
+        assert_eq!(chosen(), short.path());
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(short.path(), open).unwrap();
+        assert_eq!(chosen(), default);
+        let long = PathBuf::from(format!("/tmp/{}", "x".repeat(100)));
+        assert_eq!(socket_parent(short.path(), long), short.path());
     }
 
     /// Regression: with a comma in `TMPDIR`, no server started.

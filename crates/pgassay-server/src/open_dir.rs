@@ -57,8 +57,9 @@ pub(crate) struct NameInfo {
 
 impl NameInfo {
     /// Why the user `us` (a uid) cannot rely on the names in this directory: another user can rename what is in it.
-    fn danger(&self, us: u32) -> Option<&'static str> {
-        if ![us, 0].contains(&self.owner) {
+    fn danger(&self, us: u32, is_mapped: impl Fn(u32) -> bool) -> Option<&'static str> {
+        // Root of the machine, seen from a user namespace in which it has no number.
+        if ![us, 0].contains(&self.owner) && is_mapped(self.owner) {
             return Some(
                 "it belongs to another user, who can rename directories in it; \
                  choose another with --data-parent or TMPDIR",
@@ -75,6 +76,19 @@ impl NameInfo {
              set its sticky bit (chmod +t) or choose another with --data-parent or TMPDIR",
         )
     }
+}
+
+/// Whether a uid is one of a user namespace, by its `/proc/PID/uid_map`. `None` if that is not as expected.
+fn maps_user(map: &str, uid: u32) -> Option<bool> {
+    let mut is_mapped = None;
+    for line in map.lines() {
+        let mut words = line.split_whitespace();
+        let first: u32 = words.next()?.parse().ok()?;
+        let length: u32 = words.nth(1)?.parse().ok()?;
+        let is_here = uid.checked_sub(first).is_some_and(|it| it < length);
+        is_mapped = Some(is_here || is_mapped == Some(true));
+    }
+    is_mapped
 }
 
 fn directory_flags() -> OFlags {
@@ -126,7 +140,10 @@ impl OpenDir {
     /// As [`Self::open_trusted`], unless another user can put another directory in place of one in it.
     pub(crate) fn open_parent(path: &Path) -> io::Result<Self> {
         let opened = Self::open_trusted(path)?;
-        match opened.info()?.danger(os::effective_uid()) {
+        // Without it, there are no user namespaces.
+        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        let is_mapped = |uid| maps_user(&map, uid).unwrap_or(true);
+        match opened.info()?.danger(os::effective_uid(), is_mapped) {
             Some(words) => Err(io::Error::other(words)),
             None => Ok(opened),
         }
@@ -412,9 +429,34 @@ mod tests {
         ];
         for (what, owner, group, mode, for_root, for_user) in cases {
             let found = of(owner, group, mode);
-            assert_eq!(found.danger(0).is_none(), for_root, "{what}");
-            assert_eq!(found.danger(1000).is_none(), for_user, "{what}");
+            assert_eq!(found.danger(0, |_| true).is_none(), for_root, "{what}");
+            assert_eq!(found.danger(1000, |_| true).is_none(), for_user, "{what}");
         }
+    }
+
+    /// In a user namespace of one user, as sandboxes have, `/tmp` belongs to nobody.
+    #[test]
+    fn a_tmp_of_root_outside_of_the_user_namespace_is_relied_on() {
+        let all = "         0          0 4294967295\n";
+        let one = "      1000       1000          1\n";
+        let container = "0 1000 1\n1 100000 65536\n";
+        for (map, is_mapped) in [(all, true), (one, false), (container, true)] {
+            assert_eq!(maps_user(map, 65534), Some(is_mapped), "{map}");
+            assert_eq!(maps_user(map, 1000), Some(true), "{map}");
+        }
+        assert_eq!(maps_user("", 65534), None);
+        let outside = |mode| NameInfo {
+            owner: 65534,
+            group: 65534,
+            mode,
+            ..open(&tempfile::tempdir().unwrap()).info().unwrap()
+        };
+        let is_reliable = |mode, map| {
+            let is_mapped = |uid| maps_user(map, uid).unwrap();
+            outside(mode).danger(1000, is_mapped).is_none()
+        };
+        assert!(is_reliable(0o1777, one) && !is_reliable(0o777, one));
+        assert!(!is_reliable(0o1777, all) && !is_reliable(0o1777, container));
     }
 
     #[test]
