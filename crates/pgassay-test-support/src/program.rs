@@ -66,7 +66,7 @@ impl Scratch {
         };
         for path in [scratch.path().to_owned(), scratch.servers()] {
             fs::create_dir_all(&path).expect("a directory");
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("its mode");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o1777)).expect("its mode");
         }
         scratch
     }
