@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use pgassay_rights::{self as rights, Purpose};
 use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::process::geteuid;
 
-use crate::os;
 use crate::regular_file;
 
 /// The largest file that holds a path or a few numbers.
@@ -143,7 +143,7 @@ impl OpenDir {
         // Without it, there are no user namespaces.
         let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         let is_mapped = |uid| maps_user(&map, uid).unwrap_or(true);
-        match opened.info()?.danger(os::effective_uid(), is_mapped) {
+        match opened.info()?.danger(geteuid().as_raw(), is_mapped) {
             Some(words) => Err(io::Error::other(words)),
             None => Ok(opened),
         }
