@@ -19,9 +19,9 @@ pub(super) struct HeldFile {
     pub number: u32,
 }
 
-/// How a file was found.
+/// What is known of how a process has a file open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Finding {
+enum KnownBy {
     /// By a descriptor for writing, of a process with only the rights of the server's user.
     Output,
     /// By a descriptor of which only the number is known: what has this number may have changed since.
@@ -45,9 +45,9 @@ impl HeldFile {
         // What the number stands for can change between any two calls; a copy stays the same file.
         match self.copy() {
             Ok(copy) => {
-                let finding = self.finding(&copy, user)?;
+                let known_by = self.known_by(&copy, user)?;
                 let own = format!("/proc/self/fd/{}", copy.as_raw_fd());
-                open_regular(own.as_ref(), |found| user.may_show(found, finding))
+                open_regular(own.as_ref(), |found| user.may_show(found, known_by))
             }
             Err(_) => self.open_by_number(user),
         }
@@ -56,7 +56,7 @@ impl HeldFile {
     /// For a kernel before 5.6, or without the right to trace the process: as the server's user, only files that this
     /// user can read.
     fn open_by_number(self, user: &ServerUser) -> Option<File> {
-        open_regular(&self.path(), |found| user.may_show(found, Finding::Number))
+        open_regular(&self.path(), |found| user.may_show(found, KnownBy::Number))
     }
 
     /// The same descriptor in our process (Linux 5.6).
@@ -69,7 +69,7 @@ impl HeldFile {
 
     /// `None` if the process cannot write through the descriptor: with `O_PATH`, any user has descriptors of files
     /// that only root can open.
-    fn finding(self, copy: &OwnedFd, user: &ServerUser) -> Option<Finding> {
+    fn known_by(self, copy: &OwnedFd, user: &ServerUser) -> Option<KnownBy> {
         let flags = fcntl_getfl(copy).ok()?;
         let is_written = !flags.contains(OFlags::PATH)
             && (flags.contains(OFlags::WRONLY) || flags.contains(OFlags::RDWR));
@@ -78,9 +78,9 @@ impl HeldFile {
         let holder = fs::metadata(format!("/proc/{}", self.pid)).ok()?;
         let has_only_rights_of_user = holder.uid() == user.uid;
         is_written.then_some(if has_only_rights_of_user {
-            Finding::Output
+            KnownBy::Output
         } else {
-            Finding::Number
+            KnownBy::Number
         })
     }
 }
@@ -127,7 +127,7 @@ impl ServerUser {
     }
 
     /// Whether a file that a process of this user has open may be shown as its log.
-    fn may_show(&self, file: &fs::Metadata, finding: Finding) -> bool {
+    fn may_show(&self, file: &fs::Metadata, known_by: KnownBy) -> bool {
         if file.uid() == self.uid {
             // It can also change the mode.
             return true;
@@ -140,7 +140,7 @@ impl ServerUser {
         };
         // What the user can open neither way, but the server writes, was given to it as its output, such as the
         // standard error of a server that root started.
-        let is_given = finding == Finding::Output && file.mode() & write == 0;
+        let is_given = known_by == KnownBy::Output && file.mode() & write == 0;
         file.mode() & read != 0 || is_given
     }
 }
@@ -153,7 +153,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
-    use super::Finding::{Number, Output};
+    use super::KnownBy::{Number, Output};
     use super::*;
 
     fn this_user() -> ServerUser {
@@ -189,7 +189,7 @@ mod tests {
         let owner = (own.uid(), vec![]);
         let member = (own.uid() + 1, vec![7, own.gid()]);
         let other = (own.uid() + 1, vec![own.gid() + 1]);
-        for (mode, (uid, groups), finding, is_shown) in [
+        for (mode, (uid, groups), known_by, is_shown) in [
             (0o600, owner, Number, true),
             (0o620, member.clone(), Output, false),
             (0o640, member.clone(), Number, true),
@@ -202,8 +202,8 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
             let file = path.metadata().expect("a file");
             let user = ServerUser { uid, groups };
-            let shown = user.may_show(&file, finding);
-            assert_eq!(shown, is_shown, "{mode:o} {uid} {finding:?}");
+            let shown = user.may_show(&file, known_by);
+            assert_eq!(shown, is_shown, "{mode:o} {uid} {known_by:?}");
         }
     }
 
@@ -268,13 +268,13 @@ mod tests {
         let mode = fs::Permissions::from_mode(0o600);
         file.set_permissions(mode).expect("a mode");
         let copy = held(&file).copy().expect("a copy");
-        let finding = |user: &ServerUser| held(&file).finding(&copy, user);
-        assert_eq!(finding(&user), Some(Output));
+        let known_by = |user: &ServerUser| held(&file).known_by(&copy, user);
+        assert_eq!(known_by(&user), Some(Output));
         let other = ServerUser {
             uid: user.uid + 1,
             groups: vec![],
         };
-        assert_eq!(finding(&other), Some(Number));
+        assert_eq!(known_by(&other), Some(Number));
         assert!(held(&file).open(&other).is_none());
     }
 
