@@ -139,6 +139,43 @@ fn another_directory_in_place_of_a_runs_directory_stays_as_it_is() {
     assert_eq!(names(&path), ["run.json"]);
 }
 
+/// Regression: the run to which a link led after the check was continued, and its files were cut.
+#[test]
+fn a_link_that_comes_and_goes_while_a_run_is_reopened_is_never_followed() {
+    const TIMES: usize = 300;
+    let (root, store) = store();
+    let mut writer = store.create(start(), STUDY).unwrap();
+    writer.append(&trial()).unwrap();
+    let directory = writer.directory().to_owned();
+    drop(writer);
+    let (elsewhere, link) = (root.path().join("elsewhere"), root.path().join("link"));
+    fs::create_dir(&elsewhere).unwrap();
+    for name in ["study.toml", "trials.jsonl"] {
+        fs::copy(directory.join(name), elsewhere.join(name)).unwrap();
+    }
+    // Its last line is incomplete.
+    let trials = elsewhere.join("trials.jsonl");
+    let mut before = fs::read(&trials).unwrap();
+    before.extend(b"{");
+    fs::write(&trials, &before).unwrap();
+    symlink(&elsewhere, &link).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                exchange(&directory, &link);
+            }
+        });
+        for _ in 0..TIMES {
+            // It is an error, or the run itself.
+            _ = store.reopen(ID);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(names(&elsewhere), ["study.toml", "trials.jsonl"]);
+    assert!(fs::read(&trials).unwrap() == before);
+}
+
 /// Regression: root's `list` wrote its tables into another database, to which a link led after the check.
 #[test]
 fn a_link_that_comes_and_goes_in_place_of_the_index_is_never_followed() {
