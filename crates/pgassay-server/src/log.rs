@@ -35,7 +35,7 @@ pub(crate) struct ServerLog {
 
 impl ServerLog {
     /// Creates the file in the directory of this path, before that is handed over to the server's user, and
-    /// keeps it open, so that nobody can replace it with another file.
+    /// keeps it open, so that no one can replace it with another file.
     pub(crate) fn create(directory: &OpenDir, path: &Path) -> io::Result<Self> {
         Ok(Self {
             path: path.join(LOG_FILE),

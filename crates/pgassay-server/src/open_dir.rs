@@ -434,7 +434,7 @@ mod tests {
         }
     }
 
-    /// In a user namespace of one user, as sandboxes have, `/tmp` belongs to nobody.
+    /// In a user namespace of one user, as sandboxes have, `/tmp` belongs to a user who is not mapped.
     #[test]
     fn a_tmp_of_root_outside_of_the_user_namespace_is_relied_on() {
         let all = "         0          0 4294967295\n";
