@@ -1,12 +1,13 @@
 //! Files whose paths other users control, or whose directories they can write to.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags, openat};
 
 /// What is at a path, not opened: opening a device can have effects, and that of a pipe waits. A user who changes
 /// the path later does not change what this is. See `O_PATH` in open(2).
@@ -26,6 +27,16 @@ impl UnopenedFile {
             .read(true)
             .custom_flags(flags)
             .open(path)?;
+        Ok(Self { descriptor })
+    }
+
+    /// In an open directory. A link is not followed, and [`Self::open`] refuses it.
+    ///
+    /// # Errors
+    /// As `openat(2)`.
+    pub fn in_directory(directory: impl AsFd, name: &OsStr) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = File::from(openat(directory, name, flags, Mode::empty())?);
         Ok(Self { descriptor })
     }
 
@@ -80,6 +91,24 @@ mod tests {
         // An O_PATH descriptor cannot be read.
         let mut bytes = [0];
         assert!((&found.descriptor).read(&mut bytes).is_err());
+    }
+
+    #[test]
+    fn a_link_in_a_directory_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("file"), "text").unwrap();
+        std::os::unix::fs::symlink("file", directory.path().join("link")).unwrap();
+        let open = File::open(directory.path()).unwrap();
+        let read = |name: &str| {
+            let found = UnopenedFile::in_directory(&open, OsStr::new(name))?;
+            io::read_to_string(found.open(OpenOptions::new().read(true))?)
+        };
+        assert_eq!(read("file").unwrap(), "text");
+        assert_eq!(
+            read("link").unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+        assert_eq!(read("none").unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -8,13 +8,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::path::Path;
 
-use rustix::fs::{CWD, OFlags};
+use pgassay_rights::UnopenedFile;
 use sha2::{Digest, Sha256};
-
-use crate::regular_file;
 
 /// The part of an executable that is read. With debug information, servers have some 100 MB.
 const IMAGE_BYTES_MAX: u64 = 1 << 30;
@@ -38,7 +37,7 @@ impl BuildFacts {
     /// Reads a server executable, at most 1 GiB of it.
     pub fn of_program(program: &Path) -> io::Result<Self> {
         // A study can name the file.
-        let file = regular_file::open(CWD, program, OFlags::empty(), |_| Ok(()))?;
+        let file = UnopenedFile::at(program)?.open(OpenOptions::new().read(true))?;
         let mut image = Vec::new();
         file.take(IMAGE_BYTES_MAX).read_to_end(&mut image)?;
         Ok(Self {

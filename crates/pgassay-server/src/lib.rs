@@ -52,7 +52,6 @@ mod log_files;
 mod open_dir;
 mod os;
 mod processes;
-mod regular_file;
 mod server;
 mod server_dir;
 mod settings;

@@ -5,18 +5,17 @@
 //! and without waiting: opening a FIFO or a leased file would otherwise wait for its other user.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 use std::time::Instant;
 
-use pgassay_rights::{self as rights, Purpose};
+use pgassay_rights::{self as rights, Purpose, UnopenedFile};
 use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::process::geteuid;
-
-use crate::regular_file;
 
 /// The largest file that holds a path or a few numbers.
 const SMALL_FILE_BYTES_MAX: u64 = 4 << 10;
@@ -169,15 +168,15 @@ impl OpenDir {
     /// Opens a regular file for reading. A file with a second name is refused: that may be in a
     /// directory of another user.
     pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<File> {
-        regular_file::open(
-            &self.fd,
-            Path::new(name),
-            OFlags::NOFOLLOW,
-            |found| match info(found).names {
-                0 | 1 => Ok(()),
-                _ => Err(refused(name, "has a second name")),
-            },
-        )
+        let found = UnopenedFile::in_directory(&self.fd, name)?;
+        let facts = found.metadata()?;
+        if !facts.is_file() {
+            return Err(refused(name, "is not a regular file"));
+        }
+        if facts.nlink() > 1 {
+            return Err(refused(name, "has a second name"));
+        }
+        found.open(OpenOptions::new().read(true))
     }
 
     /// Reads a regular file of at most `bytes_max` bytes. Invalid UTF-8 is replaced.
@@ -324,7 +323,9 @@ fn absent_is_ok(result: rustix::io::Result<()>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::BuildFacts;
     use std::os::unix::fs::symlink;
+    use std::thread;
     use std::time::Duration;
 
     fn open(directory: &tempfile::TempDir) -> OpenDir {
@@ -355,6 +356,29 @@ mod tests {
         ] {
             assert!(dir.read_small_file(name).is_err(), "{name}");
         }
+    }
+
+    /// Regression: the file was opened before it was looked at, and opening a device can have effects. An open for
+    /// writing waits until a pipe is opened for reading, so it shows whether that happens.
+    #[test]
+    fn a_device_or_pipe_in_place_of_a_file_is_not_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        symlink("/dev/null", at("device")).unwrap();
+        fs::mkfifoat(CWD, at("pipe"), Mode::RWXU).unwrap();
+        let pipe = at("pipe");
+        let writing = thread::spawn(move || File::options().write(true).open(pipe));
+        let dir = open(&directory);
+        for _ in 0..20 {
+            for name in ["device", "pipe"] {
+                assert!(BuildFacts::of_program(&at(name)).is_err(), "{name}");
+                assert!(dir.open_file(OsStr::new(name)).is_err(), "{name}");
+            }
+            thread::sleep(Duration::from_millis(10));
+            assert!(!writing.is_finished());
+        }
+        File::open(at("pipe")).unwrap();
+        writing.join().unwrap().unwrap();
     }
 
     #[test]
