@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     /// Written by the last version of pgassay with this format, and shortened.
-    const VERSION_1: &str = include_str!("../tests/fixture/run-1.json");
+    const VERSION_1: &str = include_str!("../tests/suite/fixture/run-1.json");
 
     /// Every key of `left` is in `right`, at any depth, with an equal value.
     fn assert_contained(left: &Value, right: &Value, path: &str) {

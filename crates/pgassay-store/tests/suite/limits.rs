@@ -1,27 +1,16 @@
 //! Files that another user can have planted take no memory and time without limit, and do not count.
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod fixture;
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use fixture::{STARTED_US, STUDY, run};
 use pgassay_account::calibration::{AaComparison, Calibration, SCHEMA};
 use pgassay_account::comparison::Verdict;
 use pgassay_model::trial::{Trial, TrialKind};
-use pgassay_store::{RunStart, Store, StoreError};
-use tempfile::TempDir;
+use pgassay_store::{Store, StoreError};
 
-const ID: &str = "20261121-234351-s";
-
-fn store() -> (TempDir, Store) {
-    let root = tempfile::tempdir().unwrap();
-    let store = Store::open(&root.path().join("runs")).unwrap();
-    (root, store)
-}
+use crate::fixture::{ID, STUDY, run, start, store};
 
 fn calibration() -> Calibration {
     Calibration {
@@ -91,16 +80,7 @@ fn a_calibration_that_another_user_can_have_written_or_of_megabytes_does_not_cou
 
 /// A run with one trial whose process ended; the path of its file of trials.
 fn interrupted(store: &Store) -> PathBuf {
-    let run = run(ID);
-    let start = RunStart {
-        study_name: run.study_name,
-        question: run.study.question,
-        started_us: STARTED_US,
-        pgassay_version: run.pgassay_version,
-        plan: run.plan,
-        origin: None,
-    };
-    let mut writer = store.create(start, STUDY).unwrap();
+    let mut writer = store.create(start(), STUDY).unwrap();
     writer.append(&Trial::empty(TrialKind::Timed)).unwrap();
     writer.directory().join("trials.jsonl")
 }

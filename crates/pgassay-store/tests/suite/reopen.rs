@@ -1,34 +1,23 @@
 //! Runs that are continued: found, locked, read, and finished under their name.
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod fixture;
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use fixture::{STARTED_US, STUDY, run};
 use pgassay_model::detail::{RunDetail, TrialDetail, TrialKey, UnsteadyWarmUp};
 use pgassay_model::plan::Overrides;
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_record::run::{Run, ServerFacts};
 use pgassay_store::{MachineIdentity, RunOrigin, RunStart, RunWriter, Store, StoreError};
-use tempfile::TempDir;
 
-const ID: &str = "20261121-234351-s";
+use crate::fixture::{ID, STUDY, names, run, start, store};
 
-fn store() -> (TempDir, Store) {
-    let root = tempfile::tempdir().unwrap();
-    let store = Store::open(&root.path().join("runs")).unwrap();
-    (root, store)
-}
-
-fn start() -> RunStart {
-    let run = run(ID);
+/// The start of a run that can be continued.
+fn resumable() -> RunStart {
     RunStart {
         origin: Some(Box::new(RunOrigin {
-            study: run.study.clone(),
+            study: run(ID).study,
             study_file: "s.toml".to_owned(),
             overrides: Overrides {
                 length: Some("90s".parse().unwrap()),
@@ -48,11 +37,7 @@ fn start() -> RunStart {
             try_fixes: true,
             warnings: Vec::new(),
         })),
-        study_name: run.study_name,
-        question: run.study.question,
-        started_us: STARTED_US,
-        pgassay_version: run.pgassay_version,
-        plan: run.plan,
+        ..start()
     }
 }
 
@@ -101,18 +86,9 @@ fn append_text(path: &Path, text: &str) {
     file.write_all(text.as_bytes()).unwrap();
 }
 
-fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).unwrap();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
-}
-
 /// A run with three trials whose process was killed while it wrote.
 fn killed(store: &Store) -> [Trial; 3] {
-    let mut writer = store.create(start(), STUDY).unwrap();
+    let mut writer = store.create(resumable(), STUDY).unwrap();
     writer.servers_started(&servers()).unwrap();
     let trials = [trial(0, 0, 0, 1), trial(0, 0, 1, 2), trial(0, 0, 2, 3)];
     for trial in &trials {
@@ -210,7 +186,7 @@ fn a_killed_run_is_continued_and_finished_under_its_name() {
 
     assert_eq!(store.find_unfinished(None).unwrap(), ID);
     let mut reopened = store.reopen(ID).unwrap();
-    assert_eq!(reopened.unfinished.start, start());
+    assert_eq!(reopened.unfinished.start, resumable());
     assert_eq!(reopened.unfinished.trials, trials);
     assert_eq!(reopened.unfinished.servers, servers());
     assert!(!reopened.unfinished.is_running);
@@ -296,7 +272,7 @@ fn a_repeated_round_replaces_the_trials_of_an_earlier_process() {
 #[test]
 fn a_run_that_ended_early_keeps_its_trials_and_can_be_continued() {
     let (_root, store) = store();
-    let mut writer = store.create(start(), STUDY).unwrap();
+    let mut writer = store.create(resumable(), STUDY).unwrap();
     let trials = [trial(0, 0, 0, 1), trial(0, 0, 1, 2)];
     writer.append(&trials[0]).unwrap();
     let unsteady = RunDetail::NotSteady(UnsteadyWarmUp {
@@ -367,7 +343,7 @@ fn a_damaged_line_in_the_middle_is_an_error_and_nothing_is_cut_off() {
 fn without_a_name_the_newest_run_that_is_not_measured_is_continued() {
     let (_root, store) = store();
     killed(&store);
-    let measured = store.create(start(), STUDY).unwrap();
+    let measured = store.create(resumable(), STUDY).unwrap();
     assert_eq!(measured.id(), format!("{ID}-2"));
     assert_eq!(store.find_unfinished(None).unwrap(), ID);
     assert_eq!(store.find_unfinished(Some("last")).unwrap(), measured.id());

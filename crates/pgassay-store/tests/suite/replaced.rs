@@ -1,7 +1,4 @@
 //! Directories that another user replaces while a run is measured: what the run writes goes nowhere else.
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod fixture;
 
 use std::ffi::CString;
 use std::fs;
@@ -10,32 +7,12 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fixture::{STARTED_US, STUDY, run};
 use pgassay_model::detail::{RunDetail, UnsteadyWarmUp};
 use pgassay_model::trial::{Trial, TrialKind};
-use pgassay_store::{RunStart, RunWriter, Store};
+use pgassay_store::RunWriter;
 use rusqlite::Connection;
-use tempfile::TempDir;
 
-const ID: &str = "20261121-234351-s";
-
-fn store() -> (TempDir, Store) {
-    let root = tempfile::tempdir().unwrap();
-    let store = Store::open(&root.path().join("runs")).unwrap();
-    (root, store)
-}
-
-fn start() -> RunStart {
-    let run = run(ID);
-    RunStart {
-        study_name: run.study_name,
-        question: run.study.question,
-        started_us: STARTED_US,
-        pgassay_version: run.pgassay_version,
-        plan: run.plan,
-        origin: None,
-    }
-}
+use crate::fixture::{ID, STUDY, names, run, start, store};
 
 fn trial() -> Trial {
     Trial::empty(TrialKind::Timed)
@@ -47,15 +24,6 @@ fn not_steady() -> RunDetail {
         variant: 0,
         block: 0,
     })
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).unwrap();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
 }
 
 /// Exchanges what two paths name.

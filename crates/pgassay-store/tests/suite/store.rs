@@ -1,35 +1,15 @@
 //! Results on a real file system: saved, found, listed, and rejected with a reason.
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod fixture;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use fixture::{STARTED_US, STUDY, run};
 use pgassay_store::{Filter, Store, StoreError};
 use pgassay_test_support::SmallDisk;
 use rusqlite::Connection;
-use tempfile::TempDir;
 
-const ID: &str = "20261121-234351-s";
-
-fn store() -> (TempDir, Store) {
-    let root = tempfile::tempdir().unwrap();
-    let store = Store::open(&root.path().join("runs")).unwrap();
-    (root, store)
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).unwrap();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
-}
+use crate::fixture::{ID, STARTED_US, STUDY, names, run, store};
 
 fn pipe(path: &Path) {
     let made = Command::new("mkfifo").arg(path).status().unwrap();
@@ -459,7 +439,7 @@ fn concurrent_saves_all_succeed() {
     let children: Vec<_> = (0..4)
         .map(|_| {
             Command::new(&me)
-                .args(["--exact", "save_as_child_process", "--ignored"])
+                .args(["--exact", "store::save_as_child_process", "--ignored"])
                 .env("STORE_ROOT", store.root())
                 .output_in_background()
         })

@@ -1,8 +1,5 @@
 //! Runs that are saved while they are measured: on full, read-only and vanishing directories, with a
 //! locked or damaged index, and through the end of the process.
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod fixture;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,33 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use fixture::{STARTED_US, STUDY, run};
 use pgassay_model::detail::{RunDetail, UnsteadyWarmUp};
 use pgassay_model::trial::Trial;
 use pgassay_record::run::Run;
-use pgassay_store::{RunStart, RunWriter, Store, StoreError};
+use pgassay_store::{RunWriter, Store, StoreError};
 use rusqlite::Connection;
-use tempfile::TempDir;
 
-const ID: &str = "20261121-234351-s";
-
-fn store() -> (TempDir, Store) {
-    let root = tempfile::tempdir().unwrap();
-    let store = Store::open(&root.path().join("runs")).unwrap();
-    (root, store)
-}
-
-fn start() -> RunStart {
-    let run = run(ID);
-    RunStart {
-        study_name: run.study_name,
-        question: run.study.question,
-        started_us: STARTED_US,
-        pgassay_version: run.pgassay_version,
-        plan: run.plan,
-        origin: None,
-    }
-}
+use crate::fixture::{ID, STARTED_US, STUDY, names, run, start, store};
 
 fn trial(position: u32) -> Trial {
     serde_json::from_value(serde_json::json!({
@@ -57,15 +34,6 @@ fn finished(id: &str) -> Run {
         trials: (0..3).map(trial).collect(),
         ..run(id)
     }
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).unwrap();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
 }
 
 fn mode(path: &Path) -> u32 {
@@ -333,7 +301,12 @@ fn another_runs_result_is_rejected_and_the_trials_stay() {
 fn run_child(command: &mut Command, test: &str, directory: &Path) -> (bool, String) {
     let output = command
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--ignored", "--nocapture"])
+        .args([
+            "--exact",
+            &format!("writer::{test}"),
+            "--ignored",
+            "--nocapture",
+        ])
         .env("STORE_ROOT", directory)
         .output()
         .unwrap();

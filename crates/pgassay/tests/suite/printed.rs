@@ -105,8 +105,8 @@ fn errors_of_the_command_line_begin_as_all_others_and_give_no_useless_tip() {
 fn stored_run(scratch: &Scratch) -> PathBuf {
     let directory = scratch.results().join("20261123-040611-prepared-vs-simple");
     fs::create_dir_all(&directory).unwrap();
-    let stored =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../pgassay-store/tests/fixture/run-1.json");
+    let stored = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../pgassay-store/tests/suite/fixture/run-1.json");
     fs::copy(stored, directory.join("run.json")).unwrap();
     directory
 }
