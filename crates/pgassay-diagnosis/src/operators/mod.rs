@@ -25,6 +25,7 @@ mod names;
 mod offsets;
 mod ordered_reads;
 mod recovery_locks;
+mod replay;
 mod row_queues;
 mod server;
 mod session_settings;
@@ -84,6 +85,7 @@ pub(crate) fn operator_signatures() -> impl Iterator<Item = &'static OperatorSig
         horizon::SIGNATURES,
         slots::SIGNATURES,
         archiver::SIGNATURES,
+        replay::SIGNATURES,
         missing_index::SIGNATURES,
         index_not_used::SIGNATURES,
         offsets::SIGNATURES,

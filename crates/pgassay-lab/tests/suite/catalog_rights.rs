@@ -210,6 +210,31 @@ fn a_standby_without_slot_and_feedback_is_listed() {
     }
 }
 
+#[test]
+fn a_standby_says_whether_its_replay_is_paused_and_what_waits() {
+    for (version, wal, lsn) in [("9.6", "xlog", "location"), ("18", "wal", "lsn")] {
+        let Some((primary, standby)) = BareServer::streaming_pair(version) else {
+            continue;
+        };
+        let read = |server| open_bare(server).finish().catalog.expect("a catalog");
+        assert_eq!(read(&primary).replay, None, "{version}");
+        let received = format!("select 1 where pg_last_{wal}_receive_{lsn}() is not null");
+        wait_until("the standby receives WAL", || {
+            standby.value(&received).is_some()
+        });
+        let replay = read(&standby).replay.expect("a standby");
+        assert!(!replay.is_paused, "{version}: {replay:?}");
+
+        standby.value(&format!("select pg_{wal}_replay_pause()"));
+        let written = "select pg_logical_emit_message(false, '', repeat('x', 100000)) is null";
+        primary.value(written);
+        wait_until("it receives more", || {
+            let replay = read(&standby).replay.expect("a standby");
+            replay.is_paused && replay.waiting_bytes.is_some_and(|it| it >= 100_000)
+        });
+    }
+}
+
 /// A program that only receives WAL, as `pg_receivewal` does, under a name of an administrator's choice.
 fn archiver(primary: &BareServer) -> UnixStream {
     let mut stream = primary.connect();

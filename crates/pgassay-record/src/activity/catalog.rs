@@ -57,6 +57,9 @@ pub struct CatalogActivity {
     /// The archiver, if WAL is archived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archiver: Option<ArchiverState>,
+    /// The replay of WAL, if the server is a standby.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<ReplayState>,
     /// Connected standbys, with a slot or without: `application_name`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub standbys: Vec<String>,
@@ -326,6 +329,19 @@ pub struct ArchiverState {
     /// standby.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backlog_bytes: Option<u64>,
+}
+
+/// What a standby says of its replay, at the end of the window.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReplayState {
+    /// A pause was requested, by a user or by the server.
+    pub is_paused: bool,
+    /// WAL that was received by streaming and is not replayed, in bytes; `None` if none was received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_bytes: Option<u64>,
+    /// Time since the last replayed transaction ended on the primary, in microseconds; `None` if none was replayed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind_us: Option<f64>,
 }
 
 /// A database's distance to wraparound.

@@ -22,8 +22,8 @@ pub use blocking::{
 };
 pub use catalog::{
     ArchiverState, CatalogActivity, CheckpointActivity, ConnectionUse, DatabaseActivity,
-    DatabaseAge, HorizonHolder, HorizonKind, IndexActivity, RelationName, RoleSetting, SlotState,
-    TableActivity, UncoveredForeignKey,
+    DatabaseAge, HorizonHolder, HorizonKind, IndexActivity, RelationName, ReplayState, RoleSetting,
+    SlotState, TableActivity, UncoveredForeignKey,
 };
 pub use ending::EndingSignal;
 pub use load::{LoadBy, LoadRow};

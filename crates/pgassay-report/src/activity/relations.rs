@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use pgassay_record::activity::{
     ArchiverState, CatalogActivity, ConnectionUse, HorizonHolder, HorizonKind, IndexActivity,
-    TableActivity,
+    ReplayState, TableActivity,
 };
 
 use super::figures::{share, size};
@@ -103,6 +103,9 @@ pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
     if let Some(it) = &catalog.archiver {
         lines.push(("archiving", archiving(it)));
     }
+    if let Some(it) = &catalog.replay {
+        lines.push(("replay", replay(it)));
+    }
     if let Some(closest) = catalog.ages.first() {
         let text = format!(
             "{} transaction IDs left in database {}",
@@ -184,6 +187,16 @@ fn archiving(archiver: &ArchiverState) -> String {
         Some(file) => format!("{file} failed; {waiting}"),
         None if waiting.is_empty() => "no failure".to_owned(),
         None => waiting,
+    }
+}
+
+/// The last transaction of an idle primary may be old although nothing waits.
+fn replay(replay: &ReplayState) -> String {
+    let paused = if replay.is_paused { "paused; " } else { "" };
+    match replay.waiting_bytes {
+        Some(0) => format!("{paused}all WAL that was received is replayed"),
+        Some(bytes) => format!("{paused}{} of WAL received and not replayed", size(bytes)),
+        None => format!("{paused}no WAL was received by streaming"),
     }
 }
 

@@ -17,6 +17,7 @@ mod index_evidence;
 mod offsets;
 mod ordered_reads;
 mod processes;
+mod replay;
 mod row_queues;
 mod scanned_tables;
 mod sessions;
@@ -82,6 +83,7 @@ fn cases() -> Vec<LiveCase> {
     all.extend(catalog::cases());
     all.extend(statements::cases());
     all.extend(archiver::cases());
+    all.extend(replay::cases());
     all.extend(offsets::cases());
     all.extend(table_queues::cases());
     all
@@ -93,6 +95,7 @@ fn edges() -> Vec<Edge> {
     all.extend(catalog::edges());
     all.extend(statements::edges());
     all.extend(archiver::edges());
+    all.extend(replay::edges());
     all.extend(offsets::edges());
     all.extend(table_queues::edges());
     all

@@ -27,6 +27,7 @@ mod reader;
 mod reading;
 mod reconnecting;
 mod redundancy;
+mod replay;
 mod row;
 mod session_texts;
 mod settings;

@@ -10,6 +10,7 @@ use super::foreign_keys::uncovered_foreign_keys;
 use super::horizon::horizon;
 use super::indexes::{IndexReading, indexes};
 use super::reader::CatalogReader;
+use super::replay::replay;
 use super::settings::{ServerSettings, role_settings};
 use super::slots::{slots, standbys};
 use super::tables::{TableReading, chosen, tables};
@@ -105,6 +106,7 @@ impl CatalogReading {
             horizon: horizon(reader, keeps_text),
             slots: slots(reader),
             archiver: archiver(reader),
+            replay: replay(reader),
             standbys: standbys(reader),
             ages: ages(reader, &settings, consumed_per_s),
             connections: connections(reader, &settings, then.clock_us),
