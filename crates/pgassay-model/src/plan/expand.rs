@@ -8,7 +8,7 @@ use super::names::{check_names, check_parameters, chosen_variants, script_named}
 use super::schedule::{choose, count_connections, schedules};
 use super::server_set::ServerSet;
 use super::yields::yield_of;
-use super::{Condition, Overrides, Plan, PlannedScript, Point, Requirement};
+use super::{Condition, Overrides, Plan, PlannedScript, PlannedSql, Point, Requirement};
 
 use crate::study::{DriverKind, Requires, Scalar, Script, Study, StudyError, StudySource, Variant};
 
@@ -51,8 +51,7 @@ pub fn plan(
         for (variant, (index, definition)) in variants.iter().enumerate() {
             let mut point = expansion.point(*index, definition, combination)?;
             (point.variant, point.condition) = (variant, condition);
-            texts_bytes += point.scripts.iter().map(|it| it.text.len()).sum::<usize>();
-            texts_bytes += point.resets.iter().map(|it| it.text.len()).sum::<usize>();
+            texts_bytes += memory_bytes(&point);
             if texts_bytes + expansion.servers.setup_bytes > TEXTS_MAX_BYTES {
                 return Err(source.error_at(
                     &["conditions"],
@@ -89,6 +88,17 @@ pub fn plan(
     };
     choose(&mut plan, &schedules, overrides);
     Ok(plan)
+}
+
+/// What a point's scripts and SQL take in memory. Short texts take less than the rest of a script.
+fn memory_bytes(point: &Point) -> usize {
+    let of_script = |it: &PlannedScript| {
+        let file = it.file.as_ref().map_or(0, String::len);
+        size_of::<PlannedScript>() + it.name.len() + file + it.text.len()
+    };
+    let of_sql = |it: &PlannedSql| size_of::<PlannedSql>() + it.text.len();
+    let scripts: usize = point.scripts.iter().map(of_script).sum();
+    scripts + point.resets.iter().map(of_sql).sum::<usize>()
 }
 
 /// The program that the Redis driver starts if a variant names no address.
