@@ -133,6 +133,9 @@ impl ServerHome {
 
     /// Takes ownership of a postmaster that was just started.
     pub(crate) fn set_postmaster(&self, child: Child) {
+        if let Some(keeper) = &self.keeper {
+            keeper.note_postmaster(child.id());
+        }
         *self.child() = Some(child);
     }
 

@@ -4,10 +4,10 @@
 //! the keeper then shuts the server down, removes its directories and exits. It has its own
 //! session, so the terminal's Ctrl-C does not reach it, and it holds the lock of the server's
 //! directories (see `address`), so no sweep removes them in the meantime. The server is our child,
-//! not the keeper's, so that we get its exit status and can restart it; the keeper finds it by its
-//! directory. The script is `keeper.sh`.
+//! not the keeper's, so that we get its exit status and can restart it; the keeper has its PID from
+//! the pipe, and finds all other processes by their directory. The script is `keeper.sh`.
 
-use std::io::{self, PipeWriter};
+use std::io::{self, PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -20,7 +20,7 @@ use crate::server_dir::ServerDir;
 use crate::waiting::wait_until;
 
 const SCRIPT: &str = include_str!("keeper.sh");
-/// The script's `PATH` if we have none, for `rm`, `readlink`, `head`, `timeout` and `sleep`.
+/// The script's `PATH` if we have none, for `rm`, `rmdir`, `readlink` and `sleep`.
 const PROGRAMS: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Time limit for the end of a released keeper.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
@@ -61,6 +61,19 @@ impl Keeper {
         })
     }
 
+    /// Gives it the PID of the postmaster that was just started.
+    pub(crate) fn note_postmaster(&self, pid: u32) {
+        let line = format!("{pid}\n");
+        let noted = self
+            .pipe
+            .as_ref()
+            .map(|mut pipe| pipe.write_all(line.as_bytes()));
+        // A keeper that was killed must not end the run.
+        if let Some(Err(error)) = noted {
+            tracing::debug!(%error, "the server's keeper has ended");
+        }
+    }
+
     /// As the kernel does when memory is short.
     #[cfg(test)]
     pub(crate) fn kill(&mut self) -> io::Result<()> {
@@ -92,6 +105,9 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{CWD, Mode, mkfifoat};
+    use std::fs::{self, File};
+    use std::thread;
 
     #[test]
     fn a_released_keeper_removes_what_is_left() {
@@ -102,6 +118,24 @@ mod tests {
         assert!(base.path().exists() && socket.path().exists());
         keeper.release().unwrap();
         assert!(!base.path().exists() && !socket.path().exists());
+    }
+
+    /// Regression: root's keeper took what another user had written into a pipe. An open for writing waits until the
+    /// pipe is opened for reading, so it shows whether that happens.
+    #[test]
+    fn a_pipe_in_place_of_the_pid_file_is_not_opened_by_the_keeper() {
+        let parent = tempfile::tempdir().unwrap();
+        let base = ServerDir::create(parent.path()).unwrap();
+        let pipe = base.path().join("data/postmaster.pid");
+        fs::create_dir(base.path().join("data")).unwrap();
+        mkfifoat(CWD, &pipe, Mode::RWXU).unwrap();
+        let mut keeper = Keeper::start(&base, None).unwrap();
+        let path = pipe.clone();
+        let writing = thread::spawn(move || File::options().write(true).open(path));
+        keeper.release().unwrap();
+        assert!(!writing.is_finished());
+        File::open(&pipe).unwrap();
+        writing.join().unwrap().unwrap();
     }
 
     #[test]

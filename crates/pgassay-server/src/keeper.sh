@@ -1,9 +1,11 @@
 # Ends one PostgreSQL server and removes its directories after pgassay has ended for any reason.
 # $1: the server's directory; $2: its socket's directory, or empty. Standard input is a pipe
-# whose other end only pgassay holds, so reading it blocks until pgassay ends.
+# whose other end only pgassay holds, so reading it blocks until pgassay ends. A line of it has the PID
+# of the postmaster that was started: a file of the server's could be replaced, and is not opened.
 base=$1
 socket=$2
-while read -r _; do :; done
+pid=
+while read -r started; do pid=$started; done
 
 # pgassay stopped the server itself: nothing to do.
 [ -d "$base" ] || [ -d "$socket" ] || exit 0
@@ -25,12 +27,14 @@ end_all() {
     while [ $tries -lt "$3" ]; do
         tries=$((tries + 1))
         left=
+        # At once, since with many processes this takes long, and a PID may have another by its end.
         for directory in /proc/[0-9]*; do
-            lives_here "${directory#/proc/}" "$2" && left="$left ${directory#/proc/}"
+            lives_here "${directory#/proc/}" "$2" || continue
+            left=some
+            kill -"$1" "${directory#/proc/}"
+            kill -CONT "${directory#/proc/}"
         done
         [ -n "$left" ] || return 0
-        kill -"$1" $left
-        kill -CONT $left
         sleep 0.2
     done
     return 1
@@ -43,10 +47,7 @@ resume_all() {
     done
 }
 
-# An immediate shutdown first: it releases the shared memory. The file is the server's, so nothing
-# but its first bytes is read, and not for long.
-pid=$(timeout 5 head -c 12 "$base/data/postmaster.pid" 2>/dev/null | head -n 1)
-case $pid in '' | 0* | *[!0-9]*) pid= ;; esac
+# An immediate shutdown first: it releases the shared memory.
 if [ -n "$pid" ] && lives_here "$pid"; then
     kill -QUIT "$pid"
     resume_all
