@@ -271,7 +271,7 @@ pub(crate) fn relay(it: &RelayFacts) -> String {
 }
 
 /// Values that say less than the limitation itself.
-const VAGUE: [&str; 10] = [
+const VAGUE: [&str; 12] = [
     "none",
     "limited",
     "insufficient",
@@ -282,6 +282,8 @@ const VAGUE: [&str; 10] = [
     "not all counted",
     "not read",
     "with those of parallel workers",
+    "with those of autovacuum",
+    "without autovacuum's",
 ];
 
 /// What limits accuracy: `kernel.kptr_restrict is 1: …`, without the value if the text contains it or

@@ -40,7 +40,7 @@ use pgassay_record::activity::{Activity, CatalogActivity, LoadMark, WatchCost};
 use crate::interrupt::Interrupt;
 use crate::system_env::monotonic_ns;
 use attribution::LoadSums;
-use catalog::{CatalogWatch, CountedStatements, RECENT_RATE_US};
+use catalog::{CatalogWatch, CountedStatements, RECENT_RATE_US, TransactionRates};
 use collector::{Collector, locked};
 use log_watch::LogWatch;
 use names::ObjectNames;
@@ -256,15 +256,32 @@ impl LiveWatch {
         let rates = catalog.recent_transactions(now_us);
         // A session can report a transaction of this window in the next one.
         let window_s = activity.window_us.max(RECENT_RATE_US) / 1e6;
+        // Workers of autovacuum are among the sessions whose transactions were seen.
+        let of_autovacuum = rates.recent_autovacuum_per_s(now_us).unwrap_or(0.0);
         let recent = rates
             .recent_per_s(now_us)
-            .filter(|it| activity.is_transaction_count(it * window_s))
+            .filter(|it| activity.is_transaction_count((it + of_autovacuum) * window_s))
             .filter(|it| activity.is_transaction_rate(*it));
         for interval in &mut activity.timeline {
             interval.transactions_per_s = recent;
         }
+        activity.unavailable.extend(rates.autovacuum_note());
         let stalls = catalog::stalls(&activity.timeline, rates.most_per_s());
         activity.marks.splice(0..0, stalls);
+    }
+
+    /// Writes transactions per second into the timeline, if they can be right.
+    fn fill_rates(activity: &mut Activity, rates: &TransactionRates) {
+        let autovacuum = rates.of_autovacuum(activity.window_us);
+        activity.autovacuum_transactions = autovacuum;
+        // Workers of autovacuum are among the sessions whose transactions were seen.
+        let all = rates.counted().map(|it| it + autovacuum.unwrap_or(0.0));
+        if all.is_none_or(|it| activity.is_transaction_count(it)) {
+            rates.fill(&mut activity.timeline);
+            activity.unavailable.extend(rates.autovacuum_note());
+            let elsewhere = catalog::autovacuum_elsewhere(activity);
+            activity.unavailable.extend(elsewhere);
+        }
     }
 
     /// What lasts or was noticed since the last call, on the time axis of the last so many microseconds.
@@ -354,10 +371,7 @@ impl LiveWatch {
             activity.idle_lock_holders = read.idle_lock_holders;
             activity.catalog = read.catalog;
             activity.marks = read.marks;
-            let counted = read.transactions.counted();
-            if counted.is_none_or(|it| activity.is_transaction_count(it)) {
-                read.transactions.fill(&mut activity.timeline);
-            }
+            Self::fill_rates(&mut activity, &read.transactions);
             let rates = activity.timeline.iter();
             let most = rates
                 .filter_map(|it| it.transactions_per_s)

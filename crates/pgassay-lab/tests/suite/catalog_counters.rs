@@ -306,3 +306,73 @@ fn connecting_is_no_transaction_of_a_client() {
         );
     });
 }
+
+const ANALYZED_TABLES: u64 = 60;
+
+fn start_with_autovacuum(version: &str) -> Option<Server> {
+    let mut config = config();
+    let settings = [("autovacuum", "on"), ("autovacuum_naptime", "5s")];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    config.settings.extend(settings);
+    servers::start_with(version, &config)
+}
+
+/// Regression: of 120 transactions per second, 85 were autovacuum's, and all seemed to be clients'.
+#[test]
+fn transactions_of_autovacuum_are_not_those_of_clients() {
+    on_each(
+        &["12", "15", "18"],
+        start_with_autovacuum,
+        |version, server| {
+            let mut watch = open(server);
+            watch.tick(0.0, &[]).expect("a tick");
+            // Two transactions of clients: this one, and the one that creates and fills the tables.
+            let mut asker = server.connect().expect("a connection");
+            execute(&mut asker, "begin");
+            let fill = format!(
+                "do $$ begin for i in 1..{ANALYZED_TABLES} loop \
+             execute 'create table t' || i || ' as select generate_series(1, 200) id'; end loop; end $$"
+            );
+            let mut client = server.connect().expect("a connection");
+            execute(&mut client, &fill);
+            client.close().expect("it closes");
+            let done = format!(
+                "select count(*) filter (where autoanalyze_count > 0) = {ANALYZED_TABLES} and not exists (select 1 \
+               from pg_stat_activity where datname = current_database() and usesysid is null) \
+             from pg_stat_user_tables"
+            );
+            wait_until("autovacuum has analyzed all tables", || {
+                execute(&mut asker, "select pg_stat_clear_snapshot()");
+                asker.value(&done).expect("the query succeeds").as_deref() == Some("t")
+            });
+            // Before 15, statistics are up to half a second old.
+            thread::sleep(Duration::from_secs(1));
+            let result = watch.finish();
+            let mut refused = result.unavailable.iter();
+            assert!(
+                refused.all(|it| it.name != "autovacuum"),
+                "{:?}",
+                result.unavailable
+            );
+            let catalog = result.catalog.expect("a catalog");
+            let autovacuum = result.transactions.of_autovacuum(catalog.window_us);
+            // At least two for each table.
+            assert!(
+                autovacuum.is_some_and(|it| it >= 2.0 * ANALYZED_TABLES as f64),
+                "{version}: {autovacuum:?}"
+            );
+            // If workers started late, more were expected than started, and the number can be unknown.
+            let clients = result.transactions.counted();
+            assert!(
+                clients.is_none_or(|it| it < ANALYZED_TABLES as f64),
+                "{version}: {clients:?}"
+            );
+            let databases = catalog.databases.iter();
+            let committed: u64 = databases
+                .filter(|it| it.name == catalog.database)
+                .map(|it| it.committed)
+                .sum();
+            assert!(committed < ANALYZED_TABLES, "{version}: {committed}");
+        },
+    );
+}

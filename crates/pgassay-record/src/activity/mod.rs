@@ -6,7 +6,7 @@
 //! the window ("average active sessions", as in Performance Insights). It is never a share of samples.
 //!
 //! Invariant: data that is not available is `None`, absent, or listed in [`Activity::unavailable`]; it
-//! is never estimated.
+//! is never estimated, except autovacuum's part of the transactions.
 
 mod blocking;
 mod catalog;
@@ -46,6 +46,10 @@ pub struct Activity {
     /// Transactions that were seen and ended: the least number that did.
     #[serde(default)]
     pub transactions_seen: u64,
+    /// About how many transactions that ended were autovacuum's, by the tables that it processed in the connection's
+    /// database; [`LoadInterval::transactions_per_s`] has none of them. `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autovacuum_transactions: Option<f64>,
     /// The processors of the server's machine; `None` if it is another machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processors: Option<u32>,

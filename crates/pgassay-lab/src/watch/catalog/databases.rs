@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pgassay_record::activity::{DatabaseActivity, DatabaseAge};
+use pgassay_record::activity::{CatalogActivity, DatabaseActivity, DatabaseAge};
 
 use super::counts::counted;
 use super::reader::CatalogReader;
@@ -71,6 +71,14 @@ impl DatabaseReading {
         }
         found.sort_by_key(|it| std::cmp::Reverse(it.committed + it.rolled_back));
         found
+    }
+}
+
+/// Leaves out transactions of autovacuum in the connection's database.
+pub(super) fn leave_out(catalog: &mut CatalogActivity, autovacuum: u64) {
+    let of_connection = |it: &&mut DatabaseActivity| it.name == catalog.database;
+    if let Some(database) = catalog.databases.iter_mut().find(of_connection) {
+        database.committed = database.committed.saturating_sub(autovacuum);
     }
 }
 

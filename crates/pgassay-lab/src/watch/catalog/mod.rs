@@ -9,6 +9,7 @@
 //! statement, except the schema of an extension, which the server quotes.
 
 mod archiver;
+mod autovacuum;
 mod blocking;
 mod checkpoints;
 mod connections;
@@ -45,6 +46,7 @@ use pgassay_record::activity::{BlockingEpisode, CatalogActivity, IdleLockHolder,
 use pgassay_server::TimedStream;
 use pgassay_wire::Exchange;
 
+use autovacuum::AutovacuumWatch;
 use blocking::BlockingWatch;
 pub use blocking::waits_within;
 use counted_statements::StatementWatch;
@@ -53,7 +55,10 @@ pub use counted_texts::{CountedText, CountedTexts};
 use marks::MarkWatch;
 use reader::CatalogReader;
 use reading::CatalogReading;
-pub use transactions::{ENDED_TRANSACTIONS, RECENT_RATE_US, TransactionRates, stalls};
+pub use transactions::{
+    ENDED_TRANSACTIONS, RECENT_RATE_US, TransactionRates, autovacuum_elsewhere, stalls,
+    without_autovacuum,
+};
 
 /// At most one reading in this time, minus the jitter of a caller that ticks every second.
 const READING_US_MIN: f64 = 0.9e6;
@@ -77,6 +82,9 @@ pub struct CatalogWatch {
     blocking: BlockingWatch,
     marks: MarkWatch,
     transactions: TransactionRates,
+    autovacuum: AutovacuumWatch,
+    /// Its transactions in the connection's database at the last [`Self::refresh`].
+    autovacuum_then: u64,
     statements: StatementWatch,
     first: CatalogReading,
     /// The reading of the last [`Self::refresh`].
@@ -129,6 +137,8 @@ impl CatalogWatch {
             blocking: BlockingWatch::new(options.keeps_text),
             marks,
             transactions: TransactionRates::default(),
+            autovacuum: AutovacuumWatch::default(),
+            autovacuum_then: 0,
             statements,
             first,
             refreshed: None,
@@ -163,7 +173,8 @@ impl CatalogWatch {
             let began = Instant::now();
             self.reader.begin();
             self.marks.read(&mut self.reader, at_us);
-            self.transactions.read(&mut self.reader, at_us);
+            let workers = &mut self.autovacuum;
+            self.transactions.read(&mut self.reader, workers, at_us);
             self.reader.end();
             self.next_marks_us = at_us + pause_us(began, MARKS_PAUSE);
         }
@@ -251,7 +262,10 @@ impl CatalogWatch {
         reader.begin();
         let now = CatalogReading::read(reader);
         let then = self.refreshed.as_ref().unwrap_or(&self.first);
-        let catalog = now.activity_since(then, reader, self.keeps_text);
+        let mut catalog = now.activity_since(then, reader, self.keeps_text);
+        let autovacuum = self.autovacuum.of_jobs();
+        databases::leave_out(&mut catalog, autovacuum - self.autovacuum_then);
+        self.autovacuum_then = autovacuum;
         reader.end();
         if !reader.is_connected() {
             return None;
@@ -282,10 +296,13 @@ impl CatalogWatch {
         let reader = &mut self.reader;
         reader.begin();
         self.marks.read(reader, last_us + micros(last));
-        self.transactions.read(reader, last_us + micros(last));
+        let workers = &mut self.autovacuum;
+        self.transactions
+            .read_now(reader, workers, last_us + micros(last));
         let statements = self.statements.since_first(reader, reads_texts);
         let now = CatalogReading::read(reader);
-        let catalog = now.activity_since(&self.first, reader, self.keeps_text);
+        let mut catalog = now.activity_since(&self.first, reader, self.keeps_text);
+        databases::leave_out(&mut catalog, self.autovacuum.of_jobs());
         let idle_lock_holders = self.blocking.idle_holders(reader);
         reader.end();
         CatalogResult {

@@ -1,7 +1,9 @@
-//! Transactions per second over time, without those of the watch itself.
+//! Transactions per second over time, without those of the watch itself and of autovacuum.
 
-use pgassay_record::activity::{LoadInterval, LoadMark, LoadMarkKind};
+use pgassay_model::check::Check;
+use pgassay_record::activity::{Activity, DatabaseActivity, LoadInterval, LoadMark, LoadMarkKind};
 
+use super::autovacuum::AutovacuumWatch;
 use super::reader::CatalogReader;
 
 /// Time between two readings before 15.
@@ -23,9 +25,17 @@ const STALLED_SESSIONS_MIN: f64 = 1.0;
 const STALLED_CPU_SHARE_MAX: f64 = 0.5;
 /// In a stall, throughput is below this share of its maximum.
 const STALLED_RATE_SHARE_MAX: f64 = 0.02;
+/// If autovacuum seems to have had more transactions than all by this share of its own and this many, nothing is known
+/// of the others.
+const AUTOVACUUM_ERROR_SHARE: f64 = 0.1;
+const AUTOVACUUM_ERROR: f64 = 4.0;
+/// A report says from this share of all transactions on that autovacuum's are left out.
+const AUTOVACUUM_SHARE_NOTED: f64 = 0.03;
+/// A report says from this share on that some can be autovacuum's.
+const AUTOVACUUM_ELSEWHERE_SHARE: f64 = 0.05;
 
-/// Transactions of clients that ended so far in all databases. The server also counts two of each parallel worker: one
-/// that takes over the leader's settings, one that connects. It counts the workers from 18 on. It also counts the
+/// Transactions of clients and of autovacuum that ended so far in all databases. The server also counts two of each
+/// parallel worker: one that takes over the leader's settings, one that connects. It counts the workers from 18 on. It also counts the
 /// transaction in which a client connects. It counts the sessions from 14 on, but on 14 before that transaction ends.
 pub const ENDED_TRANSACTIONS: &str = "select sum(xact_commit + xact_rollback \
      - 2 * coalesce((to_jsonb(d) ->> 'parallel_workers_launched')::bigint, 0) \
@@ -47,37 +57,100 @@ struct TransactionReading {
     ended: f64,
     /// Those of the watch.
     own: u64,
+    /// About how many were autovacuum's.
+    autovacuum: f64,
 }
 
 impl TransactionReading {
-    /// Transactions of others between two readings; `None` if the count fell, as when the statistics are reset.
+    /// Transactions of clients between two readings; `None` if the count fell, as when the statistics are reset, or is
+    /// too small for autovacuum's.
     fn others_until(&self, later: &Self) -> Option<f64> {
         let own = later.own.saturating_sub(self.own) as f64;
-        let others = (later.ended - self.ended - own).max(0.0);
-        (later.ended >= self.ended).then_some(others)
+        let ended = (later.ended - self.ended - own).max(0.0);
+        if later.ended < self.ended {
+            return None;
+        }
+        without_autovacuum(ended, later.autovacuum - self.autovacuum)
     }
+}
+
+/// Of transactions that ended, those of clients; `None` if they are fewer than autovacuum's, which is an estimate.
+pub fn without_autovacuum(ended: f64, autovacuum: f64) -> Option<f64> {
+    let error = AUTOVACUUM_ERROR_SHARE * autovacuum + AUTOVACUUM_ERROR;
+    (ended + error >= autovacuum).then(|| (ended - autovacuum).max(0.0))
 }
 
 impl TransactionRates {
     /// Reads the count. Within a reading of `reader`.
-    pub(super) fn read(&mut self, reader: &mut CatalogReader, at_us: f64) {
+    pub(super) fn read(
+        &mut self,
+        reader: &mut CatalogReader,
+        workers: &mut AutovacuumWatch,
+        at_us: f64,
+    ) {
         // Before 15, each reading makes the server write all statistics to a file.
         let last = self.readings.last().map(|it| it.at_us);
         if reader.version < 150_000 && last.is_some_and(|last| at_us - last < EVERY_WITH_FILES_US) {
             return;
         }
+        self.read_now(reader, workers, at_us);
+    }
+
+    /// As [`Self::read`], whenever the last reading was.
+    pub(super) fn read_now(
+        &mut self,
+        reader: &mut CatalogReader,
+        workers: &mut AutovacuumWatch,
+        at_us: f64,
+    ) {
+        // Without autovacuum's, the number of clients' is not known.
+        let Some(autovacuum) = workers.read(reader, at_us) else {
+            return;
+        };
         let rows = reader.rows("transactions", ENDED_TRANSACTIONS);
         let rows = rows.unwrap_or_default();
         if let Some(ended) = rows.first().and_then(|row| row.real(0)) {
-            self.add(at_us, ended, reader.transactions + self.sent_elsewhere);
+            self.readings.push(TransactionReading {
+                at_us,
+                ended,
+                own: reader.transactions + self.sent_elsewhere,
+                autovacuum,
+            });
         }
     }
 
-    fn add(&mut self, at_us: f64, ended: f64, own: u64) {
-        self.readings.push(TransactionReading { at_us, ended, own });
+    /// About how many transactions in so many microseconds were autovacuum's; `None` if the readings are of less than
+    /// half of that.
+    pub fn of_autovacuum(&self, window_us: f64) -> Option<f64> {
+        let (first, later) = self.readings.split_first()?;
+        let last = later.last()?;
+        let read_us = last.at_us - first.at_us;
+        let is_known = read_us > 0.0 && read_us >= COVERED_SHARE_MIN * window_us;
+        is_known.then(|| (last.autovacuum - first.autovacuum) * window_us / read_us)
     }
 
-    /// Transactions of others between the first and the last reading; `None` without two, or if the statistics were
+    /// Says what is left out of the rates, if that is a large part.
+    pub fn autovacuum_note(&self) -> Option<Check> {
+        let (first, later) = self.readings.split_first()?;
+        let last = later.last()?;
+        let autovacuum = last.autovacuum - first.autovacuum;
+        let seconds = (last.at_us - first.at_us) / 1e6;
+        let all = first.others_until(last)? + autovacuum;
+        let is_large = seconds > 0.0 && autovacuum >= AUTOVACUUM_SHARE_NOTED * all;
+        (is_large && autovacuum >= 1.0).then(|| Check {
+            name: Activity::TRANSACTIONS.to_owned(),
+            value: "without autovacuum's".to_owned(),
+            limitation: Some(format!(
+                "about {:.0} of {:.0} transactions per second were autovacuum's, estimated by the tables that it \
+                 processed; they are left out",
+                autovacuum / seconds,
+                all / seconds
+            )),
+            fix: None,
+        })
+    }
+
+    /// Transactions of clients between the first and the last reading; `None` without two, or if the statistics were
     /// reset.
     pub fn counted(&self) -> Option<f64> {
         let (first, later) = self.readings.split_first()?;
@@ -92,13 +165,23 @@ impl TransactionRates {
     /// Transactions of others per second over the last two seconds or, before 15, ten; `None` if nothing was read
     /// lately.
     pub fn recent_per_s(&self, now_us: f64) -> Option<f64> {
+        let (first, last) = self.recent(now_us)?;
+        Some(first.others_until(last)? / (last.at_us - first.at_us) * 1e6)
+    }
+
+    /// As [`Self::recent_per_s`], about those of autovacuum.
+    pub fn recent_autovacuum_per_s(&self, now_us: f64) -> Option<f64> {
+        let (first, last) = self.recent(now_us)?;
+        Some((last.autovacuum - first.autovacuum) / (last.at_us - first.at_us) * 1e6)
+    }
+
+    fn recent(&self, now_us: f64) -> Option<(&TransactionReading, &TransactionReading)> {
         let last = self.readings.last()?;
         let mut earlier = self.readings.iter().rev();
         let first = earlier.find(|it| last.at_us - it.at_us >= RECENT_RATE_US)?;
         let length_us = last.at_us - first.at_us;
         let is_recent = now_us - last.at_us <= RECENT_AGE_US_MAX.max(length_us);
-        let others = first.others_until(last)?;
-        is_recent.then(|| others / length_us * 1e6)
+        is_recent.then_some((first, last))
     }
 
     /// The highest rate between two readings; 0 if none is known.
@@ -148,6 +231,35 @@ impl TransactionRates {
     }
 }
 
+/// Says how many transactions can be autovacuum's in other databases than the connection's, whose tables are not read,
+/// if that is a large part.
+pub fn autovacuum_elsewhere(activity: &Activity) -> Option<Check> {
+    let catalog = activity.catalog.as_ref()?;
+    let ended = |it: &DatabaseActivity| (it.committed + it.rolled_back) as f64;
+    let has_worker = |name: &str| {
+        let mut workers = activity.sessions.iter();
+        workers.any(|it| it.backend_type == "autovacuum worker" && it.database == name)
+    };
+    let others = catalog.databases.iter();
+    let others = others.filter(|it| it.name != catalog.database && has_worker(&it.name));
+    let most = others.max_by(|a, b| ended(a).total_cmp(&ended(b)))?;
+    let all: f64 = catalog.databases.iter().map(ended).sum();
+    let seconds = catalog.window_us / 1e6;
+    let is_large = seconds > 0.0 && ended(most) >= AUTOVACUUM_ELSEWHERE_SHARE * all;
+    is_large.then(|| Check {
+        name: Activity::TRANSACTIONS.to_owned(),
+        value: "with those of autovacuum".to_owned(),
+        limitation: Some(format!(
+            "up to {:.0} of {:.0} transactions per second can be autovacuum's: it worked in database \"{}\", whose \
+             tables are only read by a connection to it",
+            (ended(most) / seconds).ceil(),
+            (all / seconds).ceil(),
+            most.name
+        )),
+        fix: None,
+    })
+}
+
 /// Intervals in which sessions waited and almost no transaction ended, although at most `most_per_s` had.
 pub fn stalls(timeline: &[LoadInterval], most_per_s: f64) -> Vec<LoadMark> {
     let is_stalled = |it: &LoadInterval| {
@@ -182,6 +294,8 @@ pub fn stalls(timeline: &[LoadInterval], most_per_s: f64) -> Vec<LoadMark> {
 
 #[cfg(test)]
 mod tests {
+    use pgassay_record::activity::{ActivitySession, CatalogActivity};
+
     use super::*;
 
     fn timeline(active: &[(&str, f64)]) -> Vec<LoadInterval> {
@@ -193,6 +307,114 @@ mod tests {
             transactions_per_s: None,
         };
         (0..4).map(interval).collect()
+    }
+
+    impl TransactionRates {
+        fn add(&mut self, at_us: f64, ended: f64, own: u64) {
+            self.add_with(at_us, ended, own, 0.0);
+        }
+
+        fn add_with(&mut self, at_us: f64, ended: f64, own: u64, autovacuum: f64) {
+            self.readings.push(TransactionReading {
+                at_us,
+                ended,
+                own,
+                autovacuum,
+            });
+        }
+    }
+
+    /// Regression: of 120 transactions per second, 85 were autovacuum's, and all seemed to be clients'.
+    #[test]
+    fn transactions_of_autovacuum_are_not_those_of_clients() {
+        let mut log = TransactionRates::default();
+        for second in 0..=10_u32 {
+            let (at_us, n) = (f64::from(second) * 1e6, f64::from(second));
+            log.add_with(at_us, 123.0 * n, 3 * u64::from(second), 85.0 * n);
+        }
+        assert_eq!(log.counted(), Some(350.0));
+        assert_eq!(log.recent_per_s(10e6), Some(35.0));
+        let note = log.autovacuum_note().and_then(|it| it.limitation);
+        let note = note.unwrap_or_default();
+        assert!(
+            note.starts_with("about 85 of 120 transactions per second were autovacuum's"),
+            "{note}"
+        );
+    }
+
+    /// Regression: transactions of autovacuum in another database were clients'.
+    #[test]
+    fn a_worker_in_another_database_is_said_to_have_some_of_its_transactions() {
+        let session = |backend_type: &str, database: &str| ActivitySession {
+            backend_type: backend_type.to_owned(),
+            database: database.to_owned(),
+            ..ActivitySession::default()
+        };
+        let database = |name: &str, committed| DatabaseActivity {
+            name: name.to_owned(),
+            committed,
+            ..DatabaseActivity::default()
+        };
+        let mut activity = Activity {
+            sessions: vec![
+                session("autovacuum worker", "b"),
+                session("client backend", "other"),
+            ],
+            catalog: Some(CatalogActivity {
+                database: "b".to_owned(),
+                window_us: 10e6,
+                databases: vec![database("b", 600), database("other", 400)],
+                ..CatalogActivity::default()
+            }),
+            ..Activity::default()
+        };
+        assert!(autovacuum_elsewhere(&activity).is_none());
+        activity.sessions[1].backend_type = "autovacuum worker".to_owned();
+        let said = autovacuum_elsewhere(&activity).and_then(|it| it.limitation);
+        let said = said.unwrap_or_default();
+        assert!(
+            said.starts_with("up to 40 of 100 transactions per second"),
+            "{said}"
+        );
+        activity.sessions[1].database = "quiet".to_owned();
+        assert!(autovacuum_elsewhere(&activity).is_none());
+    }
+
+    #[test]
+    fn autovacuums_part_is_of_the_whole_window_or_unknown() {
+        let mut log = TransactionRates::default();
+        log.add_with(0.0, 0.0, 0, 0.0);
+        assert_eq!(log.of_autovacuum(10e6), None);
+        log.add_with(8e6, 960.0, 0, 680.0);
+        assert_eq!(log.of_autovacuum(10e6), Some(850.0));
+        // The connection was lost.
+        assert_eq!(log.of_autovacuum(20e6), None);
+    }
+
+    #[test]
+    fn a_few_transactions_of_autovacuum_are_not_worth_a_word() {
+        let mut log = TransactionRates::default();
+        log.add_with(0.0, 0.0, 0, 0.0);
+        log.add_with(10e6, 10_000.0, 0, 40.0);
+        assert_eq!(log.counted(), Some(9960.0));
+        assert!(log.autovacuum_note().is_none());
+    }
+
+    #[test]
+    fn fewer_transactions_than_autovacuums_are_unknown_and_never_negative() {
+        assert_eq!(without_autovacuum(100.0, 85.0), Some(15.0));
+        assert_eq!(without_autovacuum(80.0, 85.0), Some(0.0));
+        assert_eq!(without_autovacuum(60.0, 85.0), None);
+        let mut log = TransactionRates::default();
+        log.add_with(0.0, 0.0, 0, 0.0);
+        log.add_with(2e6, 60.0, 0, 85.0);
+        let mut timeline = timeline(&[]);
+        log.fill(&mut timeline);
+        assert_eq!(
+            (log.counted(), timeline[0].transactions_per_s),
+            (None, None)
+        );
+        assert_eq!(log.recent_per_s(2e6), None);
     }
 
     /// 100 transactions in each second but the third; the watch itself has 3 per second.

@@ -7,7 +7,7 @@ use pgassay_lab::Patience;
 use pgassay_lab::connector::{ConnectError, TimedStream, connect, limit_statements};
 use pgassay_lab::local_server;
 use pgassay_lab::system_env::RealSystem;
-use pgassay_lab::watch::catalog::ENDED_TRANSACTIONS;
+use pgassay_lab::watch::catalog::{ENDED_TRANSACTIONS, without_autovacuum};
 use pgassay_model::check::Check;
 use pgassay_profile::LiveServer;
 use pgassay_record::activity::Activity;
@@ -169,6 +169,45 @@ pub fn discard_incomplete_count(observation: &mut Observation) {
     });
 }
 
+/// Leaves autovacuum's transactions out, or says that they count.
+pub fn leave_out_autovacuum(observation: &mut Observation) {
+    if let Some(ended) = observation.transactions {
+        let (transactions, limitation) = of_clients(ended, observation.activity.as_ref());
+        observation.transactions = transactions;
+        observation.limitations.extend(limitation);
+    }
+}
+
+/// Of transactions that ended, those of clients, if they are known; and what is not.
+fn of_clients(ended: u64, activity: Option<&Activity>) -> (Option<u64>, Option<Check>) {
+    let limited = |value: &str, limitation| Check {
+        name: Activity::TRANSACTIONS.to_owned(),
+        value: value.to_owned(),
+        limitation: Some(limitation),
+        fix: None,
+    };
+    let known = activity.and_then(|it| {
+        it.autovacuum_transactions
+            .map(|autovacuum| (it, autovacuum))
+    });
+    let Some((activity, autovacuum)) = known else {
+        let limitation = "how many of the transactions are autovacuum's is not known, so figures per transaction can \
+                          be too low";
+        let value = "with those of autovacuum";
+        return (Some(ended), Some(limited(value, limitation.to_owned())));
+    };
+    let clients = without_autovacuum(ended as f64, autovacuum);
+    let per_s = |it: f64| it * 1e6 / activity.window_us.max(f64::MIN_POSITIVE);
+    if let Some(clients) = clients.filter(|it| activity.is_transaction_rate(per_s(*it))) {
+        return (Some(clients.round() as u64), None);
+    }
+    let limitation = format!(
+        "of {ended} transactions, about {autovacuum:.0} were autovacuum's, estimated by the tables that it processed, \
+         which is too many for the rest to be clients'"
+    );
+    (None, Some(limited("not known", limitation)))
+}
+
 /// Says that the number of transactions contains those of parallel workers, if it does: before 18, the server does not
 /// count the workers.
 pub fn note_workers(observation: &mut Observation) {
@@ -270,6 +309,33 @@ mod tests {
                 .to_string()
                 .contains("file")
         );
+    }
+
+    /// Regression: of 120 transactions per second, 85 were autovacuum's, and figures per transaction were divided by
+    /// all.
+    #[test]
+    fn transactions_of_autovacuum_do_not_make_figures_per_transaction_too_low() {
+        let of_clients = |autovacuum_transactions, transactions_min| {
+            let activity = Activity {
+                window_us: 10e6,
+                autovacuum_transactions,
+                statements: vec![ActivityStatement {
+                    transactions_min,
+                    ..ActivityStatement::default()
+                }],
+                ..Activity::default()
+            };
+            let (transactions, limitation) = of_clients(1200, Some(&activity));
+            (transactions, limitation.map(|it| it.value))
+        };
+        assert_eq!(of_clients(Some(850.0), 300), (Some(350), None));
+        let unknown = Some("not known".to_owned());
+        assert_eq!(of_clients(Some(1500.0), 0), (None, unknown.clone()));
+        // Statements show that clients had more.
+        assert_eq!(of_clients(Some(850.0), 1000), (None, unknown));
+        let all = Some("with those of autovacuum".to_owned());
+        assert_eq!(of_clients(None, 0), (Some(1200), all.clone()));
+        assert_eq!(super::of_clients(7, None).1.map(|it| it.value), all);
     }
 
     /// Regression: of 285 transactions per second, the server's statistics had 185, and figures per transaction were

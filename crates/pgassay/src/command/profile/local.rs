@@ -210,6 +210,7 @@ impl ProfilingSession {
             findings: Vec::new(),
         };
         connection::discard_incomplete_count(&mut observation);
+        connection::leave_out_autovacuum(&mut observation);
         connection::note_workers(&mut observation);
         observation.findings = diagnose_observation(&observation);
         observation

@@ -25,7 +25,7 @@ use pgassay_wire::Exchange;
 
 use super::connection::{
     INCOMPLETE, OWN_TRANSACTIONS, RemoteServer, discard_incomplete_count, ended_between,
-    note_workers, transactions,
+    leave_out_autovacuum, note_workers, transactions,
 };
 use super::sessions::{SessionsToWatch, result_of, suspension};
 use crate::checks;
@@ -97,6 +97,7 @@ pub fn observe(
     let missing = [not_sampled, no_sessions, incomplete, suspension(interrupt)].into_iter();
     observation.limitations.extend(missing.flatten());
     discard_incomplete_count(&mut observation);
+    leave_out_autovacuum(&mut observation);
     note_workers(&mut observation);
     observation.findings = diagnose_observation(&observation);
     Ok(observation)
