@@ -35,8 +35,9 @@ const AUTOVACUUM_SHARE_NOTED: f64 = 0.03;
 const AUTOVACUUM_ELSEWHERE_SHARE: f64 = 0.05;
 
 /// Transactions of clients and of autovacuum that ended so far in all databases. The server also counts two of each
-/// parallel worker: one that takes over the leader's settings, one that connects. It counts the workers from 18 on. It also counts the
-/// transaction in which a client connects. It counts the sessions from 14 on, but on 14 before that transaction ends.
+/// parallel worker: one that takes over the leader's settings, one that connects. It counts the workers from 18 on. It
+/// also counts the transaction in which a client connects. It counts the sessions from 14 on, but on 14 before that
+/// transaction ends.
 pub const ENDED_TRANSACTIONS: &str = "select sum(xact_commit + xact_rollback \
      - 2 * coalesce((to_jsonb(d) ->> 'parallel_workers_launched')::bigint, 0) \
      - case when current_setting('server_version_num')::int >= 150000 \
