@@ -10,7 +10,7 @@ use super::counts::counted;
 use super::reader::CatalogReader;
 use super::row::CatalogRow;
 
-/// A worker has one transaction in which it connects, and one in which it looks for tables.
+/// A worker has one transaction in which it connects, and one that finds the tables.
 const OF_WORKER: f64 = 2.0;
 /// The launcher starts at most this many workers per second (`MIN_AUTOVAC_SLEEPTIME`).
 const STARTS_PER_S_MAX: f64 = 10.0;
