@@ -325,3 +325,22 @@ impl Expansion<'_> {
         chosen.into_iter().map(fill).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a study with 20,000 scripts of three bytes under 4,900 conditions took 5.8 GB.
+    #[test]
+    fn a_short_script_takes_more_memory_than_its_text() {
+        let text = "[[script]]\nname = \"a\"\ntext = \";\"\n[[variant]]\nname = \"v\"\n[[variant]]\nname = \"w\"\n";
+        let source = StudySource {
+            file: "s.toml".to_owned(),
+            text: format!("question = \"q\"\n{text}"),
+        };
+        let study: Study = source.parse().unwrap();
+        let plan = plan(&study, &source, &Overrides::default()).unwrap();
+        let bytes = memory_bytes(&plan.points[0]);
+        assert!(bytes >= size_of::<PlannedScript>() + 2, "{bytes}");
+    }
+}
