@@ -1,8 +1,8 @@
 //! TLS by libpq's rules, on rustls with ring.
 //!
 //! [`TlsSettings`] is created once per target and shared by its connections. `Protection`
-//! transforms the bytes of one connection; a session owns it while it is needed. `verifier` and
-//! `names` check the server's certificate.
+//! transforms the bytes of one connection; a session owns it while it is needed. `verifier`,
+//! `chain`, `authority` and `names` check the server's certificate.
 //!
 //! rustls reads the wall clock to check whether a certificate is still valid. This is the only
 //! clock that this crate reads.
@@ -11,7 +11,9 @@
 //! `fe-secure-common.c`, PostgreSQL 15 and 18. Supported by OpenSSL but not by rustls: TLS 1.0 and
 //! 1.1, keys with a passphrase, and engines.
 
+mod authority;
 mod certificate;
+mod chain;
 mod names;
 mod protection;
 mod settings;

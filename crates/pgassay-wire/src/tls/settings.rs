@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 
-use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName};
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion};
+use rustls::{ClientConfig, ClientConnection, SupportedProtocolVersion};
 
 use super::TlsError;
-use super::verifier::{Chain, Verifier};
+use super::chain::Chain;
+use super::verifier::Verifier;
 
 /// PostgreSQL's ALPN protocol name.
 pub(super) const ALPN: &[u8] = b"postgresql";
@@ -159,11 +160,6 @@ fn chain(
             .map_err(|what| format!("could not read root certificate file {what}"))?,
         (None, None) => return Ok(None),
     };
-    let mut store = RootCertStore::empty();
-    let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
-    if added == 0 {
-        return Err("no trusted certificates; see sslrootcert".into());
-    }
     let revoked = match &files.revoked {
         Some((path, text)) => {
             let lists = CertificateRevocationListDer::pem_slice_iter(text.as_bytes());
@@ -174,17 +170,7 @@ fn chain(
         }
         None => Vec::new(),
     };
-    let has_revoked = !revoked.is_empty();
-    let webpki = WebPkiServerVerifier::builder_with_provider(Arc::new(store), Arc::clone(provider))
-        .with_crls(revoked)
-        .enforce_revocation_expiration()
-        .build()
-        .map_err(|error| format!("could not use the trusted certificates: {error}"))?;
-    Ok(Some(Chain {
-        webpki,
-        roots,
-        has_revoked,
-    }))
+    Chain::new(roots, revoked, Arc::clone(provider)).map(Some)
 }
 
 /// Parses the certificates of a file; there must be at least one.

@@ -1,15 +1,10 @@
 //! Verification of a server's certificate.
 //!
 //! Every server must prove that it has its certificate's key. In addition, libpq verifies the chain
-//! to a trusted certificate if there are any, and the host name with `verify-full`. webpki builds
-//! the chain. It was made for the web and rejects two kinds of certificates that PostgreSQL servers
-//! use: one that is itself trusted (a self-signed one that was copied to the client), and one of
-//! X.509 version 1 (the result of `openssl x509 -req` without extensions). This module accepts both
-//! if a trusted certificate vouches for them directly.
+//! to a trusted certificate if there are any, and the host name with `verify-full`.
 
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{
@@ -17,22 +12,11 @@ use rustls::pki_types::{
 };
 use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, SignatureScheme};
 use x509_cert::Certificate;
-use x509_cert::certificate::Version;
 use x509_cert::der::{Decode, Encode};
 use x509_cert::spki::AlgorithmIdentifierOwned;
 
+use super::chain::Chain;
 use super::names;
-
-/// The accepted chains.
-#[derive(Debug)]
-pub(super) struct Chain {
-    /// Verifies chains with the trusted certificates and the revocation lists.
-    pub webpki: Arc<WebPkiServerVerifier>,
-    /// The trusted certificates.
-    pub roots: Vec<CertificateDer<'static>>,
-    /// Whether there are revocation lists, which only webpki checks.
-    pub has_revoked: bool,
-}
 
 /// The checks of a server's certificate.
 #[derive(Debug)]
@@ -52,28 +36,8 @@ impl ServerCertVerifier for Verifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        use CertificateError::{NotValidForName, NotValidForNameContext};
-
         if let Some(chain) = &self.chain {
-            let checked = chain.webpki.verify_server_cert(
-                end_entity,
-                intermediates,
-                server_name,
-                ocsp_response,
-                now,
-            );
-            match checked {
-                // webpki checks the name last, after it has accepted the chain.
-                Ok(_)
-                | Err(Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) =>
-                    {}
-                Err(_) if chain.vouches_for(end_entity, now, &self.algorithms) => {}
-                // webpki returns a different error for an authority's own certificate.
-                Err(_) if is_self_issued(end_entity) => {
-                    return Err(CertificateError::UnknownIssuer.into());
-                }
-                Err(error) => return Err(error),
-            }
+            chain.verify(end_entity, intermediates, server_name, ocsp_response, now)?;
         }
         if self.checks_host {
             names::check(end_entity, &server_name.to_str()).map_err(|other| {
@@ -119,15 +83,8 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-fn parsed(certificate: &CertificateDer<'_>) -> Result<Certificate, Error> {
+pub(super) fn parsed(certificate: &CertificateDer<'_>) -> Result<Certificate, Error> {
     Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding.into())
-}
-
-fn is_self_issued(certificate: &CertificateDer<'_>) -> bool {
-    parsed(certificate).is_ok_and(|certificate| {
-        let body = certificate.tbs_certificate();
-        body.issuer() == body.subject()
-    })
 }
 
 /// Whether `signature` was made with this key, if the algorithm is for keys of this type.
@@ -152,41 +109,8 @@ fn is_number(inside: &[u8], algorithm: &AlgorithmIdentifierOwned) -> bool {
     })
 }
 
-impl Chain {
-    /// Whether the certificate is itself trusted, or is of version 1 and signed by a trusted one.
-    fn vouches_for(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        now: UnixTime,
-        algorithms: &WebPkiSupportedAlgorithms,
-    ) -> bool {
-        let Ok(certificate) = parsed(end_entity) else {
-            return false;
-        };
-        if self.has_revoked || !is_valid_at(&certificate, now) {
-            return false;
-        }
-        if self.roots.iter().any(|root| root == end_entity) {
-            return true;
-        }
-        certificate.tbs_certificate().version() == Version::V1
-            && self.roots.iter().any(|root| {
-                parsed(root).is_ok_and(|root| {
-                    is_valid_at(&root, now) && has_signed(&root, &certificate, algorithms)
-                })
-            })
-    }
-}
-
-fn is_valid_at(certificate: &Certificate, now: UnixTime) -> bool {
-    let validity = certificate.tbs_certificate().validity();
-    let begin_s = validity.not_before.to_unix_duration().as_secs();
-    let end_s = validity.not_after.to_unix_duration().as_secs();
-    (begin_s..=end_s).contains(&now.as_secs())
-}
-
 /// Whether `issuer` signed the certificate.
-fn has_signed(
+pub(super) fn has_signed(
     issuer: &Certificate,
     certificate: &Certificate,
     algorithms: &WebPkiSupportedAlgorithms,
