@@ -1,6 +1,9 @@
-//! Each row was measured with psql 15 and OpenSSL 3.0 on a server with such a certificate,
-//! `sslmode=verify-full` and such a `sslrootcert`: "" if psql connected, and else ("certificate
-//! verify failed") what the message here must contain.
+//! "" means that psql connects. For the other rows it says "certificate verify failed", and the
+//! message here must contain what is expected. Measured with psql 15 and OpenSSL 3.0, on a server
+//! with such a certificate, `sslmode=verify-full` and such a `sslrootcert`. With
+//! `openssl verify -purpose sslserver` alone: roots of version 1 and roots that are not valid yet, a
+//! self-signed server certificate without `basicConstraints` or that has expired, and one of version
+//! 1 whose only trusted signer is not self-signed.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
