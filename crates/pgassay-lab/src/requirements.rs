@@ -74,7 +74,7 @@ fn missing(
     }
     let points = plan.points.iter();
     let points = points.filter(|point| point.variant == requirement.variant);
-    for server in points.map(|point| &plan.servers[point.server]) {
+    for server in points.filter_map(|point| plan.servers.get(point.server)) {
         let lacking = match &server.dsn {
             Some(dsn) => lacking(ExternalServer::attach(dsn, context)?, requires)?,
             None => lacking_installed(&host::find(server, context)?, requires),
