@@ -8,9 +8,9 @@
 //!
 //! Nested replies (arrays) are not supported; counters do not need them.
 
+mod connecting;
+
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -113,7 +113,8 @@ struct RedisCounters {
 }
 
 impl RedisClientPool {
-    /// Connects. `address` is a socket's path or `host:port`; `script` holds one command per line.
+    /// Connects. `address` is a socket's path or `host:port`; `script` holds one command per line. Setting `stop`
+    /// ends this, and later each run, within 50 ms.
     pub fn connect(
         address: &str,
         clients: u32,
@@ -125,21 +126,7 @@ impl RedisClientPool {
             source,
         };
         let mut driver = EpollDriver::new().map_err(failed)?;
-        for _ in 0..clients {
-            let fd = if address.contains('/') {
-                let socket = UnixStream::connect(address).map_err(failed)?;
-                socket.into()
-            } else {
-                let mut addresses = address.to_socket_addrs().map_err(failed)?;
-                let none = || io::Error::new(io::ErrorKind::NotFound, "no such address");
-                let socket = addresses
-                    .next()
-                    .ok_or_else(none)
-                    .and_then(TcpStream::connect);
-                let socket = socket.map_err(failed)?;
-                socket.set_nodelay(true).map_err(failed)?;
-                socket.into()
-            };
+        for fd in connecting::open(address, clients, stop)? {
             driver.add(fd).map_err(failed)?;
         }
         let (name, text) = script;

@@ -8,6 +8,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use pgassay_rights::{self as rights, Purpose};
@@ -114,7 +115,11 @@ fn set_option(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: u32)
 }
 
 fn open_unix(address: &Address) -> io::Result<OwnedFd> {
-    let path = address.socket_path().unwrap_or_default();
+    open_path(&address.socket_path().unwrap_or_default())
+}
+
+/// As [`open`], the Unix socket with this path.
+pub(crate) fn open_path(path: &Path) -> io::Result<OwnedFd> {
     let path = path.as_os_str().as_encoded_bytes();
     // SAFETY: all zeroes is a valid sockaddr_un.
     let mut name: libc::sockaddr_un = unsafe { std::mem::zeroed() };

@@ -69,8 +69,16 @@ impl Redis {
             bail!("a variant with the Redis driver needs a script");
         };
         let script = (script.name.as_str(), script.text.as_str());
-        let pool = RedisClientPool::connect(&address, clients, script, context.interrupt.flag())?;
+        let stop = context.interrupt.flag();
+        let pool = RedisClientPool::connect(&address, clients, script, stop).map_err(failed)?;
         Ok(RedisClients { pool, pid })
+    }
+}
+
+fn failed(error: RedisError) -> anyhow::Error {
+    match error {
+        RedisError::Stopped => Interrupted.into(),
+        other => anyhow!(other),
     }
 }
 
@@ -83,10 +91,7 @@ pub struct RedisClients {
 
 impl Clients for RedisClients {
     fn run(&mut self, length: &RunLength, _: &Point, _: &RunContext<'_>) -> Result<Measurement> {
-        self.pool.run(length).map_err(|error| match error {
-            RedisError::Stopped => Interrupted.into(),
-            other => anyhow!(other),
-        })
+        self.pool.run(length).map_err(failed)
     }
 
     fn spread_starts(&mut self, spread: Duration, seed: u64) {
