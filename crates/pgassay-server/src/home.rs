@@ -29,7 +29,7 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// The longest file name of a socket.
 const SOCKET_NAME: &str = ".s.PGSQL.65535";
 /// Time limit for the removal of our own directories; enough for terabytes on a slow disk.
-const REMOVE_TIMEOUT: Duration = Duration::from_mins(10);
+pub(crate) const REMOVE_TIMEOUT: Duration = Duration::from_mins(10);
 /// The socket's directory in the server's.
 const SOCKET_DIRECTORY: &str = "s";
 /// Directory for sockets if that of the data cannot hold them.
@@ -240,6 +240,16 @@ fn socket_parent(short: &Path, default: PathBuf) -> PathBuf {
         default
     } else {
         short.to_owned()
+    }
+}
+
+/// The default location of a directory that has a socket: that of servers, if it can.
+pub(crate) fn parent_with_socket() -> PathBuf {
+    let default = default_parent();
+    if can_hold_a_socket(&default.join("pgassay-0123456789abcdef")) {
+        default
+    } else {
+        SHORT_DIRECTORY.into()
     }
 }
 

@@ -21,6 +21,7 @@
 //!   server over a [`Stream`] of the caller's.
 //! - [`CounterReader`]: server statistics and kernel statistics.
 //! - [`differ`]: describes the differences between two builds.
+//! - [`KeptDir`]: a directory for another program's server.
 //!
 //! # Invariants
 //! - A server, its processes and its directories end with the process that started them, however
@@ -47,6 +48,7 @@ mod finder;
 mod home;
 mod installation;
 mod keeper;
+mod kept_dir;
 mod log;
 mod log_files;
 mod open_dir;
@@ -71,6 +73,7 @@ pub use facts::{BuildFacts, differ};
 pub use fetch::{ArchiveRow, FetchError, archive_row};
 pub use finder::{FindError, Finder, FinderProgress};
 pub use installation::{Installation, InstallationSource};
+pub use kept_dir::KeptDir;
 pub use log::crash_in;
 pub use os::{Pid, end_with_us};
 pub use pgassay_wire::{Password, QueryResult};

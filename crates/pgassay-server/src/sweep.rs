@@ -91,9 +91,13 @@ fn resume(stopped: &[Pid]) {
 /// within a time limit: a file system can hold up any access to it, so the sweep has its own
 /// thread, which is abandoned after the limit.
 pub(crate) fn stale(parents: &[PathBuf], account: &OsAccount) -> Vec<PathBuf> {
+    stale_of(parents, &account.owners())
+}
+
+/// As [`stale`], those of these owners (uids).
+pub(crate) fn stale_of(parents: &[PathBuf], owners: &[u32]) -> Vec<PathBuf> {
     let (sender, receiver) = channel();
-    let owners = account.owners();
-    let parents = parents.to_owned();
+    let (parents, owners) = (parents.to_owned(), owners.to_owned());
     let deadline = Instant::now() + SWEEP_TIMEOUT;
     let thread = thread::Builder::new()
         .name("pgassay-sweep".to_owned())

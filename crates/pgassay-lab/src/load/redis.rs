@@ -1,14 +1,10 @@
 //! A temporary Redis server, for variants with the Redis driver and no address.
 //!
-//! It listens on a Unix socket in its own directory and persists nothing. It is killed when
-//! [`Redis`] is dropped, or when pgassay's main thread ends in any way (`PR_SET_PDEATHSIG`,
-//! prctl(2)).
+//! It listens on a Unix socket in a [`KeptDir`] and persists nothing. It is killed when [`Redis`] is dropped, or
+//! when pgassay's main thread ends in any way (`PR_SET_PDEATHSIG`, prctl(2)).
 
-use std::fs::Permissions;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,7 +14,7 @@ use pgassay_load::{LoadError, Measurement, RedisClientPool, RedisError, RunLengt
 use pgassay_model::plan::{Plan, Point};
 use pgassay_model::study::DriverKind;
 use pgassay_rights as rights;
-use tempfile::TempDir;
+use pgassay_server::{KeptDir, end_with_us};
 
 use super::Clients;
 use crate::interrupt::Interrupted;
@@ -38,7 +34,7 @@ pub struct Redis {
 
 struct RedisProcess {
     child: Child,
-    directory: TempDir,
+    directory: KeptDir,
 }
 
 impl Redis {
@@ -127,16 +123,10 @@ impl Clients for RedisClients {
     }
 }
 
-/// A new directory, closed to others: Redis loads the data that it finds in its directory.
-fn new_directory() -> io::Result<TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("pgassay-redis-");
-    builder.permissions(Permissions::from_mode(0o700)).tempdir()
-}
-
 impl RedisProcess {
     fn start() -> Result<Self> {
-        let directory = new_directory().context("cannot create a directory for Redis")?;
+        // Closed to others: Redis loads the data that it finds there.
+        let directory = KeptDir::create().context("cannot create a directory for Redis")?;
         let socket = directory.path().join("socket");
         let mut command = Command::new(PROGRAM);
         // No TCP and no persistence: as fast as Redis gets.
@@ -155,13 +145,8 @@ impl RedisProcess {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         rights::limit(&mut command, &[]);
-        // SAFETY: between fork and exec only prctl is called, which affects only the child.
-        unsafe {
-            command.pre_exec(|| {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                Ok(())
-            });
-        }
+        // Redis runs as the current user, so no right need be held to kill it.
+        drop(end_with_us(&mut command));
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {PROGRAM}; is it on PATH?"))?;
@@ -203,19 +188,5 @@ impl Drop for RedisProcess {
         // It persists nothing, so killing it loses nothing.
         self.child.kill().ok();
         self.child.wait().ok();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Regression: its name was predictable, and a directory that another user had put there was taken.
-    #[test]
-    fn the_directory_of_redis_is_new_and_closed_to_others() {
-        let (one, other) = (new_directory().unwrap(), new_directory().unwrap());
-        assert_ne!(one.path(), other.path());
-        let mode = one.path().metadata().unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o700);
     }
 }
