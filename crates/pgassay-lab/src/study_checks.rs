@@ -18,6 +18,13 @@ use crate::study_errors::at_version;
 /// # Errors
 /// The first error, with its line in the study.
 pub fn check(plan: &Plan, found: &LoadedStudy) -> Result<BTreeSet<String>> {
+    if plan.servers.is_empty() {
+        let words = "all variants are Redis; at least one must be PostgreSQL";
+        return Err(found
+            .source
+            .error_at(&["variant", "0", "driver"], words)
+            .into());
+    }
     for version in plan.servers.iter().filter_map(|it| it.version.as_ref()) {
         check_version(version).map_err(|error| at_version(found, version, &error.to_string()))?;
     }
@@ -62,6 +69,14 @@ mod tests {
         let words = refused("select 1;\n", "version = \"8.4\"\n");
         assert!(words.starts_with("s.toml:9:11: "), "{words}");
         assert!(words.contains("9.6 or later"), "{words}");
+    }
+
+    /// Regression: it was a panic.
+    #[test]
+    fn a_study_of_redis_only_is_an_error_with_its_line() {
+        let words = refused("INCR k\n", "driver = \"redis\"\nscript = \"a\"\n");
+        assert!(words.starts_with("s.toml:9:"), "{words}");
+        assert!(words.contains("at least one must be PostgreSQL"), "{words}");
     }
 
     #[test]

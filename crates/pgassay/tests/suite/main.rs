@@ -34,6 +34,7 @@ mod profile;
 mod profile_pooler;
 mod profile_remote;
 mod profiling;
+mod redis;
 mod resume;
 mod search_path;
 mod server_files;
