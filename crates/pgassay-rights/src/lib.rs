@@ -6,11 +6,13 @@
 //! while a [`Raised`] of their [`Purpose`] exists, in its thread only. Threads of the load call
 //! [`rest_in_load`], and those that are confined [`give_up_all`].
 //!
-//! A [`UnopenedFile`] is one that other users may control.
+//! A [`UnopenedFile`] is one that other users may control, and a [`FileToWrite`] one that a user named in a directory
+//! where others may have put something.
 //!
 //! Without capabilities, as for most users, all of this does nothing. A program that does not call
 //! [`keep`], as one that embeds the laboratory, has what it had before.
 
+mod file_to_write;
 mod unopened_file;
 
 use std::io;
@@ -23,6 +25,7 @@ use rustix::thread::{
     set_capabilities, set_no_new_privs,
 };
 
+pub use file_to_write::FileToWrite;
 pub use unopened_file::UnopenedFile;
 
 /// What pgassay uses capabilities for.

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -40,6 +40,20 @@ impl UnopenedFile {
         Ok(Self { descriptor })
     }
 
+    /// As [`Self::in_directory`], a directory.
+    pub(crate) fn directory_in(directory: impl AsFd, name: &OsStr) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = File::from(openat(directory, name, flags, Mode::empty())?);
+        Ok(Self { descriptor })
+    }
+
+    /// As [`Self::in_directory`], what a link leads to.
+    pub(crate) fn followed(directory: impl AsFd, name: &OsStr) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let descriptor = File::from(openat(directory, name, flags, Mode::empty())?);
+        Ok(Self { descriptor })
+    }
+
     /// Its path without links, or where it was if it is deleted.
     ///
     /// # Errors
@@ -70,8 +84,21 @@ impl UnopenedFile {
         options.custom_flags(flags).open(self.link())
     }
 
+    /// Opens it for writing, whatever it is.
+    pub(crate) fn reopen(&self, flags: u32) -> io::Result<File> {
+        let flags = (flags | OFlags::NOCTTY.bits()).cast_signed();
+        let mut options = OpenOptions::new();
+        options.write(true).custom_flags(flags).open(self.link())
+    }
+
     fn link(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.descriptor.as_raw_fd()))
+    }
+}
+
+impl AsFd for UnopenedFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
     }
 }
 

@@ -219,6 +219,43 @@ fn a_log_on_a_full_disk_was_cut_silently() {
     }
 }
 
+/// Regression: a pipe hung, and the first Ctrl-C was ignored. What a link of another user led to was overwritten.
+#[test]
+fn a_pipe_or_a_link_of_another_user_in_place_of_a_log_is_refused() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    scratch.script("s.sql", "select 1;\n");
+    scratch.script("victim", "precious");
+    let pipe = "No such device or address";
+    let link = "it is a link of another user, in a directory that others can write to";
+    for (prepare, options, words) in [
+        ("mkfifo log.$$", "-l --log-prefix=log", pipe),
+        ("mkfifo pipe", "--hdr-log=pipe", pipe),
+        (
+            "ln -s ../victim shared/log.$$",
+            "-l --log-prefix=shared/log",
+            link,
+        ),
+        ("ln -s ../victim shared/hlog", "--hdr-log=shared/hlog", link),
+    ] {
+        if words == link && !pgassay_test_support::os::is_root() {
+            pgassay_test_support::skip("a link of another user", "requires root");
+            continue;
+        }
+        let prepare = format!(
+            "rm -rf shared; mkdir -m 1777 shared; {prepare}; chown -h 65534 shared/* 2> /dev/null"
+        );
+        let run = format!("{prepare}; exec ./pgbench -n -f s.sql -t 1 {options}");
+        let mut command = scratch.command(Path::new("/bin/sh"), "18", Some(&server));
+        let run = Finished::from(&command.args(["-c", &run]).output().unwrap());
+        run.has(1, &[], &["could not open ", words]);
+        let victim = std::fs::read_to_string(scratch.path().join("victim")).unwrap();
+        assert_eq!(victim, "precious", "{options}");
+    }
+}
+
 /// Regression: only the setup connection named the server.
 #[test]
 fn refused_clients_did_not_name_the_server() {

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -16,6 +17,7 @@ use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 use pgassay_lab::connector::os_error_text;
 use pgassay_load::{Measurement, Transaction, TransactionOutcome};
+use pgassay_rights::FileToWrite;
 use pgassay_script::ParsedScript;
 
 use super::message::{Exit, fatal};
@@ -82,7 +84,8 @@ impl Second {
 impl HdrLog {
     /// Creates the file.
     pub fn create(path: &str, scripts: usize) -> Result<Self, Exit> {
-        let file = File::create(path).map_err(|error| {
+        let opened = FileToWrite::at(Path::new(path)).and_then(|it| it.open_at_once());
+        let file = opened.map_err(|error| {
             fatal(&format!(
                 "could not open histogram log \"{path}\": {}",
                 os_error_text(&error)

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use pgassay_load::{
     raise_open_files,
 };
 use pgassay_report::printable;
+use pgassay_rights::FileToWrite;
 use pgassay_script::{Compat, ParseOptions, ParsedScript, VariableNames};
 use pgassay_wire::conninfo::Target;
 
@@ -424,7 +426,8 @@ fn logs(settings: &Settings) -> Result<Vec<Arc<File>>, Exit> {
         } else {
             format!("{prefix}.{pid}.{thread}")
         };
-        File::create(&path).map(Arc::new).map_err(|error| {
+        let opened = FileToWrite::at(Path::new(&path)).and_then(|it| it.open_at_once());
+        opened.map(Arc::new).map_err(|error| {
             fatal(&format!(
                 "could not open logfile \"{path}\": {}",
                 connector::os_error_text(&error)

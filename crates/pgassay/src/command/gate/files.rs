@@ -1,10 +1,8 @@
 //! The files of a gate: `JUnit`, Markdown, and what workflows of `GitHub` show.
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use pgassay_account::instructions::Counts;
 use pgassay_lab::system_env::unix_us;
 use pgassay_record::run::Run;
@@ -16,7 +14,7 @@ use crate::args::GateAnswerArgs;
 use crate::checks;
 use crate::command::study::PlannedStudy;
 use crate::output::print_line_stderr;
-use crate::output_file::{check_writable, is_stdout, write_file};
+use crate::output_file::{append, check_writable, is_stdout, write_file};
 
 /// Fails if a file that was asked for cannot be written, before anything is measured.
 pub fn check(args: &GateArgs) -> Result<()> {
@@ -54,10 +52,7 @@ pub fn write(
         write_file(path, markdown().as_bytes())?;
     }
     if let Some(summary) = std::env::var_os("GITHUB_STEP_SUMMARY") {
-        let path = Path::new(&summary);
-        let file = OpenOptions::new().append(true).create(true).open(path);
-        file.and_then(|mut file| file.write_all(markdown().as_bytes()))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        append(Path::new(&summary), markdown().as_bytes())?;
     }
     let is_pass = decision.verdict() == GateVerdict::Pass && decision.failure.is_none();
     if std::env::var_os("GITHUB_ACTIONS").is_some() && !is_pass {
