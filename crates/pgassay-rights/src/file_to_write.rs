@@ -202,7 +202,7 @@ fn child(directory: &UnopenedFile, name: &OsStr) -> io::Result<UnopenedFile> {
 }
 
 /// Whether the owner is someone other than the current user and root.
-fn is_foreign(found: &Metadata) -> bool {
+fn is_of_another_user(found: &Metadata) -> bool {
     found.uid() != geteuid().as_raw() && found.uid() != 0
 }
 
@@ -213,8 +213,8 @@ fn is_shared(directory: &Metadata) -> bool {
 
 fn refuse_link(directory: &Metadata, link: &Metadata) -> io::Result<()> {
     // Root can write wherever a link of the directory's owner leads; other users hardly use such a directory.
-    let is_of_owner = geteuid().is_root() && is_foreign(directory);
-    if is_foreign(link) && (is_shared(directory) || is_of_owner) {
+    let is_of_owner = geteuid().is_root() && is_of_another_user(directory);
+    if is_of_another_user(link) && (is_shared(directory) || is_of_owner) {
         return Err(refused("a link of another user"));
     }
     Ok(())
@@ -222,16 +222,16 @@ fn refuse_link(directory: &Metadata, link: &Metadata) -> io::Result<()> {
 
 fn refuse_file(directory: &Metadata, found: &Metadata) -> io::Result<()> {
     let is_open_to_all = directory.mode() & 0o002 != 0;
-    if !found.is_file() && is_foreign(found) && is_shared(directory) {
+    if !found.is_file() && is_of_another_user(found) && is_shared(directory) {
         return Err(refused("a pipe or a device of another user"));
     }
     let is_sticky = directory.mode() & 0o1000 != 0;
-    if is_open_to_all && is_sticky && is_foreign(found) && found.uid() != directory.uid() {
+    if is_open_to_all && is_sticky && is_of_another_user(found) && found.uid() != directory.uid() {
         return Err(refused("a file of another user"));
     }
     // Another name can be that of any file.
-    let is_of_owner = is_foreign(directory) && found.uid() == directory.uid();
-    let can_be_linked = is_open_to_all || (geteuid().is_root() && is_foreign(directory));
+    let is_of_owner = is_of_another_user(directory) && found.uid() == directory.uid();
+    let can_be_linked = is_open_to_all || (geteuid().is_root() && is_of_another_user(directory));
     if found.is_file() && found.nlink() > 1 && can_be_linked && !is_of_owner {
         return Err(refused("a file with several names (hard links)"));
     }
