@@ -361,7 +361,7 @@ mod tests {
                 let error = error_at(&at(name));
                 assert!(error.contains("a link of another user"), "{error}");
             }
-            rustix::fs::mknodat(CWD, &at("pipe"), rustix::fs::FileType::Fifo, Mode::RUSR, 0)
+            rustix::fs::mknodat(CWD, at("pipe"), rustix::fs::FileType::Fifo, Mode::RUSR, 0)
                 .unwrap();
             lchown(at("pipe"), OTHER, None).unwrap();
             assert!(error_at(&at("pipe")).contains("a pipe or a device of another user"));
