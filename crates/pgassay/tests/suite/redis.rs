@@ -83,7 +83,9 @@ fn redis_leaves_nothing_after_a_kill_of_pgassay_and_its_keeper() {
     };
     let keepers: Vec<i32> = children.filter(is_keeper).collect();
     assert!(!keepers.is_empty());
-    keepers.iter().for_each(|it| kill(*it, libc::SIGKILL));
+    for keeper in keepers {
+        kill(keeper, libc::SIGKILL);
+    }
     child.kill().unwrap();
     child.wait().unwrap();
     wait_until("Redis has ended", || {
