@@ -76,7 +76,7 @@ pub use observe::{
     ProfiledTrial, TrialObserver, TrialWatch, WatchDecision, WatchedTrial, add_blocked,
     add_samples_by_column, waits,
 };
-pub use options::ServerOptions;
+pub use options::{PasswordUse, ServerOptions};
 pub use patience::Patience;
 pub use planned_scheduler::scheduler_of;
 pub use plans::TakenPlans;

@@ -2,6 +2,27 @@
 
 use std::path::PathBuf;
 
+/// Whether an external server may get the user's passwords: of the password file, of a service, and of `PGPASSWORD`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PasswordUse {
+    /// The user named the server, or allows it.
+    Allowed,
+    /// A study names the server.
+    #[default]
+    Refused,
+}
+
+impl PasswordUse {
+    /// [`Self::Allowed`] if `is_allowed`.
+    pub fn allowed_if(is_allowed: bool) -> Self {
+        if is_allowed {
+            Self::Allowed
+        } else {
+            Self::Refused
+        }
+    }
+}
+
 /// Options for the servers that a run starts, and what it may do on external ones.
 #[derive(Debug, Clone, Default)]
 pub struct ServerOptions {
@@ -20,6 +41,8 @@ pub struct ServerOptions {
     pub allow_writes: bool,
     /// Whether a study may connect to external servers as a superuser.
     pub allow_superuser: bool,
+    /// Whether external servers that a study names may get the user's passwords.
+    pub passwords: PasswordUse,
     /// Directory for journals of changes to external servers, from which [`crate::recover`] undoes
     /// what a killed run left; `None` keeps no journals.
     pub journal_dir: Option<PathBuf>,

@@ -1,6 +1,6 @@
 //! A study, ready to be planned, without the secrets of its connection strings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
 use pgassay_model::study::{Study, StudySource};
@@ -16,6 +16,9 @@ pub struct LoadedStudy {
     pub study: Study,
     /// Secrets of its connection strings and of `--dsn`, which must not be shown.
     secrets: BTreeMap<String, Secrets>,
+    /// The connection strings that the user gave, without secrets. All others are the study's, whose author may be
+    /// someone else.
+    of_user: BTreeSet<String>,
 }
 
 impl LoadedStudy {
@@ -25,11 +28,37 @@ impl LoadedStudy {
         split_names(values, &known.collect::<Vec<_>>())
     }
 
-    /// Remembers the secrets of a connection string and returns the string without them.
+    /// Adds a connection string that the user gave, and returns it without its secrets.
     ///
     /// # Errors
     /// If the string is invalid, or differs from another one only in its secrets.
-    pub fn remember_secrets(&mut self, dsn: &str) -> Result<String> {
+    pub fn add_dsn_of_user(&mut self, dsn: &str) -> Result<String> {
+        let shown = self.remember_secrets(dsn)?;
+        self.of_user.insert(shown.clone());
+        Ok(shown)
+    }
+
+    /// The study, all of whose connection strings the user gave, as on the command line.
+    #[must_use]
+    pub fn with_dsns_of_user(mut self) -> Self {
+        let variants = self.study.variant.iter().map(|it| &it.dsn);
+        let all = variants.chain([&self.study.server.dsn]).flatten();
+        self.of_user.extend(all.cloned());
+        self
+    }
+
+    /// Whether the user gave a connection string, without secrets.
+    pub fn is_dsn_of_user(&self, dsn: &str) -> bool {
+        self.of_user.contains(dsn)
+    }
+
+    /// Whether a connection string, shown without secrets, had some.
+    pub fn has_password(&self, dsn: &str) -> bool {
+        self.secrets.get(dsn).is_some_and(|it| !it.is_empty())
+    }
+
+    /// Remembers the secrets of a connection string and returns the string without them.
+    fn remember_secrets(&mut self, dsn: &str) -> Result<String> {
         let (shown, secrets) = split_secrets(dsn)?;
         let known = self.secrets.entry(shown.clone()).or_insert(secrets.clone());
         if *known != secrets {
@@ -63,6 +92,7 @@ impl LoadedStudy {
             source,
             study,
             secrets: BTreeMap::new(),
+            of_user: BTreeSet::new(),
         };
         for index in 0..found.study.variant.len() {
             if let Some(dsn) = found.study.variant[index].dsn.take() {

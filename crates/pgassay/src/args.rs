@@ -433,6 +433,12 @@ pub struct ExternalArgs {
     /// Allow the run to connect to external servers as a superuser.
     #[arg(long)]
     pub allow_superuser: bool,
+
+    /// Allow external servers that a study names (`dsn`) to get your passwords: those of the
+    /// password file, of a service, and of PGPASSWORD. Servers that you name on the command line,
+    /// and a password in a study's `dsn`, need no permission.
+    #[arg(long)]
+    pub allow_passwords: bool,
 }
 
 /// Where results are stored.

@@ -59,6 +59,9 @@ pub struct JournaledServer {
     pub format: u32,
     /// The connection string, without secrets.
     pub dsn: String,
+    /// Whether it may get the user's passwords, as in the run.
+    #[serde(default)]
+    pub allow_passwords: bool,
     /// The environment variables that supplied missing parameters, without `PGPASSWORD`.
     pub environment: BTreeMap<String, String>,
     /// `pg_control_system().system_identifier`, if the role can read it.
@@ -261,6 +264,7 @@ mod tests {
         JournaledServer {
             format: FORMAT,
             dsn: "host=h".to_owned(),
+            allow_passwords: false,
             environment: BTreeMap::new(),
             system_identifier: None,
             place: "h".to_owned(),

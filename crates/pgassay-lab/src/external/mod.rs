@@ -9,6 +9,7 @@ mod databases;
 mod exclusive;
 mod journal;
 mod limits;
+mod passwords;
 mod permission;
 mod planned;
 mod recovery;

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use pgassay_record::run::{Warning, WarningKind};
 use pgassay_server::Connection;
 use pgassay_wire::conninfo::{Environment, FileText};
@@ -18,6 +18,7 @@ use super::limits;
 use super::restoring::{RestoredSettings, restore};
 use super::state::{AddedObject, ServerState};
 use crate::connector::connect_unless_stopped;
+use crate::options::PasswordUse;
 use crate::run_context::RunContext;
 use crate::system_env::RealSystem;
 
@@ -67,7 +68,11 @@ impl JournaledServer {
     ///
     /// # Errors
     /// The connection broke.
-    pub fn of(dsn: &str, place: &str, connection: &mut Connection) -> Result<Self> {
+    pub fn of(
+        (dsn, passwords): (&str, PasswordUse),
+        place: &str,
+        connection: &mut Connection,
+    ) -> Result<Self> {
         let variables = std::env::vars_os().filter_map(|(name, value)| {
             let variable = (name.into_string().ok()?, value.into_string().ok()?);
             is_of_connection(&variable.0).then_some(variable)
@@ -75,6 +80,7 @@ impl JournaledServer {
         Ok(Self {
             format: FORMAT,
             dsn: dsn.to_owned(),
+            allow_passwords: passwords == PasswordUse::Allowed,
             environment: variables.collect(),
             system_identifier: system_identifier(connection)?,
             place: place.to_owned(),
@@ -212,13 +218,16 @@ fn undo_on(
     if run.databases.is_empty() && run.settings.is_empty() {
         return Ok(Default::default());
     }
-    let request = context
-        .study
-        .request(&server.dsn)?
-        .fallback_application_name("pgassay");
-    let target = request.resolve(&JournaledEnvironment(&server.environment))?;
+    // The password file may have another password by now, and the server may ask for one.
+    let passwords = if server.allow_passwords {
+        PasswordUse::Allowed
+    } else {
+        context.options.passwords
+    };
+    let environment = JournaledEnvironment(&server.environment);
+    let target = passwords.resolve(&server.dsn, &environment, context)?;
     let (exchange, _) = connect_unless_stopped(&target, Some(CONNECT_LIMIT), context.interrupt)?
-        .map_err(|error| anyhow!("{error}"))?;
+        .map_err(|error| passwords.explain(&error))?;
     let mut connection = Connection::from(exchange);
     connection.set_timeout(Some(limits::PATIENCE))?;
     limits::limit_inspection(&mut connection)?;

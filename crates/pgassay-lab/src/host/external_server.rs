@@ -33,6 +33,7 @@ use crate::external::{
 };
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::local_server;
+use crate::options::PasswordUse;
 use crate::run_context::RunContext;
 use crate::study_errors::at_dsn;
 use crate::system_env::RealSystem;
@@ -59,6 +60,7 @@ pub struct ExternalServer {
     made: Vec<String>,
     /// The connection string, without secrets.
     dsn: String,
+    passwords: PasswordUse,
     /// Whether its connections use TLS.
     with_tls: bool,
     interrupt: Interrupt,
@@ -89,16 +91,14 @@ impl ExternalServer {
     }
 
     fn open(dsn: &str, context: &RunContext<'_>) -> Result<Self> {
-        let request = context
-            .study
-            .request(dsn)?
-            .fallback_application_name("pgassay");
-        let mut target = request.resolve(&RealSystem)?;
+        let passwords = PasswordUse::of(dsn, context);
+        let mut target = passwords.resolve(dsn, &RealSystem, context)?;
         for warning in &target.warnings {
             context.note(warning);
         }
         let (mut exchange, endpoint) =
-            connect_unless_stopped(&target, Some(limit(&target)), context.interrupt)??;
+            connect_unless_stopped(&target, Some(limit(&target)), context.interrupt)?
+                .map_err(|error| passwords.explain(&error))?;
         // A server that falls silent is found here, or with the facts.
         exchange.stream().set_limit(Some(CONNECT_LIMIT))?;
         // If there are several hosts, all clients must use the same.
@@ -144,6 +144,7 @@ impl ExternalServer {
             holder,
             made: Vec::new(),
             dsn: dsn.to_owned(),
+            passwords,
             with_tls,
             interrupt: context.interrupt.clone(),
             inspection: Some(inspection),
@@ -324,7 +325,8 @@ impl ExternalServer {
         before: &ServerState,
         settings: &[SettingBackup],
     ) -> Result<UndoJournal> {
-        let server = JournaledServer::of(&self.dsn, &self.place, &mut self.holder)?;
+        let server =
+            JournaledServer::of((&self.dsn, self.passwords), &self.place, &mut self.holder)?;
         let mut journal = UndoJournal::create(directory, &self.facts.key, server)?;
         journal.append(&JournalLine::Objects(before.droppable()))?;
         for setting in settings {

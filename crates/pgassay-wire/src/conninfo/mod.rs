@@ -36,6 +36,8 @@ pub use target::{Address, ChannelBinding, SessionAttributes, SslMode, Target, Ta
 pub struct Request {
     options: Vec<(String, String)>,
     fallback_application_name: Option<String>,
+    /// Whether [`Request::resolve`] takes passwords from nowhere else.
+    has_all_passwords: bool,
 }
 
 impl Request {
@@ -90,6 +92,31 @@ impl Request {
     pub fn fallback_application_name(mut self, name: &str) -> Self {
         self.fallback_application_name = Some(name.into());
         self
+    }
+
+    /// Looks up no password: none of `PGPASSWORD`, of the service file, and of the password file. For a request of
+    /// someone who may not use the user's passwords.
+    #[must_use]
+    pub fn without_looking_up_passwords(mut self) -> Self {
+        self.has_all_passwords = true;
+        self
+    }
+
+    /// An option, or a combination, that decides where passwords come from or which server gets those of a
+    /// service; `None` if there is none.
+    pub fn directs_passwords(&self) -> Option<&'static str> {
+        let has = |name: &str| self.options.iter().any(|(known, _)| known == name);
+        let has_place = || ["host", "hostaddr", "port"].into_iter().any(has);
+        let found = [
+            ("passfile", has("passfile")),
+            ("servicefile", has("servicefile")),
+            (
+                "service with host, hostaddr or port",
+                has("service") && has_place(),
+            ),
+        ];
+        let mut found = found.into_iter().filter(|(_, is_set)| *is_set);
+        found.next().map(|(name, _)| name)
     }
 
     /// Fills in missing parameters and checks the result.

@@ -24,8 +24,9 @@ pub(super) fn resolve(
     for (name, value) in &request.options {
         options.set_default(name, value.clone());
     }
-    add_service(&mut options, environment)?;
-    for keyword in KEYWORDS {
+    let may_supply = |name: &str| !(request.has_all_passwords && keywords::has_secret_value(name));
+    add_service(&mut options, environment, may_supply)?;
+    for keyword in KEYWORDS.iter().filter(|keyword| may_supply(keyword.name)) {
         if let Some(value) = keyword.variable.and_then(|name| environment.variable(name)) {
             options.set_default(keyword.name, value);
         }
@@ -68,17 +69,23 @@ pub(super) fn resolve(
         tcp_user_timeout_ms: options.number("tcp_user_timeout")?.unwrap_or(0),
         ..Target::default()
     };
-    add_hosts(&mut target, &options, environment)?;
+    let password_file = if request.has_all_passwords {
+        None
+    } else {
+        password_file(&mut target, &options, environment)
+    };
+    add_hosts(&mut target, &options, environment, password_file.as_deref())?;
     let is_tcp = |host: &TargetHost| matches!(host.address, Address::Tcp { .. });
     let uses_tls = target.ssl_mode != SslMode::Disable && target.hosts.iter().any(is_tcp);
     target.tls = encryption::settings(&options, environment, target.ssl_mode, uses_tls)?;
     Ok(target)
 }
 
-/// Adds a service's options, if a service is specified.
+/// Adds a service's options that it may supply, if a service is specified.
 fn add_service(
     options: &mut ConninfoOptions,
     environment: &dyn Environment,
+    may_supply: impl Fn(&str) -> bool,
 ) -> Result<(), ConninfoError> {
     let named = options.get("service").map(str::to_owned);
     let Some(name) = named.or_else(|| environment.variable("PGSERVICE")) else {
@@ -99,7 +106,7 @@ fn add_service(
         })?;
         let Some(file) = file else { continue };
         if let Some(found) = files::service(&shown, &file.text, &name)? {
-            for (option, value) in found {
+            for (option, value) in found.into_iter().filter(|(option, _)| may_supply(option)) {
                 options.set_default(&option, value);
             }
             return Ok(());
@@ -202,6 +209,7 @@ fn add_hosts(
     target: &mut Target,
     options: &ConninfoOptions,
     environment: &dyn Environment,
+    password_file: Option<&str>,
 ) -> Result<(), ConninfoError> {
     let names = list(options.get("host"));
     let addresses = list(options.get("hostaddr"));
@@ -220,7 +228,6 @@ fn add_hosts(
     if ports.len() > 1 && ports.len() != count {
         return wrong("port", ports.len(), count);
     }
-    let password_file = password_file(target, options, environment);
     for index in 0..count {
         let name = names.get(index).copied().unwrap_or("");
         let address = addresses.get(index).copied().unwrap_or("");
@@ -240,11 +247,10 @@ fn add_hosts(
             database: &target.database,
             user: &target.user,
         };
-        let password = options.get("password").map(str::to_owned).or_else(|| {
-            password_file
-                .as_ref()
-                .and_then(|text| files::password(text, &entry))
-        });
+        let password = options
+            .get("password")
+            .map(str::to_owned)
+            .or_else(|| password_file.and_then(|text| files::password(text, &entry)));
         target.hosts.push(TargetHost {
             address: resolved,
             password: password.map(Password::new),

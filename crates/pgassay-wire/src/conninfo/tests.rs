@@ -326,3 +326,60 @@ fn passwords_are_never_displayed() {
         assert!(!format!("{error} {error:?}").contains("sesame"));
     }
 }
+
+/// Regression: a server that a study names got the passwords of the user who ran the study.
+#[test]
+fn a_request_without_looking_up_passwords_has_only_its_own() {
+    let fake = Fake {
+        variables: HashMap::from([
+            ("PGPASSWORD", "of_environment"),
+            ("PGPASSFILE", "/pass"),
+            ("PGSERVICEFILE", "/services"),
+        ]),
+        files: HashMap::from([
+            ("/pass", ("*:*:*:*:of_file", 0o600)),
+            ("/home/me/.pgpass", ("*:*:*:*:of_home", 0o600)),
+            (
+                "/services",
+                (
+                    "[prod]\nhost=there\nuser=admin\npassword=of_service\n",
+                    0o600,
+                ),
+            ),
+        ]),
+    };
+    let resolved = |text: &str| {
+        let request = Request::new().database(text).unwrap();
+        let all = shown(&request.resolve(&fake).unwrap());
+        let own = request.without_looking_up_passwords().resolve(&fake);
+        (all, shown(&own.unwrap()))
+    };
+    let ends = |(all, own): (String, String), of_all: &str, of_own: &str| {
+        assert!(
+            all.ends_with(of_all) && own.ends_with(of_own),
+            "{all} {own}"
+        );
+    };
+    ends(resolved("host=h"), "h:5432=of_environment", "h:5432=-");
+    ends(
+        resolved("service=prod"),
+        "there:5432=of_service",
+        "there:5432=-",
+    );
+    ends(resolved("host=h password=mine"), "=mine", "=mine");
+    let (_, own) = resolved("service=prod");
+    assert!(own.starts_with("admin"), "{own}");
+    for (text, expected) in [
+        ("host=h passfile=/pass", Some("passfile")),
+        ("servicefile=/services service=prod", Some("servicefile")),
+        (
+            "postgresql://h/db?service=prod",
+            Some("service with host, hostaddr or port"),
+        ),
+        ("service=prod dbname=x", None),
+        ("host=h port=1 password=mine", None),
+    ] {
+        let request = Request::new().database(text).unwrap();
+        assert_eq!(request.directs_passwords(), expected, "{text}");
+    }
+}

@@ -21,6 +21,7 @@ pub fn resume_flags(results: &ResultsArgs, server: &ServerArgs, external: Extern
         alone(" --offline", server.offline),
         alone(" --allow-writes", external.allow_writes),
         alone(" --allow-superuser", external.allow_superuser),
+        alone(" --allow-passwords", external.allow_passwords),
     ];
     parts.concat()
 }
@@ -79,10 +80,12 @@ mod tests {
         let external = ExternalArgs {
             allow_writes: true,
             allow_superuser: false,
+            allow_passwords: true,
         };
         assert_eq!(
             resume_flags(&results, &server, external),
-            " --results '/r s' --cache /c --run-as bob --data-parent /d --offline --allow-writes"
+            " --results '/r s' --cache /c --run-as bob --data-parent /d --offline --allow-writes \
+             --allow-passwords"
         );
         let gate = GateAnswerArgs {
             strict: true,

@@ -14,8 +14,8 @@ use pgassay_account::instructions::InstructionCosts;
 use pgassay_lab::requirements::{self, Unmet};
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::{
-    EventSink, Interrupt, Interrupted, Laboratory, LoadedStudy, Outcome, RunContext, RunIdentity,
-    ServerOptions, assemble, check_external_writes, counting,
+    EventSink, Interrupt, Interrupted, Laboratory, LoadedStudy, Outcome, PasswordUse, RunContext,
+    RunIdentity, ServerOptions, assemble, check_external_writes, counting,
 };
 use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
 use pgassay_model::wording::counted;
@@ -104,7 +104,11 @@ pub fn measure(all: &PlannedStudy, seed: Option<u64>, args: &RunFlags) -> Result
         warnings,
         counted: args.counted,
         try_fixes: args.try_fixes,
-        resume_flags: resume_flags(&args.results, &args.server, args.external),
+        resume_flags: resume_flags(
+            &args.results,
+            &args.server,
+            external_again(all, args.external),
+        ),
     };
     // A directory that is read-only or full must be found before the first trial.
     let writer = store
@@ -130,8 +134,19 @@ pub fn server_options(
     ServerOptions {
         allow_writes: external.allow_writes,
         allow_superuser: external.allow_superuser,
+        passwords: PasswordUse::allowed_if(external.allow_passwords),
         journal_dir: Some(store.root().join(JOURNALS)),
         ..servers.options()
+    }
+}
+
+/// The permissions with which a run can be continued. Connection strings in a run's directory are not the user's.
+fn external_again(all: &PlannedStudy, external: ExternalArgs) -> ExternalArgs {
+    let mut dsns = all.plan.servers.iter().filter_map(|it| it.dsn.as_ref());
+    let names_server = dsns.any(|dsn| all.found.is_dsn_of_user(dsn));
+    ExternalArgs {
+        allow_passwords: external.allow_passwords || names_server,
+        ..external
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow, bail};
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::{ExternalUse, LoadedStudy, study_checks};
 use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
-use pgassay_model::study::{HumanDuration, StudySource};
+use pgassay_model::study::HumanDuration;
 use pgassay_model::wording::counted;
 use pgassay_report::printable;
 use pgassay_wire::conninfo::split_secrets;
@@ -46,7 +46,7 @@ pub fn study(command: &ExistingStudyCommand, out: &mut impl Write) -> Result<()>
                 writeln!(out, "{}", serde_json::to_string_pretty(&plan)?)?;
             } else {
                 let mut text = Vec::new();
-                print_servers(&plan, &found.source, &mut text)?;
+                print_servers(&plan, &found, &mut text)?;
                 print_summary(&plan, &mut text)?;
                 print_order(&plan, *all_blocks, &mut text)?;
                 let text = folded(&String::from_utf8_lossy(&text));
@@ -77,7 +77,7 @@ pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<PlannedStudy> {
     let mut found = catalog::find(name)?;
     if let Some(dsn) = &choice.dsn {
         found
-            .remember_secrets(dsn)
+            .add_dsn_of_user(dsn)
             .map_err(|error| anyhow!("--dsn: {error}"))?;
     }
     let overrides = overrides(&found, choice)?;
@@ -141,7 +141,7 @@ pub fn seed_of_now() -> u64 {
     (unix_us() % 1_000_000_000).cast_unsigned()
 }
 
-fn print_servers(plan: &Plan, source: &StudySource, out: &mut impl Write) -> Result<()> {
+fn print_servers(plan: &Plan, found: &LoadedStudy, out: &mut impl Write) -> Result<()> {
     for (index, server) in plan.servers.iter().enumerate() {
         let what = match (&server.dsn, &server.binaries, &server.version) {
             (Some(dsn), ..) => format!("external server, {dsn}"),
@@ -163,8 +163,11 @@ fn print_servers(plan: &Plan, source: &StudySource, out: &mut impl Write) -> Res
                 _ => format!("; {}", settings.join(", ")),
             }
         )?;
-        if server.dsn.is_some() {
-            print_changes(&ExternalUse::of(plan, index, source)?, out)?;
+        if let Some(dsn) = &server.dsn {
+            print_changes(&ExternalUse::of(plan, index, &found.source)?, out)?;
+            if !found.is_dsn_of_user(dsn) && !found.has_password(dsn) {
+                writeln!(out, "  gets your password only with --allow-passwords")?;
+            }
         }
     }
     Ok(())
@@ -308,6 +311,8 @@ fn seconds(us: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pgassay_model::study::StudySource;
+
     use super::*;
 
     /// Regression: `a=1, b=2` was two variants.

@@ -42,6 +42,7 @@ mod shipped;
 mod silent_servers;
 mod study_keys;
 mod study_new;
+mod study_passwords;
 mod study_to_answer;
 mod terminal;
 mod timing_command;

@@ -468,7 +468,7 @@ mod slow {
             .arg("run")
             .arg(&path)
             .arg("--no-profile")
-            .arg("--allow-writes")
+            .args(["--allow-writes", "--allow-passwords"])
             .env("PGPASSWORD", "s3cret")
             .output();
         assert_eq!(Finished::of(&output.unwrap()).code, Some(0));
@@ -484,7 +484,7 @@ mod slow {
             .arg("run")
             .arg(&path)
             .arg("--no-profile")
-            .arg("--allow-writes")
+            .args(["--allow-writes", "--allow-passwords"])
             .env("PGPASSFILE", &passfile)
             .output();
         assert_eq!(Finished::of(&output.unwrap()).code, Some(0));

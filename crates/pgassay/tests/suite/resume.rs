@@ -527,12 +527,23 @@ mod slow {
         assert!(refused.error_message().contains(words), "{refused:?}");
         let resume = |password: Option<&str>| {
             let mut command = scratch.command();
-            command
-                .env_remove("PGPASSWORD")
-                .args(["resume", "--json", "--allow-writes"]);
+            command.env_remove("PGPASSWORD").args([
+                "resume",
+                "--json",
+                "--allow-writes",
+                "--allow-passwords",
+            ]);
             command.envs(password.map(|password| ("PGPASSWORD", password)));
             Finished::of(&command.output().expect("the program runs"))
         };
+        let output = scratch
+            .command()
+            .env("PGPASSWORD", "s3cret")
+            .args(["resume", "--allow-writes"])
+            .output();
+        let refused = Finished::of(&output.expect("the program runs"));
+        let words = "add --allow-passwords";
+        assert!(refused.error_message().contains(words), "{refused:?}");
         let refused = resume(None);
         assert_eq!(refused.code, Some(1), "{refused:?}");
         assert!(refused.error_message().contains("password"), "{refused:?}");

@@ -28,7 +28,7 @@ pub fn question_of(args: &CompareArgs, command: &str, asked_of: AskedOf) -> Resu
         file: String::new(),
         text: question::study_text(args, asked_of)?,
     };
-    catalog::load(command, source)
+    Ok(catalog::load(command, source)?.with_dsns_of_user())
 }
 
 /// The study that a question is, for an answer that a single variant can have.
@@ -41,7 +41,7 @@ pub fn question_of_any(
         file: String::new(),
         text: question::study_text_of_any(args, asked_of)?,
     };
-    catalog::load(command, source)
+    Ok(catalog::load(command, source)?.with_dsns_of_user())
 }
 
 /// What the command line changes in the study that a question is.
@@ -75,7 +75,8 @@ fn save(found: &LoadedStudy, path: &Path, flags: &str, out: &mut impl Write) -> 
     let is_on_stdout = write_new(path, found.source.text.as_bytes(), out)?;
     if found.has_secrets() {
         print_line_stderr(
-            "pgassay: note: the password is not saved; a run takes it from PGPASSWORD or ~/.pgpass",
+            "pgassay: note: the password is not saved; a run with --allow-passwords takes it from PGPASSWORD or \
+             ~/.pgpass",
         );
     }
     if !is_on_stdout {

@@ -121,7 +121,7 @@ fn planned(args: &CurveArgs) -> Result<(PlannedStudy, Placement)> {
         file: String::new(),
         text: question::study_text(args, &clients)?,
     };
-    let found = catalog::load(NAME, source)?;
+    let found = catalog::load(NAME, source)?.with_dsns_of_user();
     let overrides = Overrides {
         seed: args.seed.unwrap_or_else(seed_of_now),
         without_profile: args.no_profile,
