@@ -50,8 +50,8 @@ impl Environment for JournaledEnvironment<'_> {
         RealSystem.home()
     }
 
-    fn read(&self, path: &Path) -> io::Result<Option<FileText>> {
-        RealSystem.read(path)
+    fn read(&self, path: &Path, max_bytes: u64) -> io::Result<Option<FileText>> {
+        RealSystem.read(path, max_bytes)
     }
 
     fn system_roots(&self) -> Vec<Vec<u8>> {

@@ -31,7 +31,7 @@ impl Environment for Files {
     fn home(&self) -> Option<PathBuf> {
         None
     }
-    fn read(&self, path: &Path) -> io::Result<Option<FileText>> {
+    fn read(&self, path: &Path, _: u64) -> io::Result<Option<FileText>> {
         Ok(std::fs::read_to_string(path).ok().map(|text| FileText {
             text,
             mode: 0o600,

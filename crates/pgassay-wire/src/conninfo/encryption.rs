@@ -4,8 +4,9 @@
 //! `fe-secure-openssl.c` for the files. An invalid value is reported immediately; a missing or
 //! invalid file is reported when a connection needs it, as in libpq.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use super::environment::{FILE_BYTES_MAX, ROOTS_BYTES_MAX};
 use super::options::ConninfoOptions;
 use super::target::{ChannelBinding, SslMode};
 use super::{ConninfoError, Environment, FileText};
@@ -185,7 +186,7 @@ impl StartupReader<'_> {
             files.roots = self.roots(mode)?;
         }
         if files.roots.is_some() || files.system_roots.is_some() {
-            files.revoked = self.revoked();
+            files.revoked = self.revoked()?;
         }
         if shows_certificate {
             self.add_certificate(&mut files)?;
@@ -199,8 +200,8 @@ impl StartupReader<'_> {
         given.or_else(|| Some(self.environment.home()?.join(".postgresql").join(default)))
     }
 
-    fn read(&self, path: &std::path::Path, what: &str) -> Result<Option<FileText>, String> {
-        let read = self.environment.read(path);
+    fn read(&self, path: &Path, what: &str, max_bytes: u64) -> Result<Option<FileText>, String> {
+        let read = self.environment.read(path, max_bytes);
         read.map_err(|error| format!("could not open {what} file \"{}\": {error}", path.display()))
     }
 
@@ -218,7 +219,7 @@ impl StartupReader<'_> {
             };
         };
         let shown = path.display().to_string();
-        match self.read(&path, "root certificate")? {
+        match self.read(&path, "root certificate", ROOTS_BYTES_MAX)? {
             Some(file) => Ok(Some((shown, file.text))),
             None if is_needed => Err(format!(
                 "root certificate file \"{shown}\" does not exist\n{advice}"
@@ -227,18 +228,21 @@ impl StartupReader<'_> {
         }
     }
 
-    /// libpq ignores a missing revocation list.
-    fn revoked(&self) -> Option<(String, String)> {
-        let path = self.path("sslcrl", "root.crl")?;
-        let file = self.environment.read(&path).ok()??;
-        Some((path.display().to_string(), file.text))
+    /// A missing revocation list is ignored, as in libpq. One that cannot be read is an error, unlike there: revoked
+    /// certificates would be accepted.
+    fn revoked(&self) -> Result<Option<(String, String)>, String> {
+        let Some(path) = self.path("sslcrl", "root.crl") else {
+            return Ok(None);
+        };
+        let file = self.read(&path, "certificate revocation list", FILE_BYTES_MAX)?;
+        Ok(file.map(|file| (path.display().to_string(), file.text)))
     }
 
     fn add_certificate(&self, files: &mut Files) -> Result<(), String> {
         let Some(path) = self.path("sslcert", "postgresql.crt") else {
             return Ok(());
         };
-        let Some(certificate) = self.read(&path, "certificate")? else {
+        let Some(certificate) = self.read(&path, "certificate", FILE_BYTES_MAX)? else {
             return Ok(());
         };
         files.certificate = Some((path.display().to_string(), certificate.text));
@@ -249,7 +253,7 @@ impl StartupReader<'_> {
             .ok_or_else(|| absent("~/.postgresql/postgresql.key"))?;
         let shown = path.display().to_string();
         let key = self
-            .read(&path, "private key")?
+            .read(&path, "private key", FILE_BYTES_MAX)?
             .ok_or_else(|| absent(&shown))?;
         let forbidden = if key.is_owned_by_root {
             FORBIDDEN_OF_ROOT

@@ -3,6 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// The largest connection file, such as a password file, a service file or a key.
+pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The largest file of root certificates, which may be a bundle of all public ones.
+pub(super) const ROOTS_BYTES_MAX: u64 = 16 << 20;
+
 /// A file that [`Environment`] has read.
 #[derive(Clone, Debug, Default)]
 pub struct FileText {
@@ -22,11 +27,12 @@ pub trait Environment {
     fn user(&self) -> Option<String>;
     /// Returns the user's home directory.
     fn home(&self) -> Option<PathBuf>;
-    /// Returns a file's content, or `None` if the file does not exist.
+    /// Returns the content of a regular file of at most `max_bytes`, or `None` if the file does not exist.
     ///
     /// # Errors
-    /// The file exists but cannot be read.
-    fn read(&self, path: &Path) -> io::Result<Option<FileText>>;
+    /// The file exists but cannot be read, or is larger. [`io::ErrorKind::InvalidInput`] if it is a pipe, a device or
+    /// a directory: opening those can wait or have an effect, and reading them may not end.
+    fn read(&self, path: &Path, max_bytes: u64) -> io::Result<Option<FileText>>;
     /// Returns the certificates, in DER, that the system trusts.
     fn system_roots(&self) -> Vec<Vec<u8>> {
         Vec::new()
@@ -55,7 +61,7 @@ impl Environment for EmptyEnvironment {
         None
     }
 
-    fn read(&self, _path: &Path) -> io::Result<Option<FileText>> {
+    fn read(&self, _path: &Path, _max_bytes: u64) -> io::Result<Option<FileText>> {
         Ok(None)
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! Source: `conninfo_add_defaults` and `connectOptions2` (`pqConnectOptions2`) in `fe-connect.c`.
 
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use super::environment::FILE_BYTES_MAX;
 use super::keywords::{self, KEYWORDS, SETTINGS, Support};
 use super::methods::Methods;
 use super::options::ConninfoOptions;
@@ -99,7 +101,7 @@ fn add_service(
     let system_file = system.map(|directory| PathBuf::from(directory).join("pg_service.conf"));
     for path in [user_file, system_file].into_iter().flatten() {
         let shown = path.display().to_string();
-        let read = environment.read(&path);
+        let read = environment.read(&path, FILE_BYTES_MAX);
         let file = read.map_err(|source| ConninfoError::Unreadable {
             path: shown.clone(),
             source,
@@ -312,7 +314,7 @@ fn password_file(
     }
     let given = options.get("passfile").map(PathBuf::from);
     let path = given.or_else(|| Some(environment.home()?.join(".pgpass")))?;
-    match environment.read(&path) {
+    match environment.read(&path, FILE_BYTES_MAX) {
         Ok(Some(file)) if file.mode.trailing_zeros() >= 6 => Some(file.text),
         Ok(Some(_)) => {
             target.warnings.push(format!(
@@ -325,9 +327,12 @@ fn password_file(
         Ok(None) => None,
         Err(error) => {
             let path = path.display();
-            target
-                .warnings
-                .push(format!("password file \"{path}\" is ignored: {error}"));
+            target.warnings.push(match error.kind() {
+                io::ErrorKind::InvalidInput => {
+                    format!("password file \"{path}\" is not a plain file and is ignored")
+                }
+                _ => format!("password file \"{path}\" is ignored: {error}"),
+            });
             None
         }
     }

@@ -14,6 +14,9 @@ struct Fake {
     files: HashMap<&'static str, (&'static str, u32)>,
 }
 
+/// The mode of a pipe, with its type.
+const PIPE: u32 = 0o010_600;
+
 impl Environment for Fake {
     fn variable(&self, name: &str) -> Option<String> {
         self.variables.get(name).map(|&value| value.into())
@@ -24,8 +27,12 @@ impl Environment for Fake {
     fn home(&self) -> Option<PathBuf> {
         Some("/home/me".into())
     }
-    fn read(&self, path: &Path) -> io::Result<Option<FileText>> {
+    fn read(&self, path: &Path, max_bytes: u64) -> io::Result<Option<FileText>> {
+        assert!(max_bytes <= 16 << 20, "{path:?} may be endless");
         let found = self.files.get(path.to_str().unwrap());
+        if found.is_some_and(|(_, mode)| *mode == PIPE) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         Ok(found.map(|&(text, mode)| FileText {
             text: text.into(),
             mode,
@@ -382,4 +389,19 @@ fn a_request_without_looking_up_passwords_has_only_its_own() {
         let request = Request::new().database(text).unwrap();
         assert_eq!(request.directs_passwords(), expected, "{text}");
     }
+}
+
+/// Regression: a pipe in place of the password file was opened, which waits, and a device read without end.
+#[test]
+fn a_password_file_that_is_not_a_plain_file_is_ignored_with_a_warning() {
+    let fake = Fake {
+        files: HashMap::from([("/home/me/.pgpass", ("", PIPE))]),
+        ..Fake::default()
+    };
+    let target = resolve("host=h", &fake).unwrap();
+    assert_eq!(
+        target.warnings,
+        ["password file \"/home/me/.pgpass\" is not a plain file and is ignored"]
+    );
+    assert_eq!(target.hosts[0].password, None);
 }

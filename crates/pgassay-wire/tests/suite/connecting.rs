@@ -45,7 +45,7 @@ impl Environment for ProcessEnvironment {
     fn home(&self) -> Option<PathBuf> {
         Some(self.home.clone())
     }
-    fn read(&self, path: &Path) -> io::Result<Option<FileText>> {
+    fn read(&self, path: &Path, _: u64) -> io::Result<Option<FileText>> {
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

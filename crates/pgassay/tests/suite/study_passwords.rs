@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
@@ -113,4 +114,32 @@ fn a_server_that_a_study_names_gets_no_password_of_the_user() {
     let refused = run(&format!("{entry} passfile=/dev/zero"), &[], None);
     let said = refused.error_message();
     assert!(said.contains("passfile in the `dsn` of a study"), "{said}");
+}
+
+/// Regression: it waited for the pipe, and ignored the first Ctrl-C.
+#[test]
+fn a_pipe_in_place_of_the_password_file_does_not_hold_up_a_run() {
+    let scratch = Scratch::new(PROGRAM);
+    let server = CuriousServer::start();
+    let pipe = scratch.path().join(".pgpass");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let dsn = format!("host=127.0.0.1 port={} user=x dbname=x", server.port);
+    let mut command = scratch.command();
+    command.env("HOME", scratch.path()).env_remove("PGPASSWORD");
+    let output = command
+        .args([
+            "compare", "--setup", "", "select 1", "select 2", "--dsn", &dsn,
+        ])
+        .output();
+    let finished = Finished::of(&output.unwrap());
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(
+        finished.stderr.contains("is not a plain file"),
+        "{finished:?}"
+    );
+    assert!(
+        finished.error_message().contains("requires a password"),
+        "{finished:?}"
+    );
 }
