@@ -78,12 +78,12 @@ pub enum ConninfoError {
         what: String,
     },
     /// A file cannot be read.
-    #[error("cannot read \"{path}\": {source}")]
+    #[error("cannot read \"{path}\": {error}")]
     Unreadable {
         /// The file.
         path: String,
-        /// The system's error.
-        source: io::Error,
+        /// The system's error; not a source, because the message has it.
+        error: io::Error,
     },
     /// No user name is known.
     #[error("no user name: set PGUSER or specify one")]

@@ -102,9 +102,9 @@ fn add_service(
     for path in [user_file, system_file].into_iter().flatten() {
         let shown = path.display().to_string();
         let read = environment.read(&path, FILE_BYTES_MAX);
-        let file = read.map_err(|source| ConninfoError::Unreadable {
+        let file = read.map_err(|error| ConninfoError::Unreadable {
             path: shown.clone(),
-            source,
+            error,
         })?;
         let Some(file) = file else { continue };
         if let Some(found) = files::service(&shown, &file.text, &name)? {

@@ -405,3 +405,19 @@ fn a_password_file_that_is_not_a_plain_file_is_ignored_with_a_warning() {
     );
     assert_eq!(target.hosts[0].password, None);
 }
+
+/// Regression: it was ignored, and revoked certificates would be accepted. And a message ended with its reason twice.
+#[test]
+fn a_revocation_list_or_a_service_file_that_cannot_be_read_is_an_error() {
+    let fake = Fake {
+        files: HashMap::from([("/roots", ("", 0o600)), ("/pipe", ("", PIPE))]),
+        ..Fake::default()
+    };
+    let dsn = "host=h sslmode=verify-ca sslrootcert=/roots sslcrl=";
+    let debug = |name: &str| format!("{:?}", resolve(&format!("{dsn}{name}"), &fake).unwrap().tls);
+    let words = "could not open certificate revocation list file";
+    assert!(debug("/pipe").contains(words), "{}", debug("/pipe"));
+    assert!(!debug("/none").contains(words), "{}", debug("/none"));
+    let error = resolve("service=x servicefile=/pipe", &fake).unwrap_err();
+    assert!(std::error::Error::source(&error).is_none(), "{error}");
+}
