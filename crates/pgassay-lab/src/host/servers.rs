@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use pgassay_model::plan::{Plan, Point};
 use pgassay_model::study::{Maintenance, Network, StudyError};
 use pgassay_record::run::{RelayFacts, ServerFacts, Warning};
@@ -57,6 +57,9 @@ impl Servers {
             facts: Vec::new(),
             warnings: Vec::new(),
         };
+        if plan.servers.is_empty() {
+            bail!("the variants that can run here are all Redis; at least one must be PostgreSQL");
+        }
         check_settings(plan, context.study)?;
         idle::raise_open_files(plan)?;
         for (index, wanted) in plan.servers.iter().enumerate() {

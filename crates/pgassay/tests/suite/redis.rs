@@ -57,6 +57,39 @@ fn a_study_of_redis_only_is_refused() {
     }
 }
 
+#[test]
+fn redis_alone_is_refused_if_all_other_variants_are_skipped() {
+    if is_missing("redis_alone_is_refused_if_all_other_variants_are_skipped") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let text = r#"question = "How fast does Redis count?"
+[[script]]
+name = "incr"
+text = "INCR counter"
+[[script]]
+name = "one"
+text = "select 1;"
+[[variant]]
+name = "Redis"
+driver = "redis"
+script = "incr"
+[[variant]]
+name = "Redis again"
+driver = "redis"
+script = "incr"
+[[variant]]
+name = "PostgreSQL"
+script = "one"
+requires = { program = "no-such-program" }
+"#;
+    let finished = scratch.run(text, &[]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let words = "the variants that can run here are all Redis";
+    assert!(finished.stderr.contains(words), "{finished:?}");
+    scratch.assert_nothing_left();
+}
+
 /// Regression: the directory stayed forever.
 #[test]
 fn redis_leaves_nothing_after_a_kill_of_pgassay_and_its_keeper() {
