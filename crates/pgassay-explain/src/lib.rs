@@ -90,5 +90,5 @@ pub use plan::{
 };
 pub use prepared::{PlanKind, PlanShape, PreparedExplain, PreparedPlans, plan_kind};
 pub use share::{NodeShare, node_shares};
-pub use statement::{ExplainRefusal, StatementEffect};
+pub use statement::{ExplainRefusal, StatementEffect, declares_cursor};
 pub use text::{difference_sentences, difference_text, plan_text};

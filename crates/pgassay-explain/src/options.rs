@@ -5,7 +5,7 @@ use crate::statement::{ExplainRefusal, StatementEffect, StatementText};
 /// What to ask of EXPLAIN. The default is a plan without executing the statement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExplainOptions {
-    /// Execute the statement: rows, loops, buffers, spills.
+    /// Execute the statement: rows, loops, buffers, spills. A cursor is only planned.
     pub analyze: bool,
     /// Read the clock at each node, which slows the statement. Ignored without `analyze`.
     pub node_times: bool,
@@ -61,6 +61,10 @@ impl ExplainRequest {
     }
 
     pub(crate) fn of_text(text: &StatementText<'_>, version: u32, options: ExplainOptions) -> Self {
+        let options = ExplainOptions {
+            analyze: options.analyze && !text.is_cursor,
+            ..options
+        };
         let list = option_list(version, options).join(", ");
         Self {
             sql: format!("explain ({list}) {}", text.sql),
@@ -156,6 +160,20 @@ mod tests {
             ..analyzed
         };
         assert!(!sql(150_000, with_times).contains("timing"));
+    }
+
+    /// Regression: the blocks of a cursor's whole query, of which a transaction fetched 100 rows.
+    #[test]
+    fn a_cursor_is_not_run_to_its_end() {
+        for text in [
+            "declare c cursor for select 1",
+            "-- all\nDECLARE c no scroll cursor with hold for table t",
+        ] {
+            let request = ExplainRequest::new(text, 180_000, ExplainOptions::ANALYZED).unwrap();
+            assert!(!request.is_executed && !request.sql.contains("analyze"));
+            assert!(crate::declares_cursor(text), "{text}");
+        }
+        assert!(!crate::declares_cursor("select declare from t"));
     }
 
     #[test]

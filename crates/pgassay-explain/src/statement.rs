@@ -62,6 +62,8 @@ pub(crate) struct StatementText<'a> {
     /// Without a semicolon at its end.
     pub(crate) sql: &'a str,
     pub(crate) effect: StatementEffect,
+    /// Whether it declares a cursor.
+    pub(crate) is_cursor: bool,
     /// The highest `$n`, or 0.
     pub(crate) parameters: u32,
 }
@@ -82,9 +84,17 @@ impl<'a> StatementText<'a> {
         Ok(Self {
             sql: &source[first.start..last.end()],
             effect: effect(statement)?,
+            is_cursor: first.is_word("declare"),
             parameters: parameters.unwrap_or(0),
         })
     }
+}
+
+/// Whether a statement declares a cursor. FETCH decides how much of its query runs, and EXPLAIN ANALYZE would run all
+/// of it, so that [`ExplainRequest`](crate::ExplainRequest) only plans it.
+pub fn declares_cursor(sql: &str) -> bool {
+    let all = lexemes(sql).unwrap_or_default();
+    all.first().is_some_and(|it| it.is_word("declare"))
 }
 
 fn effect(statement: &[Lexeme<'_>]) -> Result<StatementEffect, ExplainRefusal> {

@@ -1,6 +1,6 @@
 //! Text for the plans of statements and their differences, the same in the terminal and on the page.
 
-use pgassay_explain::{PlanKind, difference_sentences};
+use pgassay_explain::{PlanKind, declares_cursor, difference_sentences};
 use pgassay_record::plans::{
     PointPlans, RunPlans, StatementPlan, StatementPlanDifference, StatementPlans,
     VariantPlanDifference,
@@ -78,6 +78,18 @@ pub(crate) fn statements<'a>(
 /// What differs in a statement's plans in sentences, at most this many differences.
 pub(crate) fn sentences(it: &StatementPlanDifference, most: usize) -> Vec<String> {
     difference_sentences(&it.difference, most)
+}
+
+/// Why a difference has no rows and blocks, if one of the statements declares a cursor.
+pub(crate) fn cursor_note(sides: [&StatementPlans; 2]) -> Option<&'static str> {
+    let is_cursor = |it: &StatementPlans| {
+        let plans = it.plans.iter();
+        declares_cursor(&it.text) && plans.into_iter().all(|it| !it.is_executed)
+    };
+    sides.into_iter().any(is_cursor).then_some(
+        "No numbers of rows and blocks: FETCH decides how much of a cursor's query runs. Its plan is for the first \
+         rows (cursor_tuple_fraction).",
+    )
 }
 
 /// The beginning of a statement, on one line.

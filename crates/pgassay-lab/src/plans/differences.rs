@@ -72,7 +72,9 @@ fn between(a: &StatementPlans, b: &StatementPlans) -> Option<PlanDifference> {
         return None;
     };
     let mut difference = PlanDifference::between(&before, &after);
-    forget_rows_kept(&mut difference, [&a.text, &b.text]);
+    let texts = [&a.text[..], &b.text];
+    forget_rows_kept(&mut difference, texts);
+    forget_blocks_of_one_table(&mut difference, texts.map(creates_table));
     Some(difference)
 }
 
@@ -91,7 +93,6 @@ pub fn rows_returned(baseline: &[StatementPlans], variant: &[StatementPlans]) ->
         .collect()
 }
 
-/// EXPLAIN runs the query of a cursor to its end, but what a transaction returns is up to its FETCH commands.
 /// CREATE TABLE AS returns no rows, and a statement that writes returns some only if it says so.
 fn forget_rows_kept(difference: &mut PlanDifference, [a, b]: [&str; 2]) {
     for (figures, text) in [(&mut difference.a, a), (&mut difference.b, b)] {
@@ -101,14 +102,40 @@ fn forget_rows_kept(difference: &mut PlanDifference, [a, b]: [&str; 2]) {
     }
 }
 
+/// A plan of CREATE TABLE AS has only what its query reads, not what it writes to the table, unlike one of INSERT.
+fn forget_blocks_of_one_table(difference: &mut PlanDifference, creates: [bool; 2]) {
+    if creates[0] != creates[1] {
+        for figures in [&mut difference.a, &mut difference.b] {
+            (figures.buffers, figures.wal_bytes) = (None, None);
+        }
+    }
+}
+
 fn keeps_rows(text: &str) -> bool {
-    let is = |word: &str, one_of: &[&str]| one_of.iter().any(|it| word.eq_ignore_ascii_case(it));
-    let mut words = lexemes(text).filter(|(kind, _)| *kind != SqlLexeme::Blank);
-    words.next().is_some_and(|(_, word)| {
-        is(word, &["declare", "create"])
-            || is(word, &["insert", "update", "delete", "merge"])
-                && !words.any(|(_, it)| is(it, &["returning"]))
-    })
+    creates_table(text)
+        || first_word_is(text, &["insert", "update", "delete", "merge"])
+            && !has_word(text, "returning")
+}
+
+/// `CREATE TABLE … AS`, or `SELECT … INTO`.
+fn creates_table(text: &str) -> bool {
+    first_word_is(text, &["create"]) || first_word_is(text, &["select"]) && has_word(text, "into")
+}
+
+fn first_word_is(text: &str, one_of: &[&str]) -> bool {
+    let mut words = words(text);
+    words
+        .next()
+        .is_some_and(|word| one_of.iter().any(|it| word.eq_ignore_ascii_case(it)))
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    words(text).any(|it| it.eq_ignore_ascii_case(word))
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let all = lexemes(text).filter(|(kind, _)| *kind != SqlLexeme::Blank);
+    all.map(|(_, text)| text)
 }
 
 /// The positions of the statements that EXPLAIN accepts: one script may send BEGIN and COMMIT and the other not.
@@ -202,31 +229,40 @@ mod tests {
         assert_eq!(found.statements[0].variant, 1);
     }
 
-    /// Regression: a cursor of which 5 rows were fetched "returned 20 000 rows".
+    /// Regression: a table "returned 20 000 rows", and the blocks of a query were those of "the whole statement".
     #[test]
-    fn the_rows_of_a_cursor_are_not_those_that_it_returned() {
+    fn a_statement_that_creates_a_table_returns_no_rows_and_its_plan_has_not_all_blocks() {
         let executed = |text: &str, node: &str, rows: u32| {
             let json = format!(
-                r#"[{{"Plan": {{"Node Type": "{node}", "Actual Rows": {rows}, "Actual Loops": 1}}}}]"#
+                r#"[{{"Plan": {{"Node Type": "{node}", "Actual Rows": {rows}, "Actual Loops": 1,
+                "Shared Hit Blocks": {rows}}}}}]"#
             );
             let mut statement = statement(1, node);
             statement.text = text.to_owned();
             statement.plans[0].json = json;
             statement
         };
-        let rows = |text: &str| {
+        let compared_with = |text: &str, other: &str| {
             let baseline = executed(text, "Seq Scan", 20_000);
-            let found = compared(&[baseline], &[executed("select 1", "Limit", 5)]);
+            let found = compared(&[baseline], &[executed(other, "Limit", 5)]);
             let difference = &found.statements[0].difference;
-            [difference.a.rows, difference.b.rows]
+            let sides = [&difference.a, &difference.b];
+            (
+                sides.map(|it| it.rows),
+                sides.map(|it| it.buffers.is_some()),
+            )
         };
-        assert_eq!(rows("table t"), [Some(20_000.0), Some(5.0)]);
-        for cursor in [
-            "declare c cursor for table t",
-            "-- all\n DECLARE c cursor for table t",
-            "create table u as table t",
-        ] {
-            assert_eq!(rows(cursor), [None, Some(5.0)], "{cursor}");
+        let both = ([Some(20_000.0), Some(5.0)], [true, true]);
+        assert_eq!(compared_with("table t", "select 1"), both);
+        let creating = [
+            "-- all\n CREATE table u as table t",
+            "select * into u from t",
+        ];
+        for text in creating {
+            let of_one = ([None, Some(5.0)], [false, false]);
+            assert_eq!(compared_with(text, "select 1"), of_one, "{text}");
+            let of_both = ([None, None], [true, true]);
+            assert_eq!(compared_with(text, creating[0]), of_both, "{text}");
         }
     }
 

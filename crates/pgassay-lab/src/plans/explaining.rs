@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use pgassay_explain::{ExplainOptions, PlanDifference, PlanKind, PreparedExplain, plan_kind};
+use pgassay_explain::{
+    ExplainOptions, PlanDifference, PlanKind, PreparedExplain, declares_cursor, plan_kind,
+};
 use pgassay_model::plan::Point;
 use pgassay_model::study::Protocol;
 use pgassay_record::plans::{
@@ -113,6 +115,11 @@ fn bound(
     let value = |(name, value): (String, Option<String>)| VariableValue { name, value };
     let values: Vec<VariableValue> = walk.values(command).into_iter().map(value).collect();
     let text = String::from_utf8_lossy(command.text()).trim().to_owned();
+    // PREPARE does not accept DECLARE. The server plans a cursor for its values each time.
+    let protocol = match protocol {
+        _ if declares_cursor(&text) => Protocol::Simple,
+        other => other,
+    };
     let one = |text: String, line: u32, sql: String| BoundStatement {
         line,
         text,

@@ -9,8 +9,8 @@ use pgassay_record::run::Run;
 
 use crate::outline::{baseline_name, variant_name};
 use crate::plans::{
-    all_equal, conditions, differing, generic_differs, generic_sentence, kind, sentences,
-    statements, title, without_counterpart,
+    all_equal, conditions, cursor_note, differing, generic_differs, generic_sentence, kind,
+    sentences, statements, title, without_counterpart,
 };
 
 /// Columns of a tree.
@@ -29,8 +29,8 @@ pub(super) fn section(run: &Run) -> Markup {
                 p.lead {
                     "Taken with EXPLAIN after the last trial, with the same values for all variants. "
                     "Rows are per execution of the statement, blocks without those of the nodes below. "
-                    "Statements were executed on servers that pgassay started, and rolled back; on an external "
-                    "server they were only planned."
+                    "Statements were executed on servers that pgassay started, and rolled back. Cursors, and all "
+                    "statements on an external server, were only planned."
                 }
                 @if let Some(text) = all_equal(plans) { p { (text) } }
                 @for text in without_counterpart(run, plans) { p { (text) } }
@@ -84,6 +84,7 @@ fn difference(
     html! {
         p { code { (after.text) } @if before.text != after.text { " instead of " code { (before.text) } } }
         ul { @for line in sentences(statement, DIFFERENCES) { li { (line) } } }
+        @if let Some(note) = cursor_note(sides) { p.faint { (note) } }
         pre { (difference_text(&statement.difference, (names[0], names[1]), WIDTH)) }
         details {
             summary { "Both plans" }

@@ -8,8 +8,8 @@ use super::style::{Style, heading};
 use super::table::wrap;
 use crate::outline::variant_name;
 use crate::plans::{
-    all_equal, differing, excerpt, generic_differs, generic_sentence, sentences, statements, title,
-    without_counterpart,
+    all_equal, cursor_note, differing, excerpt, generic_differs, generic_sentence, sentences,
+    statements, title, without_counterpart,
 };
 
 /// Statements that get a paragraph, over all variants.
@@ -69,12 +69,16 @@ fn variants(run: &Run, plans: &RunPlans, style: Style, body: &mut String) -> usi
         }
         body.push_str(&wrap(&format!("{}:", title(run, it)), width, "  ", "    "));
         for statement in it.statements.iter().take(STATEMENTS - shown) {
-            if let Some([_, of_variant]) = statements(plans, it, statement) {
+            let sides = statements(plans, it, statement);
+            if let Some([_, of_variant]) = sides {
                 let text = excerpt(&of_variant.text);
                 body.push_str(&wrap(&text, width, "    ", "      "));
             }
             for line in sentences(statement, DIFFERENCES) {
                 body.push_str(&wrap(&line, width, "      ", "        "));
+            }
+            if let Some(note) = sides.and_then(cursor_note) {
+                body.push_str(&wrap(note, width, "      ", "        "));
             }
             shown += 1;
         }

@@ -191,6 +191,21 @@ fn plans_that_differ_in_figures_only_are_the_same_plan() {
     );
 }
 
+/// Regression: the blocks of a cursor's whole query were those of a transaction that fetched 100 rows.
+#[test]
+fn a_cursor_that_was_only_planned_has_no_blocks_and_a_reason() {
+    let mut run = crate::fixture::plans::run_with_plans();
+    let plans = run.plans.as_mut().unwrap();
+    let statement = &mut plans.points[0].statements[1];
+    let note = "No numbers of rows and blocks: FETCH decides how much of a cursor's query runs.";
+    "declare c cursor for select 1".clone_into(&mut statement.text);
+    assert!(!crate::fixture::words(&run).contains(note), "executed");
+    let plans = run.plans.as_mut().unwrap();
+    plans.points[0].statements[1].plans[0].is_executed = false;
+    assert!(crate::fixture::words(&run).contains(note));
+    assert!(html(&run).contains(note));
+}
+
 /// Regression: PLANS was missing if the scripts had different numbers of statements.
 #[test]
 fn plans_without_a_counterpart_are_counted() {

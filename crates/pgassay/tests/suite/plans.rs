@@ -310,6 +310,34 @@ pairs = 2
     assert!(!run.warnings.iter().any(|it| it.kind == WarningKind::NoPlan));
 }
 
+/// Regression: "Total blocks: 368 → 2" of a transaction that fetched 100 rows, which took one block.
+#[test]
+fn a_cursor_has_a_plan_for_its_first_rows_and_no_blocks_of_all() {
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let setup =
+        "create table t as select g as a, repeat('x', 100) as b from generate_series(1, 20000) g;
+                 create index on t (a); vacuum analyze t";
+    let cursor =
+        "begin; declare c cursor for select * from t order by a; fetch 100 from c; close c; end";
+    let all = "select * from t where a > 0 and b <> ''";
+    let statements = ["compare", "--setup", setup, cursor, all];
+    let short = ["--length", "1s", "--pairs", "2", "--no-profile"];
+    let finished = scratch.finished(&[&statements[..], &short].concat());
+    let (run, page) = run_of(&finished, &scratch);
+    let plans = run.plans.as_ref().expect("plans were taken");
+    let declared = &statement(plans, 0, "declare").plans[0];
+    assert!(!declared.is_executed && declared.execution_error.is_none());
+    assert!(declared.json.contains("Index Scan"), "the first rows");
+    assert!(statement(plans, 1, "select").plans[0].is_executed);
+    let text = collapse_whitespace(&finished.stdout);
+    let note = "No numbers of rows and blocks: FETCH decides how much of a cursor's query runs.";
+    assert!(text.contains(note) && page.contains(note), "{text}");
+    assert!(!text.contains("Total blocks") && !text.contains("Rows returned"));
+}
+
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
