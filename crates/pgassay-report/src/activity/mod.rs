@@ -3,6 +3,7 @@
 mod blind_spots;
 mod figures;
 mod headline;
+mod ready_sessions;
 mod relations;
 mod sentences;
 mod short_blockers;
@@ -16,6 +17,7 @@ pub use blind_spots::{
 };
 pub use figures::{age, load, rate, relation_size, share, size};
 pub use headline::{headline, headline_of_seen};
+pub(crate) use ready_sessions::ready_but_idle;
 pub use relations::{busy_tables, dead_share, index_remarks, server_lines, table_writes};
 pub use sentences::{
     blocked_name, blocked_waits, blocks, cost, known_wait, relation_name, root_describes,

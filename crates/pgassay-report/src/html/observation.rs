@@ -18,7 +18,7 @@ pub fn observation_html(observation: &Observation) -> String {
         header {
             p.kicker { "pgassay profile" }
             h1 { (title) }
-            @if let Some(activity) = &observation.activity { (activity::answer(activity)) }
+            @if let Some(activity) = &observation.activity { (activity::answer(observation, activity)) }
             p.faint { (sentence::observation_conditions(observation)) }
         }
     };

@@ -22,7 +22,7 @@ pub fn observation_text(observation: &Observation, style: &Style) -> String {
     let mut sections = vec![opening(observation, *style)];
     let findings = findings::observed(&observation.findings, *style);
     if let Some(activity) = &observation.activity {
-        sections.push(activity::answer(activity, *style));
+        sections.push(activity::answer(observation, activity, *style));
         sections.push(findings);
         sections.extend(activity::sections(observation, activity, *style));
         sections.extend(mechanisms(observation, *style));

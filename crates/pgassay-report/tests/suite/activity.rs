@@ -562,3 +562,22 @@ fn waits_that_last_into_the_run_queue_are_explained() {
         assert_eq!(observation_html(&seen).contains(note), is_explained);
     }
 }
+
+/// Regression: "0.56 active sessions … waiting for a CPU" above kernel times of 2.51 sessions.
+#[test]
+fn sessions_that_are_ready_to_run_but_idle_for_postgres_are_stated() {
+    let said = "By the kernel's times, 2.51 sessions were running on or waiting for a CPU on average. 1.51 of them";
+    for (seen, is_said) in [
+        (committing(0.0, 6.4e6, 1.87e7), true),
+        // Statements are received on idle CPUs; 20% more; 0.9 sessions, of the load's one.
+        (committing(0.0, 2.5e7, 0.1e6), false),
+        (committing(0.0, 6e6, 6e6), false),
+        (committing(5e6, 3e6, 6e6), false),
+    ] {
+        let text = words_of(&observation_text(&seen, &at(100)));
+        assert_eq!(text.contains(said), is_said, "{text}");
+        assert_eq!(text.contains("By the kernel's times"), is_said, "{text}");
+        let page = observation_html(&seen);
+        assert_eq!(page.contains("By the kernel's times"), is_said);
+    }
+}

@@ -11,12 +11,15 @@ use maud::{Markup, html};
 use pgassay_record::activity::Activity;
 use pgassay_record::observation::Observation;
 
-use crate::activity::{cost, headline, limitations, tables_counted};
+use crate::activity::{cost, headline, limitations, ready_but_idle, tables_counted};
 use crate::sentence;
 
-/// The answer, in two or three sentences.
-pub(super) fn answer(activity: &Activity) -> Markup {
-    html! { p.answer { (headline(activity)) } }
+/// The answer, in two or three sentences, and what the load leaves out.
+pub(super) fn answer(observation: &Observation, activity: &Activity) -> Markup {
+    html! {
+        p.answer { (headline(activity)) }
+        @if let Some(more) = ready_but_idle(observation) { p { (more) } }
+    }
 }
 
 /// The sections, in order; those without rows are empty.

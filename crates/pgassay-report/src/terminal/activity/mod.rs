@@ -12,13 +12,15 @@ use pgassay_record::observation::Observation;
 
 use super::style::{Style, heading};
 use super::table::{TextStyle, paint, wrap};
-use crate::activity::{cost, headline, limitations, tables_counted};
+use crate::activity::{cost, headline, limitations, ready_but_idle, tables_counted};
 use crate::sentence;
 
-/// The answer, in two or three sentences.
-pub(super) fn answer(activity: &Activity, style: Style) -> String {
+/// The answer, in two or three sentences, and what the load leaves out.
+pub(super) fn answer(observation: &Observation, activity: &Activity, style: Style) -> String {
     let text = wrap(&headline(activity), style.columns(), "→ ", "  ");
-    paint(text.trim_end(), TextStyle::Strong, style.color) + "\n"
+    let answer = paint(text.trim_end(), TextStyle::Strong, style.color) + "\n";
+    let more = ready_but_idle(observation);
+    answer + &more.map_or_else(String::new, |it| wrap(&it, style.columns(), "  ", "  "))
 }
 
 /// The sections, in order; those without rows are empty.
