@@ -13,6 +13,7 @@ use pgassay_record::plans::{
 };
 use pgassay_script::{Capture, ParsedScript, SqlCommand, VariableNames, sql};
 
+use super::script_settings::ScriptSettings;
 use super::script_walk::ScriptWalk;
 use super::session::{ExplainSession, NotExplained, SentPlan};
 use crate::load::scripts;
@@ -72,9 +73,11 @@ impl WalkedScript<'_> {
     fn explain(self, context: &RunContext<'_>, found: &mut PointPlans) -> Result<()> {
         let mut walk = ScriptWalk::new(self.script, self.names, self.point.scale, self.seed);
         let name = self.script.name();
+        self.session.settings = ScriptSettings::default();
         while let Some((command, sql)) = walk.next_statement()? {
             for statement in bound(&walk, sql, command.line, self.point.protocol) {
                 context.check()?;
+                self.session.settings.note(&statement.sql);
                 let is_same = |it: &StatementPlans| it.script == name && it.text == statement.text;
                 if found.statements.iter().any(is_same) {
                     continue;

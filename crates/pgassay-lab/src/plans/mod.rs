@@ -15,6 +15,7 @@
 
 mod differences;
 mod explaining;
+mod script_settings;
 mod script_walk;
 mod session;
 mod taken_plans;

@@ -8,6 +8,7 @@ use pgassay_model::plan::Point;
 use pgassay_model::study::Network;
 use pgassay_server::{Connection, ConnectionError};
 
+use super::script_settings::ScriptSettings;
 use crate::connector::connect;
 use crate::host::DataLocation;
 
@@ -28,6 +29,8 @@ pub struct ExplainSession {
     version: u32,
     /// Whether pgassay started the server.
     is_own: bool,
+    /// What the script has set before the statement.
+    pub settings: ScriptSettings,
 }
 
 /// A plan as the server sent it.
@@ -95,6 +98,7 @@ impl ExplainSession {
             connection,
             version: version.context("the server reports no version")?,
             is_own,
+            settings: ScriptSettings::default(),
         })
     }
 
@@ -167,6 +171,7 @@ impl ExplainSession {
             "begin transaction read only"
         };
         self.connection.execute(begin)?;
+        self.send_settings()?;
         let results = self.connection.query_all(sql);
         self.connection.execute(ExplainRequest::END)?;
         let last = results?.pop().unwrap_or_default();
@@ -230,9 +235,21 @@ impl ExplainSession {
     }
 
     fn answer(&mut self, steps: &Steps) -> Result<Option<String>, NotExplained> {
-        for sql in &steps.before {
+        for (at, sql) in steps.before.iter().enumerate() {
             self.connection.execute(sql)?;
+            // The first begins the transaction.
+            if at == 0 {
+                self.send_settings()?;
+            }
         }
         Ok(self.connection.value(&steps.explain.sql)?)
+    }
+
+    /// Gives the transaction the settings that the script has set. They end with it.
+    fn send_settings(&mut self) -> Result<(), ConnectionError> {
+        for sql in self.settings.commands() {
+            self.connection.execute(sql)?;
+        }
+        Ok(())
     }
 }

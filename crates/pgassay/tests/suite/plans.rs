@@ -338,6 +338,34 @@ fn a_cursor_has_a_plan_for_its_first_rows_and_no_blocks_of_all() {
     assert!(!text.contains("Total blocks") && !text.contains("Rows returned"));
 }
 
+/// Regression: "The statements have the same plans in all variants" of scripts with another SET LOCAL.
+#[test]
+fn settings_of_a_script_apply_to_the_plans_of_its_statements() {
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let setup = "create table t as select g as a from generate_series(1, 20000) g;
+                 create index on t (a); vacuum analyze t";
+    let script = |settings: &str| format!("begin; {settings}; select a from t where a = 5; end");
+    let by_index = script("set local enable_seqscan = off");
+    let by_table = script(
+        "set local enable_seqscan = on; set enable_indexscan = off; \
+                           set local enable_indexonlyscan = off; set local enable_bitmapscan = off",
+    );
+    let statements = ["compare", "--setup", setup, &by_index, &by_table];
+    let short = ["--length", "1s", "--pairs", "2", "--no-profile"];
+    let finished = scratch.finished(&[&statements[..], &short].concat());
+    let (run, _) = run_of(&finished, &scratch);
+    let plans = run.plans.as_ref().expect("plans were taken");
+    let changes = said(plans, 1, "select a");
+    assert_eq!(
+        changes[0],
+        "Method: Index Only Scan using t_a_idx on t → Seq Scan on t"
+    );
+    assert!(!run.warnings.iter().any(|it| it.kind == WarningKind::NoPlan));
+}
+
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
