@@ -512,6 +512,9 @@ pub enum ExistingStudyCommand {
 /// Flags of `pgassay list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
+    /// List at most N runs, the newest.
+    #[arg(short = 'n', long, value_name = "N")]
+    pub limit: Option<usize>,
     #[command(flatten)]
     pub results: ResultsArgs,
     /// Print JSON.

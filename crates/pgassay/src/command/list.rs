@@ -11,7 +11,9 @@ use crate::results;
 /// Prints one line per run, or JSON.
 pub fn list(args: &ListArgs, out: &mut impl Write) -> Result<()> {
     let store = results::open_to_read(&args.results)?;
-    let runs = store.list()?;
+    let mut runs = store.list()?;
+    let is_empty = runs.is_empty();
+    runs.truncate(args.limit.unwrap_or(usize::MAX));
     if args.json {
         writeln!(
             out,
@@ -22,7 +24,7 @@ pub fn list(args: &ListArgs, out: &mut impl Write) -> Result<()> {
         )?;
         return Ok(());
     }
-    if runs.is_empty() {
+    if is_empty {
         writeln!(
             out,
             "no runs yet in {}; try: pgassay run prepared-vs-simple",

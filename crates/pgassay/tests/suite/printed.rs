@@ -115,7 +115,10 @@ fn stored_run(scratch: &Scratch) -> PathBuf {
 fn the_list_of_stored_runs() {
     let scratch = Scratch::new(PROGRAM);
     stored_run(&scratch);
-    assert_snapshot!("list", printed(&scratch, &["list"]));
+    let all = printed(&scratch, &["list"]);
+    let limited = ["0", "1"].map(|it| printed(&scratch, &["list", "-n", it]));
+    assert_eq!([&*limited[0], &*limited[1]], ["", &*all]);
+    assert_snapshot!("list", all);
 }
 
 /// Regression: `show DIR/run.json` was refused, as if every JSON file were a profile of a live server.
