@@ -204,7 +204,7 @@ mod tests {
             panic!("another command");
         };
         assert_eq!(args.sql, [" -- a\nselect 1", "select 2"]);
-        assert!(args.setup.unwrap().ends_with("create table t (a int)"));
+        assert!(args.setup[0].ends_with("create table t (a int)"));
         for option in ["--", "--vs", "-S", "-- "] {
             let kept = no_option(option.into());
             assert_eq!(kept == option, option != "-- ", "{option}");

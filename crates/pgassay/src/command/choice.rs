@@ -120,6 +120,14 @@ pub fn sql_or_file(flag: &str, value: &str) -> Result<String> {
     Ok(value.to_owned())
 }
 
+/// The SQL that `--setup` specifies, in the order of the command line; `None` if it is not given.
+pub fn setup_sql(given: &[String]) -> Result<Option<String>> {
+    let texts: Result<Vec<String>> = given.iter().map(|it| sql_or_file("--setup", it)).collect();
+    let texts = texts?;
+    // A text may end in a comment, or without a semicolon.
+    Ok((!texts.is_empty()).then(|| texts.join("\n;\n")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

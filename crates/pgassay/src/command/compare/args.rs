@@ -69,9 +69,9 @@ pub struct CompareArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
 
-    /// Fill the database with this SQL, or with this file, instead of pgbench's tables.
+    /// Fill the database with this SQL, or with this file, instead of pgbench's tables; can be repeated.
     #[arg(long, value_name = "SQL|FILE")]
-    pub setup: Option<String>,
+    pub setup: Vec<String>,
 
     /// Variant: run this SQL, or this file, in addition to the setup; can be repeated.
     #[arg(long, value_name = "SQL|FILE")]

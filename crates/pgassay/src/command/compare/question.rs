@@ -11,7 +11,9 @@ use pgassay_wire::conninfo::split_secrets;
 use toml::{Table, Value};
 
 use super::CompareArgs;
-use crate::command::choice::{mode, other, pgbench_tables, settings, sql_or_file, variant};
+use crate::command::choice::{
+    mode, other, pgbench_tables, settings, setup_sql, sql_or_file, variant,
+};
 use crate::input_file::read_text;
 
 /// Characters of a statement that are shown as a variant's name.
@@ -64,16 +66,13 @@ fn text_of(
         study.insert("keep_cpus_awake".to_owned(), true.into());
     }
     study.insert("server".to_owned(), server(args)?.into());
-    if args.setup.is_none() {
+    if args.setup.is_empty() {
         study.insert(
             "parameters".to_owned(),
             table([("scale", args.scale.into())]),
         );
     }
-    let setup = match &args.setup {
-        Some(setup) => sql_or_file("--setup", setup)?,
-        None => pgbench_tables(args.scale),
-    };
+    let setup = setup_sql(&args.setup)?.unwrap_or_else(|| pgbench_tables(args.scale));
     study.insert("data".to_owned(), table([("setup", setup.into())]));
     let clients: Vec<Value> = args.clients.iter().map(|&it| it.into()).collect();
     study.insert(

@@ -22,9 +22,9 @@ pub struct CountArgs {
     #[command(flatten)]
     pub script: ScriptArgs,
 
-    /// Fill the database with this SQL, or with this file, instead of pgbench's tables.
+    /// Fill the database with this SQL, or with this file, instead of pgbench's tables; can be repeated.
     #[arg(long, value_name = "SQL|FILE")]
-    pub setup: Option<String>,
+    pub setup: Vec<String>,
 
     /// Scale of pgbench's tables [default: 1].
     #[arg(short, long, value_name = "N", conflicts_with = "setup", value_parser = within::<u32>(1..=10_000))]
@@ -145,7 +145,7 @@ impl CountArgs {
     /// If a flag is only for statements, and this is a study, or the other way round.
     pub fn check(&self) -> Result<()> {
         let given = [
-            ("--setup", self.setup.is_some()),
+            ("--setup", !self.setup.is_empty()),
             ("--scale", self.scale.is_some()),
             ("--protocol", self.protocol.is_some()),
             ("--set", !self.set.is_empty()),

@@ -11,7 +11,7 @@ use pgassay_script::{Builtin, ParseOptions, VariableNames};
 use pgassay_server::VersionRequest;
 
 use super::CountArgs;
-use crate::command::choice::{mode, other, pgbench_tables, settings, sql_or_file, variant};
+use crate::command::choice::{mode, other, pgbench_tables, settings, setup_sql, variant};
 use crate::command::compare::question::{NamedScript, named_scripts};
 use crate::input_file::read_text;
 
@@ -74,7 +74,7 @@ pub fn study(args: &CountArgs) -> Result<LoadedStudy> {
 fn scale(args: &CountArgs) -> BTreeMap<String, Scalar> {
     let scale = args
         .setup
-        .is_none()
+        .is_empty()
         .then_some(Scalar(args.scale.unwrap_or(1).to_string()));
     scale
         .map(|it| ("scale".to_owned(), it))
@@ -84,10 +84,8 @@ fn scale(args: &CountArgs) -> BTreeMap<String, Scalar> {
 
 /// The SQL that fills the database.
 fn setup(args: &CountArgs) -> Result<String> {
-    match &args.setup {
-        None => Ok(pgbench_tables(args.scale.unwrap_or(1))),
-        Some(setup) => sql_or_file("--setup", setup),
-    }
+    let given = setup_sql(&args.setup)?;
+    Ok(given.unwrap_or_else(|| pgbench_tables(args.scale.unwrap_or(1))))
 }
 
 /// Name, file and text of the script. Parse errors name the line.
@@ -187,6 +185,16 @@ mod tests {
             let Line { args } = Line::parse_from(["count", "-S", "--setup", sql]);
             assert_eq!(setup(&args).unwrap(), sql);
         }
+        let twice = [
+            "count",
+            "-S",
+            "--setup",
+            "select 1 -- a",
+            "--setup",
+            "select 2;",
+        ];
+        let Line { args } = Line::parse_from(twice);
+        assert_eq!(setup(&args).unwrap(), "select 1 -- a\n;\nselect 2;");
         let Line { args } = Line::parse_from(["count", "-S", "--setup", "missing.sql"]);
         let error = setup(&args).unwrap_err().to_string();
         assert_eq!(error, "--setup: cannot read missing.sql");

@@ -75,9 +75,9 @@ pub struct CurveArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
 
-    /// Fill the database with this SQL, or with this file, instead of pgbench's tables.
+    /// Fill the database with this SQL, or with this file, instead of pgbench's tables; can be repeated.
     #[arg(long, value_name = "SQL|FILE")]
-    pub setup: Option<String>,
+    pub setup: Vec<String>,
 
     /// Scale of pgbench's tables.
     #[arg(short, long, value_name = "N", default_value_t = 1, conflicts_with = "setup",

@@ -7,7 +7,7 @@ use pgassay_wire::conninfo::split_secrets;
 use toml::{Table, Value};
 
 use super::args::{CurveArgs, Levels, LevelsForm};
-use crate::command::choice::{pgbench_tables, settings, sql_or_file, variant};
+use crate::command::choice::{pgbench_tables, settings, setup_sql, variant};
 use crate::command::compare::question::{absolute, named_scripts, table};
 
 /// Clients of a curve against the rate: enough for a server with few processors.
@@ -50,14 +50,11 @@ pub fn study_text(args: &CurveArgs, clients: &[u32]) -> Result<String> {
     };
     study.insert("question".to_owned(), question.into());
     study.insert("server".to_owned(), server(args)?.into());
-    if args.setup.is_none() {
+    if args.setup.is_empty() {
         let scale = table([("scale", args.scale.into())]);
         study.insert("parameters".to_owned(), scale);
     }
-    let setup = match &args.setup {
-        Some(setup) => sql_or_file("--setup", setup)?,
-        None => pgbench_tables(args.scale),
-    };
+    let setup = setup_sql(&args.setup)?.unwrap_or_else(|| pgbench_tables(args.scale));
     study.insert("data".to_owned(), table([("setup", setup.into())]));
     let clients: Vec<Value> = clients.iter().map(|&it| it.into()).collect();
     let conditions = table([("clients", clients.into())]);
