@@ -15,6 +15,7 @@ use crate::command::choice::{
     mode, other, pgbench_tables, settings, setup_sql, sql_or_file, variant,
 };
 use crate::input_file::read_text;
+use crate::shell_word;
 
 /// Characters of a statement that are shown as a variant's name.
 const NAME_CHARS: usize = 40;
@@ -171,6 +172,14 @@ fn is_empty(sql: &str) -> bool {
     lexemes(sql).all(|(lexeme, text)| lexeme == SqlLexeme::Blank || text == ";")
 }
 
+/// Whether a text is the name of a file and no statement, such as `s.sql`. Of statements without a blank, all are a word
+/// or have parentheses or quotes.
+fn names_file(sql: &str) -> bool {
+    let is_name = |it: char| it.is_alphanumeric() || "._-/".contains(it);
+    let is_no_word = sql.contains(['.', '/']);
+    is_no_word && sql.chars().all(is_name) && Path::new(sql).is_file()
+}
+
 /// Scripts with different names, from statements, files, and names of pgbench's scripts.
 pub fn named_scripts(
     sql: &[String],
@@ -182,6 +191,12 @@ pub fn named_scripts(
         bail!("a statement is empty, or a comment only");
     }
     for sql in sql {
+        if names_file(sql) {
+            let path = shell_word::quoted(sql);
+            bail!(
+                "{sql} is not a statement, but a file of that name exists; to run it, use -f {path}"
+            );
+        }
         if let Some(parameter) = open_parameter(sql) {
             bail!(
                 "{}: {parameter} has no value: write one in its place, or give a script (-f FILE) that sets a variable, \
@@ -502,6 +517,24 @@ mod tests {
         ] {
             assert_eq!(open_parameter(sql), None, "{sql}");
         }
+    }
+
+    /// Regression: `compare s.sql t.sql` without -f ended in `syntax error at or near "s"`.
+    #[test]
+    fn the_name_of_a_file_is_no_statement() {
+        let directory = std::env::temp_dir().join(format!("pgassay-named-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let file = directory.join("s.sql");
+        std::fs::write(&file, "select 1;").unwrap();
+        let name = file.to_str().unwrap().to_owned();
+        let of = |sql: &str| named_scripts(&[sql.to_owned()], &[], &[]);
+        let error = of(&name).map(|_| ()).unwrap_err().to_string();
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert!(
+            error.ends_with(&format!("to run it, use -f {name}")),
+            "{error}"
+        );
+        assert!(of(&name).is_ok(), "no such file");
     }
 
     /// Regression: `compare '-- x' 'select 1' --save` wrote a study whose first script does nothing.
