@@ -189,12 +189,16 @@ pub fn describe_load_error(error: LoadError, source: &StudySource, point: &Point
     }
 }
 
-/// The message about a missing table of pgbench's scripts says where it comes from.
+/// The messages about a missing table of pgbench's scripts and about COPY say what to do.
 fn with_hint(message: String) -> String {
     if message.contains("relation \"pgbench_") && message.contains("does not exist") {
         message
             + "; the setup creates pgbench's tables: leave out --setup, or, in a study, write [data] setup as \
                pgassay compare -S --save FILE does"
+    } else if message.ends_with("COPY is not supported in pgbench, aborting") {
+        message
+            + "; the clients exchange no data of COPY: use a file on the server instead of STDIN and STDOUT, or \
+               INSERT … SELECT"
     } else {
         message
     }

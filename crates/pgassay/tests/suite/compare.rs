@@ -522,3 +522,25 @@ fn a_script_with_a_weight_is_refused_with_the_reason() {
         "{output:?}"
     );
 }
+
+/// Regression: a second `--setup` was refused, and "COPY is not supported in pgbench, aborting" had no way out.
+#[test]
+fn setups_run_in_order_and_copy_to_the_client_is_refused_with_a_way_out() {
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(crate::PROGRAM);
+    let setups = [
+        "--setup",
+        "create table t (a int) -- first",
+        "--setup",
+        "insert into t values (1)",
+    ];
+    let statements = ["compare", "copy t to stdout", "select 1", "--no-profile"];
+    let output = scratch.finished(&[&statements[..], &setups].concat());
+    assert_eq!(output.code, Some(1), "{output:?}");
+    let error = collapse_whitespace(&output.stderr);
+    let way_out = "use a file on the server instead of STDIN and STDOUT, or INSERT … SELECT";
+    assert!(error.contains(way_out), "{error}");
+    scratch.assert_nothing_left();
+}
