@@ -58,9 +58,11 @@ pub mod study_errors;
 pub mod system_env;
 mod trial_runner;
 mod trial_slot;
+mod unchanged_rows;
 mod warnings;
 pub mod watch;
 mod worker_cpu;
+mod write_commands;
 
 pub use assemble::{RunIdentity, assemble};
 pub use cancel::{CancelReport, CancelWatch, Cancelable, Canceler};

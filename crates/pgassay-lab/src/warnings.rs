@@ -11,7 +11,7 @@ use pgassay_model::wording::counted;
 use pgassay_record::run::{Run, Warning, WarningKind};
 
 use crate::observe::MEMORY_BLOCKS_MAX;
-use crate::{returned_rows, stalls, worker_cpu};
+use crate::{returned_rows, stalls, unchanged_rows, worker_cpu};
 
 /// Shares of the machine's CPU time above which a warning is shown.
 const STEAL_NOTICEABLE: f64 = 0.02;
@@ -70,6 +70,7 @@ pub fn of(run: &Run, ended_early: Option<&anyhow::Error>) -> Vec<Warning> {
         (WarningKind::FailedTransactions, failures(run)),
         (WarningKind::NoStatement, without_statements(run)),
         (WarningKind::RowsDiffer, returned_rows::sentence(run)),
+        (WarningKind::RowsUnchanged, unchanged_rows::sentence(run)),
         (WarningKind::NotSteady, stalls::sentence(run)),
         (WarningKind::WorkerCpu, worker_cpu::sentence(run)),
     ] {

@@ -208,6 +208,8 @@ pub enum WarningKind {
     NoStatement,
     /// Statements of two variants with different texts returned different numbers of rows.
     RowsDiffer,
+    /// Statements that write changed no rows while they were measured.
+    RowsUnchanged,
     /// The load generator was the bottleneck, not the server.
     ClientLimited,
     /// Parallel workers used considerable CPU time, which a point's server CPU time leaves out.

@@ -245,6 +245,7 @@ pub(crate) fn is_of_question(it: &Warning) -> bool {
     matches!(
         it.kind,
         WarningKind::RowsDiffer
+            | WarningKind::RowsUnchanged
             | WarningKind::SameSettings
             | WarningKind::SameBuild
             | WarningKind::DebugBuild

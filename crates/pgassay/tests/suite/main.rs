@@ -14,6 +14,7 @@ mod counting;
 mod crate_dependencies;
 mod curve;
 mod documents;
+mod doubtful_questions;
 mod external_changes;
 mod external_server;
 mod external_settings;

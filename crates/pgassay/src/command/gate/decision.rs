@@ -100,7 +100,10 @@ impl GateDecision {
         let is_doubt = |it: &&Warning| {
             matches!(
                 it.kind,
-                WarningKind::SameSettings | WarningKind::SameBuild | WarningKind::DebugBuild
+                WarningKind::RowsUnchanged
+                    | WarningKind::SameSettings
+                    | WarningKind::SameBuild
+                    | WarningKind::DebugBuild
             )
         };
         for doubt in warnings.iter().filter(is_doubt) {
