@@ -249,6 +249,8 @@ pub enum WarningKind {
     SettingsDiffer,
     /// The settings of two variants that differ in nothing else have the same values.
     SameSettings,
+    /// No loaded module defines a setting of a variant, so that it has no effect except on what reads it.
+    SettingUndefined,
     /// The servers of two variants that differ in nothing else have the same executable.
     SameBuild,
     /// A server was built for debugging: with assertions, or without optimization.

@@ -7,6 +7,7 @@ pub mod same_settings;
 pub mod scripts;
 pub mod session_settings;
 mod statements;
+mod undefined_settings;
 mod warm_up;
 
 pub use engine::EngineDriver;

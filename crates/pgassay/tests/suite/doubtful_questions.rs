@@ -70,3 +70,57 @@ fn writes_that_change_rows_have_no_such_warning() {
         run.warnings
     );
 }
+
+/// Regression: settings of modules that are not loaded, which PostgreSQL keeps without effect, were compared without
+/// a word.
+#[test]
+fn a_setting_that_no_loaded_module_defines_is_announced_as_an_a_a_comparison() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let read = "session_preload_libraries=auto_explain, auto_explain.log_min_duration=-1";
+    let run = compared(
+        &scratch,
+        &[
+            "select 1",
+            "--vs",
+            "nosuch.thing=1",
+            "--vs",
+            "auto_explain.log_min_duration=0",
+            "--vs",
+            read,
+            // Defined by the library of a language, which its first function loads.
+            "--vs",
+            "plpgsql.variable_conflict=use_column",
+            "--vs",
+            "nosuch.thing=1, work_mem=5MB",
+        ],
+    );
+    let same = of_kind(&run, WarningKind::SameSettings);
+    let variants: Vec<&str> = same.iter().filter_map(|it| it.variant.as_deref()).collect();
+    assert_eq!(
+        variants,
+        ["nosuch.thing=1", "auto_explain.log_min_duration=0"],
+        "{same:?}"
+    );
+    for expected in [
+        "nosuch.thing has no effect (no loaded module defines nosuch.thing) in both",
+        "session_preload_libraries",
+    ] {
+        assert!(same[0].message.contains(expected), "{same:?}");
+    }
+    let undefined = of_kind(&run, WarningKind::SettingUndefined);
+    assert_eq!(undefined.len(), 1, "{:?}", run.warnings);
+    let of = undefined[0].variant.as_deref();
+    assert_eq!(of, Some("nosuch.thing=1, work_mem=5MB"));
+}
+
+#[test]
+fn a_setting_that_the_script_reads_has_an_effect() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let script = "select * from orders where id < current_setting('app.limit', true)::int";
+    let run = compared(&scratch, &[script, "--vs", "app.limit=10"]);
+    assert!(of_kind(&run, WarningKind::SameSettings).is_empty());
+    let undefined = of_kind(&run, WarningKind::SettingUndefined);
+    assert_eq!(undefined.len(), 1, "{:?}", run.warnings);
+    let expected = "no loaded module defines app.limit, so only current_setting() reads it";
+    assert!(undefined[0].message.contains(expected), "{undefined:?}");
+}
