@@ -1,16 +1,16 @@
-//! Whether the statements of two variants with different texts return equally many rows.
+//! Whether the statements of two variants with different texts return or change equally many rows.
 
 use pgassay_model::plan::{Plan, Yield};
 use pgassay_model::wording::grouped;
 use pgassay_record::plans::{RunPlans, VariantPlanDifference};
 use pgassay_record::run::Run;
 
-use crate::plans::rows_returned;
+use crate::plans::{RowCounts, row_counts};
 
 /// Variants that are named.
 const SHOWN_MAX: usize = 3;
 
-/// The variants whose statements returned another number of rows than the baseline's when EXPLAIN executed them with
+/// The variants whose statements returned or changed another number of rows than the baseline's when EXPLAIN executed them with
 /// the same values, as a sentence. Only those with another text, which may ask another question by mistake.
 pub(crate) fn sentence(run: &Run) -> Option<String> {
     let plans = run.plans.as_ref()?;
@@ -23,13 +23,13 @@ pub(crate) fn sentence(run: &Run) -> Option<String> {
         if yields.is_some() || baseline_yields.is_some() {
             continue;
         }
-        let Some((rows, baseline_rows)) = differing(plans, of_variant) else {
+        let Some(counts) = differing(plans, of_variant) else {
             continue;
         };
         let names = [of_variant.variant, baseline].map(|it| &run.plan.variants[it][..]);
         let others = of_variant.same + of_variant.not_compared;
         let is_single = of_variant.statements.len() == 1 && others == 0;
-        let text = difference(names, [rows, baseline_rows], is_single);
+        let text = difference(names, counts, is_single);
         if !found.contains(&text) {
             found.push(text);
         }
@@ -50,29 +50,45 @@ fn yields(plan: &Plan, variant: usize) -> Option<&Yield> {
 }
 
 /// `"b" returned 986 rows and "a" 19 860`; of scripts with several statements, a statement of each.
-fn difference([variant, baseline]: [&str; 2], rows: [f64; 2], is_single: bool) -> String {
-    let s = if rows[0].round() as u64 == 1 { "" } else { "s" };
-    let [rows, baseline_rows] = rows.map(grouped);
+fn difference([variant, baseline]: [&str; 2], counts: RowCounts, is_single: bool) -> String {
+    let [_, of_variant] = counts.rows;
+    let s = if of_variant.round() as u64 == 1 {
+        ""
+    } else {
+        "s"
+    };
+    let did = if counts.are_changed {
+        "changed"
+    } else {
+        "returned"
+    };
+    let [baseline_rows, rows] = counts.rows.map(grouped);
     if is_single {
-        format!("\"{variant}\" returned {rows} row{s} and \"{baseline}\" {baseline_rows}")
+        format!("\"{variant}\" {did} {rows} row{s} and \"{baseline}\" {baseline_rows}")
     } else {
         format!(
-            "a statement of \"{variant}\" returned {rows} row{s} and that of \"{baseline}\" {baseline_rows}"
+            "a statement of \"{variant}\" {did} {rows} row{s} and that of \"{baseline}\" {baseline_rows}"
         )
     }
 }
 
-/// The rows of the variant and of the baseline, of the first statement with another text that returned another number,
-/// whether the plans differ or not. None if all such statements together returned as many: a script may send the same
-/// ones in another order.
-fn differing(plans: &RunPlans, of_variant: &VariantPlanDifference) -> Option<(f64, f64)> {
+/// The rows of the first statement with another text that returned or changed another number, whether the plans differ
+/// or not. None if all such statements together did as many: a script may send the same ones in another order.
+fn differing(plans: &RunPlans, of_variant: &VariantPlanDifference) -> Option<RowCounts> {
     let points = [of_variant.baseline_plans, of_variant.variant_plans];
     let [before, after] = points.map(|it| plans.points.get(it));
-    let pairs = rows_returned(&before?.statements, &after?.statements);
-    let differ = |rows: &[f64; 2]| (rows[0] - rows[1]).abs() >= 1.0;
-    let totals = [0, 1].map(|of| pairs.iter().map(|it| it[of]).sum());
-    let first = pairs.into_iter().find(differ).filter(|_| differ(&totals));
-    first.map(|[baseline_rows, rows]| (rows, baseline_rows))
+    let pairs = row_counts(&before?.statements, &after?.statements);
+    let of_all = |are_changed: bool| {
+        let alike = || pairs.iter().filter(|it| it.are_changed == are_changed);
+        RowCounts {
+            are_changed,
+            rows: [0, 1].map(|of| alike().map(|it| it.rows[of]).sum()),
+        }
+    };
+    let mut differing = pairs.iter().filter(|it| it.differ());
+    differing
+        .find(|it| of_all(it.are_changed).differ())
+        .copied()
 }
 
 #[cfg(test)]
@@ -95,6 +111,7 @@ mod tests {
                     kind: None,
                     is_used: true,
                     is_executed: rows.is_some(),
+                    rows_vary: false,
                     execution_error: None,
                     json: format!(r#"[{{"Plan": {{"Node Type": "Function Scan"{actual}}}}}]"#),
                 }],
@@ -122,22 +139,26 @@ mod tests {
         (plans, of_variant)
     }
 
+    fn rows_of(plans: &RunPlans, of_variant: &VariantPlanDifference) -> Option<[f64; 2]> {
+        differing(plans, of_variant).map(|it| it.rows)
+    }
+
     /// Regression: a script with the same statements in another order "returned 1 row" instead of 10.
     #[test]
     fn another_order_of_the_same_statements_returns_as_many_rows() {
         let [few, many] = [Some(1), Some(10)];
         let texts = [["select 1", "table t"], ["table t", "select 1"]];
         let (plans, reordered) = scripts(&texts, &[[few, many], [many, few]]);
-        assert_eq!(differing(&plans, &reordered), None);
+        assert_eq!(rows_of(&plans, &reordered), None);
         let (plans, other) = scripts(&texts, &[[few, many], [many, many]]);
-        assert_eq!(differing(&plans, &other), Some((10.0, 1.0)));
+        assert_eq!(rows_of(&plans, &other), Some([1.0, 10.0]));
     }
 
     /// Regression: plans that count as the same returned 1000 and 1001 rows without a word.
     #[test]
     fn rows_of_equal_plans_are_compared_too() {
         let (plans, of_variant) = scripts(&[["select 1", "select 2"]], &[[Some(1000), Some(1001)]]);
-        assert_eq!(differing(&plans, &of_variant), Some((1001.0, 1000.0)));
+        assert_eq!(rows_of(&plans, &of_variant), Some([1000.0, 1001.0]));
     }
 
     /// Regression: a statement that returned fewer rows than the other was called faster without a word.
@@ -145,18 +166,22 @@ mod tests {
     fn another_number_of_rows_is_noticed_only_between_different_texts() {
         let of_texts = |texts: [&str; 2], rows: [Option<u32>; 2]| {
             let (plans, of_variant) = scripts(&[texts], &[rows]);
-            differing(&plans, &of_variant)
+            rows_of(&plans, &of_variant)
         };
         let [one, other] = ["select 1", "select 2"];
         let rows = [Some(19_860), Some(986)];
-        assert_eq!(of_texts([one, other], rows), Some((986.0, 19_860.0)));
+        assert_eq!(of_texts([one, other], rows), Some([19_860.0, 986.0]));
         assert_eq!(of_texts([one, one], rows), None, "data or chance");
         assert_eq!(of_texts([one, other], [Some(5), Some(5)]), None);
         assert_eq!(of_texts([one, other], [Some(5), None]), None, "planned");
-        let text = |rows, is_single| difference(["b", "a"], rows, is_single);
-        let of_one = text([986.0, 19_860.0], true);
+        let text = |rows, are_changed, is_single| {
+            difference(["b", "a"], RowCounts { are_changed, rows }, is_single)
+        };
+        let of_one = text([19_860.0, 986.0], false, true);
         assert_eq!(of_one, "\"b\" returned 986 rows and \"a\" 19 860");
-        let of_several = text([1.0, 10.0], false);
+        let of_writes = text([50.0, 100.0], true, true);
+        assert_eq!(of_writes, "\"b\" changed 100 rows and \"a\" 50");
+        let of_several = text([10.0, 1.0], false, false);
         assert_eq!(
             of_several,
             "a statement of \"b\" returned 1 row and that of \"a\" 10"

@@ -72,6 +72,10 @@ pub struct StatementPlan {
     pub is_used: bool,
     /// Whether the statement was executed (EXPLAIN ANALYZE).
     pub is_executed: bool,
+    /// Whether another execution of the same text returned or changed another number of rows: those of a random
+    /// sample, for example, cannot be compared.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub rows_vary: bool,
     /// Why it was only planned, if it failed or took too long on a server that pgassay started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution_error: Option<String>,
@@ -126,6 +130,12 @@ pub struct StatementPlanDifference {
     pub variant: usize,
     /// What differs.
     pub difference: PlanDifference,
+}
+
+// Serde passes the field by reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 // Serde passes the field by reference.

@@ -206,7 +206,7 @@ pub enum WarningKind {
     FailedTransactions,
     /// A script sent no statement to the server.
     NoStatement,
-    /// Statements of two variants with different texts returned different numbers of rows.
+    /// Statements of two variants with different texts returned or changed different numbers of rows.
     RowsDiffer,
     /// Statements that write changed no rows while they were measured.
     RowsUnchanged,

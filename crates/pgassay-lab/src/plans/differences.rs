@@ -8,6 +8,8 @@ use pgassay_record::plans::{
 };
 use pgassay_script::{SqlLexeme, lexemes};
 
+use super::row_counts::RowCounts;
+
 /// The differences of all variants, by condition, then by variant. Conditions with the same plans share an entry.
 pub fn differences(plan: &Plan, points: &[PointPlans]) -> Vec<VariantPlanDifference> {
     let mut found: Vec<VariantPlanDifference> = Vec::new();
@@ -78,17 +80,22 @@ fn between(a: &StatementPlans, b: &StatementPlans) -> Option<PlanDifference> {
     Some(difference)
 }
 
-/// The rows that the statements of the baseline and of a variant returned, of each two that answer the same question in
-/// other words.
-pub fn rows_returned(baseline: &[StatementPlans], variant: &[StatementPlans]) -> Vec<[f64; 2]> {
+/// The rows that the statements of the baseline and of a variant returned or changed, of each two that answer the same
+/// question in other words.
+pub fn row_counts(baseline: &[StatementPlans], variant: &[StatementPlans]) -> Vec<RowCounts> {
     let explained = [explainable(baseline), explainable(variant)];
     let pairs = pairs(baseline, variant, explained).into_iter();
-    let pairs = pairs.map(|(a, b)| (&baseline[a], &variant[b]));
+    let pairs = pairs.map(|(a, b)| [&baseline[a], &variant[b]]);
     pairs
-        .filter(|(a, b)| a.text != b.text)
-        .filter_map(|(a, b)| {
-            let difference = between(a, b)?;
-            Some([difference.a.rows?, difference.b.rows?])
+        .filter(|[a, b]| a.text != b.text)
+        .filter_map(|statements| {
+            let plans = statements.map(StatementPlans::used);
+            let [a, b] = [plans[0]?, plans[1]?];
+            if a.rows_vary || b.rows_vary {
+                return None;
+            }
+            let keeps = statements.map(|it| keeps_rows(&it.text));
+            RowCounts::of([&a.tree()?, &b.tree()?], keeps)
         })
         .collect()
 }
@@ -185,6 +192,7 @@ mod tests {
             plans: vec![StatementPlan {
                 kind: None,
                 is_used: true,
+                rows_vary: false,
                 is_executed: false,
                 execution_error: None,
                 json,

@@ -196,6 +196,7 @@ fn recorded_plan(
         kind,
         is_used,
         is_executed: sent.is_executed,
+        rows_vary: sent.rows_vary,
         execution_error: sent.execution_error.clone(),
         json: sent.json.clone(),
     };

@@ -15,6 +15,7 @@
 
 mod differences;
 mod explaining;
+mod row_counts;
 mod script_settings;
 mod script_walk;
 mod session;
@@ -28,7 +29,8 @@ use pgassay_model::study::{DriverKind, Network};
 use pgassay_record::plans::{MissingPlanReason, PointPlans};
 use pgassay_record::run::{Warning, WarningKind};
 
-pub use differences::{differences, rows_returned};
+pub use differences::{differences, row_counts};
+pub use row_counts::RowCounts;
 pub use taken_plans::TakenPlans;
 
 use crate::host::{Servers, reset};

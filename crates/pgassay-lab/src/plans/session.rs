@@ -8,6 +8,7 @@ use pgassay_model::plan::Point;
 use pgassay_model::study::Network;
 use pgassay_server::{Connection, ConnectionError};
 
+use super::row_counts::rows_vary;
 use super::script_settings::ScriptSettings;
 use crate::connector::connect;
 use crate::host::DataLocation;
@@ -41,6 +42,8 @@ pub struct SentPlan {
     pub tree: QueryPlan,
     /// Whether the statement was executed.
     pub is_executed: bool,
+    /// Whether a second execution returned or changed another number of rows.
+    pub rows_vary: bool,
     /// Why it was only planned although it was to be executed.
     pub execution_error: Option<String>,
 }
@@ -208,7 +211,11 @@ impl ExplainSession {
             {
                 match self.send(&executed) {
                     Err(NotExplained::Failed(_)) => Ok(first),
-                    again => again,
+                    Ok(again) => Ok(SentPlan {
+                        rows_vary: rows_vary(&first.tree, &again.tree),
+                        ..again
+                    }),
+                    lost => lost,
                 }
             }
             other => other,
@@ -230,6 +237,7 @@ impl ExplainSession {
             json,
             tree,
             is_executed: steps.explain.is_executed,
+            rows_vary: false,
             execution_error: None,
         })
     }

@@ -124,3 +124,28 @@ fn a_setting_that_the_script_reads_has_an_effect() {
     let expected = "no loaded module defines app.limit, so only current_setting() reads it";
     assert!(undefined[0].message.contains(expected), "{undefined:?}");
 }
+
+/// Regression: an UPDATE of 100 rows was compared with one of 50 without a word, and two random samples "returned"
+/// different numbers of rows by chance.
+#[test]
+fn different_numbers_of_changed_rows_are_noticed_and_random_samples_are_not() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let update = "update orders set note = 'x' where customer ";
+    let [one, both] = ["= 3", "in (3, 4)"].map(|it| format!("{update}{it}"));
+    let run = compared(&scratch, &[&one, &both]);
+    let found = of_kind(&run, WarningKind::RowsDiffer);
+    assert_eq!(found.len(), 1, "{:?}", run.warnings);
+    let expected = "\"… in (3, 4)\" changed 100 rows and \"… = 3\" 50";
+    assert!(found[0].message.contains(expected), "{found:?}");
+    let sample = "tablesample bernoulli (50)";
+    let [one, other] = ["*", "id"].map(|it| format!("select {it} from orders {sample}"));
+    let run = compared(&scratch, &[&one, &other]);
+    let plans = run.plans.as_ref().expect("statements were explained");
+    let of_plans = plans.points.iter().flat_map(|it| &it.statements);
+    let vary: Vec<bool> = of_plans
+        .filter_map(|it| it.used())
+        .map(|it| it.rows_vary)
+        .collect();
+    assert!(vary.contains(&true), "{vary:?}");
+    assert!(of_kind(&run, WarningKind::RowsDiffer).is_empty());
+}
