@@ -17,6 +17,9 @@ use crate::study_errors::at_line;
 /// How long the backend that filled or reset the data may take to exit; under valgrind it writes a file first.
 const EXIT_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How the SQL begins that creates pgbench's tables for a question without --setup.
+const PGBENCH_TABLES: &str = "create table pgbench_history (";
+
 /// Characters of a statement that a message cites.
 const STATEMENT_MAX: usize = 100;
 
@@ -98,6 +101,7 @@ fn in_question(
             let name = &context.study.study.variant[index].name;
             error.context(format!("--vs-{key} of the variant \"{name}\""))
         }
+        None if piece.text.starts_with(PGBENCH_TABLES) => error.context("filling pgbench's tables"),
         None => error.context(format!("--{key}")),
     }
 }

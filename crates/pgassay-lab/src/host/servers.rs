@@ -137,7 +137,7 @@ impl Servers {
         let filled = if is_in_place {
             Ok(vec![host.database().to_owned(); wanted.databases.len()])
         } else {
-            data::set_up(host, &wanted, context)
+            data::set_up(host, &wanted, context).map_err(|error| of_variants(plan, index, error))
         };
         let filled = filled.and_then(|names| {
             if wanted.dsn.is_none() {

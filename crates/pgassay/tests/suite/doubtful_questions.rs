@@ -149,3 +149,19 @@ fn different_numbers_of_changed_rows_are_noticed_and_random_samples_are_not() {
     assert!(vary.contains(&true), "{vary:?}");
     assert!(of_kind(&run, WarningKind::RowsDiffer).is_empty());
 }
+
+/// Regression: a variant in whose schemas no table can be created failed in `--setup`, which was not given.
+#[test]
+fn a_setup_that_fails_names_the_variant_and_what_was_done() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let mut args = vec!["compare", "-S", "--vs", "search_path='no, such'"];
+    args.extend(SHORT);
+    let error = scratch.finished(&args).stderr;
+    for expected in [
+        "the server of \"search_path='no, such'\": filling pgbench's tables",
+        "no schema has been selected to create in",
+    ] {
+        assert!(error.contains(expected), "{error}");
+    }
+    assert!(!error.contains("--setup: line"), "{error}");
+}
