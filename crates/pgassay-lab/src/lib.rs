@@ -35,6 +35,7 @@ mod major_version;
 mod observe;
 mod open_blocks;
 mod options;
+mod pace;
 mod patience;
 mod planned_scheduler;
 mod plans;

@@ -18,6 +18,7 @@ use crate::event::LabEvent;
 use crate::external;
 use crate::host::{MaintenanceRunner, Servers};
 use crate::load::LoadDriver;
+use crate::pace::Pace;
 use crate::planned_scheduler::scheduler_of;
 use crate::raw_results::RawResults;
 use crate::real_equipment::RealEquipment;
@@ -185,6 +186,8 @@ impl Laboratory<'_> {
         let mut current = next
             .as_ref()
             .map_or(0, |it| plan.server_start(it.block.number));
+        let first = next.as_ref().map_or(0, |it| it.block.number);
+        let mut pace = Pace::before(plan, first);
         // Earlier processes may have used the planned numbers for server starts of their own.
         let moved = replay.next_start.saturating_sub(current);
         let has_own_servers = plan.servers.iter().any(|server| server.dsn.is_none());
@@ -206,7 +209,7 @@ impl Laboratory<'_> {
                 server_start: start + moved,
                 maintenance: MaintenanceRunner::new(plan, servers),
             };
-            next = serve(&runner, first, replay, results)?;
+            next = serve(&runner, first, replay, (results, &mut pace))?;
         }
         warnings.extend(replay.warnings());
         Ok(())
@@ -225,7 +228,7 @@ fn serve(
     runner: &TrialRunner<'_>,
     first: PendingBlock,
     replay: &mut Replay<'_>,
-    results: &mut RawResults,
+    (results, pace): (&mut RawResults, &mut Option<Pace>),
 ) -> Result<Option<PendingBlock>> {
     let plan = runner.plan;
     let events = runner.context.events;
@@ -256,6 +259,10 @@ fn serve(
             runner.context.note(&progress);
         }
         next = replay.next_block(results, events)?;
+        let changed = pace.as_mut().and_then(Pace::block_ended);
+        if let Some(estimate) = changed.filter(|_| next.is_some()) {
+            runner.context.note(&estimate);
+        }
     }
     Ok(None)
 }
