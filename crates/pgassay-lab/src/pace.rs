@@ -67,7 +67,11 @@ impl Pace {
         }
         self.is_revised = true;
         let before_s = std::mem::replace(&mut self.announced_s, all_s);
-        let comparison = if all_s > before_s { "longer" } else { "less" };
+        let comparison = if all_s > before_s {
+            "longer"
+        } else {
+            "less time"
+        };
         let (what, most) = match self.stopping {
             StoppingRule::AllBlocks => ("this run", ""),
             StoppingRule::Sequential => ("this run", "at most "),
@@ -115,10 +119,10 @@ mod tests {
         assert_eq!(found[1..3], [None, None], "as announced meanwhile");
         let again = "trials take longer than estimated: this run takes at most about 160 s plus setup, not 96 s";
         assert_eq!(found[3].as_deref(), Some(again));
-        let found = after(pace(StoppingRule::AllBlocks, None), &[3]);
+        let found = after(pace(StoppingRule::AllBlocks, None), &[12, 16]);
         let less =
-            "trials take less than estimated: this run takes about 24 s plus setup, not 53 s";
-        assert_eq!(found[0].as_deref(), Some(less));
+            "trials take less time than estimated: this run takes about 64 s plus setup, not 96 s";
+        assert_eq!(found[1].as_deref(), Some(less));
     }
 
     #[test]

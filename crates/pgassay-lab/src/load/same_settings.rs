@@ -158,7 +158,7 @@ fn values(
         }
         if !is_read(name) && undefined_settings::is_undefined(&mut connection, name) {
             add(
-                format!("{name} has no effect (no loaded module defines {name})"),
+                format!("{name} has no effect (no loaded module defines it)"),
                 true,
             );
             continue;

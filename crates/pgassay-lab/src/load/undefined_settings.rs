@@ -10,8 +10,7 @@ use pgassay_wire::Exchange;
 use crate::connector::TimedStream;
 
 /// What to do about it.
-pub(super) const HINT: &str = "If a module has it, load the module with shared_preload_libraries or \
-     session_preload_libraries, as in --vs \"session_preload_libraries=auto_explain, auto_explain.log_min_duration=0\"";
+pub(super) const HINT: &str = "If a module has it, set shared_preload_libraries or session_preload_libraries in the same variant";
 
 /// The settings of a point's server and sessions that modules define: their names have a dot.
 pub(super) fn module_settings<'p>(plan: &'p Plan, point: &'p Point) -> Vec<&'p str> {

@@ -102,7 +102,7 @@ fn a_setting_that_no_loaded_module_defines_is_announced_as_an_a_a_comparison() {
         "{same:?}"
     );
     for expected in [
-        "nosuch.thing has no effect (no loaded module defines nosuch.thing) in both",
+        "nosuch.thing has no effect (no loaded module defines it) in both",
         "session_preload_libraries",
     ] {
         assert!(same[0].message.contains(expected), "{same:?}");
