@@ -76,7 +76,7 @@ fn undefined_sentence(
         let known = undefined_settings::module_settings(plan, of_baseline);
         let mut names = undefined_settings::module_settings(plan, point);
         names.retain(|it| !known.contains(it) && !undefined.contains(it));
-        if names.is_empty() {
+        if names.is_empty() || !may_load_libraries(point, servers) {
             continue;
         }
         let Some(mut connection) = connected(point, servers, context)? else {
@@ -156,7 +156,10 @@ fn values(
             add(format!("{name} has no effect (no JIT compiler)"), false);
             continue;
         }
-        if !is_read(name) && undefined_settings::is_undefined(&mut connection, name) {
+        if !is_read(name)
+            && may_load_libraries(point, servers)
+            && undefined_settings::is_undefined(&mut connection, name)
+        {
             add(
                 format!("{name} has no effect (no loaded module defines it)"),
                 true,
@@ -191,6 +194,11 @@ fn connected(
     };
     let is_limited = connection.stream().set_limit(Some(LIMIT)).is_ok();
     Ok(is_limited.then_some(connection))
+}
+
+/// Only on temporary servers: a library may do anything when it is loaded.
+fn may_load_libraries(point: &Point, servers: &Servers) -> bool {
+    !servers.place(point).host.is_external()
 }
 
 /// Whether the server cannot compile, whatever the settings say: many packages lack the library. The session is not
