@@ -11,7 +11,7 @@ const SHARE_NOTICEABLE: f64 = 0.2;
 const SECONDS_NOTICEABLE: f64 = 10.0;
 
 /// The time that the blocks of this process take.
-pub(crate) struct Pace {
+pub(crate) struct RunPace {
     began: Instant,
     /// The blocks of this process.
     blocks: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Pace {
     stopping: StoppingRule,
 }
 
-impl Pace {
+impl RunPace {
     /// Before the block with this number. `None` for a plan whose blocks are unknown: that of a curve.
     pub(crate) fn before(plan: &Plan, first_block: u32) -> Option<Self> {
         let schedule = &plan.schedule;
@@ -92,8 +92,8 @@ fn within(time_s: f64, limit_s: Option<f64>) -> f64 {
 mod tests {
     use super::*;
 
-    fn pace(stopping: StoppingRule, limit_s: Option<f64>) -> Pace {
-        Pace {
+    fn pace(stopping: StoppingRule, limit_s: Option<f64>) -> RunPace {
+        RunPace {
             began: Instant::now(),
             blocks: 8,
             ended: 0,
@@ -105,7 +105,7 @@ mod tests {
     }
 
     /// The sentences after blocks that end at these times.
-    fn after(mut pace: Pace, ends_s: &[u64]) -> Vec<Option<String>> {
+    fn after(mut pace: RunPace, ends_s: &[u64]) -> Vec<Option<String>> {
         let ends = ends_s.iter().map(|it| Duration::from_secs(*it));
         ends.map(|it| pace.block_ended_after(it)).collect()
     }
@@ -127,15 +127,15 @@ mod tests {
 
     #[test]
     fn an_estimate_that_holds_is_not_repeated() {
-        let holds = |pace: Pace, ends_s: &[u64]| after(pace, ends_s).iter().all(Option::is_none);
+        let holds = |pace: RunPace, ends_s: &[u64]| after(pace, ends_s).iter().all(Option::is_none);
         assert!(holds(pace(StoppingRule::AllBlocks, None), &[6, 13, 20, 27]));
         assert!(holds(pace(StoppingRule::AllBlocks, None), &[0, 0, 0]));
-        let last = Pace {
+        let last = RunPace {
             blocks: 1,
             ..pace(StoppingRule::AllBlocks, None)
         };
         assert!(holds(last, &[500]), "the run is over");
-        let short = Pace {
+        let short = RunPace {
             announced_s: 4.0,
             ..pace(StoppingRule::AllBlocks, None)
         };

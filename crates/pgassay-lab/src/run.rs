@@ -18,7 +18,7 @@ use crate::event::LabEvent;
 use crate::external;
 use crate::host::{MaintenanceRunner, Servers};
 use crate::load::LoadDriver;
-use crate::pace::Pace;
+use crate::pace::RunPace;
 use crate::planned_scheduler::scheduler_of;
 use crate::raw_results::RawResults;
 use crate::real_equipment::RealEquipment;
@@ -187,7 +187,7 @@ impl Laboratory<'_> {
             .as_ref()
             .map_or(0, |it| plan.server_start(it.block.number));
         let first = next.as_ref().map_or(0, |it| it.block.number);
-        let mut pace = Pace::before(plan, first);
+        let mut pace = RunPace::before(plan, first);
         // Earlier processes may have used the planned numbers for server starts of their own.
         let moved = replay.next_start.saturating_sub(current);
         let has_own_servers = plan.servers.iter().any(|server| server.dsn.is_none());
@@ -228,7 +228,7 @@ fn serve(
     runner: &TrialRunner<'_>,
     first: PendingBlock,
     replay: &mut Replay<'_>,
-    (results, pace): (&mut RawResults, &mut Option<Pace>),
+    (results, pace): (&mut RawResults, &mut Option<RunPace>),
 ) -> Result<Option<PendingBlock>> {
     let plan = runner.plan;
     let events = runner.context.events;
@@ -259,7 +259,7 @@ fn serve(
             runner.context.note(&progress);
         }
         next = replay.next_block(results, events)?;
-        let changed = pace.as_mut().and_then(Pace::block_ended);
+        let changed = pace.as_mut().and_then(RunPace::block_ended);
         if let Some(estimate) = changed.filter(|_| next.is_some()) {
             runner.context.note(&estimate);
         }
