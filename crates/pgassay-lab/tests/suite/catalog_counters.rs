@@ -215,46 +215,6 @@ fn with_few_buffers(version: &str) -> Option<Server> {
     servers::start_with(version, &config)
 }
 
-#[test]
-fn writes_of_a_bulk_command_are_not_those_of_sessions_that_need_buffers() {
-    on_each(&["12", "15", "18"], with_few_buffers, |version, server| {
-        let written = |sql: &str| {
-            let mut watch = open(server);
-            let mut connection = server.connect().expect("a connection");
-            execute(&mut connection, sql);
-            // Statistics are sent when the session ends, at the latest.
-            let pid = pid(&connection);
-            connection.close().expect("it closes");
-            let mut asker = server.connect().expect("a connection");
-            let ended = format!("select count(*) from pg_stat_activity where pid = {pid}");
-            wait_until("the session ends", || {
-                asker.value(&ended).expect("a count").as_deref() == Some("0")
-            });
-            let catalog = watch.refresh().expect("a catalog");
-            catalog.checkpoints.expect("counters")
-        };
-        let create = "create table bulk as select i, repeat('x', 500) as note \
-                      from generate_series(1, 100000) i";
-        let done = written(create);
-        if version != "18" {
-            assert_eq!(done.buffers_through_rings, None, "{version}");
-            return;
-        }
-        let rings = done.buffers_through_rings.expect("they are counted");
-        // The table has more than 6000 blocks, and the cache 1024.
-        assert!(rings > 3000, "{done:?}");
-        assert!(done.buffers_by_backends < rings / 10, "{done:?}");
-        // Lookups by index in random order use the whole cache.
-        let lookups = "create index on bulk (i); set enable_seqscan = off; \
-                       set enable_bitmapscan = off; \
-                       do $$ begin for n in 1..20000 loop \
-                         update bulk set note = 'y' where i = n * 7919 % 100000; \
-                       end loop; end $$";
-        let done = written(lookups);
-        assert!(done.buffers_by_backends > 3000, "{done:?}");
-    });
-}
-
 /// Regression: four parallel queries were 20 transactions.
 #[test]
 fn transactions_of_parallel_workers_are_not_those_of_clients() {
@@ -317,62 +277,109 @@ fn start_with_autovacuum(version: &str) -> Option<Server> {
     servers::start_with(version, &config)
 }
 
-/// Regression: of 120 transactions per second, 85 were autovacuum's, and all seemed to be clients'.
-#[test]
-fn transactions_of_autovacuum_are_not_those_of_clients() {
-    on_each(
-        &["12", "15", "18"],
-        start_with_autovacuum,
-        |version, server| {
-            let mut watch = open(server);
-            watch.tick(0.0, &[]).expect("a tick");
-            // Two transactions of clients: this one, and the one that creates and fills the tables.
-            let mut asker = server.connect().expect("a connection");
-            execute(&mut asker, "begin");
-            let fill = format!(
-                "do $$ begin for i in 1..{ANALYZED_TABLES} loop \
-             execute 'create table t' || i || ' as select generate_series(1, 200) id'; end loop; end $$"
-            );
-            let mut client = server.connect().expect("a connection");
-            execute(&mut client, &fill);
-            client.close().expect("it closes");
-            let done = format!(
-                "select count(*) filter (where autoanalyze_count > 0) = {ANALYZED_TABLES} and not exists (select 1 \
-               from pg_stat_activity where datname = current_database() and usesysid is null) \
-             from pg_stat_user_tables"
-            );
-            wait_until("autovacuum has analyzed all tables", || {
-                execute(&mut asker, "select pg_stat_clear_snapshot()");
-                asker.value(&done).expect("the query succeeds").as_deref() == Some("t")
-            });
-            // Before 15, statistics are up to half a second old.
-            thread::sleep(Duration::from_secs(1));
-            let result = watch.finish();
-            let mut refused = result.unavailable.iter();
-            assert!(
-                refused.all(|it| it.name != "autovacuum"),
-                "{:?}",
-                result.unavailable
-            );
-            let catalog = result.catalog.expect("a catalog");
-            let autovacuum = result.transactions.of_autovacuum(catalog.window_us);
-            // At least two for each table.
-            assert!(
-                autovacuum.is_some_and(|it| it >= 2.0 * ANALYZED_TABLES as f64),
-                "{version}: {autovacuum:?}"
-            );
-            // If workers started late, more were expected than started, and the number can be unknown.
-            let clients = result.transactions.counted();
-            assert!(
-                clients.is_none_or(|it| it < ANALYZED_TABLES as f64),
-                "{version}: {clients:?}"
-            );
-            let databases = catalog.databases.iter();
-            let committed: u64 = databases
-                .filter(|it| it.name == catalog.database)
-                .map(|it| it.committed)
-                .sum();
-            assert!(committed < ANALYZED_TABLES, "{version}: {committed}");
-        },
-    );
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    /// Regression: of 120 transactions per second, 85 were autovacuum's, and all seemed to be clients'.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn transactions_of_autovacuum_are_not_those_of_clients() {
+        on_each(
+            &["12", "15", "18"],
+            start_with_autovacuum,
+            |version, server| {
+                let mut watch = open(server);
+                watch.tick(0.0, &[]).expect("a tick");
+                // Two transactions of clients: this one, and the one that creates and fills the tables.
+                let mut asker = server.connect().expect("a connection");
+                execute(&mut asker, "begin");
+                let fill = format!(
+                    "do $$ begin for i in 1..{ANALYZED_TABLES} loop \
+                 execute 'create table t' || i || ' as select generate_series(1, 200) id'; end loop; end $$"
+                );
+                let mut client = server.connect().expect("a connection");
+                execute(&mut client, &fill);
+                client.close().expect("it closes");
+                let done = format!(
+                    "select count(*) filter (where autoanalyze_count > 0) = {ANALYZED_TABLES} and not exists (select 1 \
+                   from pg_stat_activity where datname = current_database() and usesysid is null) \
+                 from pg_stat_user_tables"
+                );
+                wait_until("autovacuum has analyzed all tables", || {
+                    execute(&mut asker, "select pg_stat_clear_snapshot()");
+                    asker.value(&done).expect("the query succeeds").as_deref() == Some("t")
+                });
+                // Before 15, statistics are up to half a second old.
+                thread::sleep(Duration::from_secs(1));
+                let result = watch.finish();
+                let mut refused = result.unavailable.iter();
+                assert!(
+                    refused.all(|it| it.name != "autovacuum"),
+                    "{:?}",
+                    result.unavailable
+                );
+                let catalog = result.catalog.expect("a catalog");
+                let autovacuum = result.transactions.of_autovacuum(catalog.window_us);
+                // At least two for each table.
+                assert!(
+                    autovacuum.is_some_and(|it| it >= 2.0 * ANALYZED_TABLES as f64),
+                    "{version}: {autovacuum:?}"
+                );
+                // If workers started late, more were expected than started, and the number can be unknown.
+                let clients = result.transactions.counted();
+                assert!(
+                    clients.is_none_or(|it| it < ANALYZED_TABLES as f64),
+                    "{version}: {clients:?}"
+                );
+                let databases = catalog.databases.iter();
+                let committed: u64 = databases
+                    .filter(|it| it.name == catalog.database)
+                    .map(|it| it.committed)
+                    .sum();
+                assert!(committed < ANALYZED_TABLES, "{version}: {committed}");
+            },
+        );
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn writes_of_a_bulk_command_are_not_those_of_sessions_that_need_buffers() {
+        on_each(&["12", "15", "18"], with_few_buffers, |version, server| {
+            let written = |sql: &str| {
+                let mut watch = open(server);
+                let mut connection = server.connect().expect("a connection");
+                execute(&mut connection, sql);
+                // Statistics are sent when the session ends, at the latest.
+                let pid = pid(&connection);
+                connection.close().expect("it closes");
+                let mut asker = server.connect().expect("a connection");
+                let ended = format!("select count(*) from pg_stat_activity where pid = {pid}");
+                wait_until("the session ends", || {
+                    asker.value(&ended).expect("a count").as_deref() == Some("0")
+                });
+                let catalog = watch.refresh().expect("a catalog");
+                catalog.checkpoints.expect("counters")
+            };
+            let create = "create table bulk as select i, repeat('x', 500) as note \
+                          from generate_series(1, 100000) i";
+            let done = written(create);
+            if version != "18" {
+                assert_eq!(done.buffers_through_rings, None, "{version}");
+                return;
+            }
+            let rings = done.buffers_through_rings.expect("they are counted");
+            // The table has more than 6000 blocks, and the cache 1024.
+            assert!(rings > 3000, "{done:?}");
+            assert!(done.buffers_by_backends < rings / 10, "{done:?}");
+            // Lookups by index in random order use the whole cache.
+            let lookups = "create index on bulk (i); set enable_seqscan = off; \
+                           set enable_bitmapscan = off; \
+                           do $$ begin for n in 1..20000 loop \
+                             update bulk set note = 'y' where i = n * 7919 % 100000; \
+                           end loop; end $$";
+            let done = written(lookups);
+            assert!(done.buffers_by_backends > 3000, "{done:?}");
+        });
+    }
 }

@@ -115,49 +115,6 @@ fn a_root_that_waits_for_a_synchronous_standby_is_not_canceled() {
     });
 }
 
-/// One does not read its result, another does not send its data.
-#[test]
-fn a_root_that_waits_for_its_client_is_terminated_since_a_cancel_has_no_effect() {
-    let stuck = [
-        (
-            "ClientWrite",
-            "select repeat('x', 100000) from generate_series(1, 1000)",
-        ),
-        ("ClientRead", "copy loaded from stdin"),
-    ];
-    on_each(&VERSIONS, with_table, |version, server| {
-        let mut asker = server.connect().expect("a connection");
-        for (event, sql) in stuck {
-            let mut root = exchange(server, "");
-            root.run("begin; update t set n = n + 1").expect("a lock");
-            let root_pid = root.backend().expect("a key").pid as u32;
-            let root = send(root, sql);
-            wait_for(&mut asker, root_pid, event);
-            let waiter = Waiter::start(server, "", UPDATE);
-            execute(&mut asker, &format!("select pg_cancel_backend({root_pid})"));
-            let mut watch = open(server);
-            let episode = only_episode(&mut watch, &mut asker);
-            let its = &episode.root;
-            assert_eq!(
-                (its.pid, &*its.state),
-                (Some(root_pid), "active"),
-                "{version}"
-            );
-            let wait = its.wait.as_ref().expect("it waits");
-            assert_eq!((&*wait.kind, &*wait.name), ("Client", event), "{version}");
-            let holder = holder(watch, root_pid);
-            let at_client = EndingSignal::TerminateAtClient;
-            assert_eq!(holder.ending_signal(), at_client, "{version}");
-            let terminate = format!("select pg_terminate_backend({root_pid});");
-            assert_eq!(episode.ended_by, terminate, "{version}");
-            // What it says works.
-            execute(&mut asker, &episode.ended_by);
-            waiter.finish().expect("it goes on");
-            drop(root);
-        }
-    });
-}
-
 /// The server shows neither its state nor that it is idle in a transaction.
 #[test]
 fn a_root_without_a_known_state_may_not_heed_the_cancel() {
@@ -181,4 +138,53 @@ fn a_root_without_a_known_state_may_not_heed_the_cancel() {
         execute(&mut root, "rollback");
         waiter.finish().expect("it goes on");
     });
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    /// One does not read its result, another does not send its data.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_root_that_waits_for_its_client_is_terminated_since_a_cancel_has_no_effect() {
+        let stuck = [
+            (
+                "ClientWrite",
+                "select repeat('x', 100000) from generate_series(1, 1000)",
+            ),
+            ("ClientRead", "copy loaded from stdin"),
+        ];
+        on_each(&VERSIONS, with_table, |version, server| {
+            let mut asker = server.connect().expect("a connection");
+            for (event, sql) in stuck {
+                let mut root = exchange(server, "");
+                root.run("begin; update t set n = n + 1").expect("a lock");
+                let root_pid = root.backend().expect("a key").pid as u32;
+                let root = send(root, sql);
+                wait_for(&mut asker, root_pid, event);
+                let waiter = Waiter::start(server, "", UPDATE);
+                execute(&mut asker, &format!("select pg_cancel_backend({root_pid})"));
+                let mut watch = open(server);
+                let episode = only_episode(&mut watch, &mut asker);
+                let its = &episode.root;
+                assert_eq!(
+                    (its.pid, &*its.state),
+                    (Some(root_pid), "active"),
+                    "{version}"
+                );
+                let wait = its.wait.as_ref().expect("it waits");
+                assert_eq!((&*wait.kind, &*wait.name), ("Client", event), "{version}");
+                let holder = holder(watch, root_pid);
+                let at_client = EndingSignal::TerminateAtClient;
+                assert_eq!(holder.ending_signal(), at_client, "{version}");
+                let terminate = format!("select pg_terminate_backend({root_pid});");
+                assert_eq!(episode.ended_by, terminate, "{version}");
+                // What it says works.
+                execute(&mut asker, &episode.ended_by);
+                waiter.finish().expect("it goes on");
+                drop(root);
+            }
+        });
+    }
 }

@@ -237,63 +237,6 @@ fn invalid(watch: &mut CatalogWatch) -> Vec<IndexActivity> {
     indexes
 }
 
-/// The rest of a build that failed is one until it is dropped; a command that waits to begin counts, and
-/// one that cannot be seen.
-#[test]
-fn an_invalid_index_that_is_about_to_be_dropped_or_may_be_is_not_reported() {
-    on_each(&VERSIONS, start, |version, server| {
-        let mut holder = server.connect().expect("a connection");
-        execute(
-            &mut holder,
-            "create table held (n int); insert into held values (1), (1); \
-             create role unprivileged login password 'secret'",
-        );
-        let build = "create unique index concurrently failed on held (n)";
-        holder.execute(build).expect_err("there are duplicates");
-        // As VACUUM does.
-        execute(
-            &mut holder,
-            "begin; lock table held in share update exclusive mode",
-        );
-        let found = |watch: &mut CatalogWatch| {
-            let found = invalid(watch);
-            assert_eq!(found.len(), 1, "{version}: {found:?}");
-            found[0].is_being_built
-        };
-        assert!(!found(&mut open(server)), "{version}: a lock of another");
-        let hidden = exchange(server, "user=unprivileged password=secret");
-        let options = CatalogOptions { keeps_text: true };
-        let mut hidden = CatalogWatch::open(hidden, &options).expect("the watch opens");
-        assert!(found(&mut hidden), "{version}: a hidden command");
-        let waiter = Waiter::start(server, "", "drop index concurrently failed");
-        assert!(found(&mut open(server)), "{version}: it waits to begin");
-        execute(&mut holder, "rollback");
-        waiter.finish().expect("it succeeds");
-    });
-}
-
-#[test]
-fn statistics_are_not_older_than_the_crash_that_discarded_them() {
-    on_each(&VERSIONS, start, |version, server| {
-        let mut connection = server.connect().expect("a connection");
-        execute(&mut connection, "create table written (id int)");
-        let mut victim = server.connect().expect("a connection");
-        let pid = victim.value("select pg_backend_pid()").expect("a PID");
-        let pid = pid.expect("a PID");
-        let before = Instant::now();
-        let killed = Command::new("kill").args(["-9", &pid]).status();
-        assert!(killed.expect("kill runs").success());
-        wait_until("the server has restarted its processes", || {
-            let alive = connection.execute("select 1").is_ok();
-            !alive && server.connect().is_ok()
-        });
-        let catalog = open(server).finish().catalog.expect("a catalog");
-        let age_us = catalog.statistics_age_us.expect("a known age");
-        let limit_us = before.elapsed().as_secs_f64() * 1e6 + 1e6;
-        assert!(age_us <= limit_us, "{version}: {age_us} > {limit_us}");
-    });
-}
-
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
@@ -315,6 +258,65 @@ mod slow {
             let is_listed = by_name(&catalog).contains_key("small_n");
             assert!(is_listed, "{version}: {} indexes", catalog.indexes.len());
             assert!(!catalog.indexes_are_cut, "{version}");
+        });
+    }
+
+    /// The rest of a build that failed is one until it is dropped; a command that waits to begin counts, and
+    /// one that cannot be seen.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn an_invalid_index_that_is_about_to_be_dropped_or_may_be_is_not_reported() {
+        on_each(&VERSIONS, start, |version, server| {
+            let mut holder = server.connect().expect("a connection");
+            execute(
+                &mut holder,
+                "create table held (n int); insert into held values (1), (1); \
+                 create role unprivileged login password 'secret'",
+            );
+            let build = "create unique index concurrently failed on held (n)";
+            holder.execute(build).expect_err("there are duplicates");
+            // As VACUUM does.
+            execute(
+                &mut holder,
+                "begin; lock table held in share update exclusive mode",
+            );
+            let found = |watch: &mut CatalogWatch| {
+                let found = invalid(watch);
+                assert_eq!(found.len(), 1, "{version}: {found:?}");
+                found[0].is_being_built
+            };
+            assert!(!found(&mut open(server)), "{version}: a lock of another");
+            let hidden = exchange(server, "user=unprivileged password=secret");
+            let options = CatalogOptions { keeps_text: true };
+            let mut hidden = CatalogWatch::open(hidden, &options).expect("the watch opens");
+            assert!(found(&mut hidden), "{version}: a hidden command");
+            let waiter = Waiter::start(server, "", "drop index concurrently failed");
+            assert!(found(&mut open(server)), "{version}: it waits to begin");
+            execute(&mut holder, "rollback");
+            waiter.finish().expect("it succeeds");
+        });
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn statistics_are_not_older_than_the_crash_that_discarded_them() {
+        on_each(&VERSIONS, start, |version, server| {
+            let mut connection = server.connect().expect("a connection");
+            execute(&mut connection, "create table written (id int)");
+            let mut victim = server.connect().expect("a connection");
+            let pid = victim.value("select pg_backend_pid()").expect("a PID");
+            let pid = pid.expect("a PID");
+            let before = Instant::now();
+            let killed = Command::new("kill").args(["-9", &pid]).status();
+            assert!(killed.expect("kill runs").success());
+            wait_until("the server has restarted its processes", || {
+                let alive = connection.execute("select 1").is_ok();
+                !alive && server.connect().is_ok()
+            });
+            let catalog = open(server).finish().catalog.expect("a catalog");
+            let age_us = catalog.statistics_age_us.expect("a known age");
+            let limit_us = before.elapsed().as_secs_f64() * 1e6 + 1e6;
+            assert!(age_us <= limit_us, "{version}: {age_us} > {limit_us}");
         });
     }
 }

@@ -89,42 +89,6 @@ fn with_autovacuum(version: &str) -> Option<Server> {
     servers::start_with(version, &config)
 }
 
-/// Its state in `pg_stat_activity` is `active`.
-#[test]
-fn an_ordinary_autovacuum_is_no_session_to_cancel() {
-    on_each(
-        &["9.6", "10", "12", "15", "18"],
-        with_autovacuum,
-        |version, server| {
-            let mut connection = server.connect().expect("a connection");
-            execute(
-                &mut connection,
-                "create table t (n int); insert into t select generate_series(1, 100000); delete from t",
-            );
-            let runs = "select 1 from pg_stat_progress_vacuum where relid = 't'::regclass";
-            wait_until("autovacuum runs", || {
-                connection
-                    .value(runs)
-                    .expect("the query succeeds")
-                    .is_some()
-            });
-            let alter = "alter table t add column more int";
-            let ddl = Waiter::start(server, "", alter);
-            let episode = only(&mut open(server), &lock_waiters(&mut connection));
-            let root = &episode.root;
-            assert!(root.gives_way(), "{version}: {root:?}");
-            assert_eq!(root.state, "autovacuum worker", "{version}");
-            assert!(
-                episode.ended_by.starts_with("-- "),
-                "{version}: {episode:?}"
-            );
-            let pid = root.pid.expect("a PID");
-            execute(&mut connection, &format!("select pg_cancel_backend({pid})"));
-            ddl.finish().expect("it goes on");
-        },
-    );
-}
-
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
@@ -165,5 +129,42 @@ mod slow {
             reader.run("commit").expect("a commit");
             running.join().expect("no panic");
         }
+    }
+
+    /// Its state in `pg_stat_activity` is `active`.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn an_ordinary_autovacuum_is_no_session_to_cancel() {
+        on_each(
+            &["9.6", "10", "12", "15", "18"],
+            with_autovacuum,
+            |version, server| {
+                let mut connection = server.connect().expect("a connection");
+                execute(
+                    &mut connection,
+                    "create table t (n int); insert into t select generate_series(1, 100000); delete from t",
+                );
+                let runs = "select 1 from pg_stat_progress_vacuum where relid = 't'::regclass";
+                wait_until("autovacuum runs", || {
+                    connection
+                        .value(runs)
+                        .expect("the query succeeds")
+                        .is_some()
+                });
+                let alter = "alter table t add column more int";
+                let ddl = Waiter::start(server, "", alter);
+                let episode = only(&mut open(server), &lock_waiters(&mut connection));
+                let root = &episode.root;
+                assert!(root.gives_way(), "{version}: {root:?}");
+                assert_eq!(root.state, "autovacuum worker", "{version}");
+                assert!(
+                    episode.ended_by.starts_with("-- "),
+                    "{version}: {episode:?}"
+                );
+                let pid = root.pid.expect("a PID");
+                execute(&mut connection, &format!("select pg_cancel_backend({pid})"));
+                ddl.finish().expect("it goes on");
+            },
+        );
     }
 }

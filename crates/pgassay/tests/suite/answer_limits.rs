@@ -23,23 +23,6 @@ fn assert_ends_within(limit: Duration, child: &mut Child) {
     }
 }
 
-#[test]
-fn a_notice_now_and_then_does_not_extend_the_time_limit_of_profile() {
-    let directory = tempfile::tempdir().unwrap();
-    serve(directory.path(), Mode::Notices);
-    let dsn = format!("host={} user=me dbname=me", directory.path().display());
-    let mut child = pgassay(&["profile", "--dsn", &dsn])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // The limit is 10 s.
-    assert_ends_within(Duration::from_mins(1), &mut child);
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(control_characters(&output.stderr, &[]), [char::MAX; 0]);
-}
-
 /// A run on an external server that falls silent after signing in.
 fn run_on_a_silent_server(directory: &Path, options: &[&str]) -> Child {
     serve(directory, Mode::Silent);
@@ -104,5 +87,23 @@ mod slow {
         let mut child = run_on_a_silent_server(directory.path(), &options);
         assert_ends_within(Duration::from_mins(2), &mut child);
         assert_eq!(child.wait().unwrap().code(), Some(1));
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_notice_now_and_then_does_not_extend_the_time_limit_of_profile() {
+        let directory = tempfile::tempdir().unwrap();
+        serve(directory.path(), Mode::Notices);
+        let dsn = format!("host={} user=me dbname=me", directory.path().display());
+        let mut child = pgassay(&["profile", "--dsn", &dsn])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The limit is 10 s.
+        assert_ends_within(Duration::from_mins(1), &mut child);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(control_characters(&output.stderr, &[]), [char::MAX; 0]);
     }
 }

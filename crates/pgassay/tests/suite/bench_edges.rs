@@ -303,24 +303,6 @@ fn help_and_version_after_compat_were_refused() {
     }
 }
 
-/// Regression: it was `script 0 aborted in command 0 query 0: server closed the connection unexpectedly`.
-#[test]
-fn a_client_whose_backend_died_had_the_message_of_an_error() {
-    let Some(server) = BareServer::trusting() else {
-        return;
-    };
-    let scratch = Scratch::new();
-    // The backend is gone without a message.
-    scratch.script(
-        "die.sql",
-        "select 1;\ncopy (select 1) to program 'kill -9 $PPID';\n",
-    );
-    let run = scratch.ours(Some(&server), "-n -f die.sql -t 1");
-    let died = "client 0 aborted in command 1 (SQL) of script 0; perhaps the backend died while \
-                processing\n";
-    run.has(2, &[], &[died, "Run was aborted"]);
-}
-
 /// Regression: pgbench names the command that stores rows.
 #[test]
 fn gset_in_a_pipeline_was_called_sql() {
@@ -386,4 +368,28 @@ fn a_connection_that_failed_during_a_run_had_another_message_than_before_it() {
          pgbench: error: client 0 aborted while establishing connection\n"
     );
     run.has(2, &[], &[&failed]);
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    /// Regression: it was `script 0 aborted in command 0 query 0: server closed the connection unexpectedly`.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_client_whose_backend_died_had_the_message_of_an_error() {
+        let Some(server) = BareServer::trusting() else {
+            return;
+        };
+        let scratch = Scratch::new();
+        // The backend is gone without a message.
+        scratch.script(
+            "die.sql",
+            "select 1;\ncopy (select 1) to program 'kill -9 $PPID';\n",
+        );
+        let run = scratch.ours(Some(&server), "-n -f die.sql -t 1");
+        let died = "client 0 aborted in command 1 (SQL) of script 0; perhaps the backend died while \
+                    processing\n";
+        run.has(2, &[], &[died, "Run was aborted"]);
+    }
 }

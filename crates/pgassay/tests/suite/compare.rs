@@ -186,33 +186,6 @@ fn a_saved_comparison_replaces_no_file_and_says_what_it_lacks() {
     );
 }
 
-/// Regression: "recovery is in progress" ended the run at the standby's first trial.
-#[test]
-fn a_standby_is_compared_with_its_primary() {
-    let scratch = Scratch::new(crate::PROGRAM);
-    for version in ["9.6", "18"] {
-        let Some((primary, standby)) = BareServer::streaming_pair(version) else {
-            continue;
-        };
-        let [primary, standby] = [&primary, &standby].map(|it| {
-            let (host, port) = (it.socket_directory(), it.port());
-            format!(
-                "host={} port={port} user=tester dbname=postgres",
-                host.display()
-            )
-        });
-        let servers = ["--dsn", &primary, "--vs-dsn", &standby];
-        let rest = ["--allow-superuser", "--json", "--setup", "", "select 1"];
-        let args = [&["compare"], &servers[..], &rest, &SHORT].concat();
-        let run: Run = serde_json::from_str(&scratch.ok(&args)).expect("the result is JSON");
-        assert_eq!(
-            (run.complete, run.comparisons.len()),
-            (true, 1),
-            "{version}"
-        );
-    }
-}
-
 /// Regression: "15 is slower than prepared" compared 15, unprepared, with 9.6, prepared, without a word.
 #[test]
 fn a_chain_of_variants_of_several_kinds_has_a_note() {
@@ -543,4 +516,37 @@ fn setups_run_in_order_and_copy_to_the_client_is_refused_with_a_way_out() {
     let way_out = "use a file on the server instead of STDIN and STDOUT, or INSERT … SELECT";
     assert!(error.contains(way_out), "{error}");
     scratch.assert_nothing_left();
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    /// Regression: "recovery is in progress" ended the run at the standby's first trial.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_standby_is_compared_with_its_primary() {
+        let scratch = Scratch::new(crate::PROGRAM);
+        for version in ["9.6", "18"] {
+            let Some((primary, standby)) = BareServer::streaming_pair(version) else {
+                continue;
+            };
+            let [primary, standby] = [&primary, &standby].map(|it| {
+                let (host, port) = (it.socket_directory(), it.port());
+                format!(
+                    "host={} port={port} user=tester dbname=postgres",
+                    host.display()
+                )
+            });
+            let servers = ["--dsn", &primary, "--vs-dsn", &standby];
+            let rest = ["--allow-superuser", "--json", "--setup", "", "select 1"];
+            let args = [&["compare"], &servers[..], &rest, &SHORT].concat();
+            let run: Run = serde_json::from_str(&scratch.ok(&args)).expect("the result is JSON");
+            assert_eq!(
+                (run.complete, run.comparisons.len()),
+                (true, 1),
+                "{version}"
+            );
+        }
+    }
 }

@@ -132,11 +132,6 @@ fn server_statistics_match_the_load(version: &str) {
 }
 
 #[test]
-fn what_was_counted_is_what_was_done_on_9_6() {
-    server_statistics_match_the_load("9.6");
-}
-
-#[test]
 fn what_was_counted_is_what_was_done_on_18() {
     server_statistics_match_the_load("18");
 }
@@ -217,5 +212,11 @@ mod slow {
     #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
     fn what_was_counted_is_what_was_done_on_15() {
         server_statistics_match_the_load("15");
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn what_was_counted_is_what_was_done_on_9_6() {
+        server_statistics_match_the_load("9.6");
     }
 }

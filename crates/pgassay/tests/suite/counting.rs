@@ -163,28 +163,6 @@ fn without_valgrind_the_package_is_named() {
 }
 
 #[test]
-fn a_server_that_does_not_start_under_valgrind_leaves_nothing() {
-    if !can_count() {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let finished = count(
-        &scratch,
-        &["-S", "--vs", "shared_preload_libraries=no_such_library"],
-    );
-    assert_eq!(finished.code, Some(1), "{finished:?}");
-    let variant = "variant \"shared_preload_libraries=no_such_library\", under valgrind";
-    assert!(finished.error_message().contains(variant), "{finished:?}");
-    assert!(
-        finished
-            .stderr
-            .contains("could not access file \"no_such_library\""),
-        "{finished:?}"
-    );
-    scratch.assert_nothing_left();
-}
-
-#[test]
 fn killed_in_the_middle_it_leaves_nothing() {
     if !can_count() {
         return;
@@ -559,6 +537,29 @@ mod slow {
         ] {
             assert!(page.contains(part), "no {part}");
         }
+        scratch.assert_nothing_left();
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_server_that_does_not_start_under_valgrind_leaves_nothing() {
+        if !can_count() {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let finished = count(
+            &scratch,
+            &["-S", "--vs", "shared_preload_libraries=no_such_library"],
+        );
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        let variant = "variant \"shared_preload_libraries=no_such_library\", under valgrind";
+        assert!(finished.error_message().contains(variant), "{finished:?}");
+        assert!(
+            finished
+                .stderr
+                .contains("could not access file \"no_such_library\""),
+            "{finished:?}"
+        );
         scratch.assert_nothing_left();
     }
 }

@@ -308,52 +308,6 @@ fn the_next_run_undoes_what_a_killed_run_left_on_an_external_server() {
     theirs.assert_untouched();
 }
 
-/// Regression: roles and replication slots of a killed run were named by no later one.
-#[test]
-fn the_next_run_names_roles_and_slots_that_a_killed_run_left() {
-    let Some(theirs) = Theirs::start() else {
-        return;
-    };
-    theirs.ask("select pg_create_physical_replication_slot('theirs')");
-    let scratch = Scratch::new(PROGRAM);
-    let dsn = theirs.server.conninfo();
-    let setup = "create role \"Extra role\";\n\
-                 select pg_create_physical_replication_slot('extra');\n\
-                 select pg_sleep(600);\n";
-    let mut child = start(&scratch, &study(&dsn, setup), &[]);
-    wait_until("the setup sleeps", || sleepers(&theirs) == "1");
-    kill(child.id().cast_signed(), libc::SIGKILL);
-    wait_for_exit(&mut child, Duration::from_mins(1));
-    wait_until("the setup's statement ends", || sleepers(&theirs) == "0");
-
-    let quiet = study(&dsn, "");
-    let arguments = [&ALLOWED[..], &["--no-profile", "--json"]].concat();
-    let run = run_of(&scratch.run(&quiet, &arguments));
-    let mut warnings = run.warnings.iter();
-    let left = warnings.find(|it| it.kind == WarningKind::Leftover);
-    let said = &left.expect("there is a warning").message;
-    let (names, statements) = said.split_once("; unless others").unwrap();
-    assert!(
-        names.ends_with(": replication slot extra, role Extra role"),
-        "{said}"
-    );
-    let (_, statements) = statements.split_once("with: ").unwrap();
-    assert_eq!(
-        statements,
-        "select pg_drop_replication_slot('extra'); drop role \"Extra role\";"
-    );
-    for statement in statements.split_inclusive(';') {
-        theirs.ask(statement);
-    }
-    let slots = "select slot_name from pg_replication_slots";
-    assert_eq!(theirs.ask(slots), [[Some("theirs".to_owned())]]);
-    let run = run_of(&scratch.run(&quiet, &arguments));
-    let mut warnings = run.warnings.iter();
-    assert!(warnings.all(|it| it.kind != WarningKind::Leftover));
-    assert!(journals(&scratch).is_empty());
-    theirs.assert_untouched();
-}
-
 #[test]
 fn ctrl_c_in_a_long_setup_statement_leaves_no_active_backend() {
     let Some(theirs) = theirs() else {
@@ -556,6 +510,53 @@ mod slow {
             &[&ALLOWED[..], &["--no-profile"]].concat(),
         );
         assert_eq!(finished.code, Some(0), "{finished:?}");
+        assert!(journals(&scratch).is_empty());
+        theirs.assert_untouched();
+    }
+
+    /// Regression: roles and replication slots of a killed run were named by no later one.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn the_next_run_names_roles_and_slots_that_a_killed_run_left() {
+        let Some(theirs) = Theirs::start() else {
+            return;
+        };
+        theirs.ask("select pg_create_physical_replication_slot('theirs')");
+        let scratch = Scratch::new(PROGRAM);
+        let dsn = theirs.server.conninfo();
+        let setup = "create role \"Extra role\";\n\
+                     select pg_create_physical_replication_slot('extra');\n\
+                     select pg_sleep(600);\n";
+        let mut child = start(&scratch, &study(&dsn, setup), &[]);
+        wait_until("the setup sleeps", || sleepers(&theirs) == "1");
+        kill(child.id().cast_signed(), libc::SIGKILL);
+        wait_for_exit(&mut child, Duration::from_mins(1));
+        wait_until("the setup's statement ends", || sleepers(&theirs) == "0");
+
+        let quiet = study(&dsn, "");
+        let arguments = [&ALLOWED[..], &["--no-profile", "--json"]].concat();
+        let run = run_of(&scratch.run(&quiet, &arguments));
+        let mut warnings = run.warnings.iter();
+        let left = warnings.find(|it| it.kind == WarningKind::Leftover);
+        let said = &left.expect("there is a warning").message;
+        let (names, statements) = said.split_once("; unless others").unwrap();
+        assert!(
+            names.ends_with(": replication slot extra, role Extra role"),
+            "{said}"
+        );
+        let (_, statements) = statements.split_once("with: ").unwrap();
+        assert_eq!(
+            statements,
+            "select pg_drop_replication_slot('extra'); drop role \"Extra role\";"
+        );
+        for statement in statements.split_inclusive(';') {
+            theirs.ask(statement);
+        }
+        let slots = "select slot_name from pg_replication_slots";
+        assert_eq!(theirs.ask(slots), [[Some("theirs".to_owned())]]);
+        let run = run_of(&scratch.run(&quiet, &arguments));
+        let mut warnings = run.warnings.iter();
+        assert!(warnings.all(|it| it.kind != WarningKind::Leftover));
         assert!(journals(&scratch).is_empty());
         theirs.assert_untouched();
     }

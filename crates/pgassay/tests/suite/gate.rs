@@ -161,26 +161,6 @@ fn a_study_that_fixes_its_pairs_has_a_gate_too_and_no_choice_is_ignored() {
 }
 
 #[test]
-fn a_gate_that_was_killed_and_is_continued_still_fails() {
-    let scratch = Scratch::new(crate::PROGRAM);
-    let arguments = ["gate", "--length", "5s", "--no-profile", FAST, SLOW];
-    let child = scratch.command().args(arguments).spawn();
-    let mut child = child.expect("the program runs");
-    wait_within("a trial ends", Duration::from_mins(1), || {
-        scratch.saved_trials() > 0
-    });
-    child.kill().expect("the process runs");
-    wait_for_exit(&mut child, Duration::from_mins(1));
-    let resumed = scratch.finished(&["resume"]);
-    assert_eq!(resumed.code, Some(3), "{resumed:?}");
-    assert!(
-        resumed.stdout.starts_with("regression: "),
-        "{}",
-        resumed.stdout
-    );
-}
-
-#[test]
 fn a_time_limit_ends_a_run_with_what_it_has() {
     let scratch = Scratch::new(crate::PROGRAM);
     let args = [
@@ -279,5 +259,26 @@ mod slow {
             "{all:?}"
         );
         scratch.assert_nothing_left();
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_gate_that_was_killed_and_is_continued_still_fails() {
+        let scratch = Scratch::new(crate::PROGRAM);
+        let arguments = ["gate", "--length", "5s", "--no-profile", FAST, SLOW];
+        let child = scratch.command().args(arguments).spawn();
+        let mut child = child.expect("the program runs");
+        wait_within("a trial ends", Duration::from_mins(1), || {
+            scratch.saved_trials() > 0
+        });
+        child.kill().expect("the process runs");
+        wait_for_exit(&mut child, Duration::from_mins(1));
+        let resumed = scratch.finished(&["resume"]);
+        assert_eq!(resumed.code, Some(3), "{resumed:?}");
+        assert!(
+            resumed.stdout.starts_with("regression: "),
+            "{}",
+            resumed.stdout
+        );
     }
 }

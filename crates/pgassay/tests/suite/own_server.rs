@@ -189,82 +189,6 @@ fn nothing_is_left_on_it_after_an_error_and_after_ctrl_c() {
 }
 
 #[test]
-fn leftover_databases_are_reported_unless_in_use() {
-    let Some(theirs) = Theirs::start() else {
-        return;
-    };
-    let (scratch, other) = (Scratch::new(PROGRAM), Scratch::new(PROGRAM));
-    let study = of_dsn(&theirs.server.conninfo());
-    let mut child = start(
-        &scratch,
-        &study.replace("\"2s\"", "\"1min\""),
-        &["--no-profile"],
-    );
-    let left = theirs.databases();
-    assert_eq!(left.len(), 1);
-    let beside = run_of(&run(&other, &study, &["--no-profile", "--json"]));
-    assert!(!kinds(&beside).contains(&WarningKind::Leftover));
-    assert_eq!(
-        theirs.databases(),
-        left,
-        "databases of another run are not dropped"
-    );
-    kill(child.id().cast_signed(), libc::SIGKILL);
-    wait_for_exit(&mut child, Duration::from_mins(1));
-    let sql = "select count(*) from pg_stat_activity where application_name like 'pgassay%'";
-    wait_until("its connections end", || {
-        let found = theirs.server.connect().unwrap().value(sql).unwrap();
-        // The connection of this query is one.
-        found.as_deref() == Some("1")
-    });
-    let next = run_of(&run(&other, &study, &["--no-profile", "--json"]));
-    let said = next
-        .warnings
-        .iter()
-        .find(|it| it.kind == WarningKind::Leftover);
-    let words = &said.expect("there is a warning").message;
-    let remedy = format!("drop database {};", left[0]);
-    assert!(words.contains(&remedy), "{words}");
-    theirs.server.connect().unwrap().execute(&remedy).unwrap();
-    theirs.assert_untouched();
-}
-
-#[test]
-fn an_external_server_is_compared_with_a_temporary_one() {
-    let Some(theirs) = Theirs::start() else {
-        return;
-    };
-    let scratch = Scratch::new(PROGRAM);
-    let study = of_dsn("DSN")
-        .replace(
-            "[server]\ndsn = \"DSN\"\n",
-            "[server]\nsettings = { work_mem = \"8MB\" }\n",
-        )
-        .replace(
-            "1 / (current_database() like 'pgassay\\_%')::int",
-            "current_database()",
-        )
-        .replace(
-            "session = { enable_indexscan = \"off\", enable_bitmapscan = \"off\" }",
-            &format!("dsn = \"{}\"", theirs.server.conninfo()),
-        );
-    let run = run_of(&run(&scratch, &study, &["--offline", "--json"]));
-    let ours = run.plan.servers.iter().map(|it| it.dsn.is_none());
-    assert_eq!(ours.collect::<Vec<_>>(), [true, false]);
-    assert_eq!(run.comparisons.len(), 1);
-    assert_eq!(run.ledgers.len(), 2);
-    let said = run
-        .warnings
-        .iter()
-        .find(|it| it.kind == WarningKind::SettingsDiffer);
-    let words = &said.expect("there is a warning").message;
-    assert!(words.contains("work_mem = 8MB (yours: 4MB)"), "{words}");
-    assert_eq!(run.profiles.len(), 2, "both are sampled, or neither");
-    theirs.assert_untouched();
-    scratch.assert_nothing_left();
-}
-
-#[test]
 fn requirements_are_checked_on_the_variants_server() {
     let Some(theirs) = Theirs::start() else {
         return;
@@ -499,5 +423,83 @@ mod slow {
             assert_eq!(finished.code, Some(0), "{finished:?}");
             assert!(!format!("{finished:?}").contains("s3cret"), "{finished:?}");
         }
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn an_external_server_is_compared_with_a_temporary_one() {
+        let Some(theirs) = Theirs::start() else {
+            return;
+        };
+        let scratch = Scratch::new(PROGRAM);
+        let study = of_dsn("DSN")
+            .replace(
+                "[server]\ndsn = \"DSN\"\n",
+                "[server]\nsettings = { work_mem = \"8MB\" }\n",
+            )
+            .replace(
+                "1 / (current_database() like 'pgassay\\_%')::int",
+                "current_database()",
+            )
+            .replace(
+                "session = { enable_indexscan = \"off\", enable_bitmapscan = \"off\" }",
+                &format!("dsn = \"{}\"", theirs.server.conninfo()),
+            );
+        let run = run_of(&run(&scratch, &study, &["--offline", "--json"]));
+        let ours = run.plan.servers.iter().map(|it| it.dsn.is_none());
+        assert_eq!(ours.collect::<Vec<_>>(), [true, false]);
+        assert_eq!(run.comparisons.len(), 1);
+        assert_eq!(run.ledgers.len(), 2);
+        let said = run
+            .warnings
+            .iter()
+            .find(|it| it.kind == WarningKind::SettingsDiffer);
+        let words = &said.expect("there is a warning").message;
+        assert!(words.contains("work_mem = 8MB (yours: 4MB)"), "{words}");
+        assert_eq!(run.profiles.len(), 2, "both are sampled, or neither");
+        theirs.assert_untouched();
+        scratch.assert_nothing_left();
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn leftover_databases_are_reported_unless_in_use() {
+        let Some(theirs) = Theirs::start() else {
+            return;
+        };
+        let (scratch, other) = (Scratch::new(PROGRAM), Scratch::new(PROGRAM));
+        let study = of_dsn(&theirs.server.conninfo());
+        let mut child = start(
+            &scratch,
+            &study.replace("\"2s\"", "\"1min\""),
+            &["--no-profile"],
+        );
+        let left = theirs.databases();
+        assert_eq!(left.len(), 1);
+        let beside = run_of(&run(&other, &study, &["--no-profile", "--json"]));
+        assert!(!kinds(&beside).contains(&WarningKind::Leftover));
+        assert_eq!(
+            theirs.databases(),
+            left,
+            "databases of another run are not dropped"
+        );
+        kill(child.id().cast_signed(), libc::SIGKILL);
+        wait_for_exit(&mut child, Duration::from_mins(1));
+        let sql = "select count(*) from pg_stat_activity where application_name like 'pgassay%'";
+        wait_until("its connections end", || {
+            let found = theirs.server.connect().unwrap().value(sql).unwrap();
+            // The connection of this query is one.
+            found.as_deref() == Some("1")
+        });
+        let next = run_of(&run(&other, &study, &["--no-profile", "--json"]));
+        let said = next
+            .warnings
+            .iter()
+            .find(|it| it.kind == WarningKind::Leftover);
+        let words = &said.expect("there is a warning").message;
+        let remedy = format!("drop database {};", left[0]);
+        assert!(words.contains(&remedy), "{words}");
+        theirs.server.connect().unwrap().execute(&remedy).unwrap();
+        theirs.assert_untouched();
     }
 }

@@ -73,57 +73,6 @@ fn study(dsn: &str) -> String {
     )
 }
 
-/// Regression: a run set the time limits of its sessions, which stayed. Regression: before 14, `set statement_timeout` outside of a transaction stayed in the pooled session.
-#[test]
-fn nothing_that_is_set_stays_in_the_sessions_of_a_pooler() {
-    let mut config = ServerConfig {
-        tcp: true,
-        ..servers::config()
-    };
-    let log = ("log_statement".to_owned(), "all".to_owned());
-    config.settings.extend([log]);
-    for version in ["9.6", "12", "18"] {
-        let Some(server) = servers::start_with(version, &config) else {
-            continue;
-        };
-        let directory = tempfile::tempdir().expect("a directory");
-        let Some(pooler) = Pooler::start(&server, directory.path()) else {
-            return;
-        };
-        let scratch = Scratch::new(PROGRAM);
-        let arguments = [
-            "profile",
-            "--dsn",
-            &pooler.dsn,
-            "--duration",
-            "1s",
-            "--json",
-        ];
-        let seen = observed(&scratch.finished(&arguments));
-        let seen = seen.activity.expect("sessions are read");
-        assert!(seen.sweeps > 0, "{version}");
-        // The backends also serve others, so their CPU time is not the watch's.
-        assert_eq!(seen.cost.backend_cpu_us, None, "{version}");
-        let refused = scratch.run(&study(&pooler.dsn), &["--allow-superuser"]);
-        assert_eq!(refused.code, Some(1), "{refused:?}");
-        assert!(refused.stderr.contains("study.toml:2:14: "), "{refused:?}");
-        let advice = "specify the address of the PostgreSQL server itself";
-        assert!(refused.stderr.contains(advice), "{refused:?}");
-        let log = fs::read_to_string(server.log_path()).expect("a log");
-        let sent = log
-            .lines()
-            .filter_map(|line| line.split_once("statement: "));
-        // The pooler itself sets what clients name at their start.
-        let kept: Vec<&str> = sent
-            .map(|(_, sql)| sql)
-            .filter(|sql| sql.starts_with("set ") || sql.contains("pg_advisory_lock("))
-            .collect();
-        assert!(kept.is_empty(), "{version}: {kept:?}");
-        drop(pooler);
-        server.stop().expect("the server stops");
-    }
-}
-
 /// Regression: the statement that counts transactions waited for five seconds behind a lock on the catalog, and behind a
 /// pooler without a limit.
 #[test]
@@ -151,4 +100,61 @@ fn no_statement_of_a_profile_waits_long_behind_a_lock() {
     assert!(limited.len() > 1, "{log}");
     assert!(unlimited.is_empty(), "{unlimited:?}");
     server.stop().expect("the server stops");
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    /// Regression: a run set the time limits of its sessions, which stayed. Regression: before 14, `set statement_timeout` outside of a transaction stayed in the pooled session.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn nothing_that_is_set_stays_in_the_sessions_of_a_pooler() {
+        let mut config = ServerConfig {
+            tcp: true,
+            ..servers::config()
+        };
+        let log = ("log_statement".to_owned(), "all".to_owned());
+        config.settings.extend([log]);
+        for version in ["9.6", "12", "18"] {
+            let Some(server) = servers::start_with(version, &config) else {
+                continue;
+            };
+            let directory = tempfile::tempdir().expect("a directory");
+            let Some(pooler) = Pooler::start(&server, directory.path()) else {
+                return;
+            };
+            let scratch = Scratch::new(PROGRAM);
+            let arguments = [
+                "profile",
+                "--dsn",
+                &pooler.dsn,
+                "--duration",
+                "1s",
+                "--json",
+            ];
+            let seen = observed(&scratch.finished(&arguments));
+            let seen = seen.activity.expect("sessions are read");
+            assert!(seen.sweeps > 0, "{version}");
+            // The backends also serve others, so their CPU time is not the watch's.
+            assert_eq!(seen.cost.backend_cpu_us, None, "{version}");
+            let refused = scratch.run(&study(&pooler.dsn), &["--allow-superuser"]);
+            assert_eq!(refused.code, Some(1), "{refused:?}");
+            assert!(refused.stderr.contains("study.toml:2:14: "), "{refused:?}");
+            let advice = "specify the address of the PostgreSQL server itself";
+            assert!(refused.stderr.contains(advice), "{refused:?}");
+            let log = fs::read_to_string(server.log_path()).expect("a log");
+            let sent = log
+                .lines()
+                .filter_map(|line| line.split_once("statement: "));
+            // The pooler itself sets what clients name at their start.
+            let kept: Vec<&str> = sent
+                .map(|(_, sql)| sql)
+                .filter(|sql| sql.starts_with("set ") || sql.contains("pg_advisory_lock("))
+                .collect();
+            assert!(kept.is_empty(), "{version}: {kept:?}");
+            drop(pooler);
+            server.stop().expect("the server stops");
+        }
+    }
 }

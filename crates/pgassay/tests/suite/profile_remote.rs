@@ -152,52 +152,6 @@ fn check_profile_by_activity(server: &pgassay_server::Server, version: &str) {
     assert!(page.contains("T0: all time by samples"), "{page}");
 }
 
-/// Regression: all samples were discarded, and the exit status was 1.
-#[test]
-fn samples_of_a_remote_server_remain_if_their_connection_is_terminated() {
-    if !is_root() {
-        skip("a remote server", "a PID namespace requires root");
-        return;
-    }
-    for version in ["9.6", "18"] {
-        let Some(server) = servers::start(version) else {
-            continue;
-        };
-        let mut admin = server.connect().expect("a connection");
-        let scratch = Scratch::new(PROGRAM);
-        let dsn = server.conninfo();
-        let arguments = ["--duration", "4s", "--json"];
-        let finished = thread::scope(|scope| {
-            let profiling = scope.spawn(|| run_in_pid_namespace(&scratch, &dsn, &arguments));
-            let sampler = "from pg_stat_activity where application_name = 'pgassay' \
-                           and query like '%pg_stat_clear_snapshot%' and pid <> pg_backend_pid()";
-            wait_until("it samples for half a second", || {
-                let seen = format!("select 1 {sampler} and now() - xact_start > '500ms'");
-                admin.value(&seen).expect("the query succeeds").is_some()
-            });
-            let terminate = format!("select pg_terminate_backend(pid) {sampler}");
-            admin.query(&terminate).expect("the query succeeds");
-            profiling.join().expect("no panic")
-        });
-        // What was seen is printed, and the exit status says that it is not all.
-        assert_eq!(finished.code, Some(2), "{finished:?}");
-        let reason = "pgassay: the profile is incomplete: ";
-        assert!(finished.stderr.contains(reason), "{finished:?}");
-        let seen: Observation = serde_json::from_str(&finished.stdout).expect("JSON on stdout");
-        let waits = seen.waits.as_ref().expect("waits");
-        assert!(
-            waits.samples() > 0 && seen.transactions.is_none(),
-            "{version}: {seen:?}"
-        );
-        let sampled = seen.limitations.iter();
-        let sampled = sampled.filter(|it| it.name == "pg_stat_activity").count();
-        assert_eq!(sampled, 1, "{version}: {:?}", seen.limitations);
-        let activity = seen.activity.as_ref().expect("the watch went on");
-        assert!(activity.window_us > seen.window_us, "{version}");
-        server.stop().expect("the server stops");
-    }
-}
-
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
@@ -234,6 +188,53 @@ mod slow {
             let cut_off = seen.limitations.iter();
             let cut_off: Vec<_> = cut_off.filter(|it| it.value == "incomplete").collect();
             assert!(cut_off.is_empty(), "{version}: {cut_off:?}");
+            server.stop().expect("the server stops");
+        }
+    }
+
+    /// Regression: all samples were discarded, and the exit status was 1.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn samples_of_a_remote_server_remain_if_their_connection_is_terminated() {
+        if !is_root() {
+            skip("a remote server", "a PID namespace requires root");
+            return;
+        }
+        for version in ["9.6", "18"] {
+            let Some(server) = servers::start(version) else {
+                continue;
+            };
+            let mut admin = server.connect().expect("a connection");
+            let scratch = Scratch::new(PROGRAM);
+            let dsn = server.conninfo();
+            let arguments = ["--duration", "4s", "--json"];
+            let finished = thread::scope(|scope| {
+                let profiling = scope.spawn(|| run_in_pid_namespace(&scratch, &dsn, &arguments));
+                let sampler = "from pg_stat_activity where application_name = 'pgassay' \
+                               and query like '%pg_stat_clear_snapshot%' and pid <> pg_backend_pid()";
+                wait_until("it samples for half a second", || {
+                    let seen = format!("select 1 {sampler} and now() - xact_start > '500ms'");
+                    admin.value(&seen).expect("the query succeeds").is_some()
+                });
+                let terminate = format!("select pg_terminate_backend(pid) {sampler}");
+                admin.query(&terminate).expect("the query succeeds");
+                profiling.join().expect("no panic")
+            });
+            // What was seen is printed, and the exit status says that it is not all.
+            assert_eq!(finished.code, Some(2), "{finished:?}");
+            let reason = "pgassay: the profile is incomplete: ";
+            assert!(finished.stderr.contains(reason), "{finished:?}");
+            let seen: Observation = serde_json::from_str(&finished.stdout).expect("JSON on stdout");
+            let waits = seen.waits.as_ref().expect("waits");
+            assert!(
+                waits.samples() > 0 && seen.transactions.is_none(),
+                "{version}: {seen:?}"
+            );
+            let sampled = seen.limitations.iter();
+            let sampled = sampled.filter(|it| it.name == "pg_stat_activity").count();
+            assert_eq!(sampled, 1, "{version}: {:?}", seen.limitations);
+            let activity = seen.activity.as_ref().expect("the watch went on");
+            assert!(activity.window_us > seen.window_us, "{version}");
             server.stop().expect("the server stops");
         }
     }

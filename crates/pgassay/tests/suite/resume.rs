@@ -209,49 +209,6 @@ fn interrupted_gate(scratch: &Scratch) {
 }
 
 #[test]
-fn a_comparison_without_a_study_file_is_continued() {
-    if !servers::is_available("18") {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    fs::write(scratch.path().join("one.sql"), "select 1;\n").expect("a script");
-    let arguments = [
-        "compare",
-        "--setup",
-        "create table t ()",
-        "-f",
-        "one.sql",
-        "select 2",
-        "--length",
-        "4s",
-        "--pairs",
-        "4",
-        "--no-profile",
-    ];
-    let child = start(&scratch, &arguments);
-    let saved = kill_after(&scratch, child, 5);
-    fs::remove_file(scratch.path().join("one.sql")).expect("the script exists");
-    let no_gate = scratch.finished(&["resume", "--junit", "gate.xml"]);
-    assert_eq!(no_gate.code, Some(1), "{no_gate:?}");
-    assert!(no_gate.stderr.contains("not one of pgassay gate"));
-    let resumed = scratch.finished(&["resume", "--json"]);
-    assert_eq!(resumed.code, Some(0), "{resumed:?}");
-    // Which run, how much of it there is, and which study.
-    let note = format!(
-        "continuing {} after {} trials, with the study as it was when the run began\n",
-        id(&scratch),
-        saved.trials.len()
-    );
-    assert!(resumed.stderr.contains(&note), "{}", resumed.stderr);
-    let run: Run = serde_json::from_str(&resumed.stdout).expect("JSON on stdout alone");
-    assert_whole(&run);
-    for trial in of_whole_rounds(&saved) {
-        assert!(run.trials.contains(&trial));
-    }
-    scratch.assert_nothing_left();
-}
-
-#[test]
 fn a_run_is_not_continued_elsewhere_or_with_another_study() {
     if !servers::is_available("18") {
         return;
@@ -581,5 +538,49 @@ mod slow {
             Some("0"),
             "databases of the killed run are dropped"
         );
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_comparison_without_a_study_file_is_continued() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        fs::write(scratch.path().join("one.sql"), "select 1;\n").expect("a script");
+        let arguments = [
+            "compare",
+            "--setup",
+            "create table t ()",
+            "-f",
+            "one.sql",
+            "select 2",
+            "--length",
+            "4s",
+            "--pairs",
+            "4",
+            "--no-profile",
+        ];
+        let child = start(&scratch, &arguments);
+        let saved = kill_after(&scratch, child, 5);
+        fs::remove_file(scratch.path().join("one.sql")).expect("the script exists");
+        let no_gate = scratch.finished(&["resume", "--junit", "gate.xml"]);
+        assert_eq!(no_gate.code, Some(1), "{no_gate:?}");
+        assert!(no_gate.stderr.contains("not one of pgassay gate"));
+        let resumed = scratch.finished(&["resume", "--json"]);
+        assert_eq!(resumed.code, Some(0), "{resumed:?}");
+        // Which run, how much of it there is, and which study.
+        let note = format!(
+            "continuing {} after {} trials, with the study as it was when the run began\n",
+            id(&scratch),
+            saved.trials.len()
+        );
+        assert!(resumed.stderr.contains(&note), "{}", resumed.stderr);
+        let run: Run = serde_json::from_str(&resumed.stdout).expect("JSON on stdout alone");
+        assert_whole(&run);
+        for trial in of_whole_rounds(&saved) {
+            assert!(run.trials.contains(&trial));
+        }
+        scratch.assert_nothing_left();
     }
 }

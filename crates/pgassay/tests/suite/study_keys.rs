@@ -171,37 +171,6 @@ full = "1s"
 pairs = 2
 "#;
 
-#[test]
-fn redis_runs_beside_postgresql_where_it_is_installed() {
-    if !servers::is_available("18") {
-        return;
-    }
-    let run = ran(WITH_REDIS, &[]);
-    if run.plan.variants.len() == 1 {
-        let words = &run
-            .warnings
-            .iter()
-            .find(|it| it.kind == WarningKind::Skipped);
-        assert!(
-            words.is_some_and(|it| it.message.contains("redis-server")),
-            "{words:?}"
-        );
-        return;
-    }
-    assert_eq!(run.plan.point(PointId::new(0, 1)).driver, DriverKind::Redis);
-    let redis = &run.points[1];
-    assert!(
-        redis.tps > 100.0 && redis.server_cpu_us.is_some_and(|us| us > 0.0),
-        "{redis:?}"
-    );
-    let ratio = &run.comparisons[0].tps;
-    let values = redis.tps * 50.0 / run.points[0].tps;
-    assert!(
-        (ratio.ratio / values - 1.0).abs() < 0.01,
-        "values are compared with values: {ratio:?}"
-    );
-}
-
 /// The first variant has several statements without a pipeline, the last has one statement.
 const STATEMENTS: &str = r#"question = "What does each statement take?"
 [parameters]
@@ -237,46 +206,6 @@ full = "9s"
 pairs = 2
 "#;
 
-#[test]
-fn each_statement_of_a_transaction_is_timed_in_a_pipeline_too() {
-    if !servers::is_available("18") {
-        return;
-    }
-    let run = ran(STATEMENTS, &[]);
-    let [apart, pipeline] = &run.statements[..] else {
-        panic!("of those that have several: {:?}", run.statements)
-    };
-    let texts: Vec<&str> = apart.statements.iter().map(|it| it.text.as_str()).collect();
-    let sleep = "select pg_sleep(0.001);";
-    assert_eq!(texts, ["begin;", sleep, sleep, "end;"]);
-    let wait_us = |it: &pgassay_model::statement::StatementLatency| it.p50_us;
-    for it in &apart.statements {
-        // On a busy machine the others may take as long.
-        assert!(it.text != sleep || wait_us(it) >= 1000.0, "{it:?}");
-        assert!(it.timed > 20 && it.p99_us >= it.p50_us, "{it:?}");
-    }
-    // One statement in fifty is timed, so one of them may be missing.
-    let pipelined: Vec<_> = pipeline.pipelined().collect();
-    assert!(pipelined.len() >= 6, "{pipeline:?}");
-    // Each waits only for those before it: the last ends with the pipeline.
-    for it in &pipelined {
-        let until = f64::from(it.line - 2);
-        assert!(wait_us(it) >= 1000.0 * until, "{until}: {it:?}");
-    }
-    let [.., last] = &pipeline.statements[..] else {
-        panic!("it has an end")
-    };
-    assert_eq!(
-        (last.text.as_str(), last.in_pipeline),
-        ("\\endpipeline", false)
-    );
-    assert!(wait_us(pipelined[0]) < wait_us(last), "{pipeline:?}");
-    assert!(
-        last.timed > pipelined.iter().map(|it| it.timed).sum(),
-        "{last:?}"
-    );
-}
-
 /// A study whose variant has these session settings.
 fn with_session(setup: &str, session: &str) -> String {
     format!(
@@ -308,4 +237,82 @@ fn a_wrong_session_setting_is_found_before_the_setup() {
     }
     let role = with_session("create role reader;", "role = \"reader\"");
     assert_eq!(ran(&role, &["--no-profile"]).comparisons.len(), 1);
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn redis_runs_beside_postgresql_where_it_is_installed() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let run = ran(WITH_REDIS, &[]);
+        if run.plan.variants.len() == 1 {
+            let words = &run
+                .warnings
+                .iter()
+                .find(|it| it.kind == WarningKind::Skipped);
+            assert!(
+                words.is_some_and(|it| it.message.contains("redis-server")),
+                "{words:?}"
+            );
+            return;
+        }
+        assert_eq!(run.plan.point(PointId::new(0, 1)).driver, DriverKind::Redis);
+        let redis = &run.points[1];
+        assert!(
+            redis.tps > 100.0 && redis.server_cpu_us.is_some_and(|us| us > 0.0),
+            "{redis:?}"
+        );
+        let ratio = &run.comparisons[0].tps;
+        let values = redis.tps * 50.0 / run.points[0].tps;
+        assert!(
+            (ratio.ratio / values - 1.0).abs() < 0.01,
+            "values are compared with values: {ratio:?}"
+        );
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn each_statement_of_a_transaction_is_timed_in_a_pipeline_too() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let run = ran(STATEMENTS, &[]);
+        let [apart, pipeline] = &run.statements[..] else {
+            panic!("of those that have several: {:?}", run.statements)
+        };
+        let texts: Vec<&str> = apart.statements.iter().map(|it| it.text.as_str()).collect();
+        let sleep = "select pg_sleep(0.001);";
+        assert_eq!(texts, ["begin;", sleep, sleep, "end;"]);
+        let wait_us = |it: &pgassay_model::statement::StatementLatency| it.p50_us;
+        for it in &apart.statements {
+            // On a busy machine the others may take as long.
+            assert!(it.text != sleep || wait_us(it) >= 1000.0, "{it:?}");
+            assert!(it.timed > 20 && it.p99_us >= it.p50_us, "{it:?}");
+        }
+        // One statement in fifty is timed, so one of them may be missing.
+        let pipelined: Vec<_> = pipeline.pipelined().collect();
+        assert!(pipelined.len() >= 6, "{pipeline:?}");
+        // Each waits only for those before it: the last ends with the pipeline.
+        for it in &pipelined {
+            let until = f64::from(it.line - 2);
+            assert!(wait_us(it) >= 1000.0 * until, "{until}: {it:?}");
+        }
+        let [.., last] = &pipeline.statements[..] else {
+            panic!("it has an end")
+        };
+        assert_eq!(
+            (last.text.as_str(), last.in_pipeline),
+            ("\\endpipeline", false)
+        );
+        assert!(wait_us(pipelined[0]) < wait_us(last), "{pipeline:?}");
+        assert!(
+            last.timed > pipelined.iter().map(|it| it.timed).sum(),
+            "{last:?}"
+        );
+    }
 }

@@ -58,24 +58,6 @@ pairs = 2
 "#;
 
 #[test]
-fn servers_are_as_their_variants_ask() {
-    if !servers::is_available("18") {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let finished = scratch.run(STUDY, &["--no-profile", "--offline"]);
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    let left_out = "variant \"nowhere\" skipped: ";
-    assert!(finished.stdout.contains(left_out), "{}", finished.stdout);
-    assert!(
-        finished.stdout.contains("without no-such-thing"),
-        "{}",
-        finished.stdout
-    );
-    scratch.assert_nothing_left();
-}
-
-#[test]
 fn variables_that_would_point_the_server_elsewhere_are_refused_with_their_line() {
     let scratch = Scratch::new(PROGRAM);
     for (name, words) in [
@@ -141,35 +123,6 @@ pairs = 2
 "#;
 
 #[test]
-fn tls_is_on_where_it_is_asked_for_and_each_run_may_have_a_connection_of_its_own() {
-    if !servers::is_available("18") {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let finished = scratch.run(TLS, &["--no-profile", "--offline", "--json"]);
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    let run: pgassay_record::run::Run = serde_json::from_str(&finished.stdout).expect("JSON");
-    assert_eq!(run.servers.len(), 1, "they share a server");
-    // Starting a backend takes much longer than a query.
-    let cpu_us = |condition: usize, variant: usize| {
-        let of = |point: &&pgassay_account::comparison::PointSummary| {
-            (point.condition, point.variant) == (condition, variant)
-        };
-        run.points
-            .iter()
-            .find(of)
-            .expect("every point")
-            .server_cpu_us
-            .expect("a local server")
-    };
-    for variant in 0..3 {
-        let (keeps, reconnects) = (cpu_us(0, variant), cpu_us(1, variant));
-        assert!(reconnects > 2.0 * keeps, "{keeps} and {reconnects} us");
-    }
-    scratch.assert_nothing_left();
-}
-
-#[test]
 fn idle_connections_are_refused_where_they_would_not_count() {
     let scratch = Scratch::new(PROGRAM);
     let path = scratch.study(STUDY);
@@ -182,4 +135,58 @@ fn idle_connections_are_refused_where_they_would_not_count() {
         said.contains("idle_connections") || said.contains("valgrind"),
         "{said}"
     );
+}
+
+/// Run by `.ci/run`, not by a plain `cargo test`.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn servers_are_as_their_variants_ask() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let finished = scratch.run(STUDY, &["--no-profile", "--offline"]);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        let left_out = "variant \"nowhere\" skipped: ";
+        assert!(finished.stdout.contains(left_out), "{}", finished.stdout);
+        assert!(
+            finished.stdout.contains("without no-such-thing"),
+            "{}",
+            finished.stdout
+        );
+        scratch.assert_nothing_left();
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn tls_is_on_where_it_is_asked_for_and_each_run_may_have_a_connection_of_its_own() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let finished = scratch.run(TLS, &["--no-profile", "--offline", "--json"]);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        let run: pgassay_record::run::Run = serde_json::from_str(&finished.stdout).expect("JSON");
+        assert_eq!(run.servers.len(), 1, "they share a server");
+        // Starting a backend takes much longer than a query.
+        let cpu_us = |condition: usize, variant: usize| {
+            let of = |point: &&pgassay_account::comparison::PointSummary| {
+                (point.condition, point.variant) == (condition, variant)
+            };
+            run.points
+                .iter()
+                .find(of)
+                .expect("every point")
+                .server_cpu_us
+                .expect("a local server")
+        };
+        for variant in 0..3 {
+            let (keeps, reconnects) = (cpu_us(0, variant), cpu_us(1, variant));
+            assert!(reconnects > 2.0 * keeps, "{keeps} and {reconnects} us");
+        }
+        scratch.assert_nothing_left();
+    }
 }
