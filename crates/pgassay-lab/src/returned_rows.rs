@@ -5,7 +5,7 @@ use pgassay_model::wording::grouped;
 use pgassay_record::plans::{RunPlans, VariantPlanDifference};
 use pgassay_record::run::Run;
 
-use crate::plans::{RowCounts, row_counts};
+use crate::plans::{StatementRows, row_counts};
 
 /// Variants that are named.
 const SHOWN_MAX: usize = 3;
@@ -50,7 +50,7 @@ fn yields(plan: &Plan, variant: usize) -> Option<&Yield> {
 }
 
 /// `"b" returned 986 rows and "a" 19 860`; of scripts with several statements, a statement of each.
-fn difference([variant, baseline]: [&str; 2], counts: RowCounts, is_single: bool) -> String {
+fn difference([variant, baseline]: [&str; 2], counts: StatementRows, is_single: bool) -> String {
     let [_, of_variant] = counts.rows;
     let s = if of_variant.round() as u64 == 1 {
         ""
@@ -74,13 +74,13 @@ fn difference([variant, baseline]: [&str; 2], counts: RowCounts, is_single: bool
 
 /// The rows of the first statement with another text that returned or changed another number, whether the plans differ
 /// or not. None if all such statements together did as many: a script may send the same ones in another order.
-fn differing(plans: &RunPlans, of_variant: &VariantPlanDifference) -> Option<RowCounts> {
+fn differing(plans: &RunPlans, of_variant: &VariantPlanDifference) -> Option<StatementRows> {
     let points = [of_variant.baseline_plans, of_variant.variant_plans];
     let [before, after] = points.map(|it| plans.points.get(it));
     let pairs = row_counts(&before?.statements, &after?.statements);
     let of_all = |are_changed: bool| {
         let alike = || pairs.iter().filter(|it| it.are_changed == are_changed);
-        RowCounts {
+        StatementRows {
             are_changed,
             rows: [0, 1].map(|of| alike().map(|it| it.rows[of]).sum()),
         }
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(of_texts([one, other], [Some(5), Some(5)]), None);
         assert_eq!(of_texts([one, other], [Some(5), None]), None, "planned");
         let text = |rows, are_changed, is_single| {
-            difference(["b", "a"], RowCounts { are_changed, rows }, is_single)
+            difference(["b", "a"], StatementRows { are_changed, rows }, is_single)
         };
         let of_one = text([19_860.0, 986.0], false, true);
         assert_eq!(of_one, "\"b\" returned 986 rows and \"a\" 19 860");

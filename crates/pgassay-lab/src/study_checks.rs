@@ -18,13 +18,6 @@ use crate::study_errors::at_version;
 /// # Errors
 /// The first error, with its line in the study.
 pub fn check(plan: &Plan, found: &LoadedStudy) -> Result<BTreeSet<String>> {
-    if plan.servers.is_empty() {
-        let words = "all variants are Redis; at least one must be PostgreSQL";
-        return Err(found
-            .source
-            .error_at(&["variant", "0", "driver"], words)
-            .into());
-    }
     for version in plan.servers.iter().filter_map(|it| it.version.as_ref()) {
         check_version(version).map_err(|error| at_version(found, version, &error.to_string()))?;
     }
@@ -33,6 +26,13 @@ pub fn check(plan: &Plan, found: &LoadedStudy) -> Result<BTreeSet<String>> {
     let mut notes = BTreeSet::new();
     for point in &plan.points {
         notes.extend(scripts::parse(point, &found.source)?.notes);
+    }
+    if plan.servers.is_empty() {
+        let words = "all variants are Redis; at least one must be PostgreSQL";
+        return Err(found
+            .source
+            .error_at(&["variant", "0", "driver"], words)
+            .into());
     }
     Ok(notes)
 }

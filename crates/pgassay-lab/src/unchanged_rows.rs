@@ -95,7 +95,8 @@ fn has_foreign_tables(plan: &Plan, point: &Point) -> bool {
         .get(point.database)
         .map_or(&[][..], |it| &it.setup)
         .iter();
-    pieces.any(|it| it.text.to_ascii_lowercase().contains("foreign "))
+    let creates = |text: &str| text.contains("foreign table") || text.contains("foreign schema");
+    pieces.any(|it| creates(&it.text.to_ascii_lowercase()))
 }
 
 impl CountedTrials {

@@ -8,7 +8,7 @@ use pgassay_record::plans::{
 };
 use pgassay_script::{SqlLexeme, lexemes};
 
-use super::row_counts::RowCounts;
+use super::row_counts::StatementRows;
 
 /// The differences of all variants, by condition, then by variant. Conditions with the same plans share an entry.
 pub fn differences(plan: &Plan, points: &[PointPlans]) -> Vec<VariantPlanDifference> {
@@ -82,7 +82,7 @@ fn between(a: &StatementPlans, b: &StatementPlans) -> Option<PlanDifference> {
 
 /// The rows that the statements of the baseline and of a variant returned or changed, of each two that answer the same
 /// question in other words.
-pub fn row_counts(baseline: &[StatementPlans], variant: &[StatementPlans]) -> Vec<RowCounts> {
+pub fn row_counts(baseline: &[StatementPlans], variant: &[StatementPlans]) -> Vec<StatementRows> {
     let explained = [explainable(baseline), explainable(variant)];
     let pairs = pairs(baseline, variant, explained).into_iter();
     let pairs = pairs.map(|(a, b)| [&baseline[a], &variant[b]]);
@@ -95,7 +95,7 @@ pub fn row_counts(baseline: &[StatementPlans], variant: &[StatementPlans]) -> Ve
                 return None;
             }
             let keeps = statements.map(|it| keeps_rows(&it.text));
-            RowCounts::of([&a.tree()?, &b.tree()?], keeps)
+            StatementRows::of([&a.tree()?, &b.tree()?], keeps)
         })
         .collect()
 }

@@ -30,7 +30,7 @@ use pgassay_record::plans::{MissingPlanReason, PointPlans};
 use pgassay_record::run::{Warning, WarningKind};
 
 pub use differences::{differences, row_counts};
-pub use row_counts::RowCounts;
+pub use row_counts::StatementRows;
 pub use taken_plans::TakenPlans;
 
 use crate::host::{Servers, reset};

@@ -4,14 +4,14 @@ use pgassay_explain::{PlanNode, QueryPlan};
 
 /// Rows of the statements of a baseline and of a variant.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RowCounts {
+pub struct StatementRows {
     /// Whether they are the rows that were changed; otherwise, those that were returned.
     pub are_changed: bool,
     /// The baseline's and the variant's.
     pub rows: [f64; 2],
 }
 
-impl RowCounts {
+impl StatementRows {
     /// Of two plans; `None` if they were not executed, or their rows cannot be compared. Some statements return none of
     /// the rows of their plan: `keeps`.
     pub(super) fn of(plans: [&QueryPlan; 2], keeps: [bool; 2]) -> Option<Self> {
@@ -106,16 +106,16 @@ mod tests {
     fn rows_that_were_changed_are_compared() {
         let [fewer, more] =
             [write("Update", &[50]), write("Update", &[60, 40])].map(|it| plan(&it));
-        let found = RowCounts::of([&fewer, &more], [true, true]).unwrap();
+        let found = StatementRows::of([&fewer, &more], [true, true]).unwrap();
         assert_eq!((found.are_changed, found.rows), (true, [50.0, 100.0]));
         assert!(found.differ());
-        let same = RowCounts::of([&fewer, &fewer], [true, true]).unwrap();
+        let same = StatementRows::of([&fewer, &fewer], [true, true]).unwrap();
         assert!(!same.differ());
         let select = plan(&json!({"Node Type": "Seq Scan", "Actual Rows": 3, "Actual Loops": 1}));
-        assert_eq!(RowCounts::of([&fewer, &select], [true, false]), None);
-        let returned = RowCounts::of([&select, &select], [false, false]).unwrap();
+        assert_eq!(StatementRows::of([&fewer, &select], [true, false]), None);
+        let returned = StatementRows::of([&select, &select], [false, false]).unwrap();
         assert_eq!((returned.are_changed, returned.rows), (false, [3.0, 3.0]));
-        assert_eq!(RowCounts::of([&select, &select], [true, false]), None);
+        assert_eq!(StatementRows::of([&select, &select], [true, false]), None);
     }
 
     #[test]
