@@ -27,7 +27,7 @@ impl Environment for Fuzzed<'_> {
     fn home(&self) -> Option<PathBuf> {
         Some("/home/me".into())
     }
-    fn read(&self, path: &Path) -> io::Result<Option<FileText>> {
+    fn read(&self, path: &Path, _: u64) -> io::Result<Option<FileText>> {
         let text = match path.file_name().and_then(|name| name.to_str()) {
             Some(".pg_service.conf") => self.service,
             Some(".pgpass") => self.passwords,

@@ -25,7 +25,7 @@ impl Environment for Nothing {
     fn home(&self) -> Option<std::path::PathBuf> {
         None
     }
-    fn read(&self, _: &std::path::Path) -> std::io::Result<Option<FileText>> {
+    fn read(&self, _: &std::path::Path, _: u64) -> std::io::Result<Option<FileText>> {
         Ok(None)
     }
 }
