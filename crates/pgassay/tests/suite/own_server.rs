@@ -476,8 +476,8 @@ mod slow {
         );
         let left = theirs.databases();
         assert_eq!(left.len(), 1);
-        let beside = run_of(&run(&other, &study, &["--no-profile", "--json"]));
-        assert!(!kinds(&beside).contains(&WarningKind::Leftover));
+        let meanwhile = run_of(&run(&other, &study, &["--no-profile", "--json"]));
+        assert!(!kinds(&meanwhile).contains(&WarningKind::Leftover));
         assert_eq!(
             theirs.databases(),
             left,

@@ -27,6 +27,15 @@ driver = "redis"
 script = "incr"
 "#;
 
+/// The scripts, and each of the two variants.
+fn split_at_variants(text: &str) -> [&str; 3] {
+    let [first, second] = ["PostgreSQL", "Redis"].map(|name| {
+        text.find(&format!("[[variant]]\nname = \"{name}\""))
+            .unwrap()
+    });
+    [&text[..first], &text[first..second], &text[second..]]
+}
+
 fn is_missing(test: &str) -> bool {
     let is_missing = on_path("redis-server").is_none();
     if is_missing {
@@ -63,27 +72,12 @@ fn redis_alone_is_refused_if_all_other_variants_are_skipped() {
         return;
     }
     let scratch = Scratch::new(PROGRAM);
-    let text = r#"question = "How fast does Redis count?"
-[[script]]
-name = "incr"
-text = "INCR counter"
-[[script]]
-name = "one"
-text = "select 1;"
-[[variant]]
-name = "Redis"
-driver = "redis"
-script = "incr"
-[[variant]]
-name = "Redis again"
-driver = "redis"
-script = "incr"
-[[variant]]
-name = "PostgreSQL"
-script = "one"
-requires = { program = "no-such-program" }
-"#;
-    let finished = scratch.run(text, &[]);
+    let unmet = "script = \"one\"\nrequires = { program = \"no-such-program\" }\n";
+    let [scripts, postgres, redis] = split_at_variants(WITH_REDIS);
+    let again = redis.replace("\"Redis\"", "\"Redis again\"");
+    let postgres = postgres.replace("script = \"one\"\n", unmet);
+    let text = [scripts, redis, &again, &postgres].concat();
+    let finished = scratch.run(&text, &[]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     let words = "the variants that can run here are all Redis";
     assert!(finished.stderr.contains(words), "{finished:?}");

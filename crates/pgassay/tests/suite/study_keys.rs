@@ -147,7 +147,7 @@ fn data_ways_and_requirements_are_as_the_study_says() {
     assert!(relay.relayed_us > relay.direct_us + 3000.0, "{relay:?}");
 }
 
-const WITH_REDIS: &str = r#"question = "How does Redis do beside it?"
+const WITH_REDIS: &str = r#"question = "How does Redis do next to it?"
 [[script]]
 name = "one"
 text = "select 1;"
@@ -245,7 +245,7 @@ mod slow {
 
     #[test]
     #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
-    fn redis_runs_beside_postgresql_where_it_is_installed() {
+    fn redis_runs_next_to_postgresql_where_it_is_installed() {
         if !servers::is_available("18") {
             return;
         }

@@ -25,8 +25,8 @@ const STALLED_SESSIONS_MIN: f64 = 1.0;
 const STALLED_CPU_SHARE_MAX: f64 = 0.5;
 /// In a stall, throughput is below this share of its maximum.
 const STALLED_RATE_SHARE_MAX: f64 = 0.02;
-/// If autovacuum seems to have had more transactions than all by this share of its own and this many, nothing is known
-/// of the others.
+/// The estimate of autovacuum's transactions may exceed all that ended by this share of it and this many; beyond that,
+/// those of clients are not known.
 const AUTOVACUUM_ERROR_SHARE: f64 = 0.1;
 const AUTOVACUUM_ERROR: f64 = 4.0;
 /// A report says from this share of all transactions on that autovacuum's are left out.
