@@ -236,8 +236,8 @@ mod tests {
             variant("b=1", "18.6", 40_000),
             variant("c=1", "18.6", 90_000),
         ]));
-        let most = text.find("| `c=1` | +50 000.0 | 0.5 | +125% |").unwrap();
-        let least = text.find("| `a=1` | −1 000.0 | 0.5 | −2.500% |").unwrap();
+        let most = text.find("| `c=1` | +50,000.0 | 0.5 | +125% |").unwrap();
+        let least = text.find("| `a=1` | −1,000.0 | 0.5 | −2.500% |").unwrap();
         assert!(most < least);
         assert!(text.ends_with("(largest: 0.0 ± 0.5): `b=1`.\n"), "{text}");
         assert!(text.contains("- PostgreSQL 18.6: gcc 12, `-O2`\n"));
@@ -251,7 +251,7 @@ mod tests {
             variant("defaults", "18.6", 40_000),
             variant(name, "18.6", 90_000),
         ]));
-        let row = "| `search_path=a\\|b'c d` | +50 000.0 |";
+        let row = "| `search_path=a\\|b'c d` | +50,000.0 |";
         assert!(of_one.contains(row), "{of_one}");
         let of_builds = tables(&counts(vec![
             variant("17", "17.11", 40_000),
@@ -271,7 +271,7 @@ mod tests {
         ]));
         assert!(text.contains("| | 17 | 18 | largest ± |\n|---|---:|---:|---:|\n"));
         assert!(
-            text.contains("| look-up | 41 823 | 43 137 | 0.000% |\n"),
+            text.contains("| look-up | 41,823 | 43,137 | 0.000% |\n"),
             "{text}"
         );
     }

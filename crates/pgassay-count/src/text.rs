@@ -519,7 +519,7 @@ pub(crate) fn grouped(value: f64) -> String {
     let mut out = String::new();
     for (position, digit) in whole.chars().enumerate() {
         if position > 0 && (whole.len() - position) % 3 == 0 {
-            out.push(' ');
+            out.push(',');
         }
         out.push(digit);
     }
@@ -549,8 +549,8 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped_and_signed() {
-        assert_eq!(grouped(61_872.34), "61 872.3");
-        assert_eq!(grouped(1_871_064.0), "1 871 064.0");
+        assert_eq!(grouped(61_872.34), "61,872.3");
+        assert_eq!(grouped(1_871_064.0), "1,871,064.0");
         assert_eq!(signed(-524.04), "−524.0");
         assert_eq!(signed(524.04), "+524.0");
         // Regression: a function whose cost is the same was listed with −0.0.
@@ -560,6 +560,6 @@ mod tests {
         assert_eq!(ratio(1.001_85), "+0.185%");
         assert_eq!(ratio(0.25), "−75.000%");
         assert_eq!(ratio(2.25), "+125%");
-        assert_eq!(ratio(26.7), "+2 570%");
+        assert_eq!(ratio(26.7), "+2,570%");
     }
 }

@@ -49,7 +49,7 @@ fn yields(plan: &Plan, variant: usize) -> Option<&Yield> {
     points.find_map(|it| it.gives.as_ref())
 }
 
-/// `"b" returned 986 rows and "a" 19 860`; of scripts with several statements, a statement of each.
+/// `"b" returned 986 rows and "a" 19,860`; of scripts with several statements, a statement of each.
 fn difference([variant, baseline]: [&str; 2], counts: StatementRows, is_single: bool) -> String {
     let [_, of_variant] = counts.rows;
     let s = if of_variant.round() as u64 == 1 {
@@ -178,7 +178,7 @@ mod tests {
             difference(["b", "a"], StatementRows { are_changed, rows }, is_single)
         };
         let of_one = text([19_860.0, 986.0], false, true);
-        assert_eq!(of_one, "\"b\" returned 986 rows and \"a\" 19 860");
+        assert_eq!(of_one, "\"b\" returned 986 rows and \"a\" 19,860");
         let of_writes = text([50.0, 100.0], true, true);
         assert_eq!(of_writes, "\"b\" changed 100 rows and \"a\" 50");
         let of_several = text([10.0, 1.0], false, false);

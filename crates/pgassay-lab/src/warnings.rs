@@ -404,7 +404,7 @@ mod tests {
     }
 
     /// Regression: a run had no warning although it was 40 times as fast once its first trials had deleted all that
-    /// there was to delete: 121 rows in 13 000 transactions.
+    /// there was to delete: 121 rows in 13,000 transactions.
     #[test]
     fn a_load_that_runs_out_of_rows_to_delete_writes() {
         let deleted = |rows| Counters::from([("pg_stat_database.tup_deleted", rows)]);

@@ -6,13 +6,13 @@ pub fn counted(count: usize, one: &str) -> String {
     format!("{count} {one}{s}")
 }
 
-/// A whole number with separated thousands: `26 079`.
+/// A whole number with separated thousands: `26,079`.
 pub fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(' ');
+        if at > 0 && out != "-" && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
         }
         out.push(digit);
     }
@@ -81,8 +81,8 @@ mod tests {
 
     #[test]
     fn thousands_are_separated() {
-        let all = [0.4, 999.0, 26_079.4, 1_935_183.0].map(grouped);
-        assert_eq!(all, ["0", "999", "26 079", "1 935 183"]);
+        let all = [0.4, 999.0, 26_079.4, 1_935_183.0, -123.0].map(grouped);
+        assert_eq!(all, ["0", "999", "26,079", "1,935,183", "-123"]);
     }
 
     #[test]

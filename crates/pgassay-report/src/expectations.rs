@@ -113,14 +113,14 @@ mod tests {
 
     #[test]
     fn a_figure_has_separated_thousands_as_its_interval_has() {
-        assert_eq!(grouped("1284358"), "1\u{a0}284\u{a0}358");
+        assert_eq!(grouped("1284358"), "1,284,358");
         assert_eq!(grouped("0.034"), "0.034");
         assert_eq!(grouped("plan"), "plan");
     }
 
     #[test]
     fn the_bound_of_an_interval_of_two_pairs_does_not_fill_a_line() {
-        assert_eq!(bound(2_241_273.0), "2\u{a0}241\u{a0}273");
+        assert_eq!(bound(2_241_273.0), "2,241,273");
         assert_eq!(bound(7.9e44), "8e44");
     }
 }

@@ -67,7 +67,7 @@ fn without_network(label: &str) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Instructions, to a tenth below a million: `43 735.9`, `1 871 064`.
+/// Instructions, to a tenth below a million: `43,735.9`, `1,871,064`.
 pub(crate) fn figure(value: f64) -> String {
     if value.abs() >= 1e6 {
         return number::whole(value);
@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn instructions_have_a_tenth_until_they_run_into_millions() {
         let plain = |text: String| text.replace('\u{a0}', " ");
-        assert_eq!(plain(figure(43_735.94)), "43 735.9");
-        assert_eq!(plain(figure(1_871_064.3)), "1 871 064");
+        assert_eq!(plain(figure(43_735.94)), "43,735.9");
+        assert_eq!(plain(figure(1_871_064.3)), "1,871,064");
         assert_eq!(plain(figure(-0.04)), "0.0");
         assert_eq!(plain(signed(159.96)), "+160.0");
         assert_eq!(plain(signed(-501.92)), "−501.9");
@@ -139,6 +139,6 @@ mod tests {
         assert_eq!(change(0.977), "−2.300%");
         assert_eq!(change(0.25), "−75.000%");
         assert_eq!(change(2.2156), "+122%");
-        assert_eq!(change(23.5), "+2\u{a0}250%");
+        assert_eq!(change(23.5), "+2,250%");
     }
 }

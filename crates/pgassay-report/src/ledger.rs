@@ -49,8 +49,7 @@ pub(crate) fn ledger(run: &Run, condition: usize, variant: usize) -> Option<&Led
     ledgers.find(|it| it.condition == condition && it.variant == variant)
 }
 
-/// `Tier T2: CPU by stacks, blocked time by wait events; 93.2% of the time has a known cause`, and what the next
-/// tier requires. `shares` are the explained shares of the ledgers shown.
+/// `CPU by stacks, blocked time by wait events; 93.2% of the time has a known cause`, and what the next tier requires. `shares` are the explained shares of the ledgers shown.
 pub(crate) fn tier(
     (cpu_by_stacks, blocked_by): (bool, Divider),
     shares: &[f64],
@@ -60,8 +59,8 @@ pub(crate) fn tier(
     if tier == 0 {
         let share = number::percent(shares.iter().copied().fold(f64::INFINITY, f64::min));
         return format!(
-            "Tier T0: all time by samples of pg_stat_activity, which undercount running backends on a \
-             saturated machine; {share} of the time has a known cause; T1 needs pgassay on the server's host"
+            "All time by samples of pg_stat_activity, which undercount running backends on a saturated \
+             machine; {share} of the time has a known cause; exact CPU totals need pgassay on the server's host"
         );
     }
     let cpu = if cpu_by_stacks {
@@ -85,7 +84,7 @@ pub(crate) fn tier(
     };
     let next = access.and_then(|check| next_tier(tier, check));
     format!(
-        "Tier T{tier}: CPU {cpu}, blocked time {}; {besides}{share} of the time has a known cause{}",
+        "CPU {cpu}, blocked time {}; {besides}{share} of the time has a known cause{}",
         basis_of_blocked_time(blocked_by),
         next.unwrap_or_default()
     )
@@ -100,7 +99,12 @@ fn next_tier(tier: u8, access: &Check) -> Option<String> {
         return Some("; there are no CPU samples".to_owned());
     }
     let fix = access.fix.as_ref().filter(|_| tier < 3)?;
-    Some(format!("; T{} needs {fix}", tier + 1))
+    let next = match tier {
+        0 => "exact CPU totals",
+        1 => "CPU stacks",
+        _ => "off-CPU stacks",
+    };
+    Some(format!("; {next} need {fix}"))
 }
 
 /// The lowest tier of these ledgers, as [`tier`] describes it; empty without ledgers.
@@ -115,7 +119,7 @@ pub(crate) fn tier_of_run(run: &Run, ledgers: &[&Ledger]) -> String {
     shallowest.map_or_else(String::new, |by| tier(by, &shares, access))
 }
 
-/// `rows with a known cause add up to −1 629 µs, 101.5% of −1 605 µs (95% CI [97.2%, 105.8%])`.
+/// `rows with a known cause add up to −1,629 µs, 101.5% of −1,605 µs (95% CI [97.2%, 105.8%])`.
 fn explained_sum(share: &ExplainedShare, difference: &LedgerDifference) -> String {
     let whole_us = difference.response.difference_us;
     format!(
@@ -374,7 +378,7 @@ mod tests {
         assert_eq!(text(0.2), "samples off by 20.0% (limit 14.0%)");
     }
 
-    /// Regression: of an idle server, which no CPU sample hit, it said "Tier T1 …; T2 needs --off-cpu".
+    /// Regression: of an idle server, which no CPU sample hit, it said that CPU stacks need `--off-cpu`.
     #[test]
     fn what_is_permitted_is_not_missing() {
         let check = |value: &str, fix: &str| Check {
@@ -389,9 +393,9 @@ mod tests {
             text.rsplit_once("; ").unwrap().1.to_owned()
         };
         let all = check("T3 of T3: CPU stacks", "--off-cpu");
-        assert_eq!(text(true, &all), "T3 needs --off-cpu");
+        assert_eq!(text(true, &all), "off-CPU stacks need --off-cpu");
         assert_eq!(text(false, &all), "there are no CPU samples");
         let totals = check("T1 of T3: exact CPU totals", "sysctl");
-        assert_eq!(text(false, &totals), "T2 needs sysctl");
+        assert_eq!(text(false, &totals), "CPU stacks need sysctl");
     }
 }

@@ -1,20 +1,20 @@
 //! Number formatting, the same in every kind of report.
 //!
-//! A minus is U+2212; a no-break space separates thousands and precedes a unit (the SI's rules), except
-//! the percent sign, which follows its number directly. A terminal prints plain spaces. Values are
-//! rounded only when printed.
+//! A minus is U+2212; a comma separates thousands; a no-break space precedes a unit, except the percent
+//! sign, which follows its number directly. A terminal prints plain spaces. Values are rounded only when
+//! printed.
 
 use jiff::Timestamp;
 use pgassay_account::counters::CounterUnit;
 use pgassay_model::wording::grouped;
 pub(crate) use pgassay_model::wording::{interval, ratio};
 
-/// A whole number with separated thousands: `12 583`.
+/// A whole number with separated thousands: `12,583`.
 pub(crate) fn whole(value: f64) -> String {
     if !value.is_finite() {
         return "?".to_owned();
     }
-    let digits = grouped(value.abs()).replace(' ', "\u{a0}");
+    let digits = grouped(value.abs());
     if value < 0.0 && digits != "0" {
         return format!("−{digits}");
     }
@@ -30,7 +30,7 @@ pub(crate) fn tps(value: f64) -> String {
     }
 }
 
-/// A figure of any size, to four digits or all digits before the point: `1 323 612`, `70.34`, `0.920`.
+/// A figure of any size, to four digits or all digits before the point: `1,323,612`, `70.34`, `0.920`.
 pub(crate) fn plain(value: f64) -> String {
     match value.abs() {
         1000.0.. => whole(value),
@@ -195,9 +195,9 @@ mod tests {
     fn thousands_are_separated() {
         for (value, text) in [
             (0.0, "0"),
-            (999.6, "1 000"),
-            (12_583.2, "12 583"),
-            (-1_234_567.0, "−1 234 567"),
+            (999.6, "1,000"),
+            (12_583.2, "12,583"),
+            (-1_234_567.0, "−1,234,567"),
             (-0.2, "0"),
             (f64::NAN, "?"),
         ] {
@@ -212,7 +212,7 @@ mod tests {
             (0.384, "+0.38"),
             (0.001, "0.00"),
             (-0.001, "0.00"),
-            (1234.5, "+1 234"),
+            (1234.5, "+1,234"),
             (123.45, "+123.5"),
         ] {
             assert_eq!(plain(signed_micros(value)), text);

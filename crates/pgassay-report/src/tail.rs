@@ -114,7 +114,7 @@ pub(crate) fn basis(tail: &Tail) -> String {
     )
 }
 
-/// `8684 µs`, or `8684 to 11 829 µs` if it differs from trial to trial.
+/// `8684 µs`, or `8684 to 11,829 µs` if it differs from trial to trial.
 pub(crate) fn p99(tail: &Tail) -> String {
     let (low, high) = (
         number::micros(tail.p99_low_us),

@@ -15,7 +15,7 @@ use crate::limits::ARGUMENTS_MAX;
 use crate::names::VariableNames;
 use crate::value::ScriptValue;
 
-/// Maximum nesting of parentheses, prefix operators and CASEs. bison gives up at 10 000 symbols
+/// Maximum nesting of parentheses, prefix operators and CASEs. bison gives up at 10,000 symbols
 /// with the same message. This depth needs less than a third of a thread's 2 MiB stack even in
 /// debug builds.
 const NESTING_MAX: u32 = 400;

@@ -249,7 +249,7 @@ mod tests {
         }
     }
 
-    /// Regression: 40 000 pairs took 6.5 GB, and the result of a long run was lost.
+    /// Regression: 40,000 pairs took 6.5 GB, and the result of a long run was lost.
     #[test]
     fn the_median_of_many_pairs_takes_no_memory_for_their_averages() {
         let values: Vec<f64> = (0..100_000).map(|it| f64::from(it) - 49_999.5).collect();

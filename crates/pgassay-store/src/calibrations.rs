@@ -11,7 +11,7 @@ use crate::regular_file::read_ours;
 use crate::{Store, files};
 
 const DIRECTORY: &str = "calibration";
-/// More than any calibration has: 50 000 comparisons.
+/// More than any calibration has: 50,000 comparisons.
 const BYTES_MAX: u64 = 16 << 20;
 
 impl Store {

@@ -137,7 +137,7 @@ fn an_error_of_a_gigabyte_before_authentication_is_refused() {
         ),
         "{error:?}"
     );
-    // libpq's limit: 30 000 bytes.
+    // libpq's limit: 30,000 bytes.
     let text = vec![b'x'; 29_900];
     let refusal = [report(b'E', &text), message(b'Z', b"I")].concat();
     let mut session = Session::start(&Login::default()).unwrap();

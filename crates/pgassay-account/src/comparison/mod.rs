@@ -187,7 +187,7 @@ pub struct Basis {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_stage_units: Option<u32>,
     /// Sequential comparisons without a verdict: about how many units it would take; `None` if unknown, or
-    /// above 100 000. Two stages: the number of units for the wanted half-width; `None` if unknown, or if the
+    /// above 100,000. Two stages: the number of units for the wanted half-width; `None` if unknown, or if the
     /// resolution of the rates is too coarse for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units_needed: Option<u32>,

@@ -131,7 +131,7 @@ fn a_steady_ratio_under_drift_is_found_and_profiled_trials_do_not_count() {
     assert!((cpu_us - 50.0).abs() < 1e-9);
 }
 
-/// Throughput of 20 000, 28 000 and 28 000 per second.
+/// Throughput of 20,000, 28,000 and 28,000 per second.
 #[test]
 fn stepwise_each_variant_is_compared_with_the_one_before() {
     let third = "[[variant]]\nname = \"third\"\nprotocol = \"extended\"\n";

@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(found.statements[0].variant, 1);
     }
 
-    /// Regression: a table "returned 20 000 rows", and the blocks of a query were those of "the whole statement".
+    /// Regression: a table "returned 20,000 rows", and the blocks of a query were those of "the whole statement".
     #[test]
     fn a_statement_that_creates_a_table_returns_no_rows_and_its_plan_has_not_all_blocks() {
         let executed = |text: &str, node: &str, rows: u32| {

@@ -466,7 +466,7 @@ mod tests {
         let sums = attribution.take();
         for (kind, truth_us) in truth.into_iter().enumerate() {
             let share = time_of(&sums, kind as u32) / sums.length_us();
-            // Standard error below 0.002 with 80 000 readings.
+            // Standard error below 0.002 with 80,000 readings.
             assert!((share - truth_us / now_us).abs() < 0.008, "{kind}: {share}");
         }
     }

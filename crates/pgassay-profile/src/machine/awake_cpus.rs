@@ -2,8 +2,8 @@
 //!
 //! An idle CPU sleeps, and waking it takes microseconds; tens of them in a virtual machine, where the
 //! hypervisor takes part. With one client, each transaction waits for two wake-ups. Whether a CPU still polls or
-//! already sleeps when work arrives depends on little, so throughput jumps between trials: from 11 000 to
-//! 70 000 transactions per second in one study on a quiet virtual machine.
+//! already sleeps when work arrives depends on little, so throughput jumps between trials: from 11,000 to
+//! 70,000 transactions per second in one study on a quiet virtual machine.
 //!
 //! A latency of 0 µs, requested from the power management, makes idle CPUs poll
 //! (`Documentation/power/pm_qos_interface.rst` in Linux; tuned does the same in its profile

@@ -1,6 +1,6 @@
 //! The executable mappings of a process, from `/proc/PID/maps` or from records.
 //!
-//! A process can have 65 530 mappings, of files with names of 4 KB: 250 MB. So only the first ones are read, in the
+//! A process can have 65,530 mappings, of files with names of 4 KB: 250 MB. So only the first ones are read, in the
 //! order of their addresses. What lies beyond them is unknown.
 
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Once;
 
-/// At most this much of the text is read: 20 000 mappings without a file. A backend has some hundred mappings.
+/// At most this much of the text is read: 20,000 mappings without a file. A backend has some hundred mappings.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 /// At most this many executable mappings are kept.
 const MAPPINGS_MAX: usize = 4096;
@@ -177,7 +177,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         assert_eq!(spans, [(10, 20), (20, 30), (35, 45), (50, 60)]);
     }
 
-    /// Regression test: a program named `postgres` with 65 400 mappings took a minute and 1.3 GB of `profile`.
+    /// Regression test: a program named `postgres` with 65,400 mappings took a minute and 1.3 GB of `profile`.
     #[test]
     fn mappings_without_end_do_not_fill_the_memory() {
         let text = |line: &'static [u8]| beginning(line.chain(io::repeat(b'x'))).unwrap();

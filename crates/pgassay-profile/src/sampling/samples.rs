@@ -58,7 +58,7 @@ pub struct Samples {
     pub stripped_objects: Vec<Arc<str>>,
     /// Off-CPU time, if requested.
     pub off_cpu: Option<OffCpu>,
-    /// Individual samples if `off_cpu` or `keeps_moments` was requested; at most 65 536.
+    /// Individual samples if `off_cpu` or `keeps_moments` was requested; at most 65,536.
     pub moments: Vec<SampleMoment>,
     /// The part of the time that `moments` are of.
     pub kept_time: KeptTime,

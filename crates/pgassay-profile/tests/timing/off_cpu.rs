@@ -73,7 +73,7 @@ fn exact(pid: u32) -> (u64, ProcessCpu) {
 /// Time from a wake-up to the run queue of another CPU.
 const WAKING_NS: f64 = 5_000.0;
 /// Time of a switch that the kernel counts for the processes, and that lies outside of its records: 1.0 to
-/// 1.4 µs were measured on a machine with 80 000 switches per second.
+/// 1.4 µs were measured on a machine with 80,000 switches per second.
 const SWITCH_NS: f64 = 2_000.0;
 
 fn a_whole_window_in_one_slice_agrees_with_the_kernels_totals() {

@@ -7,7 +7,7 @@ pub fn load(sessions: f64) -> String {
     number::decimals(sessions, if sessions < 9.995 { 2 } else { 1 })
 }
 
-/// Transactions per second: `1 234`, `12.40`.
+/// Transactions per second: `1,234`, `12.40`.
 pub fn rate(per_s: f64) -> String {
     number::tps(per_s)
 }
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn a_size_that_is_not_known_yet_is_not_zero() {
         assert_eq!(relation_size(0), "");
-        assert_eq!(relation_size(8192), "8\u{a0}192\u{a0}B");
+        assert_eq!(relation_size(8192), "8,192\u{a0}B");
     }
 
     #[test]
@@ -85,8 +85,8 @@ mod tests {
         ] {
             assert_eq!(plain(age(us)), text);
         }
-        assert_eq!(plain(size(8192)), "8 192 B");
-        assert_eq!(plain(size(3 << 30)), "3 072 MB");
-        assert_eq!(plain(size(u64::MAX)), "16 777 216 TB");
+        assert_eq!(plain(size(8192)), "8,192 B");
+        assert_eq!(plain(size(3 << 30)), "3,072 MB");
+        assert_eq!(plain(size(u64::MAX)), "16,777,216 TB");
     }
 }

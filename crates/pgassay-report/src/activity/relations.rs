@@ -313,13 +313,13 @@ mod tests {
         assert_eq!(
             text(HorizonKind::Session, "14325"),
             format!(
-                "session 14325 runs the oldest transaction, 1 653 transaction IDs behind: {keeps}"
+                "session 14325 runs the oldest transaction, 1,653 transaction IDs behind: {keeps}"
             )
         );
         assert_eq!(
             text(HorizonKind::PreparedTransaction, "tx-1"),
             format!(
-                "prepared transaction tx-1 is the oldest transaction, 1 653 transaction IDs behind: {keeps}"
+                "prepared transaction tx-1 is the oldest transaction, 1,653 transaction IDs behind: {keeps}"
             )
         );
     }

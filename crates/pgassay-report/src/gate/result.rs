@@ -137,7 +137,7 @@ impl GateResult {
     }
 
     /// Of instructions per transaction, the baseline's and the variant's, whose difference is known to ±`margin`:
-    /// `61 872.3 → 62 871.2 instructions (+1.61% ± 0.02%)`. The verdict depends on `limit_percent`; `None` for the
+    /// `61,872.3 → 62,871.2 instructions (+1.61% ± 0.02%)`. The verdict depends on `limit_percent`; `None` for the
     /// margin if a count gives no verdict, for the reason in `doubt`.
     pub fn of_instructions(
         names: GateNames,

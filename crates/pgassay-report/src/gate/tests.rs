@@ -78,7 +78,7 @@ fn instructions_fail_beyond_the_limit_by_more_than_the_margin() {
     let sentence = deciding_sentence(&[of(10_300.0, Ok(5.0))], GateLimit::Instructions(2.0));
     assert_eq!(
         sentence,
-        "regression: new|build executes over 2% more instructions than old with 8 clients: 10 000.0 → 10 300.0 \
+        "regression: new|build executes over 2% more instructions than old with 8 clients: 10,000.0 → 10,300.0 \
          instructions per transaction (+3.000% ± 0.050%)."
     );
 }
@@ -139,7 +139,7 @@ fn the_first_counts_have_no_difference() {
     let first = GateResult::first_count(names(), 61_872.3, true);
     assert_eq!(
         first.figures,
-        "61 872.3 instructions per transaction; nothing to compare with yet"
+        "61,872.3 instructions per transaction; nothing to compare with yet"
     );
     assert_eq!(first.verdict, GateVerdict::Pass);
     let bent = GateResult::first_count(names(), 61_872.3, false);

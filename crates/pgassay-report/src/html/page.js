@@ -15,7 +15,7 @@
   // Microseconds, or instructions (parts is 1), which have many digits.
   const figure = (v) => {
     const a = Math.abs(v);
-    if (data.conditions[tree.condition].parts === 1) return a.toFixed(a < 1000 ? 1 : 0).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+    if (data.conditions[tree.condition].parts === 1) return a.toFixed(a < 1000 ? 1 : 0).replace(/\B(?=(\d{3})+$)/g, ",");
     return a.toFixed(a < 100 ? 2 : a < 1000 ? 1 : 0);
   };
   // An observed server has one variant without a name, and its unit may be per second.

@@ -218,7 +218,6 @@ pub(super) fn fold(text: &str, width: usize) -> String {
             out.push('\n');
             continue;
         }
-        let line = &with_unbroken_numbers(line);
         let words = line.trim_start();
         let indent = line.len() - words.len();
         let last_column = words.rfind(GAP).map(|at| indent + at + GAP.len());
@@ -229,18 +228,6 @@ pub(super) fn fold(text: &str, width: usize) -> String {
         out += &wrap(&line[start..], width, &line[..start], &" ".repeat(next));
     }
     out
-}
-
-/// The line with a no-break space between the groups of digits of a number.
-fn with_unbroken_numbers(line: &str) -> String {
-    let mut out: Vec<char> = line.chars().collect();
-    for at in 1..out.len().saturating_sub(1) {
-        let is_inside = out[at - 1].is_ascii_digit() && out[at + 1].is_ascii_digit();
-        if out[at] == ' ' && is_inside {
-            out[at] = '\u{a0}';
-        }
-    }
-    out.into_iter().collect()
 }
 
 /// The text on one line, with control characters replaced.
@@ -334,7 +321,6 @@ mod tests {
             "a   12  one two\n        three four\n        five\nb    3  six\n"
         );
         assert_eq!(fold("one two three  4", 9), "one two\n  three 4\n");
-        assert_eq!(fold("one two 1 871", 11), "one two\n  1 871\n");
     }
 
     #[test]

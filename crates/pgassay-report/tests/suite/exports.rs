@@ -393,11 +393,11 @@ fn the_summary_divides_the_exact_totals_per_transaction() {
     for line in [
         "PostgreSQL 18, postmaster 4711\n",
         "  on CPU                20.00  µs/tx   0.05%\n",
-        "  blocked            39 970  µs/tx  99.9%\n",
+        "  blocked            39,970  µs/tx  99.9%\n",
         "  execute  14.00  70.0%",
         "   10.00  50.0%         10.00       10  ExecScan\n",
-        "  client  29 978  75.0%",
-        "  unexplained (blocked)  9 992  25.0%",
+        "  client  29,978  75.0%",
+        "  unexplained (blocked)  9,992  25.0%",
         "  checkpointer  5.00  µs/tx\n",
         "20 samples, 100% of user stacks unwound",
     ] {

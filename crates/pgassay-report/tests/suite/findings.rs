@@ -157,7 +157,7 @@ fn a_difference_within_noise_is_shown_as_the_cost_of_the_point() {
         finding.difference_us = Some(difference_us);
         finding.difference_interval_us = Some([difference_us - 600.0, difference_us + 600.0]);
         let text = words(&run);
-        let cost = format!("Each commit waits for the disk: 1 445 µs/tx in {name}, f1, 1 client");
+        let cost = format!("Each commit waits for the disk: 1,445 µs/tx in {name}, f1, 1 client");
         assert!(text.contains(&cost), "{text}");
         assert!(!text.contains("289"), "{text}");
         let page = pgassay_report::html(&run);

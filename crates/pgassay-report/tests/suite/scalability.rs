@@ -271,7 +271,7 @@ fn the_knee_has_the_same_figures_in_the_sentence_as_on_the_page() {
     }
 }
 
-/// Regression: a point with 12 061 tps was drawn on the line that was labeled 10 875.
+/// Regression: a point with 12,061 tps was drawn on the line that was labeled 10,875.
 #[test]
 fn the_label_in_the_middle_of_a_plot_is_the_value_of_its_line() {
     let text = scalability_text(&curve(), &PLAIN);
@@ -280,8 +280,8 @@ fn the_label_in_the_middle_of_a_plot_is_the_value_of_its_line() {
         .filter(|line| line.contains('│'))
         .enumerate()
         .filter_map(|(row, line)| {
-            let label = line.split('│').next()?.replace(' ', "");
-            Some((row, label.parse().ok()?))
+            let label = line.split('│').next()?.replace(',', "");
+            Some((row, label.trim().parse().ok()?))
         })
         .collect();
     let [(0, highest), (middle, value), (last, 0.0)] = labels[..] else {

@@ -105,7 +105,7 @@ fn less_wal_because_of_full_page_images_is_said_to_be_so() {
         counter("pg_stat_wal.wal_fpi", 0.4, 0.065),
     ];
     run.comparisons[0].counters = counters;
-    let images = "WAL 3 509 B → 794 B; full-page images (much of that difference: the more transactions after a \
+    let images = "WAL 3,509 B → 794 B; full-page images (much of that difference: the more transactions after a \
                   checkpoint, the fewer) 0.400 → 0.065";
     let text = crate::fixture::words(&run).replace('\u{a0}', " ");
     assert!(text.contains(images), "{text}");

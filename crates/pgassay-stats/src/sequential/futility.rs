@@ -30,7 +30,7 @@ pub struct Outlook {
     /// The chance of any verdict by the last analysis; 0 after it.
     pub chance: f64,
     /// About how many pairs it would take in all, with the mean and the standard deviation so far; possibly more
-    /// than the plan has. `None` if more than 100 000.
+    /// than the plan has. `None` if more than 100,000.
     pub pairs_needed: Option<usize>,
     /// Whether futility is judged after this number of units. At every analysis, an unlucky stretch would end too
     /// many comparisons.

@@ -323,7 +323,7 @@ impl SequentialMatrix {
     }
 
     /// About how many more units an open comparison takes to a verdict, possibly more than it has left. `None` if more
-    /// than 100 000.
+    /// than 100,000.
     ///
     /// # Panics
     /// There is no such comparison.

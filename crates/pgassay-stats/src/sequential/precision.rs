@@ -139,7 +139,7 @@ impl PrecisionComparison {
         })
     }
 
-    /// The number of units for the wanted half-width, at least those of the first stage and at most 100 000. In
+    /// The number of units for the wanted half-width, at least those of the first stage and at most 100,000. In
     /// the first stage, what the units so far suggest. `None` with fewer than two units, and if no number is
     /// enough: the units do not vary, or the resolution of the figures is too coarse.
     pub fn units_needed(&self) -> Option<usize> {

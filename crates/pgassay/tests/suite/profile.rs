@@ -116,8 +116,8 @@ fn a_live_server_is_accounted_for_and_exported() {
     assert_eq!(samples, profile.total());
     let page = std::fs::read_to_string(page).expect("the file was written");
     assert!(page.contains("flame-data"));
-    let tier = "T2: CPU by stacks, blocked time by wait events;";
-    assert!(page.contains(tier) && page.contains("T3 needs --off-cpu"));
+    let tier = "CPU by stacks, blocked time by wait events;";
+    assert!(page.contains(tier) && page.contains("off-CPU stacks need --off-cpu"));
     server.stop().expect("the server stops");
 }
 
@@ -382,8 +382,8 @@ fn unprivileged_users_get_exact_totals_and_a_list_of_limitations() {
         "to fix it: sudo sysctl",
         "wait events cannot be read",
         // No stacks and no waits: only CPU and run-queue time are known.
-        "T1: CPU in one row (not broken down), blocked time in one row;",
-        "% of the time has a known cause; T2 needs sudo setcap cap_perfmon,cap_sys_ptrace,",
+        "CPU in one row (not broken down), blocked time in one row;",
+        "% of the time has a known cause; CPU stacks need sudo setcap cap_perfmon,cap_sys_ptrace,",
     ] {
         assert!(
             collapse_whitespace(&finished.stdout).contains(part),
@@ -468,7 +468,7 @@ fn unprivileged_users_get_waits_from_pg_stat_activity() {
     for part in [
         "samples of pg_stat_activity",
         "pgassay samples pg_stat_activity",
-        "T1: CPU in one row (not broken down), blocked time by wait events of pg_stat_activity;",
+        "CPU in one row (not broken down), blocked time by wait events of pg_stat_activity;",
     ] {
         assert!(
             collapse_whitespace(&text.stdout).contains(part),
@@ -531,7 +531,7 @@ fn what_backends_are_blocked_by_is_exported_as_stacks_that_end_in_waits() {
     let page = read("page.html");
     for text in [&page, &collapse_whitespace(&finished.stdout)] {
         // There may be no on-CPU samples.
-        assert!(text.contains("T3: CPU ") && text.contains(", blocked time by stacks;"));
+        assert!(text.contains("CPU ") && text.contains(", blocked time by stacks;"));
     }
     assert!(
         page.contains("\"title\":\"blocked\""),

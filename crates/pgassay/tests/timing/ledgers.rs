@@ -359,8 +359,7 @@ fn wait_events_of_pg_stat_activity_apportion_blocked_time() {
         run.warnings
     );
     let page = std::fs::read_to_string(scratch.kept()[0].join("report.html")).expect("a page");
-    let tier =
-        "T1: CPU in one row (not broken down), blocked time by wait events of pg_stat_activity;";
+    let tier = "CPU in one row (not broken down), blocked time by wait events of pg_stat_activity;";
     assert!(page.contains(tier), "{page}");
 }
 

@@ -15,7 +15,7 @@ pub(super) fn cases() -> Vec<LiveCase> {
     [of_indexes(), of_tables()].into_iter().flatten().collect()
 }
 
-/// A statement that scans `orders` this often, reading 1 000 000 rows and keeping these.
+/// A statement that scans `orders` this often, reading 1,000,000 rows and keeping these.
 pub(super) fn scanned(
     text: &str,
     scans: u64,

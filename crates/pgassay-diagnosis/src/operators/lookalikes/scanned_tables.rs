@@ -147,7 +147,7 @@ fn a_scan_is_not_said_to_be_in_functions_if_texts_are_switched_off() {
     );
 }
 
-/// Regression: with `--no-text`, a table of 100 000 rows that was scanned twice a second was not mentioned.
+/// Regression: with `--no-text`, a table of 100,000 rows that was scanned twice a second was not mentioned.
 #[test]
 fn a_missing_index_does_not_vanish_if_texts_are_switched_off() {
     let found = |executions: u64, rows: f64, has_text: bool| {
@@ -382,7 +382,7 @@ fn a_subquery_that_scans_a_table_for_each_row_lacks_an_index() {
                             where c.id between $1 and $2";
     const TWICE: &str = "select (select sum(total) from orders where at > $1), (select sum(total) from orders where at > $2)";
     let found = |text: &str, scans: u64| {
-        // A scan takes 12 000 blocks.
+        // A scan takes 12,000 blocks.
         let counters = StatementCounters {
             shared_hit: 20 * scans * 12_207,
             ..calls(20, 3.0)

@@ -41,7 +41,7 @@ fn a_subquery_of_not_in_that_spills_is_to_be_written_as_not_exists() {
     assert!(!spilling(list, 5 << 20).suggested_fix.contains("NOT EXISTS"));
 }
 
-/// Regression: an INSERT of 150 000 rows of `generate_series`, which stores 2 MB of them, was to get more `work_mem`.
+/// Regression: an INSERT of 150,000 rows of `generate_series`, which stores 2 MB of them, was to get more `work_mem`.
 #[test]
 fn a_few_megabytes_of_temporary_files_in_seconds_of_work_are_no_finding() {
     let text = "insert into log select g from generate_series($1, $2) g";

@@ -26,7 +26,7 @@ fn repeated(seen: u64, in_transaction: u64) -> ExampleServer {
         .executed(ITEM, seen, in_transaction)
 }
 
-/// A lookup in short transactions, 10 000 of which were committed: readings saw it once in each.
+/// A lookup in short transactions, 10,000 of which were committed: readings saw it once in each.
 fn counted_in_transactions(count: u64, idle_after: f64) -> ExampleServer {
     ExampleServer::new()
         .load(ITEM, "", 0.5)
@@ -255,7 +255,7 @@ fn few_executions_seen_are_a_hint_unless_counters_show_more() {
     use pgassay_record::finding::Confidence;
     let confidence =
         |server: &ExampleServer| super::of_id("n-plus-one", &server.activity)[0].confidence;
-    // 10 000 transactions were committed.
+    // 10,000 transactions were committed.
     let counted = |count: u64| repeated(400, 9).counted(ITEM, calls(count, 1.0));
     assert_eq!(confidence(&repeated(400, 9)), Confidence::Hint);
     assert_eq!(confidence(&counted(90_000)), Confidence::Hint);

@@ -16,7 +16,7 @@ fn press_with(state: &mut TopState, modifiers: KeyModifiers, letter: char) -> To
     state.press(KeyEvent::new(KeyCode::Char(letter), modifiers))
 }
 
-/// Regression: 148 transactions per second on the screen were 2 796 in the snapshot, and its tables had "scans and
+/// Regression: 148 transactions per second on the screen were 2,796 in the snapshot, and its tables had "scans and
 /// writes in the window" of 47 s: both were counted since the last reading of the tables.
 #[test]
 fn a_snapshot_has_the_transactions_of_its_window_and_says_what_tables_were_counted_over() {
