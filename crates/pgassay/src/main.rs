@@ -190,6 +190,8 @@ fn log_to_stderr(verbose: u8) {
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(|| output::FilteredStderr)
+        // Which module logs it is for who debugs pgassay.
+        .with_target(verbose > 0)
         .without_time()
         .init();
 }

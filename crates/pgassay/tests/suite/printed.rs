@@ -121,6 +121,18 @@ fn the_list_of_stored_runs() {
     assert_snapshot!("list", all);
 }
 
+/// Regression: warnings began with the path of a module: "WARN pgassay_store::repair: the index is damaged".
+#[test]
+fn a_warning_does_not_name_modules_of_the_program() {
+    let scratch = Scratch::new(PROGRAM);
+    stored_run(&scratch);
+    fs::write(scratch.results().join("index.sqlite"), "damaged").unwrap();
+    let output = scratch.command().arg("list").output().unwrap();
+    let warned = String::from_utf8(output.stderr).unwrap();
+    let expected = "WARN the index is damaged and will be rebuilt";
+    assert!(warned.trim_start().starts_with(expected), "{warned}");
+}
+
 /// Regression: `show DIR/run.json` was refused, as if every JSON file were a profile of a live server.
 #[test]
 fn a_stored_run_is_found_by_its_file_too() {
