@@ -231,52 +231,6 @@ fn a_cycle_is_cut_where_the_wait_is_longest() {
     });
 }
 
-/// Before anyone waits: who is idle with locks, and who only reads.
-#[test]
-fn an_idle_transaction_with_row_locks_is_listed_before_it_blocks() {
-    on_each(&VERSIONS, prepared_server, |version, server| {
-        let mut writer = server.connect().expect("a connection");
-        execute(&mut writer, "begin; update shop.orders set n = 1");
-        let mut reader = server.connect().expect("a connection");
-        execute(&mut reader, "begin; select * from shop.orders");
-        let mut prepared = server.connect().expect("a connection");
-        execute(
-            &mut prepared,
-            "begin; lock shop.other; prepare transaction 'gone'",
-        );
-        let watch = open(server);
-        let mut asker = server.connect().expect("a connection");
-        let idle = "select count(*) from pg_stat_activity where state = 'idle in transaction' \
-                    and clock_timestamp() - state_change > '1100 ms'";
-        pgassay_test_support::wait_until("both are idle for a second", || {
-            asker.value(idle).expect("the query succeeds").as_deref() == Some("2")
-        });
-        let result = watch.finish();
-        let mut found: Vec<_> = result
-            .idle_lock_holders
-            .iter()
-            .map(|it| {
-                let hold = it.holder.holds.as_ref().expect("it holds a lock");
-                (
-                    hold.mode.as_str(),
-                    hold.relation.name.as_str(),
-                    it.ended_by.clone(),
-                )
-            })
-            .collect();
-        found.sort_unstable();
-        let terminate = format!("select pg_terminate_backend({});", pid(&writer));
-        let rollback = "rollback prepared 'gone';".to_owned();
-        let expected = [
-            ("AccessExclusiveLock", "other", rollback),
-            ("RowExclusiveLock", "orders", terminate),
-        ];
-        assert_eq!(found, expected, "{version}");
-        assert!(result.unavailable.is_empty(), "{:?}", result.unavailable);
-        execute(&mut asker, "rollback prepared 'gone'");
-    });
-}
-
 /// Texts of 100 kB, in a database with another encoding, and without texts.
 #[test]
 fn a_statement_of_100_kb_is_named_whole() {
@@ -412,4 +366,55 @@ fn a_lock_query_that_fails_once_ends_no_episode_and_counts_no_wait_twice() {
             waiter.finish().expect("it goes on");
         }
     });
+}
+
+mod slow {
+    use super::*;
+
+    /// Before anyone waits: who is idle with locks, and who only reads.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn an_idle_transaction_with_row_locks_is_listed_before_it_blocks() {
+        on_each(&VERSIONS, prepared_server, |version, server| {
+            let mut writer = server.connect().expect("a connection");
+            execute(&mut writer, "begin; update shop.orders set n = 1");
+            let mut reader = server.connect().expect("a connection");
+            execute(&mut reader, "begin; select * from shop.orders");
+            let mut prepared = server.connect().expect("a connection");
+            execute(
+                &mut prepared,
+                "begin; lock shop.other; prepare transaction 'gone'",
+            );
+            let watch = open(server);
+            let mut asker = server.connect().expect("a connection");
+            let idle = "select count(*) from pg_stat_activity where state = 'idle in transaction' \
+                    and clock_timestamp() - state_change > '1100 ms'";
+            pgassay_test_support::wait_until("both are idle for a second", || {
+                asker.value(idle).expect("the query succeeds").as_deref() == Some("2")
+            });
+            let result = watch.finish();
+            let mut found: Vec<_> = result
+                .idle_lock_holders
+                .iter()
+                .map(|it| {
+                    let hold = it.holder.holds.as_ref().expect("it holds a lock");
+                    (
+                        hold.mode.as_str(),
+                        hold.relation.name.as_str(),
+                        it.ended_by.clone(),
+                    )
+                })
+                .collect();
+            found.sort_unstable();
+            let terminate = format!("select pg_terminate_backend({});", pid(&writer));
+            let rollback = "rollback prepared 'gone';".to_owned();
+            let expected = [
+                ("AccessExclusiveLock", "other", rollback),
+                ("RowExclusiveLock", "orders", terminate),
+            ];
+            assert_eq!(found, expected, "{version}");
+            assert!(result.unavailable.is_empty(), "{:?}", result.unavailable);
+            execute(&mut asker, "rollback prepared 'gone'");
+        });
+    }
 }

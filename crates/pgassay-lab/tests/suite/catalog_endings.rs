@@ -62,59 +62,6 @@ fn holder(watch: CatalogWatch, pid: u32) -> HorizonHolder {
     found.expect("it holds the horizon")
 }
 
-/// The commit waits for a standby that does not exist, with the locks of its transaction. A cancel would not
-/// roll it back.
-#[test]
-fn a_root_that_waits_for_a_synchronous_standby_is_not_canceled() {
-    on_each(&VERSIONS, with_table, |version, server| {
-        let mut asker = server.connect().expect("a connection");
-        execute(&mut asker, "set synchronous_commit = local");
-        execute(
-            &mut asker,
-            "alter system set synchronous_standby_names = 'missing'",
-        );
-        execute(&mut asker, "select pg_reload_conf()");
-        let mut root = server.connect().expect("a connection");
-        let root_pid = pid(&root);
-        // Commits wait from the moment on at which the server has read its files.
-        let is_over = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&is_over);
-        let commits =
-            thread::spawn(
-                move || {
-                    while !ends.load(Ordering::Relaxed) && root.execute(UPDATE).is_ok() {}
-                },
-            );
-        wait_for(&mut asker, root_pid, "SyncRep");
-        let waiter = Waiter::start(server, "set synchronous_commit = local", UPDATE);
-        let mut watch = open(server);
-        let episode = only_episode(&mut watch, &mut asker);
-        let root = &episode.root;
-        assert_eq!(root.pid, Some(root_pid), "{version}");
-        assert_eq!(root.ending_signal(), EndingSignal::Committed, "{version}");
-        let ended_by = &episode.ended_by;
-        assert!(
-            ended_by.starts_with("-- ") && !ended_by.contains("_backend"),
-            "{version}: {ended_by}"
-        );
-        let holder = holder(watch, root_pid);
-        assert_eq!(holder.ending_signal(), EndingSignal::Committed, "{version}");
-
-        // A cancel only ends the wait: its change stays, and the waiter adds its own.
-        let changes = "select n from t";
-        let before = asker.value(changes).expect("the query").expect("a row");
-        is_over.store(true, Ordering::Relaxed);
-        execute(&mut asker, &format!("select pg_cancel_backend({root_pid})"));
-        commits.join().expect("no panic");
-        waiter.finish().expect("it goes on");
-        let both = format!("select n >= {before} + 2 from t");
-        let stays = asker.value(&both).expect("the query");
-        assert_eq!(stays.as_deref(), Some("t"), "{version}");
-        execute(&mut asker, "alter system reset synchronous_standby_names");
-        execute(&mut asker, "select pg_reload_conf()");
-    });
-}
-
 /// The server shows neither its state nor that it is idle in a transaction.
 #[test]
 fn a_root_without_a_known_state_may_not_heed_the_cancel() {
@@ -143,6 +90,57 @@ fn a_root_without_a_known_state_may_not_heed_the_cancel() {
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
+
+    /// The commit waits for a standby that does not exist, with the locks of its transaction. A cancel would not
+    /// roll it back.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_root_that_waits_for_a_synchronous_standby_is_not_canceled() {
+        on_each(&VERSIONS, with_table, |version, server| {
+            let mut asker = server.connect().expect("a connection");
+            execute(&mut asker, "set synchronous_commit = local");
+            execute(
+                &mut asker,
+                "alter system set synchronous_standby_names = 'missing'",
+            );
+            execute(&mut asker, "select pg_reload_conf()");
+            let mut root = server.connect().expect("a connection");
+            let root_pid = pid(&root);
+            // Commits wait from the moment on at which the server has read its files.
+            let is_over = Arc::new(AtomicBool::new(false));
+            let ends = Arc::clone(&is_over);
+            let commits = thread::spawn(move || {
+                while !ends.load(Ordering::Relaxed) && root.execute(UPDATE).is_ok() {}
+            });
+            wait_for(&mut asker, root_pid, "SyncRep");
+            let waiter = Waiter::start(server, "set synchronous_commit = local", UPDATE);
+            let mut watch = open(server);
+            let episode = only_episode(&mut watch, &mut asker);
+            let root = &episode.root;
+            assert_eq!(root.pid, Some(root_pid), "{version}");
+            assert_eq!(root.ending_signal(), EndingSignal::Committed, "{version}");
+            let ended_by = &episode.ended_by;
+            assert!(
+                ended_by.starts_with("-- ") && !ended_by.contains("_backend"),
+                "{version}: {ended_by}"
+            );
+            let holder = holder(watch, root_pid);
+            assert_eq!(holder.ending_signal(), EndingSignal::Committed, "{version}");
+
+            // A cancel only ends the wait: its change stays, and the waiter adds its own.
+            let changes = "select n from t";
+            let before = asker.value(changes).expect("the query").expect("a row");
+            is_over.store(true, Ordering::Relaxed);
+            execute(&mut asker, &format!("select pg_cancel_backend({root_pid})"));
+            commits.join().expect("no panic");
+            waiter.finish().expect("it goes on");
+            let both = format!("select n >= {before} + 2 from t");
+            let stays = asker.value(&both).expect("the query");
+            assert_eq!(stays.as_deref(), Some("t"), "{version}");
+            execute(&mut asker, "alter system reset synchronous_standby_names");
+            execute(&mut asker, "select pg_reload_conf()");
+        });
+    }
 
     /// One does not read its result, another does not send its data.
     #[test]

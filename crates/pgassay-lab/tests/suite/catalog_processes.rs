@@ -32,49 +32,6 @@ fn only(watch: &mut CatalogWatch, waiters: &[u32]) -> BlockingEpisode {
     episodes.remove(0)
 }
 
-/// The startup process holds the lock of the primary's transaction. Version 9.6 does not show it in
-/// `pg_stat_activity`.
-#[test]
-fn recovery_that_blocks_a_standby_is_the_root_and_cannot_be_ended() {
-    for version in ["9.6", "10", "12", "13", "15", "18"] {
-        let Some((primary, standby)) = BareServer::streaming_pair(version) else {
-            continue;
-        };
-        let mut holder = bare_exchange(&primary);
-        holder.run("create table t (n int)").expect("a table");
-        let lock = "begin; lock table t in access exclusive mode; insert into t values (1)";
-        holder.run(lock).expect("a lock");
-        // The record of the lock is written with the next commit.
-        let mut other = bare_exchange(&primary);
-        other.run("create table later (n int)").expect("a table");
-        let replayed = "select pid from pg_locks where mode = 'AccessExclusiveLock' and granted \
-                        and relation = to_regclass('t')";
-        wait_until("the standby has the lock", || {
-            standby.value(replayed).is_some()
-        });
-        let startup = standby.value(replayed).expect("a PID");
-        let (pid, running) = waiter(&standby, "select n from t");
-        let mut watch = open_bare(&standby);
-        let episode = only(&mut watch, &[pid]);
-        let root = &episode.root;
-        assert!(root.is_recovery(), "{version}: {root:?}");
-        let root_pid = root.pid.map(|it| it.to_string());
-        assert_eq!(root_pid, Some(startup), "{version}");
-        let hold = root.holds.as_ref().expect("it holds a lock");
-        assert_eq!(
-            (hold.mode.as_str(), hold.relation.name.as_str()),
-            ("AccessExclusiveLock", "t"),
-            "{version}"
-        );
-        let ended_by = &episode.ended_by;
-        assert!(ended_by.starts_with("-- "), "{version}: {ended_by}");
-        let blocked: Vec<u32> = episode.blocked.iter().map(|it| it.pid).collect();
-        assert_eq!(blocked, [pid], "{version}");
-        holder.run("commit").expect("a commit");
-        running.join().expect("no panic");
-    }
-}
-
 /// Autovacuum is on, soon, and slow.
 fn with_autovacuum(version: &str) -> Option<Server> {
     let mut config = config();
@@ -92,6 +49,50 @@ fn with_autovacuum(version: &str) -> Option<Server> {
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
+
+    /// The startup process holds the lock of the primary's transaction. Version 9.6 does not show it in
+    /// `pg_stat_activity`.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn recovery_that_blocks_a_standby_is_the_root_and_cannot_be_ended() {
+        for version in ["9.6", "10", "12", "13", "15", "18"] {
+            let Some((primary, standby)) = BareServer::streaming_pair(version) else {
+                continue;
+            };
+            let mut holder = bare_exchange(&primary);
+            holder.run("create table t (n int)").expect("a table");
+            let lock = "begin; lock table t in access exclusive mode; insert into t values (1)";
+            holder.run(lock).expect("a lock");
+            // The record of the lock is written with the next commit.
+            let mut other = bare_exchange(&primary);
+            other.run("create table later (n int)").expect("a table");
+            let replayed = "select pid from pg_locks where mode = 'AccessExclusiveLock' and granted \
+                        and relation = to_regclass('t')";
+            wait_until("the standby has the lock", || {
+                standby.value(replayed).is_some()
+            });
+            let startup = standby.value(replayed).expect("a PID");
+            let (pid, running) = waiter(&standby, "select n from t");
+            let mut watch = open_bare(&standby);
+            let episode = only(&mut watch, &[pid]);
+            let root = &episode.root;
+            assert!(root.is_recovery(), "{version}: {root:?}");
+            let root_pid = root.pid.map(|it| it.to_string());
+            assert_eq!(root_pid, Some(startup), "{version}");
+            let hold = root.holds.as_ref().expect("it holds a lock");
+            assert_eq!(
+                (hold.mode.as_str(), hold.relation.name.as_str()),
+                ("AccessExclusiveLock", "t"),
+                "{version}"
+            );
+            let ended_by = &episode.ended_by;
+            assert!(ended_by.starts_with("-- "), "{version}: {ended_by}");
+            let blocked: Vec<u32> = episode.blocked.iter().map(|it| it.pid).collect();
+            assert_eq!(blocked, [pid], "{version}");
+            holder.run("commit").expect("a commit");
+            running.join().expect("no panic");
+        }
+    }
 
     /// A snapshot of the standby is in the way of recovery, behind which readers queue.
     #[test]

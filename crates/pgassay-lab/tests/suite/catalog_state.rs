@@ -387,71 +387,6 @@ fn a_lost_connection_is_said_and_ends_nothing() {
     server.stop().expect("the server stops");
 }
 
-/// Regression: after one lost connection, the views were never read again.
-#[test]
-fn a_terminated_connection_is_opened_again_and_reads_the_difference() {
-    on_each(&VERSIONS, start, |version, server| {
-        let mut root = server.connect().expect("a connection");
-        execute(
-            &mut root,
-            "create table t (n int); insert into t values (1)",
-        );
-        let mut watch = open(server);
-        let first = watch.own_pid();
-        execute(&mut root, &format!("select pg_terminate_backend({first})"));
-        wait_until("the loss is noticed", || {
-            watch.tick(0.0, &[]).expect("a tick");
-            watch.last_tick(0.0, &[1]).expect("a tick");
-            let lost = watch.unavailable();
-            lost.iter()
-                .any(|it| it.name == Activity::CATALOG_CONNECTION)
-        });
-        assert!(watch.refresh().is_none(), "{version}");
-        let asked = Cell::new(0);
-        let mut refuse = || -> Result<Exchange<TimedStream>> {
-            asked.set(asked.get() + 1);
-            bail!("too many clients")
-        };
-        wait_until("it is tried again", || {
-            assert!(!watch.reconnect(&mut refuse), "{version}");
-            asked.get() > 0
-        });
-        // Regression: after the loss, the reason for which there was no new connection was missing, such as that the
-        // database was dropped.
-        let lost = watch.unavailable();
-        let mut whys = lost.iter().filter_map(|it| it.limitation.as_deref());
-        let why = "; it cannot be opened again: too many clients";
-        assert!(whys.any(|it| it.ends_with(why)), "{version}: {lost:?}");
-        for _ in 0..100 {
-            assert!(!watch.reconnect(&mut refuse), "{version}");
-        }
-        assert_eq!(asked.get(), 1, "{version}: not all the time");
-        wait_until("it is opened again", || {
-            watch.reconnect(&mut || Ok(exchange(server, "")))
-        });
-        assert_ne!(watch.own_pid(), first, "{version}");
-        let lost = watch.unavailable();
-        let mut lost = lost.iter().map(|it| it.name.as_str());
-        assert!(
-            lost.all(|it| it != Activity::CATALOG_CONNECTION),
-            "{version}"
-        );
-        execute(&mut root, "begin; update t set n = 2");
-        let waiter = Waiter::start(server, "", "update t set n = 3");
-        watch.last_tick(1e6, &[waiter.pid]).expect("a tick");
-        assert_eq!(watch.blocking().len(), 1, "{version}");
-        execute(&mut root, "commit");
-        waiter.finish().expect("it goes on");
-        let result = watch.finish();
-        let catalog = result.catalog.expect("a catalog");
-        assert!(catalog.window_us > 0.0, "{version}");
-        let said = result.unavailable.iter();
-        let said: Vec<(&str, &str)> = said.map(|it| (&*it.name, &*it.value)).collect();
-        let expected = (Activity::CATALOG_CONNECTION, Activity::AT_TIMES);
-        assert!(said.contains(&expected), "{version}: {said:?}");
-    });
-}
-
 /// With several hosts in the connection string, the next connection can lead to another server.
 #[test]
 fn another_server_does_not_continue_the_readings_of_a_lost_one() {
@@ -522,4 +457,74 @@ fn values_set_for_roles_and_databases_are_read() {
         ];
         assert_eq!(found, expected, "{version}");
     });
+}
+
+mod slow {
+    use super::*;
+
+    /// Regression: after one lost connection, the views were never read again.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_terminated_connection_is_opened_again_and_reads_the_difference() {
+        on_each(&VERSIONS, start, |version, server| {
+            let mut root = server.connect().expect("a connection");
+            execute(
+                &mut root,
+                "create table t (n int); insert into t values (1)",
+            );
+            let mut watch = open(server);
+            let first = watch.own_pid();
+            execute(&mut root, &format!("select pg_terminate_backend({first})"));
+            wait_until("the loss is noticed", || {
+                watch.tick(0.0, &[]).expect("a tick");
+                watch.last_tick(0.0, &[1]).expect("a tick");
+                let lost = watch.unavailable();
+                lost.iter()
+                    .any(|it| it.name == Activity::CATALOG_CONNECTION)
+            });
+            assert!(watch.refresh().is_none(), "{version}");
+            let asked = Cell::new(0);
+            let mut refuse = || -> Result<Exchange<TimedStream>> {
+                asked.set(asked.get() + 1);
+                bail!("too many clients")
+            };
+            wait_until("it is tried again", || {
+                assert!(!watch.reconnect(&mut refuse), "{version}");
+                asked.get() > 0
+            });
+            // Regression: after the loss, the reason for which there was no new connection was missing, such as that the
+            // database was dropped.
+            let lost = watch.unavailable();
+            let mut whys = lost.iter().filter_map(|it| it.limitation.as_deref());
+            let why = "; it cannot be opened again: too many clients";
+            assert!(whys.any(|it| it.ends_with(why)), "{version}: {lost:?}");
+            for _ in 0..100 {
+                assert!(!watch.reconnect(&mut refuse), "{version}");
+            }
+            assert_eq!(asked.get(), 1, "{version}: not all the time");
+            wait_until("it is opened again", || {
+                watch.reconnect(&mut || Ok(exchange(server, "")))
+            });
+            assert_ne!(watch.own_pid(), first, "{version}");
+            let lost = watch.unavailable();
+            let mut lost = lost.iter().map(|it| it.name.as_str());
+            assert!(
+                lost.all(|it| it != Activity::CATALOG_CONNECTION),
+                "{version}"
+            );
+            execute(&mut root, "begin; update t set n = 2");
+            let waiter = Waiter::start(server, "", "update t set n = 3");
+            watch.last_tick(1e6, &[waiter.pid]).expect("a tick");
+            assert_eq!(watch.blocking().len(), 1, "{version}");
+            execute(&mut root, "commit");
+            waiter.finish().expect("it goes on");
+            let result = watch.finish();
+            let catalog = result.catalog.expect("a catalog");
+            assert!(catalog.window_us > 0.0, "{version}");
+            let said = result.unavailable.iter();
+            let said: Vec<(&str, &str)> = said.map(|it| (&*it.name, &*it.value)).collect();
+            let expected = (Activity::CATALOG_CONNECTION, Activity::AT_TIMES);
+            assert!(said.contains(&expected), "{version}: {said:?}");
+        });
+    }
 }

@@ -349,23 +349,28 @@ fn a_studys_programs_run_as_the_servers_user_and_see_no_secret() {
     }
 }
 
-/// Regression test: a program that does not end, or prints without end, hung or exhausted a start.
-#[test]
-fn a_studys_program_that_prints_without_end_is_killed() {
-    let directory = common::open_directory();
-    let bin = directory.path().join("bin");
-    fs::create_dir(&bin).unwrap();
-    for name in ["postgres", "initdb"] {
-        fs::write(bin.join(name), "#!/bin/sh\ncat /dev/zero\n").unwrap();
-        fs::set_permissions(bin.join(name), Permissions::from_mode(0o755)).unwrap();
+mod slow {
+    use super::*;
+
+    /// Regression test: a program that does not end, or prints without end, hung or exhausted a start.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_studys_program_that_prints_without_end_is_killed() {
+        let directory = common::open_directory();
+        let bin = directory.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        for name in ["postgres", "initdb"] {
+            fs::write(bin.join(name), "#!/bin/sh\ncat /dev/zero\n").unwrap();
+            fs::set_permissions(bin.join(name), Permissions::from_mode(0o755)).unwrap();
+        }
+        let mut finder = Finder::new("/nonexistent");
+        finder.named_dir = Some(bin);
+        let start = Instant::now();
+        let error = finder
+            .find(&VersionRequest::Latest, &mut |_| ())
+            .unwrap_err();
+        assert!(start.elapsed() < BOUND);
+        assert!(error.to_string().contains("timed out after"), "{error}");
+        assert!(pgassay_test_support::os::processes_in(directory.path()).is_empty());
     }
-    let mut finder = Finder::new("/nonexistent");
-    finder.named_dir = Some(bin);
-    let start = Instant::now();
-    let error = finder
-        .find(&VersionRequest::Latest, &mut |_| ())
-        .unwrap_err();
-    assert!(start.elapsed() < BOUND);
-    assert!(error.to_string().contains("timed out after"), "{error}");
-    assert!(pgassay_test_support::os::processes_in(directory.path()).is_empty());
 }

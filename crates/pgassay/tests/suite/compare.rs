@@ -69,30 +69,6 @@ fn the_crash_of_a_backend_is_named() {
     assert!(!error.contains("fast shutdown took"), "{error}");
 }
 
-/// Regression: `--vs work_mem=4MB` on a server whose default is that was "equivalent" without a word, and so was
-/// `--vs jit=off` on a build without a JIT compiler, as the downloaded ones are.
-#[test]
-fn a_setting_that_the_server_has_anyway_is_announced_as_an_a_a_comparison() {
-    let scratch = Scratch::new(crate::PROGRAM);
-    let mut args = vec!["compare", "--setup", "", "select 1", "--json"];
-    args.extend(["--vs", "work_mem=4096kB", "--vs", "work_mem=5MB"]);
-    args.extend(["--vs", "jit=off", "--vs", "jit=off, work_mem=5MB"]);
-    args.extend(SHORT);
-    let run: Run = serde_json::from_str(&scratch.ok(&args)).expect("the result is JSON");
-    let is_same = |it: &&Warning| it.kind == WarningKind::SameSettings;
-    let same: Vec<&Warning> = run.warnings.iter().filter(is_same).collect();
-    assert_eq!(same.len(), 2, "{same:?}");
-    assert_eq!(same[1].variant.as_deref(), Some("jit=off"));
-    assert!(same[1].message.contains("no JIT compiler"), "{same:?}");
-    assert_eq!(same[0].variant.as_deref(), Some("work_mem=4096kB"));
-    assert!(
-        same[0]
-            .message
-            .contains("work_mem = 4MB in both. This is an A/A comparison"),
-        "{same:?}"
-    );
-}
-
 #[test]
 fn every_further_choice_is_a_variant_of_the_first() {
     let scratch = Scratch::new(crate::PROGRAM);
@@ -521,6 +497,31 @@ fn setups_run_in_order_and_copy_to_the_client_is_refused_with_a_way_out() {
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
+
+    /// Regression: `--vs work_mem=4MB` on a server whose default is that was "equivalent" without a word, and so was
+    /// `--vs jit=off` on a build without a JIT compiler, as the downloaded ones are.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_setting_that_the_server_has_anyway_is_announced_as_an_a_a_comparison() {
+        let scratch = Scratch::new(crate::PROGRAM);
+        let mut args = vec!["compare", "--setup", "", "select 1", "--json"];
+        args.extend(["--vs", "work_mem=4096kB", "--vs", "work_mem=5MB"]);
+        args.extend(["--vs", "jit=off", "--vs", "jit=off, work_mem=5MB"]);
+        args.extend(SHORT);
+        let run: Run = serde_json::from_str(&scratch.ok(&args)).expect("the result is JSON");
+        let is_same = |it: &&Warning| it.kind == WarningKind::SameSettings;
+        let same: Vec<&Warning> = run.warnings.iter().filter(is_same).collect();
+        assert_eq!(same.len(), 2, "{same:?}");
+        assert_eq!(same[1].variant.as_deref(), Some("jit=off"));
+        assert!(same[1].message.contains("no JIT compiler"), "{same:?}");
+        assert_eq!(same[0].variant.as_deref(), Some("work_mem=4096kB"));
+        assert!(
+            same[0]
+                .message
+                .contains("work_mem = 4MB in both. This is an A/A comparison"),
+            "{same:?}"
+        );
+    }
 
     /// Regression: "recovery is in progress" ended the run at the standby's first trial.
     #[test]

@@ -49,71 +49,6 @@ fn a_write_that_used_itself_up_in_the_warm_up_is_not_measured_without_a_word() {
 }
 
 #[test]
-fn writes_that_change_rows_have_no_such_warning() {
-    let scratch = Scratch::new(crate::PROGRAM);
-    let upsert = "insert into orders values (1, 1, 'x') on conflict (id) do update set note = 'x'";
-    let undone = "begin;\ndelete from orders where customer = 1;\nrollback;";
-    let run = compared(&scratch, &[upsert, undone, "select 1"]);
-    assert!(
-        of_kind(&run, WarningKind::RowsUnchanged).is_empty(),
-        "{:?}",
-        run.warnings
-    );
-    let mut args = vec!["compare", "-b", "tpcb-like", "--json", "--vs", "prepared"];
-    args.extend(SHORT);
-    // Up to 14, statistics are late.
-    args.extend(["--servers", "12"]);
-    let run: Run = serde_json::from_str(&scratch.ok(&args)).expect("the result is JSON");
-    assert!(
-        of_kind(&run, WarningKind::RowsUnchanged).is_empty(),
-        "{:?}",
-        run.warnings
-    );
-}
-
-/// Regression: settings of modules that are not loaded, which PostgreSQL keeps without effect, were compared without
-/// a word.
-#[test]
-fn a_setting_that_no_loaded_module_defines_is_announced_as_an_a_a_comparison() {
-    let scratch = Scratch::new(crate::PROGRAM);
-    let read = "session_preload_libraries=auto_explain, auto_explain.log_min_duration=-1";
-    let run = compared(
-        &scratch,
-        &[
-            "select 1",
-            "--vs",
-            "nosuch.thing=1",
-            "--vs",
-            "auto_explain.log_min_duration=0",
-            "--vs",
-            read,
-            // Defined by the library of a language, which its first function loads.
-            "--vs",
-            "plpgsql.variable_conflict=use_column",
-            "--vs",
-            "nosuch.thing=1, work_mem=5MB",
-        ],
-    );
-    let same = of_kind(&run, WarningKind::SameSettings);
-    let variants: Vec<&str> = same.iter().filter_map(|it| it.variant.as_deref()).collect();
-    assert_eq!(
-        variants,
-        ["nosuch.thing=1", "auto_explain.log_min_duration=0"],
-        "{same:?}"
-    );
-    for expected in [
-        "nosuch.thing has no effect (no loaded module defines it) in both",
-        "session_preload_libraries",
-    ] {
-        assert!(same[0].message.contains(expected), "{same:?}");
-    }
-    let undefined = of_kind(&run, WarningKind::SettingUndefined);
-    assert_eq!(undefined.len(), 1, "{:?}", run.warnings);
-    let of = undefined[0].variant.as_deref();
-    assert_eq!(of, Some("nosuch.thing=1, work_mem=5MB"));
-}
-
-#[test]
 fn a_setting_that_the_script_reads_has_an_effect() {
     let scratch = Scratch::new(crate::PROGRAM);
     let script = "select * from orders where id < current_setting('app.limit', true)::int";
@@ -123,31 +58,6 @@ fn a_setting_that_the_script_reads_has_an_effect() {
     assert_eq!(undefined.len(), 1, "{:?}", run.warnings);
     let expected = "no loaded module defines app.limit, so only current_setting() reads it";
     assert!(undefined[0].message.contains(expected), "{undefined:?}");
-}
-
-/// Regression: an UPDATE of 100 rows was compared with one of 50 without a word, and two random samples "returned"
-/// different numbers of rows by chance.
-#[test]
-fn different_numbers_of_changed_rows_are_noticed_and_random_samples_are_not() {
-    let scratch = Scratch::new(crate::PROGRAM);
-    let update = "update orders set note = 'x' where customer ";
-    let [one, both] = ["= 3", "in (3, 4)"].map(|it| format!("{update}{it}"));
-    let run = compared(&scratch, &[&one, &both]);
-    let found = of_kind(&run, WarningKind::RowsDiffer);
-    assert_eq!(found.len(), 1, "{:?}", run.warnings);
-    let expected = "\"… in (3, 4)\" changed 100 rows and \"… = 3\" 50";
-    assert!(found[0].message.contains(expected), "{found:?}");
-    let sample = "tablesample bernoulli (50)";
-    let [one, other] = ["*", "id"].map(|it| format!("select {it} from orders {sample}"));
-    let run = compared(&scratch, &[&one, &other]);
-    let plans = run.plans.as_ref().expect("statements were explained");
-    let of_plans = plans.points.iter().flat_map(|it| &it.statements);
-    let vary: Vec<bool> = of_plans
-        .filter_map(|it| it.used())
-        .map(|it| it.rows_vary)
-        .collect();
-    assert!(vary.contains(&true), "{vary:?}");
-    assert!(of_kind(&run, WarningKind::RowsDiffer).is_empty());
 }
 
 /// Regression: a variant in whose schemas no table can be created failed in `--setup`, which was not given.
@@ -164,4 +74,102 @@ fn a_setup_that_fails_names_the_variant_and_what_was_done() {
         assert!(error.contains(expected), "{error}");
     }
     assert!(!error.contains("--setup: line"), "{error}");
+}
+
+mod slow {
+    use super::*;
+
+    /// Regression: settings of modules that are not loaded, which PostgreSQL keeps without effect, were compared without
+    /// a word.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_setting_that_no_loaded_module_defines_is_announced_as_an_a_a_comparison() {
+        let scratch = Scratch::new(crate::PROGRAM);
+        let read = "session_preload_libraries=auto_explain, auto_explain.log_min_duration=-1";
+        let run = compared(
+            &scratch,
+            &[
+                "select 1",
+                "--vs",
+                "nosuch.thing=1",
+                "--vs",
+                "auto_explain.log_min_duration=0",
+                "--vs",
+                read,
+                // Defined by the library of a language, which its first function loads.
+                "--vs",
+                "plpgsql.variable_conflict=use_column",
+                "--vs",
+                "nosuch.thing=1, work_mem=5MB",
+            ],
+        );
+        let same = of_kind(&run, WarningKind::SameSettings);
+        let variants: Vec<&str> = same.iter().filter_map(|it| it.variant.as_deref()).collect();
+        assert_eq!(
+            variants,
+            ["nosuch.thing=1", "auto_explain.log_min_duration=0"],
+            "{same:?}"
+        );
+        for expected in [
+            "nosuch.thing has no effect (no loaded module defines it) in both",
+            "session_preload_libraries",
+        ] {
+            assert!(same[0].message.contains(expected), "{same:?}");
+        }
+        let undefined = of_kind(&run, WarningKind::SettingUndefined);
+        assert_eq!(undefined.len(), 1, "{:?}", run.warnings);
+        let of = undefined[0].variant.as_deref();
+        assert_eq!(of, Some("nosuch.thing=1, work_mem=5MB"));
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn writes_that_change_rows_have_no_such_warning() {
+        let scratch = Scratch::new(crate::PROGRAM);
+        let upsert =
+            "insert into orders values (1, 1, 'x') on conflict (id) do update set note = 'x'";
+        let undone = "begin;\ndelete from orders where customer = 1;\nrollback;";
+        let run = compared(&scratch, &[upsert, undone, "select 1"]);
+        assert!(
+            of_kind(&run, WarningKind::RowsUnchanged).is_empty(),
+            "{:?}",
+            run.warnings
+        );
+        let mut args = vec!["compare", "-b", "tpcb-like", "--json", "--vs", "prepared"];
+        args.extend(SHORT);
+        // Up to 14, statistics are late.
+        args.extend(["--servers", "12"]);
+        let run: Run = serde_json::from_str(&scratch.ok(&args)).expect("the result is JSON");
+        assert!(
+            of_kind(&run, WarningKind::RowsUnchanged).is_empty(),
+            "{:?}",
+            run.warnings
+        );
+    }
+
+    /// Regression: an UPDATE of 100 rows was compared with one of 50 without a word, and two random samples "returned"
+    /// different numbers of rows by chance.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn different_numbers_of_changed_rows_are_noticed_and_random_samples_are_not() {
+        let scratch = Scratch::new(crate::PROGRAM);
+        let update = "update orders set note = 'x' where customer ";
+        let [one, both] = ["= 3", "in (3, 4)"].map(|it| format!("{update}{it}"));
+        let run = compared(&scratch, &[&one, &both]);
+        let found = of_kind(&run, WarningKind::RowsDiffer);
+        assert_eq!(found.len(), 1, "{:?}", run.warnings);
+        let expected = "\"… in (3, 4)\" changed 100 rows and \"… = 3\" 50";
+        assert!(found[0].message.contains(expected), "{found:?}");
+        let sample = "tablesample bernoulli (50)";
+        let [one, other] = ["*", "id"].map(|it| format!("select {it} from orders {sample}"));
+        let run = compared(&scratch, &[&one, &other]);
+        let plans = run.plans.as_ref().expect("statements were explained");
+        let of_plans = plans.points.iter().flat_map(|it| &it.statements);
+        let vary: Vec<bool> = of_plans
+            .filter_map(|it| it.used())
+            .map(|it| it.rows_vary)
+            .collect();
+        assert!(vary.contains(&true), "{vary:?}");
+        assert!(of_kind(&run, WarningKind::RowsDiffer).is_empty());
+    }
 }

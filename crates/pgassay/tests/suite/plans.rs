@@ -242,74 +242,6 @@ fn memory_has_a_price(run: &Run, text: &str, page: &str) {
     assert!(temporary(0) > 500_000.0 && temporary(1) < 1000.0);
 }
 
-#[test]
-fn a_statement_that_cannot_be_explained_is_a_warning_and_plans_can_be_left_out() {
-    if !servers::is_available("18") {
-        return;
-    }
-    let study = r#"question = "Is a statement that cannot be explained harmless?"
-[server]
-version = "18"
-[data]
-setup = "create table seen (a int)"
-[[script]]
-name = "temporary"
-text = """
-begin;
-insert into seen values (1);
-select 1 / count(*) from seen;
-create temp table x (a int);
-insert into x values (1);
-rollback;
-"""
-[[variant]]
-name = "one"
-[[variant]]
-name = "other"
-session = { work_mem = "1MB" }
-[conditions]
-clients = [1]
-[length]
-full = "1s"
-pairs = 2
-"#;
-    let scratch = Scratch::new(PROGRAM);
-    let finished = scratch.run(study, &["--no-profile"]);
-    let (run, _) = run_of(&finished, &scratch);
-    assert!(run.complete);
-    let plans = run.plans.as_ref().expect("plans were taken");
-    let missing = statement(plans, 0, "insert into x")
-        .missing
-        .as_ref()
-        .expect("a reason");
-    assert_eq!(missing.reason, MissingPlanReason::Failed);
-    let divided = &statement(plans, 0, "1 / count").plans[0];
-    assert!(!divided.is_executed && divided.json.contains("Aggregate"));
-    let error = divided.execution_error.as_deref();
-    assert_eq!(
-        error,
-        Some("ERROR: division by zero"),
-        "only its transaction has a row"
-    );
-    let said = run
-        .warnings
-        .iter()
-        .find(|it| it.kind == WarningKind::NoPlan);
-    let said = &said.expect("a warning").message;
-    let expected =
-        "no plan of \"one\": script \"temporary\", line 5: ERROR: relation \"x\" does not exist";
-    assert_eq!(said, expected);
-    let line = "PLANS  The statements have the same plans in all variants.";
-    assert!(finished.stdout.contains(line), "{}", finished.stdout);
-
-    let scratch = Scratch::new(PROGRAM);
-    let finished = scratch.run(study, &["--no-profile", "--no-plans"]);
-    let (run, _) = run_of(&finished, &scratch);
-    assert_eq!(run.plans, None);
-    assert!(!run.plan.schedule.plans);
-    assert!(!run.warnings.iter().any(|it| it.kind == WarningKind::NoPlan));
-}
-
 /// Regression: "Total blocks: 368 → 2" of a transaction that fetched 100 rows, which took one block.
 #[test]
 fn a_cursor_has_a_plan_for_its_first_rows_and_no_blocks_of_all() {
@@ -369,6 +301,74 @@ fn settings_of_a_script_apply_to_the_plans_of_its_statements() {
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_statement_that_cannot_be_explained_is_a_warning_and_plans_can_be_left_out() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let study = r#"question = "Is a statement that cannot be explained harmless?"
+[server]
+version = "18"
+[data]
+setup = "create table seen (a int)"
+[[script]]
+name = "temporary"
+text = """
+    begin;
+    insert into seen values (1);
+    select 1 / count(*) from seen;
+    create temp table x (a int);
+    insert into x values (1);
+    rollback;
+    """
+[[variant]]
+name = "one"
+[[variant]]
+name = "other"
+session = { work_mem = "1MB" }
+[conditions]
+clients = [1]
+[length]
+full = "1s"
+pairs = 2
+"#;
+        let scratch = Scratch::new(PROGRAM);
+        let finished = scratch.run(study, &["--no-profile"]);
+        let (run, _) = run_of(&finished, &scratch);
+        assert!(run.complete);
+        let plans = run.plans.as_ref().expect("plans were taken");
+        let missing = statement(plans, 0, "insert into x")
+            .missing
+            .as_ref()
+            .expect("a reason");
+        assert_eq!(missing.reason, MissingPlanReason::Failed);
+        let divided = &statement(plans, 0, "1 / count").plans[0];
+        assert!(!divided.is_executed && divided.json.contains("Aggregate"));
+        let error = divided.execution_error.as_deref();
+        assert_eq!(
+            error,
+            Some("ERROR: division by zero"),
+            "only its transaction has a row"
+        );
+        let said = run
+            .warnings
+            .iter()
+            .find(|it| it.kind == WarningKind::NoPlan);
+        let said = &said.expect("a warning").message;
+        let expected = "no plan of \"one\": script \"temporary\", line 5: ERROR: relation \"x\" does not exist";
+        assert_eq!(said, expected);
+        let line = "PLANS  The statements have the same plans in all variants.";
+        assert!(finished.stdout.contains(line), "{}", finished.stdout);
+
+        let scratch = Scratch::new(PROGRAM);
+        let finished = scratch.run(study, &["--no-profile", "--no-plans"]);
+        let (run, _) = run_of(&finished, &scratch);
+        assert_eq!(run.plans, None);
+        assert!(!run.plan.schedule.plans);
+        assert!(!run.warnings.iter().any(|it| it.kind == WarningKind::NoPlan));
+    }
 
     #[test]
     #[ignore = "slow: cargo test --test suite -- --ignored slow::"]

@@ -30,25 +30,6 @@ fn run_in_pid_namespace(scratch: &Scratch, dsn: &str, arguments: &[&str]) -> Fin
     run(&mut command)
 }
 
-#[test]
-fn a_remote_server_is_profiled_by_pg_stat_activity() {
-    if !is_root() {
-        skip("a remote server", "a PID namespace requires root");
-        return;
-    }
-    let config = ServerConfig {
-        tcp: true,
-        ..servers::config()
-    };
-    for version in ["9.6", "18"] {
-        let Some(server) = servers::start_with(version, &config) else {
-            continue;
-        };
-        check_profile_by_activity(&server, version);
-        server.stop().expect("the server stops");
-    }
-}
-
 fn check_profile_by_activity(server: &pgassay_server::Server, version: &str) {
     let mut holder = server.connect().expect("a connection");
     for sql in [
@@ -155,6 +136,26 @@ fn check_profile_by_activity(server: &pgassay_server::Server, version: &str) {
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_remote_server_is_profiled_by_pg_stat_activity() {
+        if !is_root() {
+            skip("a remote server", "a PID namespace requires root");
+            return;
+        }
+        let config = ServerConfig {
+            tcp: true,
+            ..servers::config()
+        };
+        for version in ["9.6", "18"] {
+            let Some(server) = servers::start_with(version, &config) else {
+                continue;
+            };
+            check_profile_by_activity(&server, version);
+            server.stop().expect("the server stops");
+        }
+    }
 
     /// Regression: the transaction of all samples lasted longer than the server permits, and everything that had been
     /// sampled was lost.

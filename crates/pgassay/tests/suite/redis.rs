@@ -84,46 +84,6 @@ fn redis_alone_is_refused_if_all_other_variants_are_skipped() {
     scratch.assert_nothing_left();
 }
 
-/// Regression: the directory stayed forever.
-#[test]
-fn redis_leaves_nothing_after_a_kill_of_pgassay_and_its_keeper() {
-    if is_missing("a kill of pgassay with Redis") {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let mut child = start(&scratch, WITH_REDIS, "1min");
-    let entries = || fs::read_dir(scratch.servers()).unwrap().flatten();
-    let is_socket = |path: &fs::DirEntry| {
-        let found = path.path().join("socket").metadata();
-        found.is_ok_and(|it| it.file_type().is_socket())
-    };
-    wait_until("Redis listens", || entries().any(|it| is_socket(&it)));
-    let directory = entries().find(is_socket).unwrap().path();
-    let redis = processes_in(&directory);
-    assert_eq!(redis.len(), 1);
-    let path = format!("/proc/{0}/task/{0}/children", child.id());
-    let children = fs::read_to_string(path).unwrap();
-    let children = children.split_whitespace().map(|it| it.parse().unwrap());
-    let is_keeper = |pid: &i32| {
-        let words = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        words.contains("pgassay-keeper")
-    };
-    let keepers: Vec<i32> = children.filter(is_keeper).collect();
-    assert!(!keepers.is_empty());
-    for keeper in keepers {
-        kill(keeper, libc::SIGKILL);
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    wait_until("Redis has ended", || {
-        !redis.iter().any(|it| is_running(*it))
-    });
-    assert!(directory.exists());
-    let finished = scratch.run(WITH_REDIS, &["--pairs", "2", "--length", "0.2s"]);
-    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
-    scratch.assert_nothing_left();
-}
-
 /// Regression: the first Ctrl-C was ignored, and there was no time limit.
 #[test]
 fn ctrl_c_ends_connecting_to_an_address_of_redis_that_does_not_answer() {
@@ -160,4 +120,49 @@ fn ctrl_c_ends_connecting_to_an_address_of_redis_that_does_not_answer() {
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(130), "{words}");
     assert!(!words.contains("not connected within"), "{words}");
+}
+
+mod slow {
+    use super::*;
+
+    /// Regression: the directory stayed forever.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn redis_leaves_nothing_after_a_kill_of_pgassay_and_its_keeper() {
+        if is_missing("a kill of pgassay with Redis") {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let mut child = start(&scratch, WITH_REDIS, "1min");
+        let entries = || fs::read_dir(scratch.servers()).unwrap().flatten();
+        let is_socket = |path: &fs::DirEntry| {
+            let found = path.path().join("socket").metadata();
+            found.is_ok_and(|it| it.file_type().is_socket())
+        };
+        wait_until("Redis listens", || entries().any(|it| is_socket(&it)));
+        let directory = entries().find(is_socket).unwrap().path();
+        let redis = processes_in(&directory);
+        assert_eq!(redis.len(), 1);
+        let path = format!("/proc/{0}/task/{0}/children", child.id());
+        let children = fs::read_to_string(path).unwrap();
+        let children = children.split_whitespace().map(|it| it.parse().unwrap());
+        let is_keeper = |pid: &i32| {
+            let words = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            words.contains("pgassay-keeper")
+        };
+        let keepers: Vec<i32> = children.filter(is_keeper).collect();
+        assert!(!keepers.is_empty());
+        for keeper in keepers {
+            kill(keeper, libc::SIGKILL);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        wait_until("Redis has ended", || {
+            !redis.iter().any(|it| is_running(*it))
+        });
+        assert!(directory.exists());
+        let finished = scratch.run(WITH_REDIS, &["--pairs", "2", "--length", "0.2s"]);
+        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+        scratch.assert_nothing_left();
+    }
 }

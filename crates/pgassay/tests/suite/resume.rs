@@ -142,55 +142,6 @@ fn of_whole_rounds(saved: &UnfinishedRun) -> Vec<Trial> {
     trials.cloned().collect()
 }
 
-#[test]
-fn a_run_that_was_stopped_with_ctrl_c_is_continued() {
-    if !servers::is_available("18") {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let mut child = scratch.start(&study(), &[]);
-    wait_within("a trial is saved", Duration::from_mins(1), || {
-        saved(&scratch).is_some_and(|it| !it.trials.is_empty())
-    });
-    kill(child.id().cast_signed(), libc::SIGINT);
-    let code = wait_for_exit(&mut child, Duration::from_mins(2));
-    assert_eq!(code, Some(130), "{}", scratch.stderr());
-    let id = id(&scratch);
-    let hint = format!("saved as {id}; to continue: pgassay resume {id}");
-    assert!(scratch.stderr().contains(&hint), "{}", scratch.stderr());
-    let partial = stored(&scratch);
-    assert!(!partial.complete && !partial.trials.is_empty());
-    let list = scratch.finished(&["list"]).stdout;
-    assert!(
-        list.contains("(incomplete)") && list.contains("pgassay resume"),
-        "{list}"
-    );
-
-    let resumed = scratch.finished(&["resume", &id[..15], "--json"]);
-    assert_eq!(resumed.code, Some(0), "{resumed:?}");
-    let run: Run = serde_json::from_str(&resumed.stdout).expect("JSON on stdout alone");
-    assert_whole(&run);
-    assert_eq!((run.id.as_str(), &run), (id.as_str(), &stored(&scratch)));
-    let incomplete = run
-        .warnings
-        .iter()
-        .find(|it| it.kind == WarningKind::Incomplete);
-    assert_eq!(incomplete, None);
-    assert_eq!(scratch.kept().len(), 1);
-    let list = scratch.finished(&["list"]).stdout;
-    assert!(
-        list.lines().count() == 1 && !list.contains("(incomplete)"),
-        "{list}"
-    );
-    assert!(
-        !directory(&scratch)
-            .expect("a run")
-            .join("trials.jsonl")
-            .exists()
-    );
-    scratch.assert_nothing_left();
-}
-
 /// Starts a gate with a variant that cannot run, and interrupts it after a trial.
 fn interrupted_gate(scratch: &Scratch) {
     let more = "[[variant]]\nname = \"c\"\nrequires = { extension = \"no_such_extension\" }\n";
@@ -301,6 +252,56 @@ fn a_run_is_not_continued_elsewhere_or_with_another_study() {
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_run_that_was_stopped_with_ctrl_c_is_continued() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let mut child = scratch.start(&study(), &[]);
+        wait_within("a trial is saved", Duration::from_mins(1), || {
+            saved(&scratch).is_some_and(|it| !it.trials.is_empty())
+        });
+        kill(child.id().cast_signed(), libc::SIGINT);
+        let code = wait_for_exit(&mut child, Duration::from_mins(2));
+        assert_eq!(code, Some(130), "{}", scratch.stderr());
+        let id = id(&scratch);
+        let hint = format!("saved as {id}; to continue: pgassay resume {id}");
+        assert!(scratch.stderr().contains(&hint), "{}", scratch.stderr());
+        let partial = stored(&scratch);
+        assert!(!partial.complete && !partial.trials.is_empty());
+        let list = scratch.finished(&["list"]).stdout;
+        assert!(
+            list.contains("(incomplete)") && list.contains("pgassay resume"),
+            "{list}"
+        );
+
+        let resumed = scratch.finished(&["resume", &id[..15], "--json"]);
+        assert_eq!(resumed.code, Some(0), "{resumed:?}");
+        let run: Run = serde_json::from_str(&resumed.stdout).expect("JSON on stdout alone");
+        assert_whole(&run);
+        assert_eq!((run.id.as_str(), &run), (id.as_str(), &stored(&scratch)));
+        let incomplete = run
+            .warnings
+            .iter()
+            .find(|it| it.kind == WarningKind::Incomplete);
+        assert_eq!(incomplete, None);
+        assert_eq!(scratch.kept().len(), 1);
+        let list = scratch.finished(&["list"]).stdout;
+        assert!(
+            list.lines().count() == 1 && !list.contains("(incomplete)"),
+            "{list}"
+        );
+        assert!(
+            !directory(&scratch)
+                .expect("a run")
+                .join("trials.jsonl")
+                .exists()
+        );
+        scratch.assert_nothing_left();
+    }
 
     #[test]
     #[ignore = "slow: cargo test --test suite -- --ignored slow::"]

@@ -96,44 +96,45 @@ fn said<'a>(seen: &'a Observation, limit: &str) -> Vec<&'a str> {
     words.filter(|it| it.contains("postgres")).collect()
 }
 
-#[test]
-fn a_server_whose_files_are_deleted_and_replaced_keeps_its_names_and_waits() {
-    if !sampling_is_permitted() {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let Some(installation) = copy(&scratch) else {
-        return;
-    };
-    let program = installation.program("postgres");
-    let server = start(&installation);
-    let replace = || {
-        fs::create_dir_all(&installation.bin_dir).expect("a directory");
-        fs::copy("/bin/true", &program).expect("another program");
-    };
-    let delete = || fs::remove_dir_all(scratch.path().join("pg")).expect("it is gone");
-    let changes: [(&str, &dyn Fn()); 2] = [("deleted", &delete), ("replaced", &replace)];
-    for (what, change) in changes {
-        let seen = profiling(&scratch, &server, SHORT, change);
-        assert!(share(&seen, LOCAL) > 0.3, "{what}: {:?}", seen.functions());
-        assert_eq!(
-            said(&seen, "unreadable_object"),
-            Vec::<&str>::new(),
-            "{what}"
-        );
-        let waits = seen.waits.as_ref().expect("root may read memory");
-        assert_eq!(waits.source, WaitSource::Memory, "{what}");
-        assert!(
-            waits.events.iter().any(|it| it.name == "ClientRead"),
-            "{what}"
-        );
-    }
-    server.stop().expect("the server stops");
-}
-
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_server_whose_files_are_deleted_and_replaced_keeps_its_names_and_waits() {
+        if !sampling_is_permitted() {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let Some(installation) = copy(&scratch) else {
+            return;
+        };
+        let program = installation.program("postgres");
+        let server = start(&installation);
+        let replace = || {
+            fs::create_dir_all(&installation.bin_dir).expect("a directory");
+            fs::copy("/bin/true", &program).expect("another program");
+        };
+        let delete = || fs::remove_dir_all(scratch.path().join("pg")).expect("it is gone");
+        let changes: [(&str, &dyn Fn()); 2] = [("deleted", &delete), ("replaced", &replace)];
+        for (what, change) in changes {
+            let seen = profiling(&scratch, &server, SHORT, change);
+            assert!(share(&seen, LOCAL) > 0.3, "{what}: {:?}", seen.functions());
+            assert_eq!(
+                said(&seen, "unreadable_object"),
+                Vec::<&str>::new(),
+                "{what}"
+            );
+            let waits = seen.waits.as_ref().expect("root may read memory");
+            assert_eq!(waits.source, WaitSource::Memory, "{what}");
+            assert!(
+                waits.events.iter().any(|it| it.name == "ClientRead"),
+                "{what}"
+            );
+        }
+        server.stop().expect("the server stops");
+    }
 
     #[test]
     #[ignore = "slow: cargo test --test suite -- --ignored slow::"]

@@ -87,66 +87,6 @@ fn ran(study: &str, arguments: &[&str]) -> Run {
     serde_json::from_str(&finished.stdout).expect("JSON on stdout alone")
 }
 
-#[test]
-fn data_ways_and_requirements_are_as_the_study_says() {
-    if !servers::is_available("18") {
-        return;
-    }
-    let run = ran(MANY_KEYS, &[]);
-    assert_eq!(run.servers.len(), 1, "all share a server");
-    assert_eq!(run.plan.variants, ["shared", "own data", "tcp", "far"]);
-    let skipped = run
-        .warnings
-        .iter()
-        .find(|it| it.kind == WarningKind::Skipped);
-    let words = &skipped.expect("the requirement is not met").message;
-    assert!(
-        words.contains("no extension no_such_extension") && words.contains("--binaries"),
-        "{words}"
-    );
-    let latency_us = |variant: usize| run.points[variant].latency_mean_us;
-    assert!(
-        latency_us(0) < 3000.0 && latency_us(3) > 3000.0,
-        "{:?}",
-        run.points
-    );
-    let outcomes: Vec<Option<CheckOutcome>> =
-        run.expectations.iter().map(|it| it.outcome).collect();
-    // With two blocks on a busy machine the first may be inconclusive, but not missed.
-    let [Some(delayed), Some(CheckOutcome::NotMet), None] = outcomes[..] else {
-        panic!("{:?}", run.expectations)
-    };
-    assert_ne!(delayed, CheckOutcome::NotMet, "{:?}", run.expectations);
-    let rows = &run.reference.as_ref().expect("the study has one").rows;
-    assert_eq!(
-        (rows[1].published_ratio, rows[0].measured_ratio),
-        (Some(0.1), Some(1.0))
-    );
-    let far = rows[1].measured_ratio.expect("the ratio was measured");
-    assert!((far / (run.points[3].tps / run.points[0].tps) - 1.0).abs() < 1e-9);
-    let latency = (
-        rows[2].measured,
-        rows[2].published_ratio,
-        rows[2].measured_ratio,
-    );
-    assert!(
-        matches!(latency, (Some(_), None, None)),
-        "a latency over a rate means nothing: {latency:?}"
-    );
-    if !run.profiles.is_empty() {
-        assert!(
-            run.watched_functions[0].shares[0] > Some(50.0),
-            "{:?}",
-            run.watched_functions
-        );
-        assert_eq!(run.watched_functions[1].shares[0], Some(0.0));
-    }
-    let [relay] = run.relays[..] else {
-        panic!("one relay: {:?}", run.relays)
-    };
-    assert!(relay.relayed_us > relay.direct_us + 3000.0, "{relay:?}");
-}
-
 const WITH_REDIS: &str = r#"question = "How does Redis do next to it?"
 [[script]]
 name = "one"
@@ -242,6 +182,67 @@ fn a_wrong_session_setting_is_found_before_the_setup() {
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn data_ways_and_requirements_are_as_the_study_says() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let run = ran(MANY_KEYS, &[]);
+        assert_eq!(run.servers.len(), 1, "all share a server");
+        assert_eq!(run.plan.variants, ["shared", "own data", "tcp", "far"]);
+        let skipped = run
+            .warnings
+            .iter()
+            .find(|it| it.kind == WarningKind::Skipped);
+        let words = &skipped.expect("the requirement is not met").message;
+        assert!(
+            words.contains("no extension no_such_extension") && words.contains("--binaries"),
+            "{words}"
+        );
+        let latency_us = |variant: usize| run.points[variant].latency_mean_us;
+        assert!(
+            latency_us(0) < 3000.0 && latency_us(3) > 3000.0,
+            "{:?}",
+            run.points
+        );
+        let outcomes: Vec<Option<CheckOutcome>> =
+            run.expectations.iter().map(|it| it.outcome).collect();
+        // With two blocks on a busy machine the first may be inconclusive, but not missed.
+        let [Some(delayed), Some(CheckOutcome::NotMet), None] = outcomes[..] else {
+            panic!("{:?}", run.expectations)
+        };
+        assert_ne!(delayed, CheckOutcome::NotMet, "{:?}", run.expectations);
+        let rows = &run.reference.as_ref().expect("the study has one").rows;
+        assert_eq!(
+            (rows[1].published_ratio, rows[0].measured_ratio),
+            (Some(0.1), Some(1.0))
+        );
+        let far = rows[1].measured_ratio.expect("the ratio was measured");
+        assert!((far / (run.points[3].tps / run.points[0].tps) - 1.0).abs() < 1e-9);
+        let latency = (
+            rows[2].measured,
+            rows[2].published_ratio,
+            rows[2].measured_ratio,
+        );
+        assert!(
+            matches!(latency, (Some(_), None, None)),
+            "a latency over a rate means nothing: {latency:?}"
+        );
+        if !run.profiles.is_empty() {
+            assert!(
+                run.watched_functions[0].shares[0] > Some(50.0),
+                "{:?}",
+                run.watched_functions
+            );
+            assert_eq!(run.watched_functions[1].shares[0], Some(0.0));
+        }
+        let [relay] = run.relays[..] else {
+            panic!("one relay: {:?}", run.relays)
+        };
+        assert!(relay.relayed_us > relay.direct_us + 3000.0, "{relay:?}");
+    }
 
     #[test]
     #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
