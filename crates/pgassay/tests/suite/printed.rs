@@ -121,7 +121,7 @@ fn the_list_of_stored_runs() {
     assert_snapshot!("list", all);
 }
 
-/// Regression: warnings began with the path of a module: "WARN pgassay_store::repair: the index is damaged".
+/// Regression: warnings began with the path of a module: `WARN pgassay_store::repair: the index is damaged`.
 #[test]
 fn a_warning_does_not_name_modules_of_the_program() {
     let scratch = Scratch::new(PROGRAM);
