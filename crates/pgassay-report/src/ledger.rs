@@ -99,10 +99,10 @@ fn next_tier(tier: u8, access: &Check) -> Option<String> {
         return Some("; there are no CPU samples".to_owned());
     }
     let fix = access.fix.as_ref().filter(|_| tier < 3)?;
-    let next = match tier {
-        0 => "exact CPU totals",
-        1 => "CPU stacks",
-        _ => "off-CPU stacks",
+    let next = if tier == 1 {
+        "CPU stacks"
+    } else {
+        "off-CPU stacks"
     };
     Some(format!("; {next} need {fix}"))
 }
