@@ -235,7 +235,7 @@ fn free_port() -> u16 {
 fn empty_directory() -> tempfile::TempDir {
     let directory = tempfile::Builder::new()
         .prefix("pgassay-test-")
-        .tempdir()
+        .tempdir_in(crate::server_directory())
         .unwrap();
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
     directory

@@ -8,6 +8,7 @@
 //! - [`wait_until`], [`wait_within`]: waits for a condition instead of for a time.
 //! - [`timing`], [`timing_tests`]: tests whose outcome depends on timing.
 //! - [`Scratch`]: the program `pgassay` in a scratch directory.
+//! - [`server_directory`]: where servers go: in memory, if there is room.
 //! - [`SmallDisk`]: a file system to fill.
 //! - [`memory`]: how much memory a piece of work takes.
 //! - [`os`]: users, signals, processes, refused system calls.
@@ -34,6 +35,7 @@ mod pseudo_terminal;
 mod quiet;
 #[cfg(feature = "sampling")]
 mod sampling;
+mod server_directory;
 #[cfg(feature = "servers")]
 pub mod servers;
 mod skipping;
@@ -50,6 +52,7 @@ pub use pseudo_terminal::PseudoTerminal;
 pub use quiet::timing;
 #[cfg(feature = "sampling")]
 pub use sampling::sampling_is_permitted;
+pub use server_directory::server_directory;
 pub use skipping::{not_applicable, skip, skip_comparison};
 pub use small_disk::SmallDisk;
 pub use waiting::{wait_for_exit, wait_until, wait_within};

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::{os, wait_until, wait_within};
+use tempfile::TempDir;
+
+use crate::{os, server_directory, wait_until, wait_within};
 
 /// A study of two points that takes about two seconds.
 pub const SMALL_STUDY: &str = r#"question = "Is prepared faster?"
@@ -47,28 +49,37 @@ pub fn copy_program(from: &Path, to: &Path) {
     );
 }
 
-/// A scratch directory, writable by the user that servers run as.
+fn public_directory(parent: &Path) -> TempDir {
+    let directory = tempfile::Builder::new().prefix("assay").tempdir_in(parent);
+    let directory = directory.expect("a scratch directory");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).expect("its mode");
+    directory
+}
+
+/// A scratch directory, and one for servers, writable by the user that servers run as.
 pub struct Scratch {
-    directory: tempfile::TempDir,
+    directory: TempDir,
+    servers: TempDir,
     program: PathBuf,
 }
 
 impl Scratch {
     /// For a program: `env!("CARGO_BIN_EXE_pgassay")`, which cargo defines for integration tests only.
     pub fn new(program: &str) -> Self {
-        let directory = tempfile::Builder::new()
-            .prefix("assay")
-            .tempdir_in("/tmp")
-            .expect("a scratch directory");
-        let scratch = Self {
-            directory,
+        Self::with_servers_in(&server_directory(), program)
+    }
+
+    /// The same with servers on disk, for tests whose outcome depends on how long a disk takes.
+    pub fn on_disk(program: &str) -> Self {
+        Self::with_servers_in(Path::new("/tmp"), program)
+    }
+
+    fn with_servers_in(parent: &Path, program: &str) -> Self {
+        Self {
+            directory: public_directory(Path::new("/tmp")),
+            servers: public_directory(parent),
             program: program.into(),
-        };
-        for path in [scratch.path().to_owned(), scratch.servers()] {
-            fs::create_dir_all(&path).expect("a directory");
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o1777)).expect("its mode");
         }
-        scratch
     }
 
     /// The directory.
@@ -77,8 +88,8 @@ impl Scratch {
     }
 
     /// The directory for servers' data.
-    pub fn servers(&self) -> PathBuf {
-        self.path().join("servers")
+    pub fn servers(&self) -> &Path {
+        self.servers.path()
     }
 
     /// The directory of stored runs.
@@ -184,7 +195,7 @@ impl Scratch {
             Duration::from_mins(1),
             || left().is_empty(),
         );
-        let at_work = os::processes_in(&self.servers());
+        let at_work = os::processes_in(self.servers());
         assert_eq!(at_work, Vec::<i32>::new(), "a server's process is left");
     }
 

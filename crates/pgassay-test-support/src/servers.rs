@@ -4,6 +4,8 @@
 
 use pgassay_server::{Finder, Installation, Server, ServerConfig, VersionRequest};
 
+use crate::server_directory;
+
 /// The programs of a version, from the cache or downloaded. `None`, with a visible skip, if they are
 /// not available.
 ///
@@ -30,8 +32,16 @@ pub fn is_available(version: &str) -> bool {
     installation(version).is_some()
 }
 
-/// The configuration of a test's server: the defaults with `fsync = off`.
+/// The configuration of a test's server: the defaults with `fsync = off`, in [`server_directory`].
 pub fn config() -> ServerConfig {
+    ServerConfig {
+        parent_dir: Some(server_directory()),
+        ..config_on_disk()
+    }
+}
+
+/// The same on disk, for tests whose outcome depends on how long a disk takes.
+pub fn config_on_disk() -> ServerConfig {
     let settings = [("fsync".to_owned(), "off".to_owned())].into();
     ServerConfig {
         settings,
@@ -45,6 +55,14 @@ pub fn config() -> ServerConfig {
 /// As [`start_with`].
 pub fn start(version: &str) -> Option<Server> {
     start_with(version, &config())
+}
+
+/// A running server of a version with [`config_on_disk`].
+///
+/// # Panics
+/// As [`start_with`].
+pub fn start_on_disk(version: &str) -> Option<Server> {
+    start_with(version, &config_on_disk())
 }
 
 /// A running server of a version. `None` if its programs are not available.

@@ -148,7 +148,7 @@ fn the_same_as_perf(what: &str, installation: &Installation) {
         skip_comparison("comparison with perf", "perf is not installed");
         return;
     }
-    let server = Server::start(installation, &servers::config()).unwrap();
+    let server = Server::start(installation, &servers::config_on_disk()).unwrap();
     let config = SamplerConfig {
         frequency_hz: HZ,
         ring_bytes: 16 * 1024 * 1024,

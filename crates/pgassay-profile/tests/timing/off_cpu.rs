@@ -46,7 +46,7 @@ fn sum(processes: &[&ProcessOffCpu], of: impl Fn(&ProcessOffCpu) -> u64) -> u64 
 
 /// A server, and a sampler of it that reads its wait events.
 fn watched(version: &str, config: &SamplerConfig) -> Option<(Server, Sampler)> {
-    let server = servers::start(version)?;
+    let server = servers::start_on_disk(version)?;
     let sampler = crate::load::sampler(&server, config)?;
     let live = LiveServer::of_process(postmaster(&server)).unwrap();
     match WaitReader::open(&live) {

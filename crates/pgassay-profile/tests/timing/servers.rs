@@ -62,7 +62,7 @@ fn inclusive(selection: &Selection<'_>, name: &str) -> f64 {
 
 /// Stacks of selects are complete and have names, and agree with the exact totals.
 fn selects_are_seen_whole(version: &str) {
-    let Some(server) = servers::start(version) else {
+    let Some(server) = servers::start_on_disk(version) else {
         return;
     };
     let Some(sampler) = sampler(&server) else {
@@ -126,7 +126,7 @@ fn stacks_of_selects_on_a_stripped_10_are_complete() {
 }
 
 fn a_library_that_is_loaded_while_sampling_is_unwound_through() {
-    let Some(server) = servers::start("18") else {
+    let Some(server) = servers::start_on_disk("18") else {
         return;
     };
     let Some(sampler) = sampler(&server) else {
@@ -166,7 +166,8 @@ fn a_library_that_is_loaded_while_sampling_is_unwound_through() {
 }
 
 fn two_servers_are_distinguished_and_parallel_workers_have_their_leader() {
-    let (Some(ours), Some(other)) = (servers::start("18"), servers::start("18")) else {
+    let (Some(ours), Some(other)) = (servers::start_on_disk("18"), servers::start_on_disk("18"))
+    else {
         return;
     };
     let Some(sampler) = sampler(&ours) else {

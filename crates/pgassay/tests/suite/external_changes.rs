@@ -399,7 +399,7 @@ fn ctrl_c_ends_the_setup_of_a_stopped_temporary_server() {
     let mut child = start(&scratch, &study, &["--offline"]);
     // The title of a backend names its command.
     let processes = |title: &str| -> Vec<i32> {
-        let all = pgassay_test_support::os::processes_in(&scratch.servers());
+        let all = pgassay_test_support::os::processes_in(scratch.servers());
         let is_wanted = |pid: &i32| {
             fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|it| it.contains(title))
         };

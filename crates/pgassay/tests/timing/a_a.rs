@@ -50,7 +50,7 @@ fn blocks_read_do_not_depend_on_variant_or_position() {
     if !servers::is_available("15") {
         return;
     }
-    let scratch = Scratch::new(PROGRAM);
+    let scratch = Scratch::on_disk(PROGRAM);
     let finished = scratch.run(LARGER_THAN_CACHE, &["--json", "--seed", "7"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     scratch.assert_nothing_left();

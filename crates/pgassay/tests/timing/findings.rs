@@ -38,7 +38,7 @@ type Expected = (
 /// `None` if there is no server or sampling stacks is not permitted.
 fn run(version: &str, study: &str, arguments: &[&str]) -> Option<Run> {
     servers::installation(version)?;
-    let scratch = Scratch::new(PROGRAM);
+    let scratch = Scratch::on_disk(PROGRAM);
     let finished = scratch.run(study, &[&["--json"], arguments].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
     scratch.assert_nothing_left();

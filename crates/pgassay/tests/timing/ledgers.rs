@@ -42,7 +42,7 @@ const MACHINE: f64 = 0.05;
 /// Runs a study; `None` if there is no such server.
 fn run(study: &str) -> Option<Run> {
     servers::installation("18")?;
-    let finished = Scratch::new(PROGRAM).run(study, &["--json"]);
+    let finished = Scratch::on_disk(PROGRAM).run(study, &["--json"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     Some(serde_json::from_str(&finished.stdout).expect("JSON on stdout alone"))
 }
@@ -329,7 +329,7 @@ fn wait_events_of_pg_stat_activity_apportion_blocked_time() {
     if !servers::is_available("18") {
         return;
     }
-    let scratch = Scratch::new(PROGRAM);
+    let scratch = Scratch::on_disk(PROGRAM);
     // Four clients update a row and sleep while holding its lock, so three wait.
     let update = "update pgbench_branches set bbalance = bbalance + 1 where bid = 1;";
     let script = format!("text = 'begin; {update} select pg_sleep(.003); commit;'");

@@ -118,7 +118,7 @@ pub fn wait_for_waiters(server: &Server, count: &str) {
 
 /// What `pgassay profile` finds about objects in this time: findings for operators.
 pub fn profiled(server: &Server, duration: &str) -> Vec<Finding> {
-    let scratch = Scratch::new(PROGRAM);
+    let scratch = Scratch::on_disk(PROGRAM);
     let dsn = server.conninfo();
     let finished = scratch.finished(&["profile", "--dsn", &dsn, "--duration", duration, "--json"]);
     let observation = observed(&finished);

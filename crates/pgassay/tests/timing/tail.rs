@@ -66,7 +66,7 @@ fn ledger(script: &str) -> Option<(Run, Ledger)> {
          [[variant]]\nname = \"simple\"\n[conditions]\nclients = [16]\n\
          [length]\nfull = \"12s\"\npairs = 2\n"
     );
-    let finished = Scratch::new(PROGRAM).run(&study, &["--json"]);
+    let finished = Scratch::on_disk(PROGRAM).run(&study, &["--json"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
     let ledger = run.ledgers.first().expect("the point has one").clone();

@@ -16,7 +16,7 @@ fn a_blocking_session_is_shown_within_one_second() {
 }
 
 fn watch_an_outage() {
-    let Some(server) = servers::start("18") else {
+    let Some(server) = servers::start_on_disk("18") else {
         return;
     };
     let mut holder = server.connect().unwrap();
@@ -35,7 +35,7 @@ fn watch_an_outage() {
         let sql = "select count(*) from pg_locks where not granted";
         asking.borrow_mut().value(sql).unwrap().as_deref() == Some("1")
     });
-    let scratch = Scratch::new(PROGRAM);
+    let scratch = Scratch::on_disk(PROGRAM);
     let mut command = scratch.command();
     command
         .args(["top", &server.conninfo()])

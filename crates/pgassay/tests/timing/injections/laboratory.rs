@@ -84,13 +84,13 @@ pub struct Laboratory {
 impl Laboratory {
     /// `None` if the version is not available here.
     pub fn open(version: &str) -> Option<Self> {
-        let scratch = Scratch::new(PROGRAM);
+        let scratch = Scratch::on_disk(PROGRAM);
         let log_dir = scratch.path().join("log");
         fs::create_dir(&log_dir).expect("a directory");
         let log = Driver::slow_log_reader(&log_dir.join("pipe"));
         let mut config = ServerConfig {
             tcp: true,
-            ..servers::config()
+            ..servers::config_on_disk()
         };
         let log_dir = log_dir.display().to_string();
         for (name, value) in [

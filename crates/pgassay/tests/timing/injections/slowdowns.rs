@@ -93,13 +93,13 @@ struct Bench {
 
 /// Tests all effects and prints the results; `None` without a server.
 pub fn run(options: &Options) -> Option<Vec<Power>> {
-    let mut config = servers::config();
+    let mut config = servers::config_on_disk();
     config
         .settings
         .insert("autovacuum".to_owned(), "off".to_owned());
     let bench = Bench {
         server: servers::start_with("18", &config)?,
-        scratch: Scratch::new(PROGRAM),
+        scratch: Scratch::on_disk(PROGRAM),
     };
     let mut connection = bench.server.connect().expect("connect");
     for statement in [BURN].into_iter().chain(ITEMS) {
