@@ -116,7 +116,7 @@ impl OutputArgs {
 pub enum ResultFormat {
     /// For a terminal.
     Text,
-    /// For a web page or an email.
+    /// For a pull request, a web page, or an email.
     Markdown,
     /// For spreadsheets and scripts.
     Csv,
@@ -288,15 +288,15 @@ pub struct ChoiceArgs {
     pub pairs: Option<u32>,
 
     /// Measure until the half-width of each ratio's 95% confidence interval is at most N% (such as 1%), whatever the
-    /// verdict: for results that you publish. A first stage, as long as --length, determines how many server starts
-    /// this takes.
+    /// verdict: for results that you publish. The run first measures for --length, which shows how many more server
+    /// starts it needs.
     #[arg(long, value_name = "N%", conflicts_with = "pairs")]
     pub half_width: Option<Percentage>,
 
     /// End about this long after the first trial begins (such as 2min), between two blocks of trials, and report the
     /// verdicts reached so far. Their intervals remain valid. The run also ends if the server does not answer a
-    /// statement within this time (at least a minute). Without --length, trials become shorter if fewer than 6 server
-    /// starts would fit; those of a gate do not [default: no limit].
+    /// statement within this time (at least a minute). Without --length, trials are shortened so that 6
+    /// server starts fit (not in a gate) [default: no limit].
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
@@ -326,7 +326,7 @@ pub struct ChoiceArgs {
     )]
     pub versions: Vec<String>,
 
-    /// Directory that contains bin/postgres, instead of downloading a version.
+    /// Directory of an installed PostgreSQL, such as /opt/pg18, instead of downloading a version.
     #[arg(long, value_name = "DIR", conflicts_with = "versions")]
     pub binaries: Option<String>,
 
@@ -342,7 +342,7 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Do not profile. The run needs a fifth to a third fewer trials, but the result has no breakdown of CPU time by
+    /// Do not profile. A verdict takes a fifth to a third fewer trials, but the result has no breakdown of CPU time by
     /// phase and function.
     #[arg(long)]
     pub no_profile: bool,
@@ -360,9 +360,9 @@ pub struct ChoiceArgs {
 #[derive(Debug, Clone, Copy, Args, Default)]
 pub struct IdleCpuArgs {
     /// Do not let idle CPUs sleep during the run (requires root): with few clients, the time that it takes
-    /// to wake them up is most of the noise. Latencies then do not include it. This is the default for root in
-    /// `compare`, `calibrate`, and `gate` without --study, with servers that pgassay starts. In a study file:
-    /// `keep_cpus_awake = true`.
+    /// to wake them up is most of the noise. Latencies then do not include it. This is the default if a study
+    /// says `keep_cpus_awake = true`; without a study (`compare`, `gate`, `calibrate`), if root runs pgassay and
+    /// pgassay starts the servers.
     #[arg(long)]
     keep_cpus_awake: bool,
 
@@ -425,7 +425,7 @@ impl ServerArgs {
 #[derive(Debug, Clone, Copy, Args, Default)]
 pub struct ExternalArgs {
     /// Allow the run to change external servers (`--dsn`, or `dsn` in a study): create databases,
-    /// which are dropped after the run, and execute statements that change anything outside them.
+    /// which it drops after the run, and execute statements that change anything outside them.
     /// Without it, the planned changes are printed, and nothing is changed.
     #[arg(long)]
     pub allow_writes: bool,

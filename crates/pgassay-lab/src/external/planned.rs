@@ -118,7 +118,7 @@ impl ExternalUse {
         }
         let in_place = if self.databases > 0 && !self.is_filled {
             "\nThe load may write, so it does not run in the database that --dsn names but in a new one, which is \
-             empty without a setup."
+             empty: create its tables with a setup."
         } else if self.databases > 0 && self.changes.is_empty() {
             "\nStatements that only read need no separate database: without a setup (--setup '' on the command line), \
              they run in the one that --dsn names."

@@ -1,37 +1,12 @@
-//! What `compare` and `count` understand as a choice: settings, a version, a protocol; and their data.
+//! What `compare` and `count` understand as a choice: settings, a version, a protocol.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use pgassay_model::study::{Protocol, Scalar, Variant};
 use pgassay_server::VersionRequest;
 
-use crate::input_file::read_text;
-
 const PROTOCOLS: &str = "expected simple, extended or prepared";
-
-/// pgbench's tables, as `pgbench -i -I dtGvp` creates them (initPopulateTable, pgbench.c).
-pub fn pgbench_tables(scale: u32) -> String {
-    let (tellers, accounts) = (u64::from(scale) * 10, u64::from(scale) * 100_000);
-    format!(
-        "create table pgbench_history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22));
-create table pgbench_tellers (tid int not null, bid int, tbalance int, filler char(84)) with (fillfactor = 100);
-create table pgbench_accounts (aid int not null, bid int, abalance int, filler char(84)) with (fillfactor = 100);
-create table pgbench_branches (bid int not null, bbalance int, filler char(88)) with (fillfactor = 100);
-insert into pgbench_branches (bid, bbalance) select bid, 0 from generate_series(1, {scale}) bid;
-insert into pgbench_tellers (tid, bid, tbalance) select tid, (tid - 1) / 10 + 1, 0 from generate_series(1, {tellers}) tid;
-insert into pgbench_accounts (aid, bid, abalance, filler) select aid, (aid - 1) / 100000 + 1, 0, '' from generate_series(1, {accounts}) aid;
-alter table pgbench_branches add primary key (bid);
-alter table pgbench_tellers add primary key (tid);
-alter table pgbench_accounts add primary key (aid);
-vacuum analyze pgbench_branches;
-vacuum analyze pgbench_tellers;
-vacuum analyze pgbench_accounts;
-vacuum analyze pgbench_history;
-"
-    )
-}
 
 /// A variant that differs from the baseline at most in its protocol.
 pub fn variant(name: &str, protocol: Protocol) -> Variant {
@@ -107,25 +82,6 @@ pub fn settings(flag: &str, pairs: &[String]) -> Result<BTreeMap<String, Scalar>
             _ => bail!("{flag} {pair}: expected NAME=VALUE, for example {flag} work_mem=4MB"),
         })
         .collect()
-}
-
-/// The SQL that a flag specifies: the text of a file if there is one with this name.
-pub fn sql_or_file(flag: &str, value: &str) -> Result<String> {
-    let path = Path::new(value);
-    // A statement contains a space; the name of a missing file should not be run as SQL.
-    let names_a_file = path.extension().is_some_and(|it| it == "sql") && !value.contains(' ');
-    if path.is_file() || names_a_file {
-        return read_text(path).with_context(|| format!("{flag}: cannot read {value}"));
-    }
-    Ok(value.to_owned())
-}
-
-/// The SQL that `--setup` specifies, in the order of the command line; `None` if it is not given.
-pub fn setup_sql(given: &[String]) -> Result<Option<String>> {
-    let texts: Result<Vec<String>> = given.iter().map(|it| sql_or_file("--setup", it)).collect();
-    let texts = texts?;
-    // A text may end in a comment, or without a semicolon.
-    Ok((!texts.is_empty()).then(|| texts.join("\n;\n")))
 }
 
 #[cfg(test)]

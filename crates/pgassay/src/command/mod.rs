@@ -19,5 +19,6 @@ pub mod show;
 pub mod studies;
 pub mod study;
 pub mod study_new;
+pub mod tables;
 pub mod timing;
 pub mod top;

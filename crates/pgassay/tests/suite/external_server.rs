@@ -125,6 +125,58 @@ pub fn run_of(finished: &Finished) -> Run {
     serde_json::from_str(&finished.stdout).expect("JSON")
 }
 
+/// Regression: `compare --dsn dbname=shop 'select … from orders'` wanted to create a database with pgbench's tables, in
+/// which there are no orders.
+#[test]
+fn statements_on_a_running_server_run_on_its_data() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let scratch = Scratch::new(crate::PROGRAM);
+    let dsn = theirs.superuser();
+    let server = ["--dsn", &dsn, "--allow-superuser", "--length", "1s"];
+    let asked = [
+        "compare",
+        "select * from mine",
+        "--vs",
+        "jit=off",
+        "--pairs",
+        "2",
+    ];
+    let shown = scratch.ok(&[&asked[..], &server].concat());
+    assert!(shown.contains("2 pairs"), "{shown}");
+    let curve = ["curve", "select * from mine", "-c", "1,2,3"];
+    let shown = scratch.ok(&[&curve[..], &server].concat());
+    assert!(
+        shown.contains("3 clients") || shown.contains("clients"),
+        "{shown}"
+    );
+    for (args, reason) in [
+        (
+            ["insert into mine values ('ours')", "--vs", "jit=off"],
+            "The load may write",
+        ),
+        (
+            ["-S", "--vs", "jit=off"],
+            "they run in the one that --dsn names",
+        ),
+        (
+            [
+                "select * from mine",
+                "--vs-setup",
+                "create index on mine (note)",
+            ],
+            "requires --allow-writes",
+        ),
+    ] {
+        let refused = scratch.finished(&[&["compare"], &args[..], &server].concat());
+        assert_eq!(refused.code, Some(1), "{args:?}: {refused:?}");
+        let message = pgassay_test_support::collapse_whitespace(&refused.stderr);
+        assert!(message.contains(reason), "{args:?}: {message}");
+    }
+    theirs.assert_untouched();
+}
+
 /// Regression: after a failure of one client, the statements of others went on for as long as they took.
 #[test]
 fn a_statement_does_not_outlive_a_failed_run_on_a_server_of_others() {
@@ -135,7 +187,7 @@ fn a_statement_does_not_outlive_a_failed_run_on_a_server_of_others() {
     let script = "\\if :client_id = 0\n\\sleep 500 ms\nselect 1 / 0;\n\\else\nselect pg_sleep(1000);\n\\endif\n";
     std::fs::write(scratch.path().join("one.sql"), script).expect("a file");
     let dsn = theirs.superuser();
-    let server = ["--dsn", &dsn, "--setup", "", "--allow-superuser"];
+    let server = ["--dsn", &dsn, "--allow-superuser"];
     let question = ["compare", "-f", "one.sql", "-c", "2", "--vs", "jit=off"];
     let failed = scratch.finished(&[&question[..], &server].concat());
     assert_eq!(failed.code, Some(1), "{failed:?}");

@@ -21,11 +21,14 @@ Examples:
   durability          pgassay compare -N -c 16 --vs synchronous_commit=off
   releases            pgassay compare -S --servers 15,16,17,18 --stepwise
   your builds         pgassay compare -S --binaries /opt/pg-base,/opt/pg-patched
-  two servers         pgassay compare -S --allow-writes \\
-                        --dsn 'host=a' --vs-dsn 'host=b'
+  your own data       pgassay compare --dsn dbname=shop --vs work_mem=64MB \\
+                        'select …'
+  two servers         pgassay compare --dsn 'host=a dbname=shop' \\
+                        --vs-dsn 'host=b dbname=shop' 'select …'
 
 The first statement, script, protocol, server or setup is the baseline. Each further choice is one \
-variant, which is compared with the baseline or, with --stepwise, with the variant before.";
+variant, which differs from the baseline in this choice only, and is compared with it or, with \
+--stepwise, with the variant before. With --vs, --vs-setup or --vs-dsn, the baseline is the run without it.";
 
 /// Flags of `pgassay compare`.
 #[derive(Debug, Args)]
@@ -56,8 +59,8 @@ pub struct CompareArgs {
     #[arg(skip)]
     pub positions: Vec<usize>,
 
-    /// Variant: one or more server settings (`NAME=VALUE, NAME=VALUE`), a PostgreSQL version, or a
-    /// protocol; can be repeated.
+    /// Variant: server settings (`NAME=VALUE, NAME=VALUE` is one variant), a PostgreSQL version, or a protocol. If
+    /// repeated, each is a variant.
     #[arg(long, value_name = "CHOICE")]
     pub vs: Vec<String>,
 
@@ -69,18 +72,19 @@ pub struct CompareArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
 
-    /// Fill the database with this SQL, or with this file, instead of pgbench's tables; can be repeated.
+    /// Create the tables with this SQL, or with the file of this name. Without it, there are pgbench's tables. If
+    /// repeated, all are executed, in this order.
     #[arg(long, value_name = "SQL|FILE")]
     pub setup: Vec<String>,
 
-    /// Variant: run this SQL, or this file, in addition to the setup; can be repeated.
+    /// Variant: after the setup, also execute this SQL, or the file of this name. If repeated, each is a variant.
     #[arg(long, value_name = "SQL|FILE")]
     pub vs_setup: Vec<String>,
 
-    /// Scale of pgbench's tables.
-    #[arg(short, long, value_name = "N", default_value_t = 1, conflicts_with = "setup",
+    /// Scale of pgbench's tables [default: 1].
+    #[arg(short, long, value_name = "N", conflicts_with = "setup",
           value_parser = within::<u32>(1..=10_000))]
-    pub scale: u32,
+    pub scale: Option<u32>,
 
     /// Protocol for submitting queries: simple, extended, prepared [default: simple]. If there are
     /// several, each is a variant.
@@ -97,8 +101,8 @@ pub struct CompareArgs {
     )]
     pub servers: Vec<String>,
 
-    /// Directory that contains bin/postgres, instead of downloading a version. If there are several,
-    /// each is a variant.
+    /// Directory of an installed PostgreSQL, such as /opt/pg18, instead of downloading a version. If there are
+    /// several, each is a variant.
     #[arg(
         long,
         value_name = "DIR,…",
@@ -107,7 +111,9 @@ pub struct CompareArgs {
     )]
     pub binaries: Vec<String>,
 
-    /// Use a running server instead of starting one; see `pgassay run --help`.
+    /// Use a running server instead of starting one. Your own statements that only read run in the database that it
+    /// names. With --setup, --vs-setup, --scale, or pgbench's scripts, pgassay creates databases and drops them
+    /// after the run, which requires --allow-writes. Settings are set for sessions.
     #[arg(long, value_name = "CONNINFO", conflicts_with_all = ["servers", "binaries"])]
     pub dsn: Option<String>,
 
@@ -115,7 +121,7 @@ pub struct CompareArgs {
     #[arg(long, value_name = "CONNINFO", requires = "dsn")]
     pub vs_dsn: Vec<String>,
 
-    /// Numbers of concurrent clients; each is a separate condition.
+    /// Numbers of concurrent clients. If there are several, the variants are compared with each.
     #[arg(
         short,
         long,
@@ -134,21 +140,21 @@ pub struct CompareArgs {
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, default_value = "30s")]
     pub length: HumanDuration,
 
-    /// A fixed number of pairs of trials per comparison, at least 2. Without it, each comparison ends as
-    /// soon as it has a verdict.
+    /// A fixed number of pairs per comparison, one for each block of trials, at least 2. Without it, each comparison
+    /// ends as soon as it is decided.
     #[arg(long, value_name = "N", value_parser = pairs)]
     pub pairs: Option<u32>,
 
     /// Measure until the half-width of each ratio's 95% confidence interval is at most N% (such as 1%), whatever the
-    /// verdict: for results that you publish. A first stage, as long as --length, determines how many server starts
-    /// this takes.
+    /// verdict: for results that you publish. The run first measures for --length, which shows how many more server
+    /// starts it needs.
     #[arg(long, value_name = "N%", conflicts_with = "pairs")]
     pub half_width: Option<Percentage>,
 
     /// End about this long after the first trial begins (such as 2min), between two blocks of trials, and report the
     /// verdicts reached so far. Their intervals remain valid. The run also ends if the server does not answer a
-    /// statement within this time (at least a minute). Without --length, trials become shorter if fewer than 6 server
-    /// starts would fit; those of a gate do not [default: no limit].
+    /// statement within this time (at least a minute). Without --length, trials are shortened so that 6
+    /// server starts fit (not in a gate) [default: no limit].
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
@@ -157,7 +163,7 @@ pub struct CompareArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Do not profile. The run needs a fifth to a third fewer trials, but the result has no breakdown of CPU time by
+    /// Do not profile. A verdict takes a fifth to a third fewer trials, but the result has no breakdown of CPU time by
     /// phase and function.
     #[arg(long)]
     pub no_profile: bool,

@@ -11,9 +11,8 @@ use pgassay_wire::conninfo::split_secrets;
 use toml::{Table, Value};
 
 use super::CompareArgs;
-use crate::command::choice::{
-    mode, other, pgbench_tables, settings, setup_sql, sql_or_file, variant,
-};
+use crate::command::choice::{mode, other, settings, variant};
+use crate::command::tables::{TableChoice, sql_or_file};
 use crate::input_file::read_text;
 use crate::shell_word;
 
@@ -67,14 +66,9 @@ fn text_of(
         study.insert("keep_cpus_awake".to_owned(), true.into());
     }
     study.insert("server".to_owned(), server(args)?.into());
-    if args.setup.is_empty() {
-        study.insert(
-            "parameters".to_owned(),
-            table([("scale", args.scale.into())]),
-        );
-    }
-    let setup = setup_sql(&args.setup)?.unwrap_or_else(|| pgbench_tables(args.scale));
-    study.insert("data".to_owned(), table([("setup", setup.into())]));
+    // The database of a variant with further setup is a new one.
+    let exist = args.dsn.is_some() && args.vs_setup.is_empty() && !has_builtin(&scripts);
+    TableChoice::chosen(&args.setup, args.scale, exist)?.add_to(&mut study);
     let clients: Vec<Value> = args.clients.iter().map(|&it| it.into()).collect();
     study.insert(
         "conditions".to_owned(),
@@ -96,6 +90,11 @@ fn text_of(
     let variants: Result<Vec<Value>, _> = variants.iter().map(Value::try_from).collect();
     study.insert("variant".to_owned(), variants?.into());
     Ok(toml::to_string(&study)?)
+}
+
+/// Whether one of the scripts is pgbench's, which needs pgbench's tables.
+pub fn has_builtin(scripts: &[NamedScript]) -> bool {
+    scripts.iter().any(|it| it.is_builtin)
 }
 
 /// Whether idle CPUs are kept awake. A server that runs already may share its machine with others, so

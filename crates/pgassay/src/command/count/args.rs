@@ -22,7 +22,8 @@ pub struct CountArgs {
     #[command(flatten)]
     pub script: ScriptArgs,
 
-    /// Fill the database with this SQL, or with this file, instead of pgbench's tables; can be repeated.
+    /// Create the tables with this SQL, or with the file of this name. Without it, there are pgbench's tables. If
+    /// repeated, all are executed, in this order.
     #[arg(long, value_name = "SQL|FILE")]
     pub setup: Vec<String>,
 
@@ -48,7 +49,7 @@ pub struct CountArgs {
     #[arg(long = "server", value_name = "VERSION")]
     pub version: Option<String>,
 
-    /// Directory that contains bin/postgres, instead of downloading a version.
+    /// Directory of an installed PostgreSQL, such as /opt/pg18, instead of downloading a version.
     #[arg(long, value_name = "DIR", conflicts_with = "version")]
     pub binaries: Option<String>,
 

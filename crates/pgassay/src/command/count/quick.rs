@@ -11,8 +11,9 @@ use pgassay_script::{Builtin, ParseOptions, VariableNames};
 use pgassay_server::VersionRequest;
 
 use super::CountArgs;
-use crate::command::choice::{mode, other, pgbench_tables, settings, setup_sql, variant};
+use crate::command::choice::{mode, other, settings, variant};
 use crate::command::compare::question::{NamedScript, named_scripts};
+use crate::command::tables::{pgbench_tables, setup_sql};
 use crate::input_file::read_text;
 
 /// The study that the flags describe.

@@ -75,14 +75,15 @@ pub struct CurveArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
 
-    /// Fill the database with this SQL, or with this file, instead of pgbench's tables; can be repeated.
+    /// Create the tables with this SQL, or with the file of this name. Without it, there are pgbench's tables. If
+    /// repeated, all are executed, in this order.
     #[arg(long, value_name = "SQL|FILE")]
     pub setup: Vec<String>,
 
-    /// Scale of pgbench's tables.
-    #[arg(short, long, value_name = "N", default_value_t = 1, conflicts_with = "setup",
+    /// Scale of pgbench's tables [default: 1].
+    #[arg(short, long, value_name = "N", conflicts_with = "setup",
           value_parser = within::<u32>(1..=10_000))]
-    pub scale: u32,
+    pub scale: Option<u32>,
 
     /// Protocol for submitting queries: simple, extended, prepared.
     #[arg(short = 'M', long, value_name = "MODE", default_value = "simple", value_parser = protocol)]
@@ -92,11 +93,13 @@ pub struct CurveArgs {
     #[arg(long = "server", value_name = "VERSION", default_value = "18")]
     pub version: String,
 
-    /// Directory that contains bin/postgres, instead of downloading a version.
+    /// Directory of an installed PostgreSQL, such as /opt/pg18, instead of downloading a version.
     #[arg(long, value_name = "DIR", conflicts_with = "version")]
     pub binaries: Option<String>,
 
-    /// Use a running server instead of starting one; see `pgassay run --help`.
+    /// Use a running server instead of starting one. Your own statements that only read run in the database that it
+    /// names. With --setup, --scale, or pgbench's scripts, pgassay creates a database and drops it after the run,
+    /// which requires --allow-writes.
     #[arg(long, value_name = "CONNINFO", conflicts_with_all = ["version", "binaries", "set"])]
     pub dsn: Option<String>,
 

@@ -7,8 +7,9 @@ use pgassay_wire::conninfo::split_secrets;
 use toml::{Table, Value};
 
 use super::args::{CurveArgs, Levels, LevelsForm};
-use crate::command::choice::{pgbench_tables, settings, setup_sql, variant};
-use crate::command::compare::question::{absolute, named_scripts, table};
+use crate::command::choice::{settings, variant};
+use crate::command::compare::question::{absolute, has_builtin, named_scripts, table};
+use crate::command::tables::TableChoice;
 
 /// Clients of a curve against the rate: enough for a server with few processors.
 const CLIENTS_WITH_RATE: u32 = 16;
@@ -50,12 +51,8 @@ pub fn study_text(args: &CurveArgs, clients: &[u32]) -> Result<String> {
     };
     study.insert("question".to_owned(), question.into());
     study.insert("server".to_owned(), server(args)?.into());
-    if args.setup.is_empty() {
-        let scale = table([("scale", args.scale.into())]);
-        study.insert("parameters".to_owned(), scale);
-    }
-    let setup = setup_sql(&args.setup)?.unwrap_or_else(|| pgbench_tables(args.scale));
-    study.insert("data".to_owned(), table([("setup", setup.into())]));
+    let exist = args.dsn.is_some() && !has_builtin(&scripts);
+    TableChoice::chosen(&args.setup, args.scale, exist)?.add_to(&mut study);
     let clients: Vec<Value> = clients.iter().map(|&it| it.into()).collect();
     let conditions = table([("clients", clients.into())]);
     study.insert("conditions".to_owned(), conditions);

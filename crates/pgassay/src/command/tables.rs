@@ -1,0 +1,112 @@
+//! The tables of a question that is asked without a study: those of `--setup`, pgbench's, or existing ones.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use toml::{Table, Value};
+
+use crate::input_file::read_text;
+
+/// What the load reads.
+#[derive(Debug, PartialEq)]
+pub enum TableChoice {
+    /// Those that this SQL creates.
+    OfSetup(String),
+    /// pgbench's, at this scale.
+    Pgbench(u32),
+    /// Those of the database that `--dsn` names.
+    Existing,
+}
+
+impl TableChoice {
+    /// What `--setup` and `--scale` choose. Without either, statements on a running server are about its data.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn chosen(setup: &[String], scale: Option<u32>, exist: bool) -> Result<Self> {
+        Ok(match (setup_sql(setup)?, scale) {
+            (Some(sql), _) => Self::OfSetup(sql),
+            (None, None) if exist => Self::Existing,
+            (None, scale) => Self::Pgbench(scale.unwrap_or(1)),
+        })
+    }
+
+    /// Adds the keys of a study that create them.
+    pub fn add_to(self, study: &mut Table) {
+        let setup = match self {
+            Self::OfSetup(sql) => sql,
+            Self::Pgbench(scale) => {
+                let parameters = [("scale".to_owned(), scale.into())];
+                study.insert(
+                    "parameters".to_owned(),
+                    Value::Table(parameters.into_iter().collect()),
+                );
+                pgbench_tables(scale)
+            }
+            Self::Existing => return,
+        };
+        let data = [("setup".to_owned(), setup.into())];
+        study.insert("data".to_owned(), Value::Table(data.into_iter().collect()));
+    }
+}
+
+/// pgbench's tables, as `pgbench -i -I dtGvp` creates them (initPopulateTable, pgbench.c).
+pub fn pgbench_tables(scale: u32) -> String {
+    let (tellers, accounts) = (u64::from(scale) * 10, u64::from(scale) * 100_000);
+    format!(
+        "create table pgbench_history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22));
+create table pgbench_tellers (tid int not null, bid int, tbalance int, filler char(84)) with (fillfactor = 100);
+create table pgbench_accounts (aid int not null, bid int, abalance int, filler char(84)) with (fillfactor = 100);
+create table pgbench_branches (bid int not null, bbalance int, filler char(88)) with (fillfactor = 100);
+insert into pgbench_branches (bid, bbalance) select bid, 0 from generate_series(1, {scale}) bid;
+insert into pgbench_tellers (tid, bid, tbalance) select tid, (tid - 1) / 10 + 1, 0 from generate_series(1, {tellers}) tid;
+insert into pgbench_accounts (aid, bid, abalance, filler) select aid, (aid - 1) / 100000 + 1, 0, '' from generate_series(1, {accounts}) aid;
+alter table pgbench_branches add primary key (bid);
+alter table pgbench_tellers add primary key (tid);
+alter table pgbench_accounts add primary key (aid);
+vacuum analyze pgbench_branches;
+vacuum analyze pgbench_tellers;
+vacuum analyze pgbench_accounts;
+vacuum analyze pgbench_history;
+"
+    )
+}
+
+/// The SQL that a flag specifies: the text of a file if there is one with this name.
+pub fn sql_or_file(flag: &str, value: &str) -> Result<String> {
+    let path = Path::new(value);
+    // A statement contains a space; the name of a missing file should not be run as SQL.
+    let names_a_file = path.extension().is_some_and(|it| it == "sql") && !value.contains(' ');
+    if path.is_file() || names_a_file {
+        return read_text(path).with_context(|| format!("{flag}: cannot read {value}"));
+    }
+    Ok(value.to_owned())
+}
+
+/// The SQL that `--setup` specifies, in the order of the command line; `None` if it is not given.
+pub fn setup_sql(given: &[String]) -> Result<Option<String>> {
+    let texts: Result<Vec<String>> = given.iter().map(|it| sql_or_file("--setup", it)).collect();
+    let texts = texts?;
+    // A text may end in a comment, or without a semicolon.
+    Ok((!texts.is_empty()).then(|| texts.join("\n;\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: `compare --dsn dbname=shop 'select … from orders'` wanted to create a database with pgbench's
+    /// tables, in which there are no orders.
+    #[test]
+    fn statements_on_a_running_server_are_about_its_data_unless_tables_are_chosen() {
+        let of = |setup: &[&str], scale, exist| {
+            let setup: Vec<String> = setup.iter().map(|&it| it.to_owned()).collect();
+            TableChoice::chosen(&setup, scale, exist).expect("no file")
+        };
+        assert_eq!(of(&[], None, true), TableChoice::Existing);
+        assert_eq!(of(&[], None, false), TableChoice::Pgbench(1));
+        assert_eq!(of(&[], Some(3), true), TableChoice::Pgbench(3));
+        let none = TableChoice::OfSetup(String::new());
+        assert_eq!(of(&[""], None, true), none);
+    }
+}
