@@ -66,7 +66,9 @@ fn clause(check: &ConsistencyCheck) -> String {
             if check.error < 0.0 {
                 differ("the CPU time of processes exceeds the machine's busy time")
             } else {
-                format!("{error} of the machine's CPU time is unaccounted for (limit {limit})")
+                format!(
+                    "{error} of the machine's CPU time belongs to no process that was measured (limit {limit})"
+                )
             }
         }
         CheckName::SwitchesCpu => differ("CPU time by context switches disagrees with schedstat"),
@@ -134,7 +136,10 @@ mod tests {
             bound: 0.05,
             passed: false,
         };
-        assert!(clause(&check(0.09)).contains("9.0% of the machine's CPU time is unaccounted for"));
+        assert!(
+            clause(&check(0.09))
+                .contains("9.0% of the machine's CPU time belongs to no process that was measured")
+        );
         let more = clause(&check(-0.09));
         assert!(
             more.contains("exceeds the machine's busy time by 9.0%"),

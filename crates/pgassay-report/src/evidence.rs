@@ -124,12 +124,12 @@ pub(crate) fn cause_of(findings: &[Finding], finding: &Finding) -> Option<String
     ))
 }
 
-/// The result of a finding's own fix: `tried work_mem=64MB: throughput ×1.595 [1.490, 1.707]`.
+/// The result of a finding's own fix: `with work_mem=64MB: throughput ×1.595 [1.490, 1.707]`.
 pub(crate) fn fix_result(finding: &Finding) -> Option<String> {
     let fix = finding.fix_result.as_ref()?;
     let [low, high] = fix.interval;
     Some(format!(
-        "tried {}: throughput {} {}",
+        "with {}: throughput {} {}",
         fix.name,
         number::ratio(fix.tps_ratio),
         number::interval(low, high)

@@ -51,6 +51,10 @@ pub(crate) fn readings(run: &Run, it: &ExpectationOutcome) -> String {
     parts.join("; ")
 }
 
+/// How a figure of several conditions is computed.
+pub(crate) const MEANS: &str =
+    "A figure of this run for which the study names several conditions is their geometric mean.";
+
 /// The heading of this run's figures in the table of the source's, with the condition if there is only one.
 pub(crate) fn this_run(run: &Run) -> String {
     match run.plan.conditions.len() {
@@ -83,7 +87,7 @@ fn one(run: &Run, reading: &Reading) -> String {
     if reading.right.parse::<f64>().is_err() {
         let noise = if is_open { ", within noise" } else { "" };
         return format!(
-            "largest CPU difference: measured {}, expected {} ({condition}{noise})",
+            "largest CPU difference: {}; expected: {} ({condition}{noise})",
             reading.left, reading.right
         );
     }
@@ -96,7 +100,7 @@ fn one(run: &Run, reading: &Reading) -> String {
     };
     let without = reading.left_interval.is_none() && reading.right_interval.is_none();
     format!(
-        "{}, compared with\u{a0}{} ({condition}{})",
+        "{}, against\u{a0}{} ({condition}{})",
         side(&reading.left, reading.left_interval),
         side(&reading.right, reading.right_interval),
         if without && is_open {

@@ -146,12 +146,10 @@ pub(crate) fn explanation(verdict: Verdict, difference: &LedgerDifference) -> St
             let sum = explained_sum(share, difference);
             return format!("Explained: {sum}.");
         }
-        Some(share) if !difference.checks.is_empty() => {
+        Some(_) if !difference.checks.is_empty() => {
             let failures = consistency::failures(&difference.checks);
-            let sum = explained_sum(share, difference);
             return format!(
-                "Not explained: the difference of {whole} µs cannot be broken down reliably: {failures}. Of the \
-                 measurements that there are, {sum}."
+                "Not explained: {failures}. Take the rows of this difference ({whole} µs) as approximate."
             );
         }
         _ => {}
@@ -292,7 +290,9 @@ fn machine(checks: &LedgerChecks) -> Option<String> {
             "the machine's CPU time accounted for within {share}"
         ))
     } else {
-        Some(format!("{share} of the machine's CPU time unaccounted for"))
+        Some(format!(
+            "{share} of the machine's CPU time belongs to no process that was measured"
+        ))
     }
 }
 

@@ -532,8 +532,8 @@ pub(crate) fn profiling_overhead(run: &Run) -> Option<String> {
         ""
     };
     Some(format!(
-        "Profiled trials ran at {speed} of the throughput of timed trials.{reason} Verdicts and totals use timed \
-         trials only."
+        "Profiled trials ran at {speed} of the throughput of timed trials, which are not profiled.{reason} Verdicts \
+         and totals use timed trials only."
     ))
 }
 

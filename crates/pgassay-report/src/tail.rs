@@ -60,8 +60,8 @@ pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
         parts.push(part("rest", sum(|it| it.tail_us), sum(|it| it.all_us)));
     }
     Some(format!(
-        "{point}, profiled trials: the slowest 1% (above {}) take {} µs on average, all transactions {} µs. Where \
-         the time of {} of these {} transactions goes, in µs (that of all transactions in parentheses): {}",
+        "{point}, profiled trials: the slowest 1% (p99: {}) take {} µs on average, all transactions {} µs. Where this \
+         time goes, in µs, by {} of these {} transactions (in parentheses: all transactions): {}",
         p99(tail),
         number::micros(tail.tail_us),
         number::micros(tail.all_us),
@@ -105,7 +105,7 @@ pub(crate) fn basis(tail: &Tail) -> String {
     };
     format!(
         "{} of {} transactions observed; context switches recorded for {} of the time and {} of the \
-         tail; mean latency beyond p99 in timed trials: {} µs{dropped}",
+         tail; mean latency beyond p99 in trials without profiling: {} µs{dropped}",
         number::whole(tail.covered as f64),
         number::whole(tail.transactions as f64),
         number::percent(tail.slices_share),

@@ -21,7 +21,7 @@ const ALPHA: f64 = 0.05;
 /// Functions with fewer samples, both sides together, share one row.
 const SAMPLES_MIN: u64 = 3;
 /// Name of that row.
-const RARE: &str = "(rarely seen functions)";
+const RARE: &str = "(functions with few samples)";
 
 /// One side of a comparison.
 pub(super) struct ProfiledSide<'a> {

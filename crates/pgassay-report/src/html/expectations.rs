@@ -53,6 +53,7 @@ fn reference(run: &Run) -> Markup {
                 }
             }
         } }
+        @if run.plan.conditions.len() > 1 { p.faint { (expectations::MEANS) } }
         @if let Some(differs) = &reference.differs { p { (differs) } }
     }
 }

@@ -33,7 +33,7 @@ fn of_causes(
             section #findings {
                 h2 { "Findings" }
                 p.faint {
-                    "Known causes of lost time, by confidence and cost. Confirmed: the suggested fix was "
+                    "Known causes of lost time, most certain first, then by cost. Confirmed: the suggested fix was "
                     "run, throughput rose and the cause shrank. Correlated: two variants differ in this "
                     "cause beyond noise, and throughput changed in the expected direction; this does not "
                     "prove causation. Likely: at least two independent sources measured it and no "
@@ -141,8 +141,8 @@ fn one(
     html! {
         details open[open] {
             summary {
-                b { (first.title) } ", "
-                (sentence::confidence_word(first)) ", "
+                b { (first.title) } " (" (sentence::confidence_word(first)) "): "
+                @if same.len() > 1 { "up to " }
                 span.figure { (number::percent(sentence::share(first))) " of response time" }
             }
             @let (first_rows, more) = same.split_at(same.len().min(ROWS_SHOWN));
@@ -157,6 +157,7 @@ fn one(
             p { (sentence::advice(first, &first.suggested_fix)) }
             @let tries: Vec<&str> = same
                 .iter()
+                .filter(|it| it.fix_result.is_none())
                 .flat_map(|it| &it.fix_variants)
                 .map(|it| it.name.as_str())
                 .collect();

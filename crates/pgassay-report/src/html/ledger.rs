@@ -222,7 +222,7 @@ fn rows(difference: &LedgerDifference, names: [&str; 2]) -> Markup {
     let sum = |of: fn(&CostRow) -> f64| rest.iter().map(|row| of(&row.cost)).sum::<f64>();
     html! {
         div.scroll { table {
-            caption { "By phase and by subsystem or wait, µs per transaction, largest difference first." }
+            caption { "By phase · subsystem, or by wait; µs per transaction, largest difference first." }
             thead { tr {
                 th scope="col" { "row" } th scope="col" { "kind" }
                 th.n scope="col" { (names[0]) } th.n scope="col" { (names[1]) }

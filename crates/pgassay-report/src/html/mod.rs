@@ -190,7 +190,8 @@ fn cost(run: &Run) -> Markup {
                 p.lead {
                     "Server CPU time in µs per " (unit.one()) ", from " (baseline_of_all(run))
                     " at the top to the variant at the bottom. Totals are exact; their breakdown "
-                    "comes from samples. " span.key.down { "Costs less" } ", " span.key.up { "costs more" } ", "
+                    "comes from samples. A phase is what the backend was doing; a subsystem is the part of "
+                    "PostgreSQL's source that the function is in. " span.key.down { "Costs less" } ", " span.key.up { "costs more" } ", "
                     span.key.noise { "within noise" } "; thin lines are confidence intervals."
                 }
                 @for (comparison, cost) in shown {

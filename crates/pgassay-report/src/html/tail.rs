@@ -38,8 +38,8 @@ pub(super) fn table(run: &Run, ledgers: &[&Ledger]) -> Markup {
                     }
                     tr {
                         th scope="col" { "row" }
-                        @for (_, tail) in &tails {
-                            th.n scope="col" { "all" } th.n scope="col" { "beyond " (p99(tail)) }
+                        @for _ in &tails {
+                            th.n scope="col" { "all" } th.n scope="col" { "slowest 1%" }
                         }
                     }
                 }
@@ -53,7 +53,7 @@ pub(super) fn table(run: &Run, ledgers: &[&Ledger]) -> Markup {
             } }
         }
         @for (ledger, tail) in &tails {
-            p.faint { (variant_name(run, ledger.variant)) ", beyond p99: " (basis(tail)) "." }
+            p.faint { (variant_name(run, ledger.variant)) ": p99 " (p99(tail)) "; " (basis(tail)) "." }
         }
         @let without: Vec<&Ledger> = ledgers.iter().copied().filter(|it| it.tail.is_none()).collect();
         @for line in lines(run, &without) { p.faint { (line) "." } }
@@ -84,8 +84,13 @@ fn row(name: &str, tails: &[(&Ledger, &Tail)], is_meant: impl Fn(&TailRow) -> bo
         tr {
             td { (name) }
             @for (_, tail) in tails {
-                td.n.faint { (number::micros(sum(tail, |it| it.all_us))) }
-                td.n { (number::micros(sum(tail, |it| it.tail_us))) }
+                // A tail whose CPU time is not divided has no row for each phase: that is not 0 µs.
+                @if tail.rows.iter().any(&is_meant) {
+                    td.n.faint { (number::micros(sum(tail, |it| it.all_us))) }
+                    td.n { (number::micros(sum(tail, |it| it.tail_us))) }
+                } @else {
+                    td.n.faint { "–" } td.n { "–" }
+                }
             }
         }
     }

@@ -185,7 +185,9 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
     if number::signed_micros(beyond) != "0.00" {
         parts.push(format!("rest\u{a0}{}", number::signed_micros(beyond)));
     }
-    if is_noise_known {
+    if is_noise_known && parts.is_empty() {
+        parts.push("no row differs significantly".to_owned());
+    } else if is_noise_known {
         parts.push(format!(
             "rows\u{a0}within\u{a0}noise\u{a0}{}",
             number::signed_micros(within_noise)

@@ -49,6 +49,9 @@ pub(super) fn reference(run: &Run, style: Style) -> String {
         let text = format!("× is the ratio to \"{base}\" of the same column.");
         out.push_str(&wrap(&text, style.columns(), "  ", "  "));
     }
+    if run.plan.conditions.len() > 1 {
+        out.push_str(&wrap(expectations::MEANS, style.columns(), "  ", "  "));
+    }
     if let Some(differs) = &reference.differs {
         out.push_str(&wrap(differs, style.columns(), "  ", "  "));
     }

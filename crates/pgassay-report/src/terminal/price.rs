@@ -20,7 +20,7 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     if priced.is_empty() {
         return String::new();
     }
-    let what = "memory per backend (PSS without shared memory), and volumes per transaction";
+    let what = "memory per backend (PSS without shared memory); WAL, temporary files and blocks per transaction";
     let mut out = heading("PRICE", what, style);
     for (comparison, rows) in priced.iter().take(LINES) {
         let text = format!("{}: {}", title(run, comparison), sentence(rows));

@@ -42,7 +42,7 @@ fn a_fix_that_a_variant_of_the_run_measured_without_gain_is_not_suggested() {
     assert_eq!(difference.confidence, Confidence::Correlated);
     assert!(difference.fix_result.is_some() && difference.fix_variants.is_empty());
     let text = words(&confirmed);
-    assert!(text.contains("tried protocol=prepared: throughput ×1.264 [1.254, 1.273]"));
+    assert!(text.contains("with protocol=prepared: throughput ×1.264 [1.254, 1.273]"));
     assert!(text.contains("Suggested fix: Prepare statements"), "{text}");
 
     for (verdict, interval, not) in [
@@ -94,7 +94,7 @@ fn a_fix_without_an_interval_yet_has_no_result() {
     assert_eq!(at_variant(&run, 0).fix_result, None);
     let text = words(&run);
     assert!(
-        !text.contains("beyond noise") && !text.contains("tried protocol"),
+        !text.contains("beyond noise") && !text.contains("with protocol"),
         "{text}"
     );
     assert!(text.contains("Suggested fix: Prepare statements"), "{text}");
@@ -181,7 +181,7 @@ fn a_variant_without_the_cause_is_not_counted_as_another_case() {
     };
     assert_eq!((run.findings.len(), differences(&run)), (2, 1));
     let text = words(&run);
-    let place = "planned at every execution: simple, f1, 1 client tried protocol=prepared";
+    let place = "planned at every execution: simple, f1, 1 client with protocol=prepared";
     assert!(text.contains(place), "{text}");
     assert!(!text.contains("(and in"), "{text}");
     let mut elsewhere = at_variant(&run, 0).clone();

@@ -298,8 +298,7 @@ fn a_largest_difference_within_noise_is_told_in_a_sentence() {
     }];
     let text = terminal(&run, &PLAIN);
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let expected =
-        "largest CPU difference: measured plan (phase) and memory (subsystem), expected plan (";
+    let expected = "largest CPU difference: plan (phase) and memory (subsystem); expected: plan (";
     assert!(text.contains(expected), "{text}");
     assert!(text.contains(", within noise)"), "{text}");
 }
