@@ -166,7 +166,7 @@ fn statements_on_a_running_server_run_on_its_data() {
                 "--vs-setup",
                 "create index on mine (note)",
             ],
-            "requires --allow-writes",
+            "pgassay changes only databases that it creates: give --setup",
         ),
     ] {
         let refused = scratch.finished(&[&["compare"], &args[..], &server].concat());

@@ -66,9 +66,15 @@ fn text_of(
         study.insert("keep_cpus_awake".to_owned(), true.into());
     }
     study.insert("server".to_owned(), server(args)?.into());
-    // The database of a variant with further setup is a new one.
-    let exist = args.dsn.is_some() && args.vs_setup.is_empty() && !has_builtin(&scripts);
-    TableChoice::chosen(&args.setup, args.scale, exist)?.add_to(&mut study);
+    let exist = args.dsn.is_some() && !has_builtin(&scripts);
+    let tables = TableChoice::chosen(&args.setup, args.scale, exist)?;
+    if tables == TableChoice::Existing && !args.vs_setup.is_empty() {
+        bail!(
+            "--vs-setup would change tables of the database that --dsn names, and pgassay changes only databases \
+             that it creates: give --setup, which creates the tables there, or -s for pgbench's tables"
+        );
+    }
+    tables.add_to(&mut study);
     let clients: Vec<Value> = args.clients.iter().map(|&it| it.into()).collect();
     study.insert(
         "conditions".to_owned(),
