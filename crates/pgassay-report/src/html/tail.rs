@@ -10,6 +10,8 @@ use crate::tail::{basis, lines, p99, row_name};
 
 /// More rows than this are summed in the last one.
 const ROWS_MAX: usize = 12;
+/// The row of CPU time that is not divided by phase.
+const WHOLE_CPU: &str = "CPU";
 
 /// The table of the ledgers with a tail, and why the others have none.
 pub(super) fn table(run: &Run, ledgers: &[&Ledger]) -> Markup {
@@ -84,14 +86,19 @@ fn row(name: &str, tails: &[(&Ledger, &Tail)], is_meant: impl Fn(&TailRow) -> bo
         tr {
             td { (name) }
             @for (_, tail) in tails {
-                // A tail whose CPU time is not divided has no row for each phase: that is not 0 µs.
-                @if tail.rows.iter().any(&is_meant) {
+                @if is_unknown(tail, name) {
+                    td.n.faint { "–" } td.n { "–" }
+                } @else {
                     td.n.faint { (number::micros(sum(tail, |it| it.all_us))) }
                     td.n { (number::micros(sum(tail, |it| it.tail_us))) }
-                } @else {
-                    td.n.faint { "–" } td.n { "–" }
                 }
             }
         }
     }
+}
+
+/// Whether a row of another tail says nothing of this one: with too few samples, CPU time is not divided by phase.
+fn is_unknown(tail: &Tail, name: &str) -> bool {
+    let is_whole = tail.rows.iter().any(|it| row_name(it) == WHOLE_CPU);
+    (name == WHOLE_CPU && !is_whole) || (name.starts_with("CPU: ") && is_whole)
 }

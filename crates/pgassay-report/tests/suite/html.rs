@@ -6,6 +6,7 @@ use html5gum::emitters::default::DefaultEmitter;
 use html5gum::{Token, Tokenizer};
 use insta::assert_snapshot;
 use pgassay_account::comparison::{Inconclusive, Verdict};
+use pgassay_account::ledger::{Part, TailRow};
 use pgassay_record::run::Run;
 use pgassay_report::{ExportFormat, html};
 use serde_json::Value;
@@ -315,6 +316,38 @@ fn every_flame_graph_adds_up_to_its_points_cost() {
         }
         assert_eq!(sums, run.points.len());
     }
+}
+
+/// Regression: where one variant's CPU time was not divided by phase, it had 0 µs in each phase, and the other 0 µs of CPU
+/// time.
+#[test]
+fn cpu_time_that_is_not_divided_is_not_zero_in_each_phase() {
+    let mut run = crate::fixture::small_run();
+    let with = |run: &mut Run, ledger: usize, mechanism: &str| {
+        let tail = run.ledgers[ledger].tail.as_mut().unwrap();
+        tail.rows.retain(|it| it.part != Part::OnCpu);
+        let row = TailRow {
+            part: Part::OnCpu,
+            mechanism: mechanism.to_owned(),
+            ..tail.rows[0].clone()
+        };
+        tail.rows.push(row);
+    };
+    with(&mut run, 0, "CPU");
+    with(&mut run, 1, "plan");
+    let page = html(&run);
+    let (_, table) = page.split_once("<table class=\"tail\"").unwrap();
+    let cells = |name: &str| -> Vec<String> {
+        let (_, row) = table.split_once(&format!("<td>{name}</td>")).unwrap();
+        let (row, _) = row.split_once("</tr>").unwrap();
+        row.split("</td>")
+            .map(|it| it.rsplit('>').next().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(cells("CPU: plan")[..2], ["–", "–"]);
+    assert_ne!(cells("CPU: plan")[2], "–");
+    assert_ne!(cells("CPU")[0], "–");
+    assert_eq!(cells("CPU")[2..4], ["–", "–"]);
 }
 
 #[test]
