@@ -1,4 +1,5 @@
-//! The tables of a question that is asked without a study: those of `--setup`, pgbench's, or existing ones.
+//! The tables of a question that is asked without a study: those of `--setup`, pgbench's, or existing ones;
+//! and how its study says so.
 
 use std::path::Path;
 
@@ -36,18 +37,20 @@ impl TableChoice {
         let setup = match self {
             Self::OfSetup(sql) => sql,
             Self::Pgbench(scale) => {
-                let parameters = [("scale".to_owned(), scale.into())];
-                study.insert(
-                    "parameters".to_owned(),
-                    Value::Table(parameters.into_iter().collect()),
-                );
+                study.insert("parameters".to_owned(), table([("scale", scale.into())]));
                 pgbench_tables(scale)
             }
             Self::Existing => return,
         };
-        let data = [("setup".to_owned(), setup.into())];
-        study.insert("data".to_owned(), Value::Table(data.into_iter().collect()));
+        study.insert("data".to_owned(), table([("setup", setup.into())]));
     }
+}
+
+/// A TOML table of these entries.
+pub fn table<'a>(entries: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
+    let entries = entries.into_iter();
+    let entries = entries.map(|(name, value)| (name.to_owned(), value));
+    Value::Table(entries.collect())
 }
 
 /// pgbench's tables, as `pgbench -i -I dtGvp` creates them (initPopulateTable, pgbench.c).

@@ -146,11 +146,7 @@ fn statements_on_a_running_server_run_on_its_data() {
     let shown = scratch.ok(&[&asked[..], &server].concat());
     assert!(shown.contains("2 pairs"), "{shown}");
     let curve = ["curve", "select * from mine", "-c", "1,2,3"];
-    let shown = scratch.ok(&[&curve[..], &server].concat());
-    assert!(
-        shown.contains("3 clients") || shown.contains("clients"),
-        "{shown}"
-    );
+    scratch.ok(&[&curve[..], &server].concat());
     for (args, reason) in [
         (
             ["insert into mine values ('ours')", "--vs", "jit=off"],

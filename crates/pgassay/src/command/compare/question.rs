@@ -12,7 +12,7 @@ use toml::{Table, Value};
 
 use super::CompareArgs;
 use crate::command::choice::{mode, other, settings, variant};
-use crate::command::tables::{TableChoice, sql_or_file};
+use crate::command::tables::{TableChoice, sql_or_file, table};
 use crate::input_file::read_text;
 use crate::shell_word;
 
@@ -109,13 +109,6 @@ fn keeps_cpus_awake(args: &CompareArgs) -> bool {
     let runs_already = args.dsn.is_some() || !args.vs_dsn.is_empty();
     let by_default = || !runs_already && AwakeCpus::is_permitted();
     args.idle_cpus.are_kept_awake().unwrap_or_else(by_default)
-}
-
-/// A TOML table of these entries.
-pub fn table<'a>(entries: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
-    let entries = entries.into_iter();
-    let entries = entries.map(|(name, value)| (name.to_owned(), value));
-    Value::Table(entries.collect())
 }
 
 /// The baseline's server, with the settings of all variants.

@@ -8,8 +8,8 @@ use toml::{Table, Value};
 
 use super::args::{CurveArgs, Levels, LevelsForm};
 use crate::command::choice::{settings, variant};
-use crate::command::compare::question::{absolute, has_builtin, named_scripts, table};
-use crate::command::tables::TableChoice;
+use crate::command::compare::question::{absolute, has_builtin, named_scripts};
+use crate::command::tables::{TableChoice, table};
 
 /// Clients of a curve against the rate: enough for a server with few processors.
 const CLIENTS_WITH_RATE: u32 = 16;
