@@ -155,11 +155,16 @@ fn one(
             }
             @if let Some(cause) = sentence::cause_of(findings, first) { p { (cause) } }
             p { (sentence::advice(first, &first.suggested_fix)) }
+            // A variant of the study may have measured it, if only for some of these points.
+            @let results: Vec<&str> = same
+                .iter()
+                .filter_map(|it| Some(it.fix_result.as_ref()?.name.as_str()))
+                .collect();
             @let tries: Vec<&str> = same
                 .iter()
-                .filter(|it| it.fix_result.is_none())
                 .flat_map(|it| &it.fix_variants)
                 .map(|it| it.name.as_str())
+                .filter(|it| !results.contains(it))
                 .collect();
             p.faint {
                 "PostgreSQL manual: " (first.manual) "."

@@ -114,7 +114,7 @@ pub(super) fn steps([baseline, variant]: [f64; 2], parts: &[DifferencePart]) -> 
     if !noise.is_empty() {
         let sum = noise.iter().map(|part| part.difference).sum();
         let rows = number::count(noise.len() as u64, "row");
-        step(format!("{rows} within noise"), sum, None, false);
+        step(format!("noise ({rows})"), sum, None, false);
     }
     // Whatever the rows miss of the exact total is a step of its own.
     let sum_of_parts: f64 = parts.iter().map(|part| part.difference).sum();
@@ -278,7 +278,7 @@ mod tests {
         ];
         let steps = steps([15.0, 3.05], &rows.each_ref().map(DifferencePart::from));
         let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
-        assert_eq!(names, ["plan", "parse", "bind", "1\u{a0}row within noise"]);
+        assert_eq!(names, ["plan", "parse", "bind", "noise (1\u{a0}row)"]);
         assert!((steps[0].from - 15.0).abs() < 1e-9);
         for pair in steps.windows(2) {
             assert!((pair[0].to - pair[1].from).abs() < 1e-9);

@@ -3,6 +3,7 @@
 use pgassay_account::comparison::{Inconclusive, Ratio, Verdict};
 use pgassay_diagnosis::diagnose;
 use pgassay_record::finding::{Confidence, Finding};
+use pgassay_record::remedy::RemedyVariant;
 use pgassay_record::run::Run;
 
 use crate::fixture::{small_run, words};
@@ -208,4 +209,28 @@ fn the_page_lists_no_point_of_a_finding_twice() {
     let page = pgassay_report::html(&run);
     let rows = page.matches("<td>simple, f1, 1 client</td>").count();
     assert_eq!(rows, 1, "{page}");
+}
+
+/// Regression: "with protocol=prepared: throughput ×1.264" was followed by the advice to benchmark protocol=prepared,
+/// because of other points that have the cause.
+#[test]
+fn a_fix_that_one_of_the_points_has_measured_is_not_to_be_measured() {
+    let mut run = with_outcome(Verdict::Faster, 1.264, [1.254, 1.273]);
+    run.findings.retain(|it| it.id == "parse-and-plan");
+    let fix = |name: &str| RemedyVariant {
+        name: name.to_owned(),
+        ..RemedyVariant::default()
+    };
+    let mut elsewhere = at_variant(&run, 0).clone();
+    elsewhere.condition = Some(1);
+    elsewhere.fix_result = None;
+    elsewhere.fix_variants = vec![fix("protocol=prepared")];
+    run.findings.push(elsewhere);
+    assert!(!pgassay_report::html(&run).contains("--try-fixes"));
+    let other = run.findings.last_mut().expect("it was added");
+    other.fix_variants.push(fix("plan_cache_mode=auto"));
+    let page = pgassay_report::html(&run);
+    let (before, _) = page.split_once("--try-fixes").expect("it is suggested");
+    let (_, named) = before.rsplit_once("To benchmark").expect("a sentence");
+    assert!(named.contains("plan_cache_mode=auto") && !named.contains("protocol=prepared"));
 }
