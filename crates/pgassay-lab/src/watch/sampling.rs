@@ -18,7 +18,7 @@ use crate::system_env::monotonic_ns;
 const QUERIES_HZ: u32 = 10;
 /// A reading may take this share of the time until the next one; with thousands of sessions there are
 /// fewer readings,
-const COST_MAX: f64 = 0.004;
+const COST_MAX: f64 = 0.003;
 /// but, up to ten times that share, at least four per second.
 const RARE: Duration = Duration::from_millis(250);
 /// Likewise a query, which also waits for the network.
