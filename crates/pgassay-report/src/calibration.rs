@@ -36,7 +36,7 @@ pub(crate) fn notes(run: &Run) -> Vec<String> {
 fn calibration(run: &Run) -> Option<String> {
     let found = run.calibration.as_ref()?;
     Some(format!(
-        "A/A tests on this machine: {}.",
+        "A/A tests on this machine: {}; at most 5% is expected.",
         false_positives(found)
     ))
 }

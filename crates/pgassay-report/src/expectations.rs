@@ -85,7 +85,11 @@ fn one(run: &Run, reading: &Reading) -> String {
     let condition = condition_title(run, reading.condition);
     // A check of figures has a number on the right, one of the largest difference a name.
     if reading.right.parse::<f64>().is_err() {
-        let noise = if is_open { ", within noise" } else { "" };
+        let noise = if is_open {
+            ", its lead over the next row within noise"
+        } else {
+            ""
+        };
         return format!(
             "largest CPU difference: {}; expected: {} ({condition}{noise})",
             reading.left, reading.right

@@ -72,9 +72,9 @@ pub(crate) fn tier(
     let high = shares.iter().copied().fold(0.0, f64::max);
     let (low, high) = (number::percent(low), number::percent(high));
     let share = if low == high {
-        low
+        format!("{low} of the time")
     } else {
-        format!("{low} to {high}")
+        format!("{low} to {high} of the variants' time")
     };
     // A single row names no cause, but time on a CPU is not unknown.
     let besides = if cpu_by_stacks {
@@ -84,7 +84,7 @@ pub(crate) fn tier(
     };
     let next = access.and_then(|check| next_tier(tier, check));
     format!(
-        "CPU {cpu}, blocked time {}; {besides}{share} of the time has a known cause{}",
+        "CPU {cpu}, blocked time {}; {besides}{share} has a known cause{}",
         basis_of_blocked_time(blocked_by),
         next.unwrap_or_default()
     )
@@ -115,8 +115,15 @@ pub(crate) fn tier_of_run(run: &Run, ledgers: &[&Ledger]) -> String {
         .map(divided_by)
         .min_by_key(|&(cpu_by_stacks, blocked_by)| core_ledger::tier(cpu_by_stacks, blocked_by));
     let shares: Vec<f64> = ledgers.iter().map(|it| explained_share(&it.rows)).collect();
+    let is_profiled = run.plan.schedule.profiled > 0;
     let access = run.checks.iter().find(|check| check.name == "tier");
-    shallowest.map_or_else(String::new, |by| tier(by, &shares, access))
+    let text = shallowest.map(|by| tier(by, &shares, access.filter(|_| is_profiled)));
+    let why = if is_profiled {
+        ""
+    } else {
+        "; trials were not profiled"
+    };
+    text.map_or_else(String::new, |text| text + why)
 }
 
 /// `rows with a known cause add up to −1,629 µs, 101.5% of −1,605 µs (95% CI [97.2%, 105.8%])`.

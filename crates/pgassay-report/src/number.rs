@@ -96,7 +96,8 @@ pub(crate) fn millis(value_us: f64) -> String {
     }
 }
 
-/// A counter's value per transaction: three digits, or all digits before the point.
+/// A counter's value per transaction: three digits, or all digits before the point; below 0.01, four decimals, so that
+/// figures and their difference agree.
 pub(crate) fn counter_value(value: f64, unit: CounterUnit) -> String {
     let (value, unit) = match unit {
         CounterUnit::Count => (value, ""),
@@ -108,7 +109,7 @@ pub(crate) fn counter_value(value: f64, unit: CounterUnit) -> String {
     };
     let places = match value.abs() {
         none if none < 0.000_05 => 0,
-        tiny if tiny < 0.001 => 4,
+        tiny if tiny < 0.01 => 4,
         small if small < 1.0 => 3,
         medium if medium < 10.0 => 2,
         large if large < 100.0 => 1,

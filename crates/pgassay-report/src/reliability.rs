@@ -235,8 +235,9 @@ fn sequential_basis(by_starts: bool, units_max: u32) -> String {
         "every two pairs"
     };
     format!(
-        "Decided sequentially: an analysis after {unit}, from 4 to at most {units_max}. The interval can only \
-         shrink: it is the intersection of those of all analyses."
+        "Decided sequentially: an analysis after {unit}, from 4 to at most {units_max}. The interval holds at all of \
+         them, so it is wider than SD/√pairs suggests. It can only shrink: it is the intersection of those of all \
+         analyses."
     )
 }
 

@@ -9,6 +9,8 @@ use crate::outline::{condition_title, variant_name};
 
 /// Rows named in the line.
 const ROWS: usize = 3;
+/// Slices cover the tail's time as often as any other, up to this factor: few transactions are a small sample.
+const UNLIKE: f64 = 1.5;
 
 /// The name of a row of the tail.
 pub(crate) fn row_name(row: &TailRow) -> String {
@@ -59,16 +61,44 @@ pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
         let sum = |of: fn(&TailRow) -> f64| rest.iter().map(of).sum::<f64>();
         parts.push(part("rest", sum(|it| it.tail_us), sum(|it| it.all_us)));
     }
+    // Short trials may have no transaction beyond their p99.
+    let without_profiling = if tail.timed_us > 0.0 {
+        format!(" ({} µs without profiling)", number::micros(tail.timed_us))
+    } else {
+        String::new()
+    };
     Some(format!(
-        "{point}, profiled trials: the slowest 1% (p99: {}) take {} µs on average, all transactions {} µs. Where this \
-         time goes, in µs, by {} of these {} transactions (in parentheses: all transactions): {}",
+        "{point}, profiled trials: the slowest 1% (p99: {}) take {} µs on average{}, all \
+         transactions {} µs. Where this time goes, in µs, by {} of these {} transactions (in parentheses: all \
+         transactions): {}{}",
         p99(tail),
         number::micros(tail.tail_us),
+        without_profiling,
         number::micros(tail.all_us),
         number::whole(tail.covered as f64),
         number::whole(tail.transactions as f64),
         parts.join(", "),
+        unlike_others(tail).map_or_else(String::new, |why| format!(". {why}")),
     ))
+}
+
+/// Why the rows may not be those of the whole tail: slices cover it more often, or less, than other transactions.
+pub(crate) fn unlike_others(tail: &Tail) -> Option<String> {
+    let ratio = tail.covered_share / tail.slices_share;
+    let is_unlike = ratio > UNLIKE || ratio < 1.0 / UNLIKE;
+    let effect = if ratio > 1.0 {
+        "the recording itself may have made some of them slow"
+    } else {
+        "they represent some kinds of slow transactions more than others"
+    };
+    is_unlike.then(|| {
+        format!(
+            "Take these rows as approximate: context switches were recorded for {} of the time but {} of the slowest \
+             transactions' time, so {effect}",
+            number::percent(tail.slices_share),
+            number::percent(tail.covered_share),
+        )
+    })
 }
 
 fn part(name: &str, tail_us: f64, all_us: f64) -> String {
@@ -124,5 +154,34 @@ pub(crate) fn p99(tail: &Tail) -> String {
         format!("{low} µs")
     } else {
         format!("{low} to {high} µs")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: the terminal printed rows of a tail that the recording itself had caused, without a word.
+    #[test]
+    fn rows_of_a_tail_that_slices_met_too_often_are_approximate() {
+        let with = |covered_share: f64| Tail {
+            p99_low_us: 118.3,
+            p99_high_us: 129.9,
+            transactions: 131,
+            covered: 36,
+            tail_us: 284.0,
+            all_us: 54.07,
+            timed_us: 170.8,
+            slices_share: 0.098,
+            covered_share,
+            dropped: 0,
+            rows: Vec::new(),
+        };
+        assert_eq!(unlike_others(&with(0.1)), None);
+        let often = unlike_others(&with(0.305)).unwrap();
+        assert!(often.contains("9.8% of the time but 30.5% of"), "{often}");
+        assert!(often.ends_with("made some of them slow"), "{often}");
+        let rarely = unlike_others(&with(0.023)).unwrap();
+        assert!(rarely.ends_with("more than others"), "{rarely}");
     }
 }

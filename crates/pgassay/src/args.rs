@@ -318,7 +318,7 @@ pub struct ChoiceArgs {
     pub parameters: Vec<String>,
 
     /// PostgreSQL version, such as 18, 9.6 or 10.23, instead of the study's. With several
-    /// versions, each is a separate condition.
+    /// versions, each is a separate condition (in `compare --servers`, a variant).
     #[arg(
         long = "server",
         alias = "servers",
@@ -343,8 +343,8 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Do not profile. A verdict takes a fifth to a third fewer trials, but the result has no breakdown of CPU time by
-    /// phase and function.
+    /// Skip the profiled trials, a fifth to a third of all: a verdict comes sooner, but the result has no breakdown of
+    /// CPU time by phase and function.
     #[arg(long)]
     pub no_profile: bool,
 
@@ -361,8 +361,8 @@ pub struct ChoiceArgs {
 #[derive(Debug, Clone, Copy, Args, Default)]
 pub struct IdleCpuArgs {
     /// Do not let idle CPUs sleep during the run (requires root): with few clients, the time that it takes
-    /// to wake them up is most of the noise. Latencies then do not include it. This is the default if a study
-    /// says `keep_cpus_awake = true`; without a study (`compare`, `gate`, `calibrate`), if root runs pgassay and
+    /// to wake them up is most of the noise. Latencies then do not include it. With a study, this is the default
+    /// if the study says `keep_cpus_awake = true`; without one (`compare`, `gate`, `calibrate`), if root runs pgassay and
     /// pgassay starts the servers.
     #[arg(long)]
     keep_cpus_awake: bool,

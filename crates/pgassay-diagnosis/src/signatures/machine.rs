@@ -113,10 +113,14 @@ fn saturation_remedy(e: &Evidence, leaves_the_cpus_to_others: bool) -> &'static 
         "Reduce the work per transaction or add CPUs. There is one client: what fills the CPUs besides its \
              backend are parallel workers (max_parallel_workers_per_gather), background processes, and other \
              programs."
-    } else {
+    } else if e.is_live {
         "Limit active connections to about the number of CPUs, with a connection pooler in \
              transaction mode: more of them only queue. Beyond that, reduce the work per \
              transaction or add CPUs."
+    } else {
+        "Limit active connections to about the number of CPUs, with a connection pooler in \
+             transaction mode: more of them only queue. Beyond that, reduce the work per \
+             transaction or add CPUs. In this run, the load generator uses the same CPUs."
     }
 }
 

@@ -138,12 +138,17 @@ fn one(
     let Some(first) = same.first() else {
         return html! {};
     };
+    // The first is the most certain one, not the most expensive.
+    let largest = same
+        .iter()
+        .map(|it| sentence::share(it))
+        .fold(0.0, f64::max);
     html! {
         details open[open] {
             summary {
                 b { (first.title) } " (" (sentence::confidence_word(first)) "): "
                 @if same.len() > 1 { "up to " }
-                span.figure { (number::percent(sentence::share(first))) " of response time" }
+                span.figure { (number::percent(largest)) " of response time" }
             }
             @let (first_rows, more) = same.split_at(same.len().min(ROWS_SHOWN));
             (table(first_rows, position))

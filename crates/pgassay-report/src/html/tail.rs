@@ -6,7 +6,7 @@ use pgassay_record::run::Run;
 
 use crate::number;
 use crate::outline::{condition_title, variant_name};
-use crate::tail::{basis, lines, p99, row_name};
+use crate::tail::{basis, lines, p99, row_name, unlike_others};
 
 /// More rows than this are summed in the last one.
 const ROWS_MAX: usize = 12;
@@ -55,7 +55,9 @@ pub(super) fn table(run: &Run, ledgers: &[&Ledger]) -> Markup {
             } }
         }
         @for (ledger, tail) in &tails {
-            p.faint { (variant_name(run, ledger.variant)) ": p99 " (p99(tail)) "; " (basis(tail)) "." }
+            p.faint { (variant_name(run, ledger.variant)) ": p99 " (p99(tail)) "; " (basis(tail)) "."
+                @if let Some(why) = unlike_others(tail) { " " (why) "." }
+            }
         }
         @let without: Vec<&Ledger> = ledgers.iter().copied().filter(|it| it.tail.is_none()).collect();
         @for line in lines(run, &without) { p.faint { (line) "." } }

@@ -19,8 +19,9 @@ const INDENT: &str = "              ";
 /// The section of a run; empty without findings.
 pub(super) fn section(run: &Run, style: Style) -> String {
     let shown: Vec<&Finding> = run.findings.iter().collect();
-    let why = "known causes of lost time, most certain first. Confirmed: a fix was measured; correlated: variants \
-               differ in it; likely: two sources; hint: one source, or evidence against it";
+    let why = "known causes of lost time, most certain first. Confirmed: a fix was run and helped; correlated: \
+               variants differ in it, and in throughput accordingly; likely: two sources; hint: one source, or \
+               evidence against it";
     list(&run.findings, &shown, why, style, Some(run))
 }
 
@@ -185,19 +186,35 @@ fn suggested(finding: &Finding) -> String {
     sentence::advice(finding, sentence::first_sentences(&finding.suggested_fix))
 }
 
-/// How many other variants and conditions have the finding: ` (and in 2 other variants)`.
+/// How many other variants and conditions have the finding: ` (and in 2 other variants, 1 of them as hint)`.
 fn more_places(shown: &Finding, others: &[&Finding]) -> String {
     let count = others.len() as u64;
+    let mut words: BTreeMap<&str, usize> = BTreeMap::new();
+    for it in others {
+        *words.entry(sentence::confidence_word(it)).or_default() += 1;
+    }
+    words.remove(sentence::confidence_word(shown));
+    let less_certain = words.iter().map(|(word, count)| match *count as u64 {
+        all if all == others.len() as u64 => format!(", as {word}"),
+        some => format!(", {some} of them as {word}"),
+    });
+    let less_certain: String = less_certain.collect();
     if others.iter().all(|it| it.condition == shown.condition) {
         match count {
             0 => String::new(),
-            _ => format!(" (and in {})", number::count(count, "other variant")),
+            _ => format!(
+                " (and in {}{less_certain})",
+                number::count(count, "other variant")
+            ),
         }
     } else if others.iter().all(|it| it.variant == shown.variant) {
-        format!(" (and in {})", number::count(count, "other condition"))
+        format!(
+            " (and in {}{less_certain})",
+            number::count(count, "other condition")
+        )
     } else {
         let combinations = number::count(count, "other combination");
-        format!(" (and in {combinations} of variant and condition)")
+        format!(" (and in {combinations} of variant and condition{less_certain})")
     }
 }
 
@@ -288,6 +305,22 @@ mod tests {
         assert!(text.contains(list), "{text}");
         assert!(!text.contains("Spread the counter"), "{text}");
         assert_eq!(text.matches("correlated").count(), 2, "{text}");
+    }
+
+    /// Regression: a confirmed finding had "and in 14 other combinations", in eight of which it was only a hint.
+    #[test]
+    fn less_certain_cases_are_not_counted_as_equally_certain() {
+        let with = |confidence: &str| finding(&CAUSE.replace("correlated", confidence));
+        let shown = with("confirmed");
+        let others = [with("confirmed"), with("hint"), with("hint")];
+        let text = |others: &[Finding]| more_places(&shown, &others.iter().collect::<Vec<_>>());
+        let some = " (and in 3\u{a0}other variants, 2 of them as hint)";
+        assert_eq!(text(&others), some);
+        assert_eq!(text(&others[..1]), " (and in 1\u{a0}other variant)");
+        assert_eq!(
+            text(&others[1..]),
+            " (and in 2\u{a0}other variants, as hint)"
+        );
     }
 
     /// Regression: a fix was repeated for other combinations, in which only its second sentence differed.

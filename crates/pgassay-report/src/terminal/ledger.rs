@@ -124,7 +124,7 @@ fn notes(
         .filter_map(|it| failed_checks(run, it))
         .collect();
     if failed.is_empty() {
-        lines.push("All sums are consistent (the HTML report has the checks).".to_owned());
+        lines.push("All rows add up to their totals (the HTML report has the checks).".to_owned());
     }
     lines.extend(failed);
     for ledger in &ledgers {
@@ -136,12 +136,21 @@ fn notes(
             ));
         }
     }
+    lines.extend(of_waiting_server(difference).map(str::to_owned));
     lines.extend(tail::lines(run, &ledgers));
     let lines = lines
         .iter()
         .map(|line| wrap(line, style.columns(), "  ", "    "));
     let text: String = lines.collect();
     paint(text.trim_end(), TextStyle::Faint, style.color) + "\n"
+}
+
+/// What a row of the client is, if there is one: its name does not say it.
+fn of_waiting_server(difference: &LedgerDifference) -> Option<&'static str> {
+    let mut rows = difference.groups.iter();
+    let is_client = |it: &LedgerRow| it.part == Part::Client && it.cost.name.starts_with("client");
+    rows.any(is_client)
+        .then_some("Rows of the client are only the time during which the server waits for it.")
 }
 
 /// One line for each of the other comparisons, at most [`LINES`].
@@ -169,6 +178,15 @@ fn others(run: &Run, shown: &Comparison, style: Style) -> String {
     lines
 }
 
+/// What the reader of one line must know about its rows; empty if they explain the difference.
+fn caution(difference: &LedgerDifference) -> &'static str {
+    match difference.differs() {
+        true if difference.explained => "",
+        true => " (not explained)",
+        false => " (within noise)",
+    }
+}
+
 /// `prepared, 16 clients: −79.2 ±31 µs: run queue −87.6, CPU: plan −5.4, rest +13.8, …`.
 fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
     let Some(difference) = &comparison.ledger else {
@@ -191,10 +209,11 @@ fn in_a_line(run: &Run, comparison: &Comparison, style: Style) -> String {
     parts.push(named("rest", rest_us));
     parts.extend(unexplained.into_iter().map(row));
     let text = format!(
-        "{}, {}: {} µs: {}",
+        "{}, {}: {} µs{}: {}",
         variant_name(run, comparison.variant),
         condition_title(run, comparison.condition),
         with_margin(&difference.response),
+        caution(difference),
         parts.join(", ")
     );
     wrap(&text, style.columns(), "  ", "    ")

@@ -67,7 +67,7 @@ fn only_failed_checks_of_a_ledger_are_printed() {
     }
     let text = words(&run);
     assert!(
-        text.contains("All sums are consistent (the HTML report has the checks)."),
+        text.contains("All rows add up to their totals (the HTML report has the checks)."),
         "{text}"
     );
     assert!(!text.contains("rows sum to"), "{text}");

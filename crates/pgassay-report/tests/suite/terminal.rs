@@ -300,7 +300,10 @@ fn a_largest_difference_within_noise_is_told_in_a_sentence() {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let expected = "largest CPU difference: plan (phase) and memory (subsystem); expected: plan (";
     assert!(text.contains(expected), "{text}");
-    assert!(text.contains(", within noise)"), "{text}");
+    assert!(
+        text.contains(", its lead over the next row within noise)"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub struct CalibrateArgs {
     )]
     pub comparisons: u32,
 
-    /// One comparison per load: a rough estimate in about two minutes.
+    /// One comparison per load, 12 in about two minutes: a rough check.
     #[arg(long, conflicts_with = "comparisons")]
     pub quick: bool,
 

@@ -89,7 +89,7 @@ pub struct GateArgs {
     #[arg(long, value_name = "RUN|FILE")]
     pub against: Option<String>,
 
-    /// If every variant passes, write the result to the baseline file that --against names, which need not exist.
+    /// If every variant passes, write the result to the baseline file that --against names. It need not exist before.
     #[arg(long, requires = "against")]
     pub update: bool,
 

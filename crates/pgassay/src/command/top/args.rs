@@ -23,7 +23,7 @@ pub struct TopArgs {
     #[arg(long, value_name = "TIME", default_value = "2s")]
     pub interval: HumanDuration,
 
-    /// How often per second to sample all sessions: less often with many sessions, and at most 10 times through
+    /// How many times per second to sample all sessions; with many sessions fewer, and at most 10 through
     /// `pg_stat_activity`. (CPU stacks are not sampled.)
     #[arg(long, value_name = "HZ", default_value_t = 40, value_parser = within::<u32>(1..=100_000))]
     pub frequency: u32,
