@@ -85,7 +85,7 @@ pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
 /// Why the rows may not be those of the whole tail: slices cover it more often, or less, than other transactions.
 pub(crate) fn unlike_others(tail: &Tail) -> Option<String> {
     let ratio = tail.covered_share / tail.slices_share;
-    let is_unlike = ratio > UNLIKE || ratio < 1.0 / UNLIKE;
+    let is_unlike = !(1.0 / UNLIKE..=UNLIKE).contains(&ratio);
     let effect = if ratio > 1.0 {
         "the recording itself may have made some of them slow"
     } else {
