@@ -62,6 +62,7 @@ pub(super) fn count_connections(
 }
 
 /// Number of blocks and of trials in them.
+#[derive(Clone, Copy)]
 struct BlockCounts {
     stopping: StoppingRule,
     blocks: u32,
@@ -79,21 +80,38 @@ impl BlockCounts {
         }
     }
 
+    /// The choices of a schedule with this number of pairs, best first. A single variant, such as that of a curve, has
+    /// no pairs. A reset before each trial can cost more than the trial, so there are as few as possible.
+    fn by_pairs(pairs: u32, study: &Study, has_own_server: bool) -> Vec<Self> {
+        let mut variants = study.variant.iter();
+        let has_reset = study.data.reset.is_some() || variants.any(|it| it.reset.is_some());
+        let is_restarted = has_own_server && study.length.restart_every > 0;
+        if !is_restarted || has_reset || study.variant.len() < 2 {
+            return vec![Self::fixed(pairs)];
+        }
+        Self::fixed(pairs).by_repeats(study.length.restart_every)
+    }
+
     /// The choices of a sequential schedule, or of the first stage of two, best first. The first stage is as
     /// long as a sequential run at most: a shorter one has a larger quantile, and so a longer second stage.
     fn by_units(stopping: StoppingRule, length: &Length, has_own_server: bool) -> Vec<Self> {
         let each = length.restart_every;
-        if each == 0 || !has_own_server {
-            return vec![Self {
-                stopping,
-                ..Self::fixed(PAIRS_SEQUENTIAL_MAX)
-            }];
-        }
-        let of_start = |(repeats, profiled): (u32, u32)| Self {
+        let of_blocks = |blocks: u32| Self {
             stopping,
-            blocks: SERVER_STARTS_SEQUENTIAL_MAX * each,
-            repeats: (repeats / each).max(1),
-            profiled: (profiled / each).max(1),
+            ..Self::fixed(blocks)
+        };
+        if each == 0 || !has_own_server {
+            return vec![of_blocks(PAIRS_SEQUENTIAL_MAX)];
+        }
+        of_blocks(SERVER_STARTS_SEQUENTIAL_MAX * each).by_repeats(each)
+    }
+
+    /// The same number of blocks, this many of them per server start, with more or fewer repeats in each.
+    fn by_repeats(&self, blocks_per_start: u32) -> Vec<Self> {
+        let of_start = |(repeats, profiled): (u32, u32)| Self {
+            repeats: (repeats / blocks_per_start).max(1),
+            profiled: (profiled / blocks_per_start).max(1),
+            ..*self
         };
         TRIALS_PER_SERVER_START.into_iter().map(of_start).collect()
     }
@@ -111,7 +129,7 @@ pub(super) fn schedules(
     check_length(study, source, overrides)?;
     let ending = Ending::of(study, overrides);
     let choices = match ending {
-        Ending::Pairs(pairs) => vec![BlockCounts::fixed(pairs)],
+        Ending::Pairs(pairs) => BlockCounts::by_pairs(pairs, study, has_own_server),
         Ending::Verdicts => BlockCounts::by_units(StoppingRule::Sequential, length, has_own_server),
         Ending::HalfWidth(_) => {
             BlockCounts::by_units(StoppingRule::Precision, length, has_own_server)

@@ -89,12 +89,12 @@ fn without_pairs_a_plan_is_sequential_and_a_server_start_is_its_unit() {
     assert_eq!(of("restart_every = 9", &usual), (Sequential, 108, 2, 1));
     // Without restarts, pairs are the units.
     assert_eq!(of("restart_every = 0", &usual), (Sequential, 48, 2, 1));
-    assert_eq!(of("pairs = 5", &usual), (AllBlocks, 5, 2, 1));
+    assert_eq!(of("pairs = 5", &usual), (AllBlocks, 5, 8, 2));
     let fixed = Overrides {
         pairs: Some(7),
         ..Overrides::default()
     };
-    assert_eq!(of("", &fixed), (AllBlocks, 7, 2, 1));
+    assert_eq!(of("", &fixed), (AllBlocks, 7, 8, 2));
     // A gate and a time limit end a run, also of a study that fixes its pairs.
     let gate = Overrides {
         gate_limit_percent: Some(5.0),
@@ -456,5 +456,29 @@ fn trials_are_repeated_within_a_server_start_unless_they_would_be_too_short() {
     assert!(
         schedule.repeats > 1 && schedule.trial_us >= 100_000,
         "{schedule:?}"
+    );
+}
+
+/// Regression: `--pairs 10` measured four trials of half a second after each server start, which vary more in sum than
+/// sixteen of an eighth.
+#[test]
+fn a_fixed_number_of_pairs_repeats_its_trials_like_any_other_run() {
+    let of = |text: &str, length: &str| {
+        let overrides = Overrides {
+            pairs: Some(10),
+            length: Some(length.parse().unwrap()),
+            ..Overrides::default()
+        };
+        let schedule = planned(text, &overrides).unwrap().schedule;
+        (schedule.repeats, schedule.profiled, schedule.blocks)
+    };
+    assert_eq!(of(SMALL, "24s"), (4, 2, 10));
+    assert_eq!(of(SMALL, "12s"), (2, 1, 10), "trials of 100 ms");
+    assert_eq!(of(SMALL, "4s"), (1, 1, 10));
+    let reset = SMALL.replace("[[script]]", "[data]\nreset = \"vacuum\"\n[[script]]");
+    assert_eq!(
+        of(&reset, "20s"),
+        (1, 1, 10),
+        "a reset may take longer than a trial"
     );
 }

@@ -162,6 +162,8 @@ fn planned(args: &CalibrateArgs, seed: u64) -> Result<Vec<(LoadedStudy, Plan)>> 
         overrides.pairs = Some(rounds * PAIRS);
         let mut plan = plan(&found.study, &source, &overrides)?;
         plan.schedule.trial_us = TRIAL_US;
+        // The comparisons are many, so each is short.
+        plan.schedule.repeats = 1;
         Ok((found, plan))
     });
     studies.into_iter().collect()
