@@ -1,6 +1,6 @@
 //! The cost waterfall: from the cost of a transaction under the baseline to its cost under the variant,
 //! step by step, in µs of server CPU time or in instructions. The steps add up to the difference; all
-//! differences within noise form one gray step.
+//! differences within noise form one gray step, unless there are no others.
 
 use maud::{Markup, html};
 use pgassay_account::cost_row::{Change, CostRow};
@@ -11,6 +11,8 @@ use crate::outline::plus_minus_us;
 
 /// More steps than this are summed into one.
 const STEPS_MAX: usize = 12;
+/// If no step exceeds noise, this many are shown all the same.
+const NOISE_STEPS: usize = 5;
 /// Totals that differ by less than this share are shown on an axis that does not start at zero.
 const ZOOM_BELOW: f64 = 0.15;
 
@@ -110,7 +112,19 @@ pub(super) fn steps([baseline, variant]: [f64; 2], parts: &[DifferencePart]) -> 
         let sum = beyond.iter().map(|part| part.difference).sum();
         step(format!("{} more", beyond.len()), sum, None, true);
     }
-    let noise: Vec<&DifferencePart> = parts.iter().filter(|part| !part.resolved).collect();
+    let mut noise: Vec<&DifferencePart> = parts.iter().filter(|part| !part.resolved).collect();
+    if resolved.is_empty() {
+        // One gray step would show nothing.
+        noise.sort_by(|a, b| b.difference.abs().total_cmp(&a.difference.abs()));
+        let named = if noise.len() <= NOISE_STEPS + 1 {
+            noise.len()
+        } else {
+            NOISE_STEPS
+        };
+        for part in noise.drain(..named) {
+            step(part.name.clone(), part.difference, Some(part), false);
+        }
+    }
     if !noise.is_empty() {
         let sum = noise.iter().map(|part| part.difference).sum();
         let rows = number::count(noise.len() as u64, "row");
@@ -284,6 +298,28 @@ mod tests {
             assert!((pair[0].to - pair[1].from).abs() < 1e-9);
         }
         assert!((steps[3].to - 3.05).abs() < 1e-9);
+    }
+
+    /// Regression: the chart of a difference of −25.35 µs was one step, "noise (11 rows)".
+    #[test]
+    fn if_all_rows_are_within_noise_the_largest_are_still_named() {
+        let row = |at: u32| {
+            let name = format!("row {at}");
+            row_of(&name, f64::from(at), 0.0, Change::Inconclusive)
+        };
+        let names = |rows: u32| {
+            let parts: Vec<_> = (1..=rows)
+                .map(|at| DifferencePart::from(&row(at)))
+                .collect();
+            let total = f64::from(rows * (rows + 1) / 2);
+            let steps = steps([total, 0.0], &parts);
+            assert!(steps.iter().all(|step| !step.resolved));
+            assert!(steps.last().unwrap().to.abs() < 1e-9);
+            steps.into_iter().map(|step| step.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(7)[..2], ["row 7", "row 6"]);
+        assert_eq!(names(7).last().unwrap(), "noise (2\u{a0}rows)");
+        assert_eq!(names(6).len(), 6);
     }
 
     /// Regression: the axis had a fourth cell in a grid of three columns, a stray unit below the chart.

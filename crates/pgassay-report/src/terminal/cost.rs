@@ -2,7 +2,7 @@
 //! others in one line each.
 
 use pgassay_account::comparison::{Comparison, CostDifference};
-use pgassay_account::cost_row::CostRow;
+use pgassay_account::cost_row::{Change, CostRow};
 use pgassay_record::run::Run;
 
 use super::differences::{self, CostStyle, DifferenceTable};
@@ -130,8 +130,19 @@ fn row(
 
 /// The noise limit of function differences, and why some rows have no marks.
 fn noise_limit(run: &Run, comparison: &Comparison, cost: &CostDifference, style: Style) -> String {
-    let text = [reliability::noise_of_functions(cost)];
-    let text = text.into_iter().chain(reliability::naming(cost));
+    let all = cost
+        .phases
+        .iter()
+        .chain(&cost.subsystems)
+        .chain(&cost.functions);
+    let is_marked = all
+        .into_iter()
+        .any(|row| row.change != Change::Inconclusive);
+    let of_marks = (is_marked && style.columns() >= MARKS_FROM)
+        .then(|| "Marked rows differ even after correction for the number of rows.".to_owned());
+    let text = of_marks.into_iter();
+    let text = text.chain([reliability::noise_of_functions(cost)]);
+    let text = text.chain(reliability::naming(cost));
     let text = text.chain(reliability::other_totals(run, comparison));
     let text = text.collect::<Vec<_>>().join(" ");
     let text = wrap(&text, style.columns(), "  ", "  ");
