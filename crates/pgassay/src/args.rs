@@ -124,8 +124,14 @@ pub enum ResultFormat {
     Json,
 }
 
+/// Shown after the options of `pgassay resume`.
+const RESUME_END: &str = "\
+A gate's answer and exit status are those of pgassay gate, which lists them. A curve, a calibration and \
+counts cannot be continued.";
+
 /// Flags of `pgassay resume`.
 #[derive(Debug, Args)]
+#[command(after_help = RESUME_END)]
 pub struct ResumeArgs {
     /// Run ID or a prefix of it, `last`, or the directory of a run [default: the newest unfinished
     /// run].

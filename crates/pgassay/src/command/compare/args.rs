@@ -111,7 +111,7 @@ pub struct CompareArgs {
     )]
     pub binaries: Vec<String>,
 
-    /// Use a running server instead of starting one. Your own statements that only read run in the database that it
+    /// Use a running server instead of starting one. If they only read, your own statements run in the database that it
     /// names. With --setup, --vs-setup, --scale, or pgbench's scripts, pgassay creates databases and drops them
     /// after the run, which requires --allow-writes. Settings are set for sessions.
     #[arg(long, value_name = "CONNINFO", conflicts_with_all = ["servers", "binaries"])]
@@ -159,7 +159,7 @@ pub struct CompareArgs {
     pub max_time: Option<HumanDuration>,
 
     /// Seed for the order of trials and the scripts' random numbers; printed with the result [default: a new
-    /// one for each run].
+    /// one for each run; 1 if a gate counts instructions].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 

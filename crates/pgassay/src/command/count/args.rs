@@ -122,7 +122,7 @@ pub struct CountArgs {
     #[command(flatten)]
     pub servers: ServerArgs,
 
-    /// Print Markdown tables.
+    /// Print Markdown tables to stdout; takes no file.
     #[arg(long, conflicts_with = "json")]
     pub markdown: bool,
 

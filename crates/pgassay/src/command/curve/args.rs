@@ -22,7 +22,7 @@ Examples:
   lookups             pgassay curve -S -M prepared
   a statement         pgassay curve --setup s.sql -c 1..32 \\
                         'select * from t where a = 42'
-  writes, with a page pgassay curve -b tpcb-like -s 10 -o curve.html
+  writes, with a page pgassay curve -b tpcb-like -s 64 -o curve.html
   your own server     pgassay curve -S --allow-writes --dsn 'host=a'
   latency by rate     pgassay curve -S --rate 500 -c 16
 
@@ -97,7 +97,7 @@ pub struct CurveArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "version")]
     pub binaries: Option<String>,
 
-    /// Use a running server instead of starting one. Your own statements that only read run in the database that it
+    /// Use a running server instead of starting one. If they only read, your own statements run in the database that it
     /// names. With --setup, --scale, or pgbench's scripts, pgassay creates a database and drops it after the run,
     /// which requires --allow-writes.
     #[arg(long, value_name = "CONNINFO", conflicts_with_all = ["version", "binaries", "set"])]

@@ -31,23 +31,26 @@ Examples:
   an earlier run      pgassay gate -S --binaries BASE,NEW --against last
 
 Baseline and variants run interleaved, because times measured elsewhere or earlier are not \
-comparable. An interim analysis follows each server start, and the gate ends as soon as every variant has a \
-verdict. A variant that is significantly slower, but by less than the limit, passes. Over all \
-comparisons together, the probability of a false failure is at most 2.5%, and so is that of a false \
-pass. Before the run, pgassay prints what the gate can decide.
+comparable. An interim analysis follows each server start from the fourth on, and the gate ends as \
+soon as every variant has a verdict. A variant that is significantly slower, but by less than the limit, passes. With 'slower', \
+over all comparisons together, the probability of a false failure is at most 2.5%, and so is that of a \
+false pass. Before the run, pgassay prints what the gate can decide.
 
 'slower' compares the mean time per transaction. 'instructions' compares the user-space \
 instructions per transaction with one client, under valgrind, as pgassay count does: load on the \
 machine does not affect them.
 
---against compares with earlier measurements. Instruction counts carry over to any machine with \
-the same processor features, valgrind and build. Times do not carry over: with 'slower', both runs \
+--against compares with earlier measurements. A name that ends with .json is a file, any other a run. \
+Instruction counts carry over to any machine with the same processor features and valgrind, and to \
+builds of the same major version with the same compiler, flags and configure options. Times do not \
+carry over: with 'slower', both runs \
 must have the same baseline, and the gate compares the variant's ratio to it, then and now, on the \
 same machine with the same configuration.
 
 Exit status: 0 pass; 1 usage, connection or input error; 2 the run failed midway; 3 regression: a \
 variant is beyond the limit; 4 inconclusive; 5 not comparable: the baseline of --against does not \
-exist or is from another machine, configuration or build, or a variant cannot run here. With --bisect: 0 good, 3 bad, 125 \
+exist or cannot be compared with, a variant cannot run here, or more transactions of one side failed, \
+by more than 1 percentage point. With --bisect: 0 good, 3 bad, 125 \
 inconclusive or not comparable, 128 an error.";
 
 /// The choices that make up a question. A study has its own.
