@@ -112,8 +112,8 @@ fn assert_whole(run: &Run) {
                         == (comparison.condition, variant, block)
             });
             let logs: Vec<f64> = trials.map(|it| it.tps().ln()).collect();
-            assert_eq!(logs.len(), 2);
-            f64::midpoint(logs[0], logs[1])
+            assert_eq!(logs.len(), run.plan.schedule.timed() as usize);
+            logs.iter().sum::<f64>() / logs.len() as f64
         };
         for (block, ratio) in (0..).zip(&comparison.tps.by_pair) {
             let expected = (log_tps(comparison.variant, block) - log_tps(0, block)).exp();
@@ -137,7 +137,8 @@ fn of_whole_rounds(saved: &UnfinishedRun) -> Vec<Trial> {
         };
         saved.trials.iter().filter(same).count()
     };
-    let all = 2 * saved.start.plan.variants.len();
+    let plan = &saved.start.plan;
+    let all = plan.schedule.timed() as usize * plan.variants.len();
     let trials = saved.trials.iter().filter(|it| timed_in(it) == all);
     trials.cloned().collect()
 }
