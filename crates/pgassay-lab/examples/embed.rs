@@ -33,8 +33,10 @@ fn main() -> anyhow::Result<()> {
         interrupt: &Interrupt::default(),
         events: &|event: &LabEvent<'_>| eprintln!("{event:?}"),
     };
-    let outcome = Laboratory::run_plan(&plan, context)?;
-    let run = assemble(&study, plan, outcome, None, RunIdentity::default())?;
+    let mut outcome = Laboratory::run_plan(&plan, context)?;
+    let ended_early = outcome.ended_early.take();
+    let identity = RunIdentity::default();
+    let run = assemble(&study, plan, outcome, ended_early.as_ref(), identity)?;
     println!("{:#?}", run.comparisons[0].verdict);
     Ok(())
 }

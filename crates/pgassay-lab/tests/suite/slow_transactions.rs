@@ -6,8 +6,8 @@ use std::time::Duration;
 use pgassay_account::comparison::RunningComparisons;
 use pgassay_lab::fake::{FakeEquipment, Journal};
 use pgassay_lab::{
-    EarlierResults, EventSink, Interrupt, LabEvent, Laboratory, LoadedStudy, RunContext,
-    ServerOptions, scheduler_of,
+    EarlierResults, EventSink, Interrupt, LabEvent, Laboratory, LoadedStudy, Outcome, RunContext,
+    RunIdentity, ServerOptions, assemble, scheduler_of,
 };
 use pgassay_model::plan::{Overrides, Plan, plan};
 use pgassay_model::study::StudySource;
@@ -49,7 +49,7 @@ fn run(study: &LoadedStudy, plan: &Plan, earlier: EarlierResults, seen: &Seen) -
     let mut equipment = FakeEquipment::recording(&Journal::default());
     equipment.has_hardware_counters = true;
     equipment.transaction = Some(Duration::from_secs(1));
-    run_on(equipment, (study, plan), earlier, seen)
+    run_on(equipment, (study, plan), earlier, seen).trials
 }
 
 fn run_on(
@@ -57,7 +57,7 @@ fn run_on(
     (study, plan): (&LoadedStudy, &Plan),
     earlier: EarlierResults,
     seen: &Seen,
-) -> Vec<Trial> {
+) -> Outcome {
     let mut laboratory = Laboratory {
         context: RunContext {
             study,
@@ -69,7 +69,7 @@ fn run_on(
     };
     let mut scheduler = scheduler_of(plan);
     let outcome = laboratory.resume(plan, &mut *scheduler, earlier);
-    outcome.expect("nothing fails").trials
+    outcome.expect("nothing fails")
 }
 
 fn identities(trials: &[Trial]) -> Vec<(u32, usize, u32, TrialKind)> {
@@ -127,7 +127,7 @@ fn a_load_that_stalls_does_not_seem_as_fast_as_one_that_does_not() {
         let mut equipment = FakeEquipment::recording(&Journal::default());
         equipment.stalls = stalls;
         let seen = Seen::default();
-        run_on(equipment, (&study, &plan), EarlierResults::default(), &seen)
+        run_on(equipment, (&study, &plan), EarlierResults::default(), &seen).trials
     };
     let (stalled, even) = (trials(true), trials(false));
     for (stalled, even) in stalled.iter().zip(&even) {
@@ -136,4 +136,30 @@ fn a_load_that_stalls_does_not_seem_as_fast_as_one_that_does_not() {
         assert!((stalled.tps() / even.tps() - 0.8).abs() < 1e-3);
         assert_eq!(stalled.transactions_total, stalled.transactions + clients);
     }
+}
+
+/// Regression: a run with `--pairs` on a busy machine, where each statement took long, had all its pairs and was
+/// called unfinished.
+#[test]
+fn a_run_of_fixed_pairs_with_shorter_rounds_is_complete() {
+    let study = study();
+    let overrides = Overrides {
+        pairs: Some(4),
+        ..Overrides::default()
+    };
+    let plan = plan(&study.study, &study.source, &overrides).expect("it can be planned");
+    assert!(plan.schedule.repeats > 1, "{:?}", plan.schedule);
+    let mut equipment = FakeEquipment::recording(&Journal::default());
+    equipment.transaction = Some(Duration::from_secs(1));
+    let outcome = run_on(
+        equipment,
+        (&study, &plan),
+        EarlierResults::default(),
+        &Seen::default(),
+    );
+    assert!(outcome.ended_early.is_none());
+    assert!(outcome.trials.iter().all(|it| it.repeats == Some(1)));
+    let run = assemble(&study, plan, outcome, None, RunIdentity::default()).expect("a run");
+    assert!(run.complete);
+    assert_eq!(run.comparisons[0].tps.by_pair.len(), 4);
 }
