@@ -201,12 +201,14 @@ fn may_load_libraries(point: &Point, servers: &Servers) -> bool {
     !servers.place(point).host.is_external()
 }
 
-/// Whether the server cannot compile, whatever the settings say: many packages lack the library. The session is not
-/// used for anything else.
+/// Whether the server cannot compile, whatever the settings say: many packages lack the library. The session's settings
+/// stay as they are.
 fn has_no_compiler(connection: &mut Exchange<TimedStream>) -> bool {
     // The function returns false also where jit is off.
-    let available = connection.run("set jit = on");
-    let available =
-        available.and_then(|()| connection.value("select pg_catalog.pg_jit_available()"));
-    matches!(available.as_ref().map(Option::as_deref), Ok(Some("f")))
+    let begun = ["begin", "set local jit = on"]
+        .iter()
+        .try_for_each(|sql| connection.run(sql));
+    let available = begun.and_then(|()| connection.value("select pg_catalog.pg_jit_available()"));
+    let ended = connection.run("rollback");
+    ended.is_ok() && matches!(available.as_ref().map(Option::as_deref), Ok(Some("f")))
 }

@@ -523,6 +523,26 @@ mod slow {
         );
     }
 
+    /// Regression: with a build that has a JIT compiler, jit=off was "jit = on in both. This is an A/A comparison", since
+    /// looking for the compiler turned jit on.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn jit_on_and_off_differ_where_there_is_a_compiler() {
+        let scratch = Scratch::new(crate::PROGRAM);
+        // Downloaded builds have none, so this server only says that it has one.
+        let says_so = "set allow_system_table_mods = on; create or replace function \
+                       pg_catalog.pg_jit_available() returns boolean language sql \
+                       as 'select pg_catalog.current_setting(''jit'')::boolean'";
+        let mut args = vec!["compare", "--setup", says_so, "select 1", "--json"];
+        args.extend(["--vs", "jit=off", "--vs", "jit=on"]);
+        args.extend(SHORT);
+        let run: Run = serde_json::from_str(&scratch.ok(&args)).expect("the result is JSON");
+        let is_same = |it: &&Warning| it.kind == WarningKind::SameSettings;
+        let same: Vec<&Warning> = run.warnings.iter().filter(is_same).collect();
+        assert_eq!(same.len(), 1, "{same:?}");
+        assert_eq!(same[0].variant.as_deref(), Some("jit=on"), "{same:?}");
+    }
+
     /// Regression: "recovery is in progress" ended the run at the standby's first trial.
     #[test]
     #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
