@@ -182,9 +182,11 @@ pub struct GateAnswerArgs {
 /// Flags of `pgassay profile`.
 #[derive(Debug, Args)]
 pub struct ProfileArgs {
-    /// Database to connect to: a name, a URI, or `keyword=value …`. If DBNAME,
-    /// --dsn and --pid are all omitted, PGHOST, PGDATABASE etc. apply, as in psql.
-    #[arg(value_name = "DBNAME", conflicts_with = "dsn")]
+    /// Database to connect to: a name, a URI, or `keyword=value …`. The connection is used to find the server's
+    /// processes and to read its sessions, locks, statements and tables. For a server on another machine, sessions
+    /// come from `pg_stat_activity`, and there is no CPU profile. If DBNAME and --pid are omitted, PGHOST,
+    /// PGDATABASE etc. apply, as in psql.
+    #[arg(value_name = "DBNAME")]
     pub database: Option<String>,
 
     #[command(flatten)]
@@ -193,12 +195,6 @@ pub struct ProfileArgs {
     /// Process ID of the postmaster (profiles all backends) or of a single backend.
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
-
-    /// Same as DBNAME. The connection is used to find the server's processes and to read its sessions,
-    /// locks, statements and tables. For a server on another machine, sessions come from
-    /// `pg_stat_activity`, and there is no CPU profile.
-    #[arg(long, value_name = "CONNINFO", conflicts_with = "dbname")]
-    pub dsn: Option<String>,
 
     /// Do not keep the texts of statements, only their fingerprints. By default texts are kept without
     /// their constants.
@@ -209,8 +205,8 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "TIME", default_value = "10s")]
     pub duration: HumanDuration,
 
-    /// Samples per second of each busy CPU. On two saturated CPUs, 99 cost 0% to 5% of the server's throughput in
-    /// different series, 999 about 8%.
+    /// Samples per second of each busy CPU. With two saturated CPUs, 99 reduced the server's throughput by 0% to 5%,
+    /// depending on the series, and 999 by about 8%.
     #[arg(long, value_name = "HZ", default_value_t = 99, value_parser = within::<u32>(1..=100_000))]
     pub frequency: u32,
 
@@ -238,9 +234,9 @@ pub struct ProfileArgs {
 impl ProfileArgs {
     /// The connection to open; `None` if only a process is given. An empty one is by the environment.
     pub fn conninfo(&self) -> Result<Option<String>, ConninfoError> {
-        let given = self.dsn.as_deref().or(self.database.as_deref());
+        let given = self.database.as_deref();
         let conninfo = self.psql.conninfo(given.unwrap_or_default())?;
-        let is_given = given.is_some() || !conninfo.is_empty();
+        let is_given = given.is_some() || self.psql.names_database() || !conninfo.is_empty();
         Ok((is_given || self.pid.is_none()).then_some(conninfo))
     }
 }
@@ -289,8 +285,8 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive)]
     pub length: Option<HumanDuration>,
 
-    /// A fixed number of pairs of trials per comparison, at least 2. Without it (and without `pairs` in the
-    /// study), each comparison ends as soon as it has a verdict.
+    /// A fixed number of pairs per comparison, one for each block of trials, at least 2. Without it (and without
+    /// `pairs` in the study), each comparison ends as soon as it is decided.
     #[arg(long, value_name = "N", value_parser = pairs)]
     pub pairs: Option<u32>,
 
@@ -303,13 +299,17 @@ pub struct ChoiceArgs {
     /// End about this long after the first trial begins (such as 2min), between two blocks of trials, and report the
     /// verdicts reached so far. Their intervals remain valid. The run also ends if the server does not answer a
     /// statement within this time (at least a minute). Without --length, trials are shortened so that 6
-    /// server starts fit (not in a gate) [default: no limit].
+    /// server starts fit [default: no limit].
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
     /// Numbers of concurrent clients, instead of the study's list.
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = within(limits::CLIENTS))]
     pub clients: Option<Vec<u32>>,
+
+    /// Threads of the load generator, instead of the study's.
+    #[arg(short = 'j', long, value_name = "N", value_parser = within(limits::THREADS))]
+    pub jobs: Option<u32>,
 
     /// Run only these variants; can be repeated. The first is the baseline.
     #[arg(long, value_name = "NAME,…")]
@@ -333,7 +333,8 @@ pub struct ChoiceArgs {
     )]
     pub versions: Vec<String>,
 
-    /// Directory of an installed PostgreSQL, such as /opt/pg18, instead of downloading a version.
+    /// Installed PostgreSQL instead of a download: the directory that contains bin/postgres, such as
+    /// /usr/lib/postgresql/18.
     #[arg(long, value_name = "DIR", conflicts_with = "versions")]
     pub binaries: Option<String>,
 

@@ -23,7 +23,13 @@ pub struct PsqlOptions {
     username: Option<String>,
 
     /// Same as the argument DBNAME, as for psql.
-    #[arg(short, long, value_name = "DBNAME", conflicts_with = "database")]
+    #[arg(
+        short,
+        long,
+        visible_alias = "dsn",
+        value_name = "DBNAME",
+        conflicts_with = "database"
+    )]
     dbname: Option<String>,
 
     /// Print help.
@@ -32,6 +38,11 @@ pub struct PsqlOptions {
 }
 
 impl PsqlOptions {
+    /// Whether an option names the database, even if by an empty string.
+    pub fn names_database(&self) -> bool {
+        self.dbname.is_some()
+    }
+
     /// The connection string for a database name, a URI or a connection string, which may be empty unless it is an
     /// option.
     pub fn conninfo(&self, database: &str) -> Result<String, ConninfoError> {

@@ -10,6 +10,7 @@
 //! reasonable time" (ISMM 2013).
 
 mod combination;
+mod estimate;
 mod expand;
 mod expansion;
 mod external_server;
@@ -57,6 +58,8 @@ pub struct Overrides {
     pub gate_against: Vec<EarlierRatio>,
     /// Concurrent connections, instead of the study's list.
     pub clients: Option<Vec<u32>>,
+    /// Threads of the load generator, instead of the study's.
+    pub threads: Option<u32>,
     /// Only these variants; the first is the baseline.
     pub variants: Option<Vec<String>>,
     /// Only these scripts, if scripts are a condition of the study.
@@ -395,18 +398,6 @@ pub struct Schedule {
     pub keep_cpus_awake: bool,
 }
 
-// Estimates, measured with `prepared-vs-simple` on two CPUs without other load.
-
-/// Time to stop all servers, to start them, and to fill their caches. Loads that write take up to 2 s longer.
-const RESTART_US: u64 = 1_000_000;
-/// Time between trials in addition to settling: reading statistics,
-const PAUSE_US: u64 = 8_000;
-/// and for each client.
-const PAUSE_OF_CLIENT_US: u64 = 450;
-/// Windows of warm-up per point and block,
-const WARM_UP_WINDOWS: u64 = 4;
-/// and the time to connect each client.
-const CONNECT_US: u64 = 1_500;
 /// Above the numbers of conditions, which have their own streams of random numbers.
 const REPEAT_SHIFT: u32 = 56;
 
@@ -574,24 +565,5 @@ impl Plan {
     /// Total time inside trials, over all blocks, µs.
     pub fn measurement_us(&self) -> u64 {
         self.trials() * self.schedule.trial_us
-    }
-
-    /// Estimated total time once the servers are running, µs: measuring, pauses between trials, warm-up
-    /// and server restarts.
-    pub fn estimated_us(&self) -> u64 {
-        let schedule = &self.schedule;
-        let conditions = self.points.iter().map(|it| &self.conditions[it.condition]);
-        let clients = conditions.map(|it| u64::from(it.clients)).sum::<u64>();
-        let windows = self.points.len() as u64 * WARM_UP_WINDOWS;
-        let of_block = windows * schedule.warm_up_window_us + clients * CONNECT_US;
-        let warm_up = u64::from(schedule.blocks) * of_block;
-        let pauses = self.trials() * (schedule.settle_us + PAUSE_US)
-            + schedule.trials_per_point() * clients * PAUSE_OF_CLIENT_US;
-        let restarts = if self.restarts_servers() {
-            (schedule.server_starts().len() as u64).saturating_sub(1)
-        } else {
-            0
-        };
-        self.measurement_us() + warm_up + pauses + restarts * RESTART_US
     }
 }

@@ -210,7 +210,7 @@ fn of_blocks(study: &Study, overrides: &Overrides, blocks: &BlockCounts) -> Sche
         settle_us: SETTLE_US,
         warm_up_window_us: WARM_UP_WINDOW_US,
         warm_up_cap_us: WARM_UP_CAP_US,
-        threads: study.length.threads,
+        threads: overrides.threads.unwrap_or(study.length.threads),
         seed: overrides.seed,
         blocks_per_server_start: study.length.restart_every,
         maintenance: study.maintenance,

@@ -126,6 +126,7 @@ pub fn overrides(found: &LoadedStudy, choice: &ChoiceArgs) -> Result<Overrides> 
         seed: choice.seed.unwrap_or_else(seed_of_now),
         without_profile: choice.no_profile,
         without_plans: choice.no_plans,
+        threads: choice.jobs,
         keep_cpus_awake: choice.idle_cpus.are_kept_awake(),
     })
 }
@@ -225,8 +226,13 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
     )?;
     writeln!(
         out,
-        "{most}{} of measuring time, about {} including warm-up, plus setup",
+        "{most}{} of measuring time{}, about {} including warm-up, plus setup",
         seconds(plan.measurement_us()),
+        if plan.trials() > plan.trials_without_hardware_counters() {
+            " (with the trials for hardware counters)"
+        } else {
+            ""
+        },
         seconds(plan.estimated_us())
     )?;
     if let Some(limit_us) = schedule.max_time_us {

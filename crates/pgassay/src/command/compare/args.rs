@@ -26,7 +26,7 @@ Examples:
   two servers         pgassay compare --dsn 'host=a dbname=shop' \\
                         --vs-dsn 'host=b dbname=shop' 'select …'
 
-The first statement, script, protocol, server or setup is the baseline. Each further choice is one \
+The first statement, script, protocol, version, directory or server is the baseline. Each further choice is one \
 variant, which differs from the baseline in this choice only, and is compared with it or, with \
 --stepwise, with the variant before. With --vs, --vs-setup or --vs-dsn, the baseline is the run without it.";
 
@@ -35,11 +35,13 @@ variant, which differs from the baseline in this choice only, and is compared wi
 #[command(after_help = EXAMPLES)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct CompareArgs {
-    /// SQL statements; each is run as one transaction. The first is the baseline.
+    /// SQL statements. Each argument is a script in pgbench's language, and an execution of it one transaction in the
+    /// results (without an implicit BEGIN). The first is the baseline.
     #[arg(value_name = "SQL")]
     pub sql: Vec<String>,
 
-    /// Run a script file in pgbench's script language; can be repeated: each further script is a variant.
+    /// Run a script file in pgbench's script language; can be repeated: each further script is a variant (for a mix of
+    /// scripts, use a study).
     #[arg(short, long, value_name = "FILE")]
     pub file: Vec<PathBuf>,
 
@@ -101,8 +103,8 @@ pub struct CompareArgs {
     )]
     pub servers: Vec<String>,
 
-    /// Directory of an installed PostgreSQL, such as /opt/pg18, instead of downloading a version. If there are
-    /// several, each is a variant.
+    /// Installed PostgreSQL instead of a download: the directory that contains bin/postgres, such as
+    /// /usr/lib/postgresql/18. If there are several, each is a variant.
     #[arg(
         long,
         value_name = "DIR,…",
@@ -153,13 +155,13 @@ pub struct CompareArgs {
 
     /// End about this long after the first trial begins (such as 2min), between two blocks of trials, and report the
     /// verdicts reached so far. Their intervals remain valid. The run also ends if the server does not answer a
-    /// statement within this time (at least a minute). Without --length, trials are shortened so that 6
-    /// server starts fit (not in a gate) [default: no limit].
+    /// statement within this time (at least a minute). Without --length, `compare` shortens trials so that 6
+    /// server starts (with --dsn, 6 pairs) fit [default: no limit].
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 
     /// Seed for the order of trials and the scripts' random numbers; printed with the result [default: a new
-    /// one for each run; 1 if a gate counts instructions].
+    /// one for each run; of a gate on instructions, 1].
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 

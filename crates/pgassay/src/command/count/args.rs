@@ -49,7 +49,8 @@ pub struct CountArgs {
     #[arg(long = "server", value_name = "VERSION")]
     pub version: Option<String>,
 
-    /// Directory of an installed PostgreSQL, such as /opt/pg18, instead of downloading a version.
+    /// Installed PostgreSQL instead of a download: the directory that contains bin/postgres, such as
+    /// /usr/lib/postgresql/18.
     #[arg(long, value_name = "DIR", conflicts_with = "version")]
     pub binaries: Option<String>,
 

@@ -38,7 +38,7 @@ pub struct CurveArgs {
     #[arg(value_name = "SQL")]
     pub sql: Vec<String>,
 
-    /// Run a script file in pgbench's script language; can be repeated.
+    /// Run a script file in pgbench's script language; if repeated, each transaction runs one of them, chosen at random.
     #[arg(short, long, value_name = "FILE")]
     pub file: Vec<PathBuf>,
 
@@ -93,7 +93,8 @@ pub struct CurveArgs {
     #[arg(long = "server", value_name = "VERSION", default_value = "18")]
     pub version: String,
 
-    /// Directory of an installed PostgreSQL, such as /opt/pg18, instead of downloading a version.
+    /// Installed PostgreSQL instead of a download: the directory that contains bin/postgres, such as
+    /// /usr/lib/postgresql/18.
     #[arg(long, value_name = "DIR", conflicts_with = "version")]
     pub binaries: Option<String>,
 
