@@ -320,16 +320,20 @@ impl Evidence {
 
     /// CPU utilization of the machine, 0 to 1; `None` if unknown.
     pub fn cpu_utilization(&self) -> Option<f64> {
-        let at = |name| self.counter(name);
-        let busy_us = at("machine.busy_us")?;
+        let busy_us = self.counter("machine.busy_us")?;
+        let all_us = self.cpu_capacity_us();
+        (all_us > 0.0).then(|| busy_us / all_us)
+    }
+
+    /// CPU capacity of the machine, in µs per transaction: times the throughput, the number of its CPUs.
+    pub fn cpu_capacity_us(&self) -> f64 {
         let all = [
             "machine.busy_us",
             "machine.idle_us",
             "machine.io_wait_us",
             "machine.steal_us",
         ];
-        let all_us: f64 = all.iter().filter_map(|name| at(name)).sum();
-        (all_us > 0.0).then(|| busy_us / all_us)
+        all.iter().filter_map(|name| self.counter(name)).sum()
     }
 
     /// A setting made by the study.

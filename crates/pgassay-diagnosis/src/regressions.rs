@@ -331,23 +331,26 @@ fn a_few_clients_are_not_advised_to_wait_for_commits_of_others() {
     assert!(advice(6.0).contains("transaction, or set commit_delay so that"));
 }
 
-/// Regression: a single client on a machine that other programs used to 80% was advised to use a connection pooler.
+/// Regression: a single client on a machine that other programs used to 80% was advised to use a connection pooler, and
+/// so were two clients on two CPUs.
 #[test]
-fn a_machine_that_other_programs_fill_needs_no_connection_pooler() {
+fn a_machine_that_other_programs_or_few_clients_fill_needs_no_connection_pooler() {
     let remedy = |other_programs: f64, clients: f64| {
         let evidence = Evidence {
             response_us: 400.0,
             run_queue_us: 178.0,
             other_programs,
             clients,
+            tps: 5_000.0,
             ..counted(&[("machine.busy_us", 400.0), ("machine.idle_us", 1.0)])
         };
         let found = findings_of_point(&evidence, (None, None));
         let full = found.into_iter().find(|it| it.id == "cpu-saturation");
         full.expect("it is found").suggested_fix
     };
-    assert!(remedy(0.8, 4.0).starts_with("Other programs use most of the CPU time. Stop them"));
-    assert!(remedy(0.2, 4.0).contains("connection pooler"));
+    assert!(remedy(0.8, 4.0).starts_with("Other programs use more than half of the CPU time"));
+    assert!(remedy(0.2, 3.0).contains("connection pooler"));
+    assert!(remedy(0.2, 2.0).contains("no more clients than CPUs"));
     // One client and its parallel workers.
     assert!(remedy(0.2, 1.0).contains("max_parallel_workers_per_gather"));
 }

@@ -153,10 +153,11 @@ pub(crate) fn explanation(verdict: Verdict, difference: &LedgerDifference) -> St
             let sum = explained_sum(share, difference);
             return format!("Explained: {sum}.");
         }
-        Some(_) if !difference.checks.is_empty() => {
+        Some(share) if !difference.checks.is_empty() => {
             let failures = consistency::failures(&difference.checks);
+            let sum = explained_sum(share, difference);
             return format!(
-                "Not explained: {failures}. Take the rows of this difference ({whole} µs) as approximate."
+                "Not explained: {failures}. The {sum}. Take these rows as approximate."
             );
         }
         _ => {}

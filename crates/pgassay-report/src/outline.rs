@@ -217,12 +217,20 @@ pub(crate) fn explained_ledger(run: &Run) -> Option<&Comparison> {
 
 /// The rows with the largest differences, and the sum of all others.
 pub(crate) struct TopRows<'a> {
-    /// The largest rows, largest first.
+    /// The largest rows, largest first; after them those that combine others.
     pub shown: Vec<&'a CostRow>,
     /// Number of rows left out.
     pub left_out: usize,
     /// Their sum: baseline, variant and difference, in µs per transaction.
     pub rest_us: [f64; 3],
+}
+
+impl TopRows<'_> {
+    /// The largest difference shown, without its sign. A row that combines others comes last, and can be the largest.
+    pub(crate) fn largest_us(&self) -> f64 {
+        let differences = self.shown.iter().map(|it| it.difference_us.abs());
+        differences.fold(0.0, f64::max)
+    }
 }
 
 /// The `count` rows with the largest differences; rows within noise only if `keep_noise` is set.
@@ -293,4 +301,34 @@ pub(crate) fn with_margin(row: &CostRow) -> String {
 /// [`plus_minus_us`] as text; `?` if unknown.
 pub(crate) fn plus_minus(row: &CostRow) -> String {
     plus_minus_us(row).map_or_else(|| "?".to_owned(), number::micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row_of(name: &str, difference_us: f64) -> CostRow {
+        CostRow {
+            name: name.to_owned(),
+            object: String::new(),
+            baseline_us: 30.0,
+            variant_us: 30.0 + difference_us,
+            difference_us,
+            low_us: difference_us - 0.1,
+            high_us: difference_us + 0.1,
+            change: Change::Decreased,
+        }
+    }
+
+    /// Regression: the bars of −1.71 µs in one function and of −16.88 µs in those with few samples were equally long.
+    #[test]
+    fn bars_are_relative_to_a_combined_row_if_it_is_the_largest() {
+        let rows = [
+            row_of("(functions with few samples)", -16.88),
+            row_of("base_yyparse", -1.71),
+        ];
+        let top = top_rows(&rows, 10, false);
+        assert_eq!(top.shown[0].name, "base_yyparse");
+        assert!((top.largest_us() - 16.88).abs() < 1e-9);
+    }
 }

@@ -171,8 +171,8 @@ fn parameters(law: &FittedLaw) -> String {
         format!("{} [{low}, {high}]", percent(figure.estimate))
     };
     format!(
-        "Universal Scalability Law: one client {} tps {}; σ {} of the work is serialized (contention); κ {} grows with \
-         every pair of clients (crosstalk).",
+        "Universal Scalability Law: one client {} tps {}; σ {} (contention: as if this share of the work were \
+         serialized); κ {} (crosstalk: as if each pair of clients added this).",
         number::tps(law.per_client.estimate.unwrap_or(0.0)),
         tps_interval(&law.per_client),
         share(&law.contention),
@@ -238,8 +238,9 @@ fn limit(curve: &ScalabilityCurve) -> Option<String> {
         None => clients(f64::from(point.clients)),
     };
     let share = number::percent((last.us / last.growth_us).clamp(0.0, 1.0));
+    let most = from(curve.points.last()?);
     let sentence = format!(
-        "From {} on, the limit is {}: {share} of the growth of the response time.",
+        "From {} on, the limit is {}: at {most}, {share} of the growth of the response time.",
         from(same.last()?),
         limit_phrase(last, &rows(same))
     );

@@ -61,16 +61,12 @@ pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
         let sum = |of: fn(&TailRow) -> f64| rest.iter().map(of).sum::<f64>();
         parts.push(part("rest", sum(|it| it.tail_us), sum(|it| it.all_us)));
     }
-    // Short trials may have no transaction beyond their p99.
-    let without_profiling = if tail.timed_us > 0.0 {
-        format!(" ({} µs without profiling)", number::micros(tail.timed_us))
-    } else {
-        String::new()
-    };
+    let without_profiling = without_profiling(tail)
+        .map_or_else(String::new, |us| format!(" ({us} µs without profiling)"));
     Some(format!(
         "{point}, profiled trials: the slowest 1% (p99: {}) take {} µs on average{}, all \
-         transactions {} µs. Where this time goes, in µs, by {} of these {} transactions (in parentheses: all \
-         transactions): {}{}",
+         transactions {} µs. Where the time goes, in µs, by the {} of these {} transactions that were observed (in \
+         parentheses: of all transactions): {}{}",
         p99(tail),
         number::micros(tail.tail_us),
         without_profiling,
@@ -133,15 +129,22 @@ pub(crate) fn basis(tail: &Tail) -> String {
             number::whole(count as f64)
         ),
     };
+    let timed = without_profiling(tail).map_or_else(String::new, |us| {
+        format!("; mean latency beyond p99 in trials without profiling: {us} µs")
+    });
     format!(
         "{} of {} transactions observed; context switches recorded for {} of the time and {} of the \
-         tail; mean latency beyond p99 in trials without profiling: {} µs{dropped}",
+         tail{timed}{dropped}",
         number::whole(tail.covered as f64),
         number::whole(tail.transactions as f64),
         number::percent(tail.slices_share),
         number::percent(tail.covered_share),
-        number::micros(tail.timed_us),
     )
+}
+
+/// The mean latency of the slowest in timed trials, which may be too short to have any.
+fn without_profiling(tail: &Tail) -> Option<String> {
+    (tail.timed_us > 0.0).then(|| number::micros(tail.timed_us))
 }
 
 /// `8684 µs`, or `8684 to 11,829 µs` if it differs from trial to trial.

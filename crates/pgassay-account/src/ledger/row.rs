@@ -108,11 +108,13 @@ pub fn is_explained(part: Part, phase: &str, mechanism: &str) -> bool {
     }
 }
 
-/// The share of the time in rows that explain it (see [`is_explained`]); 1 if there is no time.
+/// The share of the response time in rows that explain it (see [`is_explained`]); 1 if there is no time. The time
+/// between transactions is no part of it.
 pub fn explained_share(rows: &[Row]) -> f64 {
+    let in_response = || rows.iter().filter(|row| row.part != Part::Between);
     let unexplained = |row: &&Row| !is_explained(row.part, &row.phase, &row.mechanism);
-    let unexplained_us: f64 = rows.iter().filter(unexplained).map(|row| row.us).sum();
-    let whole_us: f64 = rows.iter().map(|row| row.us).sum();
+    let unexplained_us: f64 = in_response().filter(unexplained).map(|row| row.us).sum();
+    let whole_us: f64 = in_response().map(|row| row.us).sum();
     if whole_us > 0.0 {
         1.0 - unexplained_us / whole_us
     } else {

@@ -86,7 +86,10 @@ fn cpu_saturation(e: &Evidence) -> Evaluation {
         })
         .against(
             e.other_programs >= OTHER_PROGRAMS_MIN,
-            "other programs used 10% or more of the machine's CPU time meanwhile",
+            &format!(
+                "other programs used {:.0}% of the machine's CPU time meanwhile",
+                100.0 * e.other_programs
+            ),
         )
         .against(
             own.is_some_and(|it| it.leaves_the_cpus_to_others),
@@ -107,12 +110,12 @@ fn saturation_remedy(e: &Evidence, leaves_the_cpus_to_others: bool) -> &'static 
         .cpu_utilization()
         .is_some_and(|share| e.other_programs > share / 2.0)
     {
-        "Other programs use most of the CPU time. Stop them, move them to another machine, or reserve CPUs for \
-             the server (cpuset.cpus). Fewer connections will not help much."
-    } else if !e.is_live && e.clients <= 1.0 {
-        "Reduce the work per transaction or add CPUs. There is one client: what fills the CPUs besides its \
-             backend are parallel workers (max_parallel_workers_per_gather), background processes, and other \
-             programs."
+        "Other programs use more than half of the CPU time that is in use. Stop them, move them to another machine, \
+             or reserve CPUs for the server (cpuset.cpus). Fewer connections will not help much."
+    } else if !e.is_live && e.clients <= (e.cpu_capacity_us() * e.tps / 1e6).round().max(1.0) {
+        "Reduce the work per transaction or add CPUs. There are no more clients than CPUs, so fewer connections would \
+             not help: what fills the CPUs besides the clients' backends are the load generator, parallel workers \
+             (max_parallel_workers_per_gather), background processes, and other programs."
     } else if e.is_live {
         "Limit active connections to about the number of CPUs, with a connection pooler in \
              transaction mode: more of them only queue. Beyond that, reduce the work per \

@@ -132,7 +132,7 @@ fn figures(it: &Comparison) -> [Option<&Ratio>; 6] {
 /// The functions of one comparison by self time, marked added, increased, decreased or removed.
 pub(super) fn functions(cost: &CostDifference, names: [&str; 2], totals: Option<&str>) -> Markup {
     let top = top_rows(&cost.functions, FUNCTIONS_MAX, false);
-    let largest_us = top.shown.first().map_or(1.0, |row| row.difference_us.abs());
+    let largest_us = top.largest_us().max(f64::MIN_POSITIVE);
     let [baseline_us, variant_us, difference_us] = top.rest_us;
     html! {
         div.scroll { table.functions {

@@ -85,7 +85,7 @@ fn table(
 /// The largest rows of a list, and one row with the sum of the others, so that the rows add up.
 fn rows(table: &mut DifferenceTable, rows: &[CostRow], count: usize, kind: &str, style: Style) {
     let top = top_rows(rows, count, kind != "function");
-    let largest_us = top.shown.first().map_or(0.0, |it| it.difference_us.abs());
+    let largest_us = top.largest_us();
     for shown in &top.shown {
         let mark = sentence::change_word(shown.change);
         row(table, mark, &shown.name, shown, largest_us, style);
@@ -139,7 +139,9 @@ fn noise_limit(run: &Run, comparison: &Comparison, cost: &CostDifference, style:
         .into_iter()
         .any(|row| row.change != Change::Inconclusive);
     let of_marks = (is_marked && style.columns() >= MARKS_FROM)
-        .then(|| "Marked rows differ even after correction for the number of rows.".to_owned());
+        .then(|| "Marked rows differ even after correction for the number of rows; ± is of a single row, so an \
+         unmarked row can exceed it."
+            .to_owned());
     let text = of_marks.into_iter();
     let text = text.chain([reliability::noise_of_functions(cost)]);
     let text = text.chain(reliability::naming(cost));

@@ -102,7 +102,7 @@ fn table(run: &Run) -> Table {
     }
     if run.points.iter().any(|point| point.client_limited > 0.0) {
         table.across(cell(
-            "  ! bottleneck in some trials: the load generator (use more threads)",
+            "  ! bottleneck in some trials: the load generator (use more threads: -j)",
         ));
     }
     if run.plan.points.iter().any(|it| it.reconnects) {

@@ -76,7 +76,7 @@ fn table(rows: &[InstructionRow<'_>]) -> Table {
         "",
         "server CPU",
         "ratio",
-        "tps",
+        "tps ×",
     ];
     table.row(titles.map(|title| inked(title, TextStyle::Faint)).to_vec());
     let names: Vec<String> = rows.iter().map(|row| row.count.name.clone()).collect();

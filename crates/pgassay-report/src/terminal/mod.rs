@@ -31,9 +31,9 @@ pub use scalability::scalability_text;
 pub use style::Style;
 pub use table::{cut, fit, visible};
 
-use pgassay_record::run::Run;
+use pgassay_record::run::{Run, WarningKind};
 
-use crate::{calibration, sentence};
+use crate::{calibration, number, sentence};
 use table::{TextStyle, paint, wrap};
 
 /// The run as text, with a final newline.
@@ -73,12 +73,7 @@ fn opening(run: &Run, style: Style) -> String {
         out.push_str(&wrap(&answer.text, width, "→ ", "  "));
     }
     if run.comparisons.is_empty() {
-        let text = if run.plan.variants.len() < 2 {
-            "There is only one variant, so nothing is compared."
-        } else {
-            "No verdict: no pair of trials was completed. The figures below are descriptive only."
-        };
-        out.push_str(&wrap(text, width, "→ ", "  "));
+        out.push_str(&wrap(&without_comparison(run), width, "→ ", "  "));
     }
     out.push_str(&notes::of_question(run, style));
     let mut context = vec![sentence::what_was_run(run)];
@@ -90,4 +85,24 @@ fn opening(run: &Run, style: Style) -> String {
         }
     }
     out
+}
+
+/// Why there is no comparison.
+fn without_comparison(run: &Run) -> String {
+    let skipped = run
+        .warnings
+        .iter()
+        .filter(|it| it.kind == WarningKind::Skipped)
+        .count();
+    match (run.plan.variants.len(), skipped) {
+        (2.., _) => {
+            "No verdict: no pair of trials was completed. The figures below are descriptive only."
+                .to_owned()
+        }
+        (_, 0) => "There is only one variant, so nothing is compared.".to_owned(),
+        (_, skipped) => format!(
+            "Nothing is compared: of {}, only one could run (the end of this report says why).",
+            number::count(skipped as u64 + 1, "variant")
+        ),
+    }
 }

@@ -103,6 +103,7 @@ fn rate_curve() -> ScalabilityCurve {
             },
             fitted: None,
             latency_mean_us: latency_us,
+            latency_p95_us: latency_us * 3.0,
             latency_p99_us: latency_us * 5.0,
             ..point(
                 16,
