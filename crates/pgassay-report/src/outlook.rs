@@ -3,7 +3,7 @@
 use pgassay_account::comparison::{Basis, Comparison, Ratio};
 use pgassay_model::elapsed_time::ElapsedTime;
 use pgassay_model::study::limits;
-use pgassay_record::run::Run;
+use pgassay_record::run::{Run, WarningKind};
 
 use crate::outline::EQUIVALENCE_MARGIN;
 use crate::{calibration, number, reliability};
@@ -36,6 +36,25 @@ impl Undecided {
             Self::HardestOfSeveral => "The slowest comparison to decide",
         }
     }
+}
+
+/// Why a run compares nothing; `None` if it does.
+pub(crate) fn without_comparison(run: &Run) -> Option<String> {
+    let is_skipped = |kind: WarningKind| kind == WarningKind::Skipped;
+    let skipped = run.warnings.iter().filter(|it| is_skipped(it.kind)).count();
+    let why = match (run.plan.variants.len(), skipped) {
+        _ if !run.comparisons.is_empty() => return None,
+        (2.., _) => {
+            "No verdict: no pair of trials was completed. The figures below are descriptive only."
+                .to_owned()
+        }
+        (_, 0) => "There is only one variant, so nothing is compared.".to_owned(),
+        (_, skipped) => format!(
+            "Nothing is compared: of {}, only one could run (the warnings of this report say why).",
+            number::count(skipped as u64 + 1, "variant")
+        ),
+    };
+    Some(why)
 }
 
 /// What it means that comparisons are inconclusive, if any are because of noise, and how many pairs would decide all of

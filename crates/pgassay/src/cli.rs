@@ -214,9 +214,10 @@ mod tests {
     /// Regression: `-h` printed help, and `-d` was unknown.
     #[test]
     fn a_line_for_psql_is_one_for_profile_and_top() {
-        let line = "-h db1 -p 6500 -U ann -d shop";
         let expected = "dbname=shop host=db1 port=6500 user=ann";
-        for command in ["profile", "top"] {
+        let lines = ["-d shop", "--dsn shop"].map(|it| format!("-h db1 -p 6500 -U ann {it}"));
+        let both = |line| [("profile", line), ("top", line)];
+        for (command, line) in lines.iter().flat_map(both) {
             let words = ["pgassay", command].into_iter().chain(line.split(' '));
             let conninfo = match Cli::try_parse_from(words).unwrap().command {
                 CliCommand::Profile(args) => args.conninfo().unwrap(),

@@ -285,10 +285,12 @@ fn command_line_options_override_the_study() {
         parameters: [("rows".to_owned(), "10".to_owned())].into(),
         versions: vec!["10".to_owned()],
         pairs: Some(3),
+        threads: Some(2),
         without_profile: true,
         ..Overrides::default()
     };
     let plan = planned(FOUNDING, &overrides).unwrap();
+    assert_eq!(plan.schedule.threads, 2);
     assert_eq!(plan.variants, ["prepared", "simple"]);
     assert_eq!(
         (

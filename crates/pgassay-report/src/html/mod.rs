@@ -46,7 +46,7 @@ use crate::outline::{
     ThroughputUnit, baseline_name, baseline_of_all, condition_title, explained, variant_name,
     with_margin,
 };
-use crate::{calibration, limitations, number, reliability, sentence};
+use crate::{calibration, limitations, number, outlook, reliability, sentence};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -133,11 +133,7 @@ fn opening(run: &Run) -> Markup {
                     "answer " (answer.verdict.map_or("mixed", sentence::verdict_word))
                 } { (prose::with_whole_options(&answer.text)) }
             }
-            @if run.comparisons.is_empty() {
-                p.answer.mixed {
-                    "No verdict: nothing was compared. The figures below are descriptive only."
-                }
-            }
+            @if let Some(why) = outlook::without_comparison(run) { p.answer.mixed { (why) } }
             p.faint { (sentence::what_was_run(run)) }
             @for note in calibration::notes(run) { p.faint { (note) } }
         }

@@ -31,9 +31,9 @@ pub use scalability::scalability_text;
 pub use style::Style;
 pub use table::{cut, fit, visible};
 
-use pgassay_record::run::{Run, WarningKind};
+use pgassay_record::run::Run;
 
-use crate::{calibration, number, sentence};
+use crate::{calibration, outlook, sentence};
 use table::{TextStyle, paint, wrap};
 
 /// The run as text, with a final newline.
@@ -72,8 +72,8 @@ fn opening(run: &Run, style: Style) -> String {
     for answer in sentence::answers(run) {
         out.push_str(&wrap(&answer.text, width, "→ ", "  "));
     }
-    if run.comparisons.is_empty() {
-        out.push_str(&wrap(&without_comparison(run), width, "→ ", "  "));
+    if let Some(why) = outlook::without_comparison(run) {
+        out.push_str(&wrap(&why, width, "→ ", "  "));
     }
     out.push_str(&notes::of_question(run, style));
     let mut context = vec![sentence::what_was_run(run)];
@@ -85,24 +85,4 @@ fn opening(run: &Run, style: Style) -> String {
         }
     }
     out
-}
-
-/// Why there is no comparison.
-fn without_comparison(run: &Run) -> String {
-    let skipped = run
-        .warnings
-        .iter()
-        .filter(|it| it.kind == WarningKind::Skipped)
-        .count();
-    match (run.plan.variants.len(), skipped) {
-        (2.., _) => {
-            "No verdict: no pair of trials was completed. The figures below are descriptive only."
-                .to_owned()
-        }
-        (_, 0) => "There is only one variant, so nothing is compared.".to_owned(),
-        (_, skipped) => format!(
-            "Nothing is compared: of {}, only one could run (the end of this report says why).",
-            number::count(skipped as u64 + 1, "variant")
-        ),
-    }
 }

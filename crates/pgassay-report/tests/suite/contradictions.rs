@@ -1,8 +1,9 @@
 //! Figures of one report that seem to contradict each other have a sentence that says why they do not.
 
+use pgassay_record::run::{Warning, WarningKind};
 use pgassay_report::html;
 
-use crate::fixture::{small_run, words};
+use crate::fixture::{descriptive_run, small_run, words};
 
 /// Regression: the page had a p95 that fell from 0.314 to 0.286 ms and, below, its ratio of ×1.186.
 #[test]
@@ -79,4 +80,25 @@ fn only_failed_checks_of_a_ledger_are_printed() {
         "{text}"
     );
     assert!(!text.contains("All sums are consistent"), "{text}");
+}
+
+/// Regression: of a study with three variants of which two could not run, a report said that there was only one.
+#[test]
+fn a_report_of_the_one_variant_that_could_run_says_how_many_there_were() {
+    let mut run = descriptive_run();
+    assert!(words(&run).contains("There is only one variant"));
+    for name in ["default costs", "always"] {
+        run.warnings.push(Warning {
+            kind: WarningKind::Skipped,
+            message: format!("variant \"{name}\" skipped"),
+            variant: Some(name.to_owned()),
+        });
+    }
+    for report in [words(&run), html(&run).replace('\u{a0}', " ")] {
+        assert!(
+            report.contains("of 3 variants, only one could run"),
+            "{report}"
+        );
+        assert!(!report.contains("There is only one variant"));
+    }
 }
