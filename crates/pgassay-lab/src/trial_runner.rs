@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use pgassay_load::{Limits, Measurement, RunLength, ThreadUsage, Timing};
+use pgassay_load::{Limits, LoadError, Measurement, RunLength, ThreadUsage, Timing};
 use pgassay_model::counters::Counters;
 use pgassay_model::detail::{RunDetail, UnsteadyWarmUp};
 use pgassay_model::plan::{Plan, Point, PointId, Round};
@@ -13,7 +13,7 @@ use pgassay_model::trial::{ClientTotals, Latency, Trial, TrialKind};
 use crate::event::LabEvent;
 use crate::host::{MaintenanceRunner, Servers, reset};
 use crate::interrupt::Interrupted;
-use crate::load::{Clients, ClientsOrder, LoadDriver, warm_up};
+use crate::load::{Clients, ClientsOrder, LoadDriver, describe_load_error, warm_up};
 use crate::observe::{TrialObserver, TrialWatch, WatchDecision, WatchedTrial};
 use crate::raw_results::RawResults;
 use crate::repeats::{longer_than_planned, repeats_of_round, takes_part};
@@ -215,6 +215,7 @@ impl TrialRunner<'_> {
                 let detail = RunDetail::NotSteady(unsteady);
                 self.context.events.event(&LabEvent::Detail(&detail));
             }
+            self.naming_load_error(pool.rest(), point)?;
             ready[variant] = Some((pool, warmed_up.trial));
         }
         // The warm-up order contains every variant, so none is missing.
@@ -246,6 +247,12 @@ impl TrialRunner<'_> {
             }
             other => other,
         }
+    }
+
+    fn naming_load_error<T>(&self, result: Result<T, LoadError>, point: &Point) -> Result<T> {
+        let result =
+            result.map_err(|error| describe_load_error(error, self.context.source(), point));
+        self.naming_variant(result, point)
     }
 
     fn reset(&self, point: &Point) -> Result<()> {
@@ -300,6 +307,19 @@ impl TrialRunner<'_> {
     ) -> Result<Option<Trial>> {
         let point = self.plan.point(slot.point);
         self.naming_variant(self.reset(point), point)?;
+        self.naming_load_error(pools[point.variant].wake(), point)?;
+        let trial = self.observed_trial(slot, pools, results)?;
+        self.naming_load_error(pools[point.variant].rest(), point)?;
+        Ok(trial)
+    }
+
+    fn observed_trial(
+        &self,
+        slot: TrialSlot,
+        pools: &mut [Box<dyn Clients>],
+        results: &mut RawResults,
+    ) -> Result<Option<Trial>> {
+        let point = self.plan.point(slot.point);
         let backend_pids = self.backend_pids(pools[point.variant].as_ref(), point)?;
         let mut server_pids = self.servers.pids();
         server_pids.extend(&backend_pids);

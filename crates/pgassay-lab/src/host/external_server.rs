@@ -459,7 +459,7 @@ impl Host for ExternalServer {
         // Statistics of an existing database are those of its other clients, too.
         let ours = databases.iter().filter(|name| self.made.contains(name));
         let ours: Vec<String> = ours.cloned().collect();
-        Ok(CounterReader::over(connection, self.facts.number, &ours))
+        Ok(CounterReader::over(connection, self.facts.number, &ours)?)
     }
 
     fn kernel_sources<'a>(&self, backends: &'a [Pid]) -> Option<ServerProcesses<'a>> {

@@ -44,6 +44,9 @@ pub fn open(
             let total = wanted.idle_connections;
             format!("cannot open idle connection {number} of {total}")
         })?;
+        if wanted.settings.contains_key("idle_session_timeout") {
+            connection.execute("set idle_session_timeout = 0")?;
+        }
         // Run one query, so that the session has taken a snapshot and filled caches as pooled
         // sessions have.
         connection.execute("select count(*) from pg_class")?;

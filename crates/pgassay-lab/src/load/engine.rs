@@ -6,7 +6,7 @@ use anyhow::Result;
 use pgassay_model::plan::Plan;
 use pgassay_model::study::DriverKind;
 
-use super::postgres::{PostgresClients, connect_pool};
+use super::postgres::{PostgresClients, connect_pool, describe_load_error};
 use super::redis::Redis;
 use super::{Clients, ClientsOrder, LoadDriver};
 use crate::run_context::RunContext;
@@ -40,11 +40,9 @@ impl LoadDriver for EngineDriver {
         let location = &order.location;
         let is_external = location.host.is_external();
         let database = is_external.then_some(location.database);
-        Ok(Box::new(PostgresClients {
-            pool,
-            canceler: database
-                .and_then(|it| location.host.canceler(it))
-                .map(Arc::new),
-        }))
+        let canceler = database.and_then(|it| location.host.canceler(it));
+        let clients = PostgresClients::new(pool, canceler.map(Arc::new))
+            .map_err(|error| describe_load_error(error, context.source(), order.point))?;
+        Ok(Box::new(clients))
     }
 }

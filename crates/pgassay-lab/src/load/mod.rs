@@ -65,6 +65,23 @@ pub trait Clients {
         context: &RunContext<'_>,
     ) -> Result<Measurement>;
 
+    /// Keeps the server from ending the connections while they wait for their next trial, until [`Clients::wake`]:
+    /// `idle_session_timeout` may be shorter than that, and is as set only during trials.
+    ///
+    /// # Errors
+    /// A lost connection.
+    fn rest(&mut self) -> Result<(), LoadError> {
+        Ok(())
+    }
+
+    /// Undoes [`Clients::rest`].
+    ///
+    /// # Errors
+    /// A lost connection.
+    fn wake(&mut self) -> Result<(), LoadError> {
+        Ok(())
+    }
+
     /// Spreads the clients' start times over this duration in later runs.
     fn spread_starts(&mut self, spread: Duration, seed: u64);
 

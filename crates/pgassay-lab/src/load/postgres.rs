@@ -25,15 +25,34 @@ use crate::study_errors::at_line;
 /// before it abandons them ([`pgassay_load::Limits::stop`]).
 const STOP_GRACE: Duration = Duration::from_millis(300);
 
+/// The backend that answers, and its limit for idle sessions: `0` is none, NULL a server before PostgreSQL 14.
+const ASK_IDLE_LIMIT: &str =
+    "select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('idle_session_timeout', true)";
+
 /// Clients of PostgreSQL.
 pub struct PostgresClients {
     /// Their connections.
-    pub pool: ClientPool,
+    pool: ClientPool,
     /// Cancels their statements on an external server.
-    pub canceler: Option<Arc<Canceler>>,
+    canceler: Option<Arc<Canceler>>,
+    /// Whether the server ends their connections if they are idle for some time.
+    has_idle_limit: bool,
 }
 
 impl PostgresClients {
+    /// Clients with these connections.
+    ///
+    /// # Errors
+    /// A lost connection.
+    pub fn new(mut pool: ClientPool, canceler: Option<Arc<Canceler>>) -> Result<Self, LoadError> {
+        let has_idle_limit = has_idle_limit(&mut pool)?;
+        Ok(Self {
+            pool,
+            canceler,
+            has_idle_limit,
+        })
+    }
+
     /// Cancels statements of the load if the user requests a stop.
     fn cancel_on_stop(&self, interrupt: &Interrupt) -> Result<Option<CancelWatch>> {
         let Some(canceler) = &self.canceler else {
@@ -48,9 +67,7 @@ impl PostgresClients {
         };
         CancelWatch::start(interrupt, what).map(Some)
     }
-}
 
-impl PostgresClients {
     /// Cancels what still runs on an external server after a failure: the end of a connection does not end its
     /// statement.
     fn cancel_busy(&self) {
@@ -66,6 +83,19 @@ impl PostgresClients {
             tracing::debug!("cannot cancel a statement: {error:#}");
         }
     }
+}
+
+/// Whether the server ends idle sessions of these connections. A pooler keeps its clients' connections, and a setting
+/// would remain in a session that others get, so behind one the answer is no.
+fn has_idle_limit(pool: &mut ClientPool) -> Result<bool, LoadError> {
+    let Some(&first) = pool.backend_pids().first() else {
+        return Ok(false);
+    };
+    let rows = pool.query_first(ASK_IDLE_LIMIT)?;
+    let Some([Some(answering), Some(limit)]) = rows.first().map(Vec::as_slice) else {
+        return Ok(false);
+    };
+    Ok(*answering == first.to_string() && limit != "0")
 }
 
 impl Clients for PostgresClients {
@@ -85,6 +115,20 @@ impl Clients for PostgresClients {
             context.check()?;
         }
         measured.map_err(|error| describe_load_error(error, context.source(), point))
+    }
+
+    fn rest(&mut self) -> Result<(), LoadError> {
+        if self.has_idle_limit {
+            self.pool.broadcast("set idle_session_timeout = 0")?;
+        }
+        Ok(())
+    }
+
+    fn wake(&mut self) -> Result<(), LoadError> {
+        if self.has_idle_limit {
+            self.pool.broadcast("reset idle_session_timeout")?;
+        }
+        Ok(())
     }
 
     fn spread_starts(&mut self, spread: Duration, seed: u64) {

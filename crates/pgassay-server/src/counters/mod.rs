@@ -73,22 +73,34 @@ impl CounterReader {
     pub fn open(server: &Server, databases: &[String]) -> Result<Self, ServerError> {
         let number = server.installation().version.number();
         let connection = server.connect_as(server.superuser(), "template1", None)?;
-        Ok(Self::over(connection, number, databases))
+        Self::over(connection, number, databases)
     }
 
     /// Uses a connection to any server; `version` is its `server_version_num`. `databases` must not
     /// include the connection's own database.
-    pub fn over(connection: Connection, version: u32, databases: &[String]) -> Self {
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub fn over(
+        mut connection: Connection,
+        version: u32,
+        databases: &[String],
+    ) -> Result<Self, ServerError> {
+        // Between two trials, the connection may be idle for longer than the server permits.
+        connection.execute(
+            "select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings \
+             where name = 'idle_session_timeout'",
+        )?;
         let quoted = databases
             .iter()
             .map(|name| format!("'{}'", name.replace('\'', "''")));
         // No database has an empty name.
         let names: Vec<String> = quoted.chain(["''".to_owned()]).collect();
         let named = format!("datname in ({})", names.join(", "));
-        Self {
+        Ok(Self {
             views: Views::new(connection, version, &named),
             has_collector: version < 150_000,
-        }
+        })
     }
 
     /// The statement that makes a backend flush its counters.

@@ -190,3 +190,44 @@ mod slow {
         scratch.assert_nothing_left();
     }
 }
+
+/// Before each trial, both connections are idle for longer than the server permits.
+const IDLE_LIMIT: &str = r#"question = "Is a session that waits for its trial kept?"
+[server]
+version = "18"
+settings = { autovacuum = false }
+[data]
+reset = "select pg_sleep(1.3)"
+[[script]]
+name = "as set"
+text = "select 1 / (current_setting('idle_session_timeout') = '${limit}')::int;"
+[[variant]]
+name = "of the session"
+session = { idle_session_timeout = "1s" }
+parameters = { limit = "1s" }
+[[variant]]
+name = "of the server"
+settings = { idle_session_timeout = "1s" }
+parameters = { limit = "1s" }
+[[variant]]
+name = "none"
+parameters = { limit = "0" }
+[conditions]
+clients = [2]
+[length]
+full = "300ms"
+pairs = 2
+"#;
+
+/// Regression: `settings-cost` failed in its second block, because a connection of its variant
+/// `idle_session_timeout=60s` waited for more than a minute while 50 other variants warmed up.
+#[test]
+fn a_session_that_waits_for_its_trial_is_not_ended_by_idle_session_timeout() {
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let finished = scratch.run(IDLE_LIMIT, &["--no-profile", "--json"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    scratch.assert_nothing_left();
+}
