@@ -67,14 +67,20 @@ pub struct AaComparison {
     pub high: f64,
     /// Standard deviation of the pairs' log ratios.
     pub pair_sd: f64,
-    /// The verdict; faster and slower are false positives.
+    /// The verdict; see [`AaComparison::is_different`].
     pub verdict: Verdict,
 }
 
 impl AaComparison {
-    /// Whether it is a false positive.
+    /// Whether it is a false positive: faster or slower, or equivalent by an interval that does not contain 1, which a
+    /// run that ends at its verdict calls a difference of less than 2%.
     pub fn is_different(&self) -> bool {
-        matches!(self.verdict, Verdict::Faster | Verdict::Slower)
+        let is_beyond = self.low > 1.0 || self.high < 1.0;
+        match self.verdict {
+            Verdict::Faster | Verdict::Slower => true,
+            Verdict::Equivalent => is_beyond,
+            _ => false,
+        }
     }
 }
 

@@ -48,10 +48,8 @@ impl<'a> MaintenanceRunner<'a> {
     /// Decides what to run on each server of a plan.
     pub fn new(plan: &Plan, servers: &'a Servers) -> Self {
         let maintenance = plan.schedule.maintenance;
-        let decided = plan
-            .servers
-            .iter()
-            .map(|it| PlannedMaintenance::of(it, maintenance));
+        let decided = (0..plan.servers.len())
+            .map(|index| PlannedMaintenance::of(&plan.servers, index, maintenance));
         Self {
             servers,
             decided: decided.collect(),

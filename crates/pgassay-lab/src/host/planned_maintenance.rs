@@ -6,14 +6,19 @@ use std::collections::BTreeMap;
 use pgassay_model::plan::ServerPlan;
 use pgassay_model::study::{Maintenance, MaintenanceTime};
 
-/// Settings that prevent checkpoints. If a study sets one of them, pgassay leaves checkpoints alone.
+/// Settings that prevent checkpoints.
 const OF_CHECKPOINTS: [(&str, &str); 2] = [("checkpoint_timeout", "1d"), ("max_wal_size", "8GB")];
 /// The same for autovacuum.
 const OF_VACUUM: (&str, &str) = ("autovacuum", "off");
 
-/// A server's plan with the settings that prevent automatic checkpoints and autovacuum.
-pub fn with_maintenance_off(wanted: &ServerPlan, maintenance: Maintenance) -> ServerPlan {
-    let decides = PlannedMaintenance::of(wanted, maintenance);
+/// The plan of one of these servers with the settings that prevent automatic checkpoints and autovacuum.
+pub fn with_maintenance_off(
+    servers: &[ServerPlan],
+    index: usize,
+    maintenance: Maintenance,
+) -> ServerPlan {
+    let wanted = &servers[index];
+    let decides = PlannedMaintenance::of(servers, index, maintenance);
     let mut settings: BTreeMap<String, String> = wanted.settings.clone();
     let ours = [
         (OF_CHECKPOINTS[0], decides.checkpoint),
@@ -37,23 +42,30 @@ pub struct PlannedMaintenance {
 }
 
 impl PlannedMaintenance {
-    pub fn of(wanted: &ServerPlan, maintenance: Maintenance) -> Self {
-        let is_free = |name: &str| {
-            !wanted
-                .settings
-                .keys()
-                .any(|it| it.eq_ignore_ascii_case(name))
+    /// Decides for one of these servers. If a study sets on any of them what governs checkpoints or autovacuum, pgassay
+    /// leaves those alone on all: a variant with such a setting is compared with what PostgreSQL does without it.
+    pub fn of(servers: &[ServerPlan], index: usize, maintenance: Maintenance) -> Self {
+        let sets_any = |governs: fn(&str) -> bool| {
+            let mut names = servers.iter().flat_map(|it| it.settings.keys());
+            names.any(|name| governs(&name.to_ascii_lowercase()))
         };
-        let of = |time: MaintenanceTime, names: &[&str]| {
-            let is_ours = wanted.dsn.is_none() && names.iter().all(|name| is_free(name));
+        let of = |time: MaintenanceTime, governs: fn(&str) -> bool| {
+            let is_ours = servers[index].dsn.is_none() && !sets_any(governs);
             Some(time).filter(|time| is_ours && *time != MaintenanceTime::AsConfigured)
         };
-        let names = OF_CHECKPOINTS.map(|(name, _)| name);
         Self {
-            checkpoint: of(maintenance.checkpoint, &names),
-            vacuum: of(maintenance.vacuum, &[OF_VACUUM.0]),
+            checkpoint: of(maintenance.checkpoint, governs_checkpoints),
+            vacuum: of(maintenance.vacuum, governs_autovacuum),
         }
     }
+}
+
+fn governs_checkpoints(name: &str) -> bool {
+    name.starts_with("checkpoint_") || ["max_wal_size", "min_wal_size"].contains(&name)
+}
+
+fn governs_autovacuum(name: &str) -> bool {
+    name.starts_with("autovacuum")
 }
 
 #[cfg(test)]
@@ -73,18 +85,21 @@ mod tests {
     #[test]
     fn a_checkpoint_or_autovacuum_falls_into_no_trial_unless_the_study_says_so() {
         let maintenance = Maintenance::default();
-        let quiet = with_maintenance_off(&server(&[], None), maintenance).settings;
+        let with_maintenance_off = |server: ServerPlan, maintenance: Maintenance| {
+            super::with_maintenance_off(&[server], 0, maintenance)
+        };
+        let quiet = with_maintenance_off(server(&[], None), maintenance).settings;
         assert_eq!(quiet["autovacuum"], "off");
         assert_eq!(quiet["checkpoint_timeout"], "1d");
 
         let own =
-            with_maintenance_off(&server(&[("Max_Wal_Size", "1GB")], None), maintenance).settings;
+            with_maintenance_off(server(&[("Max_Wal_Size", "1GB")], None), maintenance).settings;
         assert_eq!(own.get("checkpoint_timeout"), None, "the study decides");
         assert_eq!(own["autovacuum"], "off", "the study does not set it");
 
         let theirs = server(&[], Some("host=db"));
         assert_eq!(
-            with_maintenance_off(&theirs, maintenance).settings,
+            with_maintenance_off(theirs.clone(), maintenance).settings,
             theirs.settings
         );
 
@@ -93,9 +108,34 @@ mod tests {
             vacuum: MaintenanceTime::AsConfigured,
         };
         assert!(
-            with_maintenance_off(&server(&[], None), as_configured)
+            with_maintenance_off(server(&[], None), as_configured)
                 .settings
                 .is_empty()
         );
+    }
+
+    /// Regression: `compare --vs max_wal_size=4GB` compared with 8 GB, and only the baseline got checkpoints between
+    /// trials; with `--vs autovacuum=off`, autovacuum was off in the baseline, which got vacuum between trials.
+    #[test]
+    fn a_setting_of_checkpoints_or_autovacuum_is_compared_with_what_postgresql_does_without_it() {
+        let decided = |name: &str| {
+            let both = [server(&[], None), server(&[(name, "1")], None)];
+            let of = |index| PlannedMaintenance::of(&both, index, Maintenance::default());
+            let [baseline, variant] = [of(0), of(1)].map(|it| (it.checkpoint, it.vacuum));
+            assert_eq!(baseline, variant, "{name}");
+            (baseline.0.is_some(), baseline.1.is_some())
+        };
+        for name in [
+            "max_wal_size",
+            "min_wal_size",
+            "checkpoint_timeout",
+            "checkpoint_completion_target",
+        ] {
+            assert_eq!(decided(name), (false, true), "{name}");
+        }
+        for name in ["autovacuum", "autovacuum_naptime", "Autovacuum_max_workers"] {
+            assert_eq!(decided(name), (true, false), "{name}");
+        }
+        assert_eq!(decided("work_mem"), (true, true));
     }
 }

@@ -94,7 +94,7 @@ impl Servers {
         context: &RunContext<'_>,
     ) -> Result<()> {
         context.check()?;
-        let mut wanted = with_maintenance_off(&plan.servers[index], self.maintenance);
+        let mut wanted = with_maintenance_off(&plan.servers, index, self.maintenance);
         if let Some(before) = before {
             pin_version(&mut wanted, before);
         }
@@ -120,7 +120,7 @@ impl Servers {
     /// Creates a server's databases and fills them.
     fn fill(&mut self, plan: &Plan, index: usize, context: &RunContext<'_>) -> Result<()> {
         context.check()?;
-        let wanted = with_maintenance_off(&plan.servers[index], self.maintenance);
+        let wanted = with_maintenance_off(&plan.servers, index, self.maintenance);
         let host = self.running[index].as_mut();
         let mut is_in_place = false;
         if host.is_external() {
