@@ -239,16 +239,20 @@ fn pairs_sentence(which: Undecided, run: &Run, comparison: &Comparison) -> Strin
     )
 }
 
-/// About how many pairs would give a verdict if the true ratio is as estimated.
+/// The half-width of a 95% interval is 1.96 standard errors, and an effect of 2.80 of them is found in 80% of cases.
+const HALF_WIDTH_FOR_80_PERCENT: f64 = 1.96 / 2.80;
+
+/// About how many pairs would give a verdict in 80% of cases if the true ratio is as estimated.
 ///
 /// A verdict is reached once the interval either excludes 1 (half-width below the effect) or fits into the equivalence
-/// margin (half-width below what the effect leaves of it), whichever comes first.
+/// margin (half-width below what the effect leaves of it), whichever comes first. With a half-width equal to either, that
+/// is an even chance.
 fn pairs_needed(comparison: &Comparison) -> Option<u64> {
     let ratio = &comparison.tps;
     let pairs = ratio.by_pair.len();
     let units = comparison.basis.map_or(pairs, |basis| basis.units as usize);
     let effect = ratio.ratio.ln().abs();
     let goal = effect.max((1.0 + EQUIVALENCE_MARGIN).ln() - effect);
-    let needed = ratio.pairs_for(goal, units)?;
+    let needed = ratio.pairs_for(goal * HALF_WIDTH_FOR_80_PERCENT, units)?;
     Some(needed.max(pairs as u64 + 1))
 }
