@@ -11,7 +11,7 @@ use pgassay_stats::scalability::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::comparison::PointSummary;
+use crate::comparison::{PointSummary, PooledRate};
 use crate::ledger::Ledger;
 use crate::scaling_limit::{BusyShares, ResponseSide, limit, of_processors};
 pub use crate::scaling_limit::{LimitKind, ScalingLimit};
@@ -216,16 +216,17 @@ fn timed(trials: &[Trial]) -> impl Iterator<Item = &Trial> {
     trials.iter().filter(is_timed)
 }
 
-/// The geometric mean throughput of the timed trials of each round, by condition and block.
+/// The throughput of the timed trials of each round, by condition and block.
 fn rounds(trials: &[Trial]) -> BTreeMap<(usize, u32), f64> {
-    let mut logs: BTreeMap<(usize, u32), Vec<f64>> = BTreeMap::new();
-    for trial in timed(trials).filter(|it| it.tps() > 0.0) {
-        let of_round = logs.entry((trial.condition, trial.block)).or_default();
-        of_round.push(trial.tps().ln());
+    let mut rates: BTreeMap<(usize, u32), PooledRate> = BTreeMap::new();
+    for trial in timed(trials) {
+        let of_round = rates.entry((trial.condition, trial.block)).or_default();
+        of_round.add(trial);
     }
-    let mean = |logs: Vec<f64>| (logs.iter().sum::<f64>() / logs.len() as f64).exp();
-    let rounds = logs.into_iter();
-    rounds.map(|(round, logs)| (round, mean(logs))).collect()
+    let rounds = rates
+        .into_iter()
+        .map(|(round, it)| (round, it.per_second()));
+    rounds.filter(|(_, tps)| *tps > 0.0).collect()
 }
 
 /// The point without its limit.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pgassay_account::comparison::PooledRate;
 use pgassay_model::plan::{Plan, PointId};
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_stats::scalability::{KneeSearch, MeasuredThroughput, coarse_grid};
@@ -196,19 +197,19 @@ fn rates_of(plan: &Plan, trials: &[Trial]) -> Vec<(u32, f64)> {
     .collect()
 }
 
-/// The throughput of each round: the geometric mean of its timed trials in which transactions ended.
+/// The throughput of the timed trials of each round in which transactions ended.
 fn rounds_of(plan: &Plan, trials: &[Trial]) -> Vec<MeasuredThroughput> {
-    let mut logs: BTreeMap<(u32, usize), Vec<f64>> = BTreeMap::new();
-    let timed = trials.iter().filter(|it| it.kind == TrialKind::Timed);
-    for trial in timed.filter(|it| it.tps() > 0.0) {
+    let mut rates: BTreeMap<(u32, usize), PooledRate> = BTreeMap::new();
+    for trial in trials.iter().filter(|it| it.kind == TrialKind::Timed) {
         let round = (trial.block, trial.condition);
-        logs.entry(round).or_default().push(trial.tps().ln());
+        rates.entry(round).or_default().add(trial);
     }
-    let round = |((_, condition), logs): ((u32, usize), Vec<f64>)| MeasuredThroughput {
+    let round = |((_, condition), rate): ((u32, usize), PooledRate)| MeasuredThroughput {
         clients: level(plan, condition),
-        throughput: (logs.iter().sum::<f64>() / logs.len() as f64).exp(),
+        throughput: rate.per_second(),
     };
-    logs.into_iter().map(round).collect()
+    let rounds = rates.into_iter().map(round);
+    rounds.filter(|it| it.throughput > 0.0).collect()
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! Computes summaries, ratios and verdicts from trials.
 
-use hdrhistogram::Histogram;
 use pgassay_model::plan::{Plan, PointId};
 use pgassay_model::profile::Profile;
 use pgassay_model::study::DriverKind;
 use pgassay_model::trial::{LatencyError, Trial, TrialKind};
 
 use super::cost::{ProfiledSide, cost_difference};
-use super::figures::{LATENCY_MEAN, TPS, TrialFigures, figures, geometric_mean};
+use super::figures::{BlockFigures, LATENCY_MEAN, TPS, figures, geometric_mean};
 use super::pairing::compare_all;
+use super::pooled::PooledTrials;
 use super::precision_verdicts::compare_precisely;
 use super::sequential_verdicts::compare_sequentially;
 use super::{Comparison, PointSummary};
@@ -40,7 +40,7 @@ pub fn assess(
     profiles: &[Profile],
 ) -> Result<Assessment, LatencyError> {
     let mut assessment = Assessment::default();
-    let by_condition: Vec<Vec<Vec<TrialFigures>>> = (0..plan.conditions.len())
+    let by_condition: Vec<Vec<Vec<BlockFigures>>> = (0..plan.conditions.len())
         .map(|condition| figures_of_condition(plan, trials, condition))
         .collect::<Result<_, _>>()?;
     // All conditions together, because the verdicts of a study share one error rate.
@@ -104,18 +104,15 @@ pub fn assess(
     Ok(assessment)
 }
 
-/// The figures of each variant's timed trials.
+/// The figures of each variant's blocks.
 fn figures_of_condition(
     plan: &Plan,
     trials: &[Trial],
     condition: usize,
-) -> Result<Vec<Vec<TrialFigures>>, LatencyError> {
-    let clients = plan.conditions[condition].clients;
+) -> Result<Vec<Vec<BlockFigures>>, LatencyError> {
     let of_variant = |variant: usize| {
-        let units = plan
-            .point(PointId::new(condition, variant))
-            .per_transaction();
-        figures(timed(trials, condition, variant), clients, units as f64)
+        let point = plan.point(PointId::new(condition, variant));
+        figures(plan, point, timed(trials, condition, variant))
     };
     (0..plan.variants.len()).map(of_variant).collect()
 }
@@ -139,20 +136,16 @@ fn summary(
     trials: &[Trial],
     condition: usize,
     variant: usize,
-    figures: &[TrialFigures],
+    figures: &[BlockFigures],
     units: f64,
 ) -> Result<PointSummary, LatencyError> {
-    // One histogram for all trials: percentiles of all transactions, not means of percentiles.
-    let mut latency = Histogram::<u64>::new(3).expect("3 digits are within the crate's 0 to 5");
+    // Percentiles of all transactions, not means of percentiles.
+    let pooled = PooledTrials::of(timed(trials, condition, variant))?;
     let (mut transactions, mut total, mut limited, mut count) = (0, 0, 0u32, 0u32);
     let mut client_us = 0.0;
     // All trials of a point run on one server: either all have these totals or none.
     let mut server: Option<(f64, f64)> = None;
     for trial in timed(trials, condition, variant) {
-        // An auto-resizing histogram accepts all values of another histogram.
-        latency
-            .add(trial.latency.histogram()?)
-            .map_err(|_| LatencyError)?;
         transactions += trial.transactions;
         total += trial.transactions_total;
         limited += u32::from(trial.client.client_limited);
@@ -168,7 +161,8 @@ fn summary(
         geometric_mean(figures.iter().filter_map(|f| f.values[metric])).unwrap_or(0.0)
     };
     let per_transaction = |sum: f64| if total == 0 { 0.0 } else { sum / total as f64 };
-    let quantile_us = |q: f64| latency.value_at_quantile(q) as f64 / 1e3;
+    let latency_us = |of: &dyn Fn(&PooledTrials) -> f64| pooled.as_ref().map_or(0.0, of);
+    let quantile_us = |q: f64| latency_us(&|it| it.latency_quantile_us(q));
     Ok(PointSummary {
         condition,
         variant,
@@ -179,7 +173,7 @@ fn summary(
         latency_p50_us: quantile_us(0.5),
         latency_p95_us: quantile_us(0.95),
         latency_p99_us: quantile_us(0.99),
-        latency_max_us: latency.max() as f64 / 1e3,
+        latency_max_us: latency_us(&|it| it.latency_ns.max() as f64 / 1e3),
         server_cpu_us: server.map(|(on_cpu_us, _)| per_transaction(on_cpu_us)),
         server_run_queue_us: server.map(|(_, run_queue_us)| per_transaction(run_queue_us)),
         client_cpu_us: per_transaction(client_us),

@@ -11,6 +11,7 @@ mod figures;
 mod gate;
 mod naming;
 mod pairing;
+mod pooled;
 mod precision;
 mod precision_verdicts;
 mod sequential;
@@ -27,6 +28,7 @@ use crate::counters::{CounterDifference, CounterFigure};
 pub use assess::{Assessment, assess};
 pub use gate::{earlier_ratios, gate_power};
 pub use pgassay_stats::sequential::GateAnswer;
+pub use pooled::{PooledRate, PooledTrials};
 pub use precision::RunningPrecision;
 pub use sequential::{GatedComparison, RunningComparisons, decidable_effects};
 pub use units::{blocks_per_unit, ends_unit};
@@ -44,9 +46,9 @@ pub struct PointSummary {
     pub trials: u32,
     /// Transactions inside the measurement windows.
     pub transactions: u64,
-    /// Transactions per second: geometric mean of the trials.
+    /// Transactions per second: geometric mean of the blocks.
     pub tps: f64,
-    /// Mean latency: geometric mean of the trials, as of `tps`, so that one client without pauses has their product 1.
+    /// Mean latency: geometric mean of the blocks, as of `tps`, so that one client without pauses has their product 1.
     pub latency_mean_us: f64,
     /// Median latency.
     pub latency_p50_us: f64,

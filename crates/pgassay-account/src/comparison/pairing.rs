@@ -10,7 +10,7 @@ use pgassay_model::plan::Plan;
 use pgassay_stats as stats;
 use stats::power::DetectableFactors;
 
-use super::figures::{METRICS, SERVER_CPU, TPS, TrialFigures, geometric_mean};
+use super::figures::{BlockFigures, METRICS, SERVER_CPU, TPS};
 use super::sequential::ALPHA;
 use super::{Basis, Comparison, Inconclusive, Ratio, UnitOfAnalysis, Verdict};
 
@@ -21,7 +21,7 @@ const POWER: f64 = 0.8;
 pub(super) struct PendingComparison<'a> {
     pub(super) condition: usize,
     pub(super) variant: usize,
-    pub(super) sides: [&'a [TrialFigures]; 2],
+    pub(super) sides: [&'a [BlockFigures]; 2],
     /// The blocks whose pairs it uses, in order.
     pub(super) blocks: Vec<u32>,
 }
@@ -35,15 +35,16 @@ pub(super) struct MetricPairs {
 
 /// Compares every variant with its baseline under every condition, as one family. `by_condition` has
 /// the figures of each variant.
-pub(super) fn compare_all(plan: &Plan, by_condition: &[Vec<Vec<TrialFigures>>]) -> Vec<Comparison> {
+pub(super) fn compare_all(plan: &Plan, by_condition: &[Vec<Vec<BlockFigures>>]) -> Vec<Comparison> {
     let mut drafts = Vec::new();
     for (condition, variants) in by_condition.iter().enumerate() {
         for (variant, figures) in variants.iter().enumerate().skip(1) {
+            let sides = [&variants[plan.baseline_of(variant)], figures];
             let draft = PendingComparison {
                 condition,
                 variant,
-                sides: [&variants[plan.baseline_of(variant)], figures],
-                blocks: (0..plan.schedule.blocks).collect(),
+                sides: sides.map(Vec::as_slice),
+                blocks: blocks_of_pairs(sides),
             };
             let rate = draft.pairs(TPS).compare(1.0 - ALPHA);
             drafts.extend(rate.map(|rate| (draft, rate)));
@@ -63,6 +64,21 @@ pub(super) fn compare_all(plan: &Plan, by_condition: &[Vec<Vec<TrialFigures>>]) 
         .collect()
 }
 
+/// The blocks in which all timed trials of both sides ended. If there is none, those that began, so that the
+/// figures can be shown.
+fn blocks_of_pairs(sides: [&Vec<BlockFigures>; 2]) -> Vec<u32> {
+    let ended = |of_side: &[BlockFigures]| -> BTreeSet<u32> {
+        let complete = of_side.iter().filter(|it| it.is_complete);
+        complete.map(|it| it.block).collect()
+    };
+    let [before, after] = sides.map(|it| ended(it));
+    let complete: Vec<u32> = before.intersection(&after).copied().collect();
+    if complete.is_empty() {
+        return sides[0].iter().map(|it| it.block).collect();
+    }
+    complete
+}
+
 impl PendingComparison<'_> {
     /// Number of server starts of these blocks. A run that was continued has one more than its plan.
     pub(super) fn server_starts(&self, blocks: &BTreeSet<u32>) -> u32 {
@@ -79,16 +95,14 @@ impl PendingComparison<'_> {
             steps: self.sides.map(|figures| step(figures, metric)),
         };
         for &block in &self.blocks {
-            let of_block = |side: usize| {
-                let figures = self.sides[side].iter();
-                figures.filter(move |figures| figures.block == block)
+            let of_block = |side: usize| self.sides[side].iter().find(|it| it.block == block);
+            let Some((before, after)) = of_block(0).zip(of_block(1)) else {
+                continue;
             };
-            let mean =
-                |side: usize| geometric_mean(of_block(side).filter_map(|it| it.values[metric]));
-            if let (Some(baseline), Some(variant)) = (mean(0), mean(1)) {
+            if let (Some(baseline), Some(variant)) = (before.values[metric], after.values[metric]) {
                 found.figures.push(stats::Pair { baseline, variant });
                 // All trials of a block run on one server start.
-                found.boots.extend(of_block(0).next().map(|it| it.boot));
+                found.boots.push(before.boot);
             }
         }
         found
@@ -153,7 +167,7 @@ impl MetricPairs {
 }
 
 /// The coarsest resolution among a side's trials: a bound must hold for each of them.
-fn step(figures: &[TrialFigures], metric: usize) -> f64 {
+fn step(figures: &[BlockFigures], metric: usize) -> f64 {
     debug_assert!(metric < METRICS);
     let steps = figures.iter().map(|figures| figures.steps[metric]);
     steps.fold(0.0, f64::max)

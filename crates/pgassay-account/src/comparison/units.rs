@@ -9,15 +9,21 @@ use pgassay_model::plan::{Plan, PointId};
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_stats as stats;
 
-use super::figures::{geometric_mean, rate_resolution};
+use super::figures::{rate_resolution, timed_of_round};
+use super::pooled::PooledRate;
 
-/// The rate of a timed trial, in the study's unit.
+/// The timed trials of a point in a block.
 #[derive(Debug, Clone, Copy)]
-struct TrialRate {
+struct BlockRate {
     block: u32,
-    /// The number of timed trials of its point in its round.
+    /// How many have ended.
+    trials: u32,
+    /// How many there are in its round.
     of_round: u32,
-    rate: f64,
+    rate: PooledRate,
+    /// In the study's unit, for each transaction.
+    units: f64,
+    /// The coarsest resolution of a trial's rate.
     step: f64,
 }
 
@@ -36,7 +42,7 @@ pub(super) struct CompleteUnit {
 pub(super) struct UnitInProgress<'a> {
     plan: &'a Plan,
     /// By point.
-    rates: Vec<Vec<TrialRate>>,
+    rates: Vec<Vec<BlockRate>>,
 }
 
 impl<'a> UnitInProgress<'a> {
@@ -56,18 +62,25 @@ impl<'a> UnitInProgress<'a> {
         let timed = trials.into_iter();
         for trial in timed.filter(|it| it.kind == TrialKind::Timed) {
             let id = PointId::new(trial.condition, trial.variant);
-            let units = self.plan.point(id).per_transaction() as f64;
             let clients = self.plan.conditions[trial.condition].clients;
-            if trial.transactions > 0 {
-                self.rates[self.plan.index_of(id)].push(TrialRate {
+            if trial.transactions == 0 {
+                continue;
+            }
+            let of_point = &mut self.rates[self.plan.index_of(id)];
+            if of_point.last().is_none_or(|it| it.block != block) {
+                of_point.push(BlockRate {
                     block,
-                    of_round: trial
-                        .repeats
-                        .map_or(self.plan.schedule.timed(), |it| it.saturating_mul(2)),
-                    rate: trial.tps() * units,
-                    step: rate_resolution(trial, clients),
+                    trials: 0,
+                    of_round: timed_of_round(self.plan, trial),
+                    rate: PooledRate::default(),
+                    units: self.plan.point(id).per_transaction() as f64,
+                    step: 0.0,
                 });
             }
+            let last = of_point.last_mut().expect("one was added");
+            last.trials += 1;
+            last.rate.add(trial);
+            last.step = last.step.max(rate_resolution(trial, clients));
         }
     }
 
@@ -78,16 +91,15 @@ impl<'a> UnitInProgress<'a> {
             &self.rates[point]
         });
         let blocks: BTreeSet<u32> = sides[0].iter().map(|it| it.block).collect();
-        let mean = |side: usize, block: u32| {
-            let of_block = sides[side].iter().filter(|it| it.block == block);
-            let planned = of_block.clone().next()?.of_round as usize;
-            let is_complete = of_block.clone().count() == planned;
-            geometric_mean(of_block.map(|it| it.rate)).filter(|_| is_complete)
+        let rate = |side: usize, block: u32| {
+            let of_block = sides[side].iter().find(|it| it.block == block)?;
+            let is_complete = of_block.trials == of_block.of_round;
+            is_complete.then(|| of_block.rate.per_second() * of_block.units)
         };
         let pair = |block: &u32| {
             Some(stats::Pair {
-                baseline: mean(0, *block)?,
-                variant: mean(1, *block)?,
+                baseline: rate(0, *block)?,
+                variant: rate(1, *block)?,
             })
         };
         let pairs: Vec<stats::Pair> = blocks.iter().filter_map(pair).collect();

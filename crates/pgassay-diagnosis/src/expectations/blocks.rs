@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use hdrhistogram::Histogram;
 use pgassay_model::expression::{Figure, Percentile};
 use pgassay_stats as stats;
 
 use super::interval::MeasuredValue;
 
+use pgassay_account::comparison::PooledTrials;
 use pgassay_account::counters::{CounterFigure, PointCounters};
 use pgassay_model::profile::{Node, Profile};
 use pgassay_model::trial::{Trial, TrialKind};
@@ -18,8 +18,8 @@ use pgassay_model::trial::{Trial, TrialKind};
 /// Confidence of each interval.
 const LEVEL: f64 = 0.95;
 
-/// A figure of a point with the interval of its blocks' geometric means. The interval is that of the
-/// blocks' ratios to their mean, around `point`, so units cancel.
+/// A figure of a point with the interval of its blocks' figures. The interval is that of the blocks' ratios
+/// to their geometric mean, around `point`, so units cancel.
 pub(super) fn of_trials(
     trials: &[Trial],
     condition: usize,
@@ -27,21 +27,20 @@ pub(super) fn of_trials(
     figure: &Figure,
     point: f64,
 ) -> MeasuredValue {
-    let mut blocks: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    let mut blocks: BTreeMap<u32, Vec<&Trial>> = BTreeMap::new();
     let is_its = |it: &&Trial| {
         (it.condition, it.variant, it.kind) == (condition, variant, TrialKind::Timed)
             && it.transactions > 0
     };
     for trial in trials.iter().filter(is_its) {
-        let value = of_trial(trial, figure).filter(|it| it.is_finite() && *it > 0.0);
-        let Some(value) = value else { continue };
-        blocks.entry(trial.block).or_default().push(value.ln());
+        blocks.entry(trial.block).or_default().push(trial);
     }
-    let means: Vec<f64> = blocks
-        .values()
-        .map(|it| it.iter().sum::<f64>() / it.len() as f64)
+    let values = blocks.into_values().filter_map(|it| of_block(it, figure));
+    let logs: Vec<f64> = values
+        .filter(|it| it.is_finite() && *it > 0.0)
+        .map(f64::ln)
         .collect();
-    let mean = stats::mean_difference(&means, LEVEL).ok();
+    let mean = stats::mean_difference(&logs, LEVEL).ok();
     let interval = mean.and_then(|mean| Some((mean.mean, mean.interval?)));
     match interval {
         Some((mean, it)) if it.high > it.low => {
@@ -52,15 +51,15 @@ pub(super) fn of_trials(
     }
 }
 
-fn of_trial(trial: &Trial, figure: &Figure) -> Option<f64> {
-    let latency = |of: fn(&Histogram<u64>) -> f64| Some(of(&trial.latency.histogram().ok()?));
+fn of_block(trials: Vec<&Trial>, figure: &Figure) -> Option<f64> {
+    let pooled = PooledTrials::of(trials).ok()??;
     match figure {
-        Figure::Tps | Figure::Rate | Figure::PerDay => Some(trial.tps()),
-        Figure::LatencyMs(Percentile::Mean) => latency(Histogram::mean),
-        Figure::LatencyMs(Percentile::P50) => latency(|it| it.value_at_quantile(0.5) as f64),
-        Figure::LatencyMs(Percentile::P95) => latency(|it| it.value_at_quantile(0.95) as f64),
-        Figure::LatencyMs(Percentile::P99) => latency(|it| it.value_at_quantile(0.99) as f64),
-        Figure::CpuUs => trial.server_cpu_us_per_tx(),
+        Figure::Tps | Figure::Rate | Figure::PerDay => Some(pooled.tps()),
+        Figure::LatencyMs(Percentile::Mean) => Some(pooled.latency_mean_us()),
+        Figure::LatencyMs(Percentile::P50) => Some(pooled.latency_quantile_us(0.5)),
+        Figure::LatencyMs(Percentile::P95) => Some(pooled.latency_quantile_us(0.95)),
+        Figure::LatencyMs(Percentile::P99) => Some(pooled.latency_quantile_us(0.99)),
+        Figure::CpuUs => pooled.server_cpu_us_per_tx(),
         _ => None,
     }
 }
@@ -128,8 +127,10 @@ fn nodes_under(profile: &Profile, function: &str) -> Vec<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hdrhistogram::Histogram;
     use pgassay_account::counters::PointCounters;
     use pgassay_model::profile::{Frame, ProfileBuilder};
+    use pgassay_model::trial::Latency;
 
     /// Two trials per block, given their transactions.
     fn trials(transactions: &[u64]) -> Vec<Trial> {
@@ -139,6 +140,7 @@ mod tests {
             counters: [("log.lines", transactions as f64)].into(),
             window_us: 1e6,
             transactions_total: 100,
+            latency: Latency::from_histogram(&Histogram::new(3).unwrap()),
             ..Trial::empty(TrialKind::Timed)
         };
         transactions.iter().enumerate().map(of).collect()

@@ -26,8 +26,8 @@ pub(super) fn section(run: &Run) -> Markup {
             section #pairs {
                 h2 { "The pairs, in the order they ran" }
                 p.lead {
-                    "Each dot is one pair: the geometric mean of the throughput of the variant’s timed "
-                    "trials in one block, divided by the baseline’s, all run in mirrored order. The "
+                    "Each dot is one pair: the throughput of the variant’s timed trials in one block, divided by "
+                    "the baseline’s, all run in mirrored order. The "
                     "line is the mean, the shaded area its confidence interval. A slope means drift "
                     "that the order did not cancel; an isolated dot is an outlier."
                     @if shown.iter().any(|it| reliability::detectable(&it.tps).is_some()) {

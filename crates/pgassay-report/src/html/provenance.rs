@@ -40,7 +40,7 @@ fn plan(run: &Run) -> Markup {
                 (sentence::blocks_run(run)) " passes, in random order, over " (run.plan.points.len())
                 " points (a point is a variant under a condition); within a block, pgassay opens new connections "
                 "for each condition and runs its variants in random order, then in reverse; each "
-                "block gives one pair per comparison, from the geometric means of its timed trials"
+                "block gives one pair per comparison, from the throughput of all its timed trials"
             }
             dt { "trials" }
             dd {
