@@ -205,8 +205,8 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "TIME", default_value = "10s")]
     pub duration: HumanDuration,
 
-    /// Samples per second of each busy CPU. With two saturated CPUs, 99 reduced the server's throughput by 0% to 5%,
-    /// depending on the series, and 999 by about 8%.
+    /// Samples per second of each busy CPU. In tests with two saturated CPUs, 99 reduced the server's throughput by 0%
+    /// to 5%, and 999 by about 8%.
     #[arg(long, value_name = "HZ", default_value_t = 99, value_parser = within::<u32>(1..=100_000))]
     pub frequency: u32,
 

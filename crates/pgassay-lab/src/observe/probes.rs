@@ -20,7 +20,7 @@ use crate::host::{Host, Servers};
 use crate::load::Clients;
 
 /// Samples per second and CPU in profiled trials. Profiled trials decide no verdict, so they can
-/// afford an overhead that timed trials cannot. It is measured and printed; see `docs/watching.md`.
+/// afford an overhead that timed trials cannot. It is measured and printed; see `docs/profiling.md`.
 const SAMPLES_HZ: u32 = 499;
 /// Wait samples per second of each backend; they cost about 0.5 ms of CPU per second and backend.
 pub const WAITS_HZ: u32 = 49;

@@ -45,7 +45,8 @@ pub struct CompareArgs {
     #[arg(short, long, value_name = "FILE")]
     pub file: Vec<PathBuf>,
 
-    /// Run a built-in pgbench script: tpcb-like, simple-update, select-only; can be repeated.
+    /// Run a built-in pgbench script: tpcb-like, simple-update, select-only; can be repeated: each further script
+    /// is a variant.
     #[arg(short, long, value_name = "NAME")]
     pub builtin: Vec<String>,
 
@@ -70,7 +71,7 @@ pub struct CompareArgs {
     #[arg(long)]
     pub stepwise: bool,
 
-    /// Server setting of all variants; can be repeated.
+    /// Server setting of all variants, as in postgresql.conf; can be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
 
@@ -113,9 +114,9 @@ pub struct CompareArgs {
     )]
     pub binaries: Vec<String>,
 
-    /// Use a running server instead of starting one. If they only read, your own statements run in the database that it
-    /// names. With --setup, --vs-setup, --scale, or pgbench's scripts, pgassay creates databases and drops them
-    /// after the run, which requires --allow-writes. Settings are set for sessions.
+    /// Use a running server instead of starting one. Your own statements run in the database that CONNINFO names, if
+    /// they only read. With --setup, --vs-setup, --scale, or pgbench's scripts, pgassay creates databases and drops
+    /// them after the run, which requires --allow-writes. Settings are set for pgassay's sessions only.
     #[arg(long, value_name = "CONNINFO", conflicts_with_all = ["servers", "binaries"])]
     pub dsn: Option<String>,
 
@@ -156,7 +157,7 @@ pub struct CompareArgs {
     /// End about this long after the first trial begins (such as 2min), between two blocks of trials, and report the
     /// verdicts reached so far. Their intervals remain valid. The run also ends if the server does not answer a
     /// statement within this time (at least a minute). Without --length, `compare` shortens trials so that 6
-    /// server starts (with --dsn, 6 pairs) fit [default: no limit].
+    /// server starts (with --dsn, 6 pairs) fit; `gate` does not [default: no limit].
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, conflicts_with = "pairs")]
     pub max_time: Option<HumanDuration>,
 

@@ -42,7 +42,8 @@ pub struct CurveArgs {
     #[arg(short, long, value_name = "FILE")]
     pub file: Vec<PathBuf>,
 
-    /// Run a built-in pgbench script: tpcb-like, simple-update, select-only; can be repeated.
+    /// Run a built-in pgbench script: tpcb-like, simple-update, select-only; can be repeated for a
+    /// mix.
     #[arg(short, long, value_name = "NAME")]
     pub builtin: Vec<String>,
 
@@ -71,7 +72,7 @@ pub struct CurveArgs {
     #[arg(long, conflicts_with = "rate")]
     pub exhaustive: bool,
 
-    /// Server setting; can be repeated.
+    /// Server setting, as in postgresql.conf; can be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
 
@@ -98,8 +99,8 @@ pub struct CurveArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "version")]
     pub binaries: Option<String>,
 
-    /// Use a running server instead of starting one. If they only read, your own statements run in the database that it
-    /// names. With --setup, --scale, or pgbench's scripts, pgassay creates a database and drops it after the run,
+    /// Use a running server instead of starting one. Your own statements run in the database that CONNINFO names, if
+    /// they only read. With --setup, --scale, or pgbench's scripts, pgassay creates a database and drops it after the run,
     /// which requires --allow-writes.
     #[arg(long, value_name = "CONNINFO", conflicts_with_all = ["version", "binaries", "set"])]
     pub dsn: Option<String>,
