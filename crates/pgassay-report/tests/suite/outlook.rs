@@ -186,7 +186,7 @@ fn a_few_pairs_that_vary_much_need_a_few_more() {
     tps.minimum_detectable_effect_range = Some([0.46, 1.10]);
     let text = words(&run);
     assert!(
-        text.contains("run about 11 pairs (--pairs 11, about"),
+        text.contains("run about 20 pairs (--pairs 20, about"),
         "{text}"
     );
     assert!(text.contains("MDE 58 to 200%"), "{text}");
