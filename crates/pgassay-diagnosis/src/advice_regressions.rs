@@ -148,3 +148,20 @@ fn waits_of_a_single_statement_are_not_round_trips() {
     assert!(is_found("round-trips", &with(Some(7.0))));
     assert!(is_found("round-trips", &with(None)), "a live server");
 }
+
+/// Regression: connections that stayed open were to be kept open, so that handshakes are rare.
+#[test]
+fn encryption_without_handshakes_is_not_advised_to_keep_connections_open() {
+    let advice = |encrypting: u32, handshakes: u32| {
+        let stacks = [
+            ("be_tls_write;SSL_write;libssl", encrypting),
+            ("be_tls_open_server;SSL_accept;libssl", handshakes),
+        ];
+        let found = findings_of_point(&load(&stacks, &[], &[]), (None, None));
+        let tls = found.into_iter().find(|it| it.id == "tls");
+        tls.expect("it is found").suggested_fix
+    };
+    assert!(!advice(20, 0).contains("Keep connections open"));
+    assert!(!advice(20, 2).contains("Keep connections open"));
+    assert!(advice(20, 20).starts_with("Keep connections open"));
+}

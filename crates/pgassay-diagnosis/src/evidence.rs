@@ -133,6 +133,7 @@ impl Evidence {
         let evidence = Self {
             major: major(version.unwrap_or_default()),
             clients: f64::from(run.plan.conditions[condition].clients),
+            reconnects: point.reconnects,
             protocol: Some(point.protocol),
             statements: statements_of(&point.scripts),
             uses_unix_socket: point.network == Network::Unix
@@ -373,6 +374,14 @@ fn major(version: &str) -> u32 {
         .unwrap_or(0)
 }
 
+/// Whether the server waits as it does for each statement: for the network, the wake-up, and the client's work on its
+/// messages. It does not while the client thinks, waits for a CPU, or while its thread serves another client. If nothing
+/// divides the wait (`client`), it may be any of these.
+fn is_round_trip(row: &Row) -> bool {
+    let is_think = row.nature == Nature::Think && row.mechanism != CLIENT;
+    !is_think && !row.mechanism.ends_with("run queue") && row.mechanism != "client thread busy"
+}
+
 /// The blocked time of a ledger by reason; empty if nothing divides it.
 fn blocked_of(rows: &[Row], blocked_by: Divider) -> BTreeMap<String, f64> {
     let mut sums = BTreeMap::new();
@@ -382,10 +391,8 @@ fn blocked_of(rows: &[Row], blocked_by: Divider) -> BTreeMap<String, f64> {
     for row in rows {
         let reason = match row.part {
             Part::Blocked => row.mechanism.as_str(),
-            // A load generator that waits for a CPU does not indicate round trips.
-            Part::Client if row.mechanism.ends_with("run queue") => row.mechanism.as_str(),
-            // All other parts of the wait for the client: client, network and wake-up.
-            Part::Client => CLIENT,
+            Part::Client if is_round_trip(row) => CLIENT,
+            Part::Client => row.mechanism.as_str(),
             _ => continue,
         };
         *sums.entry(reason.to_owned()).or_default() += row.us;

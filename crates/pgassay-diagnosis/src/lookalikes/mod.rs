@@ -5,6 +5,7 @@
 //! A load is 100 µs of CPU time per transaction plus its waits. Its stacks are given in percent of
 //! the CPU time; the remainder is execution.
 
+mod client;
 mod system;
 
 use std::collections::BTreeMap;
@@ -199,70 +200,6 @@ fn of_statements() -> Vec<Case> {
     ]
 }
 
-fn of_client() -> Vec<Case> {
-    let trips = |count: f64| {
-        let switches = [("backends.voluntary_switches", count)];
-        load(&[], &[("client", 400.0)], &switches)
-    };
-    let limited = |share: f64| Evidence {
-        client_limited: share,
-        client_cpu_us: 90.0,
-        ..stacks(&[])
-    };
-    vec![
-        case(
-            "round-trips",
-            "one statement per transaction and long think time: a long wait, one round trip",
-            trips(12.0),
-            trips(1.0),
-        ),
-        case(
-            "client-limited",
-            "a load generator that uses much CPU time but is saturated in few trials",
-            limited(1.0),
-            limited(0.1),
-        ),
-        case(
-            "connection-churn",
-            "parallel workers: processes that start and end, but not for a client",
-            stacks(&[(
-                "BackendStartup;InitPostgres;RelationCacheInitializePhase3",
-                40,
-            )]),
-            stacks(&[(
-                "BackgroundWorkerMain;InitPostgres;RelationCacheInitializePhase3",
-                40,
-            )]),
-        ),
-        // Regression: reconnecting had no finding, because the processes end before they are sampled.
-        case(
-            "connection-churn",
-            "connections that are opened for each transaction, which takes much longer",
-            Evidence {
-                reconnects: true,
-                ..stacks(&[])
-            },
-            Evidence {
-                reconnects: true,
-                tps: 8.0 * 1e6 / 150.0,
-                ..stacks(&[])
-            },
-        ),
-        case(
-            "tls",
-            "encrypted connections that stay open, with CPU-intensive statements",
-            stacks(&[("secure_read;be_tls_read", 20)]),
-            stacks(&[("secure_read;be_tls_read", 4)]),
-        ),
-        case(
-            "tls",
-            "md5() and other functions that use the same library without TLS",
-            stacks(&[("secure_write;be_tls_write;libssl;libcrypto", 20)]),
-            stacks(&[("md5_text;pg_cryptohash_update;libcrypto", 60)]),
-        ),
-    ]
-}
-
 /// A load that waits for other transactions in these functions.
 fn conflict(function: &str, counter: &str) -> Evidence {
     let stack = format!("ExecModifyTable;{function};XactLockTableWait;LockAcquire");
@@ -380,7 +317,7 @@ fn of_shared_structures() -> Vec<Case> {
 fn cases() -> Vec<Case> {
     [
         of_statements(),
-        of_client(),
+        client::of_client(),
         of_row_and_table_locks(),
         of_shared_structures(),
         system::of_wal(),

@@ -54,7 +54,7 @@ fn round_trips(e: &Evidence) -> Evaluation {
         .stacks("reading from and writing to the client", network)
         .against(
             others > waited,
-            "the server waits longer for other things than for the client",
+            "the server waits longer for other things than for round trips",
         )
         .remedy(format!(
             "Send statements in a pipeline (libpq 14 and later, any server version), combine them \
@@ -129,22 +129,51 @@ fn connection_churn(e: &Evidence) -> Evaluation {
         )
 }
 
+/// Sending and receiving, which a connection without TLS does, too: PostgreSQL's functions, those of libc, and the
+/// kernel's entry points, for binaries without symbols.
+const RAW_IO: [&str; 16] = [
+    "secure_raw_read",
+    "secure_raw_write",
+    "port_bio_read",
+    "port_bio_write",
+    "my_sock_read",
+    "my_sock_write",
+    "recv",
+    "send",
+    "__libc_recv",
+    "__libc_send",
+    "entry_SYSCALL_64_after_hwframe",
+    "do_syscall_64",
+    "el0_svc",
+    "el0t_64_sync",
+    "__sys_recvfrom",
+    "__sys_sendto",
+];
+
+/// From this share of TLS on, handshakes are worth avoiding.
+const HANDSHAKES_MIN: f64 = 0.2;
+
 fn tls(e: &Evidence) -> Evaluation {
     // libcrypto alone is not TLS: md5(), gen_random_uuid(), pgcrypto and SCRAM use it, too.
-    let us = e.in_functions(&[
+    let functions = [
         "be_tls_read",
         "be_tls_write",
         "be_tls_open_server",
         "libssl",
-    ]);
-    let handshakes = e.in_functions(&["be_tls_open_server"]);
+    ];
+    let us = e.in_functions(&functions) - e.in_nested_functions(&[&functions, &RAW_IO]);
+    let handshakes = e.in_functions(&["be_tls_open_server"])
+        - e.in_nested_functions(&[&["be_tls_open_server"], &RAW_IO]);
+    let advice = "Check that the CPU supports AES instructions (openssl speed). Each message is encrypted by itself, so \
+                  fewer and larger ones cost less";
+    let socket = "; on the same host, use a Unix-domain socket, which needs no encryption.";
     Evaluation::of(us)
-        .when(e.of_cpu(us) >= 0.1)
-        .stacks("TLS", us)
+        .when(e.of_cpu(us) >= 0.05)
+        .stacks("TLS, without sending and receiving", us)
         .stacks("of which handshakes", handshakes)
-        .remedy(
-            "Keep connections open, so that handshakes are rare. Check that the CPU supports AES \
-             instructions (openssl speed); on the same host, use a Unix-domain socket, which needs \
-             no encryption.",
-        )
+        .remedy(if handshakes >= HANDSHAKES_MIN * us {
+            format!("Keep connections open, so that handshakes are rare. {advice}{socket}")
+        } else {
+            format!("{advice}{socket}")
+        })
 }

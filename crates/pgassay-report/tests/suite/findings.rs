@@ -85,6 +85,29 @@ fn an_inconclusive_test_of_a_fix_does_not_refute_it() {
     }
 }
 
+/// Regression: a load that opens a connection for each transaction had no finding: nothing set this in the evidence of
+/// a run.
+#[test]
+fn connections_opened_for_each_transaction_of_a_run_are_found() {
+    let churn = |reconnects: bool| {
+        let mut run = small_run();
+        for point in &mut run.plan.points {
+            point.reconnects = reconnects;
+        }
+        for point in &mut run.points {
+            point.tps /= 5.0;
+        }
+        run.findings = diagnose(&run);
+        let mut findings = run.findings.into_iter();
+        findings.find(|it| it.id == "connection-churn" && it.difference_us.is_none())
+    };
+    assert_eq!(churn(false), None, "the time between transactions");
+    let found = churn(true).expect("it is found");
+    let fact = &found.evidence[0];
+    assert!(fact.what.starts_with("opening and closing"), "{found:#?}");
+    assert!(found.suggested_fix.starts_with("Keep connections open"));
+}
+
 /// Regression: after two of four pairs, a fix had a result of `[0.000, 20876.646]`, and "did not raise throughput beyond
 /// noise".
 #[test]
