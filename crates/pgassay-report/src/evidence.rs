@@ -113,15 +113,26 @@ pub(crate) fn confidence_word(finding: &Finding) -> &'static str {
     }
 }
 
-/// For queueing that another finding causes, the advice to fix the cause: `These waits are caused by
-/// "Each commit waits for the disk": fix that first.`
+/// For queueing that another finding may cause, that finding. If it is known which sessions wait behind which: `These
+/// waits are caused by "…": fix that first.` That two durations differ between the same variants proves less: `These
+/// waits may follow from "Each commit waits for the disk", which differs between the same variants.`
 pub(crate) fn cause_of(findings: &[Finding], finding: &Finding) -> Option<String> {
     let id = finding.explained_by.as_ref()?;
-    let cause = findings.iter().find(|it| it.id == *id)?;
-    Some(format!(
-        "These waits are caused by \"{}\": fix that first.",
-        cause.title
-    ))
+    let cause = &findings.iter().find(|it| it.id == *id)?.title;
+    Some(if is_cause_certain(finding) {
+        format!("These waits are caused by \"{cause}\": fix that first.")
+    } else {
+        format!(
+            "These waits may follow from \"{cause}\", which differs between the same variants: then fixing that is \
+             enough."
+        )
+    })
+}
+
+/// Whether a queue's cause was observed, and not inferred from the sizes of two differences: only then its fix can take
+/// the place of the queue's.
+pub(crate) fn is_cause_certain(finding: &Finding) -> bool {
+    finding.difference_us.is_none()
 }
 
 /// The result of a finding's own fix: `with work_mem=64MB: throughput ×1.595 [1.490, 1.707]`.

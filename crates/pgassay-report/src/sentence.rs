@@ -14,7 +14,7 @@ use pgassay_record::run::{RelayFacts, Run, Warning, WarningKind};
 
 pub(crate) use crate::evidence::{
     advice, cause_of, confidence_word, fact, facts, first_sentences, fix_result, fix_sql, gain,
-    is_difference, point_name, share, weight,
+    is_cause_certain, is_difference, point_name, share, weight,
 };
 use crate::ledger::group_name;
 use crate::outline::{EQUIVALENCE_MARGIN, baseline_name, condition_title, variant_name};
