@@ -47,13 +47,8 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
                 continue;
             };
             let at = (Some(condition), Some(variant));
-            let mut of_point = findings_of_point(&evidence, at);
-            of_point.retain(|it| !may_be_chance(it, evidence.stacks.us_per_sample));
             let side = EvidenceByBlock::new(run, evidence, condition, variant);
-            for finding in &mut of_point {
-                finding.confidence = side.most(finding.confidence);
-            }
-            findings.extend(of_point);
+            findings.extend(findings_of_side(&side, at));
             sides.insert(variant, side);
         }
         for comparison in run
@@ -180,25 +175,41 @@ fn may_be_chance(mechanism: &Finding, sample_us: f64) -> bool {
         && !mechanism.evidence.iter().any(is_other)
 }
 
-/// Sorts by confidence, then by weight. Among findings that moved with a verdict, service time comes
-/// before queueing, which moves with it, unless the queue has an independent cause and is much longer.
+/// Sorts by confidence, then by weight. A queue comes right after the longest service time at the same point, with
+/// which it may have grown, unless that is a small part of the queue and nothing says that the queue follows from it.
 pub(super) fn sort(findings: &mut [Finding]) {
-    let at = |it: &Finding| (it.condition, it.variant);
-    let moved = |it: &&Finding| it.confidence == Confidence::Correlated;
-    let services: Vec<(PointIndex, f64)> = findings
+    let of = |it: &Finding| {
+        let is_difference = it.difference_us.is_some();
+        (it.condition, it.variant, it.confidence, is_difference)
+    };
+    let cost_us = |it: &Finding| it.difference_us.unwrap_or(it.weight_us).abs();
+    // A state of the machine has many causes, of which the findings of one point are some.
+    let is_state = |it: &&Finding| MACHINE_STATES.contains(&it.id.as_str());
+    let services: Vec<_> = findings
         .iter()
-        .filter(moved)
-        .filter(|it| !it.queueing)
-        .filter_map(|it| Some((at(it), it.difference_us?)))
+        .filter(|it| !it.queueing && !is_state(it))
+        .map(|it| (of(it), cost_us(it), it.share))
         .collect();
-    let is_derived = |it: &Finding| {
-        let enough_us = SERVICE_MIN * it.difference_us.unwrap_or(0.0).abs();
-        let is_enough = |(of, us): &(PointIndex, f64)| *of == at(it) && us.abs() >= enough_us;
-        moved(&it) && it.queueing && (it.explained_by.is_some() || services.iter().any(is_enough))
+    let share_of_cause = |it: &Finding| {
+        let enough_us = SERVICE_MIN * cost_us(it);
+        let of_cause = services.iter().filter(|(place, us, _)| {
+            *place == of(it) && (*us >= enough_us || it.explained_by.is_some())
+        });
+        let most = of_cause.map(|(_, _, share)| *share).max_by(f64::total_cmp);
+        most.filter(|_| it.queueing && !is_state(&it))
+    };
+    let rank = |it: &Finding| {
+        let of_cause = share_of_cause(it);
+        (
+            of_cause.map_or(it.share, |of_cause| it.share.min(of_cause)),
+            of_cause.is_some(),
+        )
     };
     findings.sort_by(|a, b| {
         let sure = b.confidence.cmp(&a.confidence);
-        sure.then_with(|| is_derived(a).cmp(&is_derived(b)))
+        let (of_a, of_b) = (rank(a), rank(b));
+        sure.then(of_b.0.total_cmp(&of_a.0))
+            .then(of_a.1.cmp(&of_b.1))
             .then(b.share.total_cmp(&a.share))
             .then_with(|| a.id.cmp(&b.id))
     });
@@ -206,10 +217,22 @@ pub(super) fn sort(findings: &mut [Finding]) {
 
 type PointIndex = (Option<usize>, Option<usize>);
 
+/// The findings of a point of which the blocks are known.
+pub(super) fn findings_of_side(side: &EvidenceByBlock, at: PointIndex) -> Vec<Finding> {
+    let mut findings = findings_of_point(&side.whole, at);
+    findings.retain(|it| !may_be_chance(it, side.whole.stacks.us_per_sample));
+    for finding in &mut findings {
+        let signature = signatures().find(|it| it.id == finding.id);
+        let is_lasting = signature.is_none_or(|it| side.is_in_most_blocks(it));
+        finding.confidence = limited(side.most(finding.confidence), is_lasting);
+    }
+    findings
+}
+
 pub(super) fn findings_of_point(evidence: &Evidence, at: PointIndex) -> Vec<Finding> {
     signatures()
         .filter_map(|signature| {
-            let measure = (signature.measure)(evidence);
+            let measure = (signature.measure)(evidence).without_chance(evidence);
             let confidence = measure.confidence();
             // Run-queue time inflates the response time, but not the weight of a cause.
             let at_work_us = evidence.response_us - evidence.run_queue_us;
@@ -219,6 +242,15 @@ pub(super) fn findings_of_point(evidence: &Evidence, at: PointIndex) -> Vec<Find
             is_seen.then(|| finding(signature, measure, confidence, evidence.response_us, at))
         })
         .collect()
+}
+
+/// At most a hint at a cause that does not last: what happened in few of the blocks may be chance.
+fn limited(confidence: Confidence, is_lasting: bool) -> Confidence {
+    if is_lasting {
+        confidence
+    } else {
+        confidence.min(Confidence::Hint)
+    }
 }
 
 fn finding(
@@ -321,13 +353,18 @@ fn finding_of_change(
     let is_less = of_variant.weight_us.min(of_baseline.weight_us)
         <= LEFT_MAX * of_variant.weight_us.max(of_baseline.weight_us);
     let (heavier, its) = if difference_us > 0.0 {
-        (of_variant, b)
+        (of_variant, variant)
     } else {
-        (of_baseline, a)
+        (of_baseline, baseline)
     };
+    let heavier = heavier.without_chance(&its.whole);
     // Queueing may be many times the service time that it waits for.
     let is_matched = heavier.matched
-        || !heavier.is_queueing() && (signature.measure)(&its.without_queues()).matched;
+        || !heavier.is_queueing() && {
+            let without_queues = its.whole.without_queues();
+            let measure = (signature.measure)(&without_queues);
+            measure.without_chance(&without_queues).matched
+        };
     let enough = difference_us.abs() >= CHANGE_MIN * a.cpu_us.min(a.response_us);
     if !is_matched || heavier.facts.is_empty() || !enough {
         return None;
@@ -345,7 +382,11 @@ fn finding_of_change(
     let confidence = if went_with_it && accounts && is_less && is_beyond_noise {
         Confidence::Correlated
     } else {
-        baseline.most(variant.most(heavier.confidence()))
+        let is_lasting = its.is_in_most_blocks(signature);
+        limited(
+            baseline.most(variant.most(heavier.confidence())),
+            is_lasting,
+        )
     };
     let whole_us = a.response_us.max(b.response_us);
     let at = (Some(comparison.condition), Some(comparison.variant));

@@ -4,6 +4,7 @@ use pgassay_record::finding::{Confidence, Fact, FactUnit, Source};
 use pgassay_record::remedy::RemedyVariant;
 
 use super::evidence::Evidence;
+use super::operators::SAMPLES_MIN;
 
 /// A known cause of lost time.
 pub struct Signature {
@@ -65,6 +66,35 @@ impl Evaluation {
             fact.context = true;
         }
         measure
+    }
+
+    /// Marks them as context unless this holds, as for a figure that any load has until it is large.
+    pub(super) fn context_unless(self, holds: bool, add: impl FnOnce(Self) -> Self) -> Self {
+        if holds { add(self) } else { self.context(add) }
+    }
+
+    /// The same without what a few readings of wait events show: those become context, so that they are no source. If
+    /// that leaves nothing but a few samples of stacks, it does not match.
+    pub(super) fn without_chance(mut self, evidence: &Evidence) -> Self {
+        let is_time = |it: &Fact| {
+            it.source == Source::Waits && !it.context && it.unit == FactUnit::MicrosPerTransaction
+        };
+        let times = self.facts.iter().filter(|it| is_time(it));
+        let waited_us: f64 = times.filter_map(|it| it.value).sum();
+        // Half a reading: times are sums, with rounding errors.
+        let few = SAMPLES_MIN as f64 - 0.5;
+        if waited_us <= 0.0 || waited_us >= few * evidence.us_per_reading {
+            return self;
+        }
+        for fact in &mut self.facts {
+            fact.context |= fact.source == Source::Waits;
+        }
+        let others =
+            |it: &Fact| !it.context && !matches!(it.source, Source::Stacks | Source::Conditions);
+        let by_stacks_us = self.weight_us - waited_us;
+        let is_enough = by_stacks_us > 0.0 && by_stacks_us >= few * evidence.stacks.us_per_sample;
+        self.matched &= is_enough || self.facts.iter().any(others);
+        self
     }
 
     /// Sets whether the signature matches.

@@ -65,6 +65,8 @@ pub struct Evidence {
     pub tps: f64,
     /// The machine's clock source; empty if unknown.
     pub clock_source: String,
+    /// Blocked time per transaction that one reading of wait events stands for; 0 if no readings divide it.
+    pub(super) us_per_reading: f64,
     pub(super) stacks: Stacks,
     /// Blocked time by reason, such as `LWLock WALWrite`; empty if waits were not sampled.
     pub(super) blocked: BTreeMap<String, f64>,
@@ -147,10 +149,15 @@ impl Evidence {
             run_queue_us,
             ..Self::of_summary(summary)
         };
+        let profiled = trials().filter(|it| it.kind == TrialKind::Profiled);
+        let readings = profiled.filter_map(|it| Some(it.waits.as_ref()?.blocked_samples));
         Some(match ledger {
-            Some(it) => evidence
-                .with_rows(&it.rows, it.blocked_by)
-                .with_background(&it.background),
+            Some(it) => Self {
+                us_per_reading: us_per_reading(&it.rows, it.blocked_by, readings.sum()),
+                ..evidence
+                    .with_rows(&it.rows, it.blocked_by)
+                    .with_background(&it.background)
+            },
             None => evidence,
         })
     }
@@ -255,6 +262,14 @@ impl Evidence {
             stacks: observation
                 .sampled()
                 .map_or_else(Stacks::default, |profile| Stacks::new(profile, cpu_us)),
+            us_per_reading: match &observation.waits {
+                Some(waits)
+                    if waits.blocked_samples > 0 && observation.seen_blocked().is_none() =>
+                {
+                    per_transaction(observation.blocked_us()) / waits.blocked_samples as f64
+                }
+                _ => 0.0,
+            },
             blocked: sums,
             counters,
             ..Self::default()
@@ -374,9 +389,30 @@ fn major(version: &str) -> u32 {
         .unwrap_or(0)
 }
 
+/// Blocked time that one of these readings of wait events stands for, if they divide it.
+fn us_per_reading(rows: &[Row], blocked_by: Divider, readings: u64) -> f64 {
+    let is_read = matches!(
+        blocked_by,
+        Divider::ActivityWaitEvents | Divider::MemoryWaitEvents
+    );
+    let is_blocked = |row: &&Row| match row.part {
+        Part::Blocked | Part::Client | Part::Between => true,
+        Part::Unexplained => row.nature != Nature::Service,
+        _ => false,
+    };
+    if !is_read || readings == 0 {
+        return 0.0;
+    }
+    rows.iter()
+        .filter(is_blocked)
+        .map(|row| row.us)
+        .sum::<f64>()
+        / readings as f64
+}
+
 /// Whether the server waits as it does for each statement: for the network, the wake-up, and the client's work on its
-/// messages. It does not while the client thinks, waits for a CPU, or while its thread serves another client. If nothing
-/// divides the wait (`client`), it may be any of these.
+/// messages. It does not while the client thinks, waits for a CPU, or while its thread serves another client. If
+/// nothing divides the wait (`client`), it may be any of these.
 fn is_round_trip(row: &Row) -> bool {
     let is_think = row.nature == Nature::Think && row.mechanism != CLIENT;
     !is_think && !row.mechanism.ends_with("run queue") && row.mechanism != "client thread busy"
@@ -390,9 +426,8 @@ fn blocked_of(rows: &[Row], blocked_by: Divider) -> BTreeMap<String, f64> {
     }
     for row in rows {
         let reason = match row.part {
-            Part::Blocked => row.mechanism.as_str(),
             Part::Client if is_round_trip(row) => CLIENT,
-            Part::Client => row.mechanism.as_str(),
+            Part::Blocked | Part::Client => row.mechanism.as_str(),
             _ => continue,
         };
         *sums.entry(reason.to_owned()).or_default() += row.us;

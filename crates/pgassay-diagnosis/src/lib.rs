@@ -16,14 +16,15 @@
 //! - [`Confidence::Likely`]: at least two independent sources measured it (stacks, waits, counters,
 //!   clocks), and there is no evidence against it. A version, a protocol or a setting measures
 //!   nothing, nor does a fact that is shown for context.
-//! - [`Confidence::Hint`]: one source only, a single block, or there is evidence against it.
+//! - [`Confidence::Hint`]: one source only, a single block, fewer than half of the blocks, or there is evidence
+//!   against it. Fewer than five readings of wait events are no source.
 //!
 //! Findings for operators of a live server (`operators`) name an object and the statement that fixes it.
 //! Their confidence follows the same rule, except that a state which the server itself reports, such as
 //! an invalid index or a blocked session, needs no second source.
 //!
-//! Among findings that moved, service time ranks above queueing ([`Finding::queueing`]), unless the queue has
-//! an independent cause and the service time is a small part of it.
+//! Among findings of equal confidence at one point, service time ranks above queueing ([`Finding::queueing`]), unless
+//! it is a small part of the queue and the queue does not follow from it.
 //!
 //! Invariants: every finding has a fact that can be checked in the report; a figure that was not
 //! measured matches nothing.
@@ -37,6 +38,8 @@
 
 #[cfg(test)]
 mod advice_regressions;
+#[cfg(test)]
+mod confidence_regressions;
 mod diagnosis;
 mod evaluation;
 mod evidence;

@@ -18,6 +18,9 @@ use crate::evaluation::Signature;
 /// Confidence of each interval.
 const LEVEL: f64 = 0.95;
 
+/// A cause is seen in a block from this share of its mean weight on.
+const PRESENT_MIN: f64 = 0.25;
+
 /// The evidence of a point, and of each of its blocks.
 pub(super) struct EvidenceByBlock {
     pub whole: Evidence,
@@ -29,6 +32,17 @@ impl EvidenceByBlock {
     pub fn new(run: &Run, whole: Evidence, condition: usize, variant: usize) -> Self {
         let blocks = blocks(run, &whole, condition, variant);
         Self { whole, blocks }
+    }
+
+    /// Whether a signature weighs something in more than half of the blocks: a single stall of the disk may make up its
+    /// whole weight.
+    pub fn is_in_most_blocks(&self, signature: &Signature) -> bool {
+        let least_us = PRESENT_MIN * (signature.measure)(&self.whole).weight_us;
+        let seen = self
+            .blocks
+            .values()
+            .filter(|it| (signature.measure)(it).weight_us >= least_us);
+        2 * seen.count() > self.blocks.len()
     }
 
     /// This confidence, or at most [`Confidence::Hint`] with fewer than two blocks: what happened once may be chance,

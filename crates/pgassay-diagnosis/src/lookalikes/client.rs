@@ -42,10 +42,6 @@ pub(super) fn of_client() -> Vec<Case> {
         client_cpu_us: 90.0,
         ..stacks(&[])
     };
-    let message = "secure_write;be_tls_write;SSL_write;libssl";
-    let encryption = format!("{message};EVP_EncryptUpdate;libcrypto");
-    let sending = format!("{message};BIO_write;libcrypto;port_bio_write;send;tcp_sendmsg");
-    let receiving = "secure_read;be_tls_read;SSL_read;libssl;my_sock_read;secure_raw_read;recv";
     vec![
         case(
             "round-trips",
@@ -98,6 +94,15 @@ pub(super) fn of_client() -> Vec<Case> {
                 ..stacks(&[])
             },
         ),
+    ]
+}
+
+pub(super) fn of_tls() -> Vec<Case> {
+    let message = "secure_write;be_tls_write;SSL_write;libssl";
+    let encryption = format!("{message};EVP_EncryptUpdate;libcrypto");
+    let sending = format!("{message};BIO_write;libcrypto;port_bio_write;send;tcp_sendmsg");
+    let receiving = "secure_read;be_tls_read;SSL_read;libssl;my_sock_read;secure_raw_read;recv";
+    vec![
         case(
             "tls",
             "encrypted connections that stay open, with CPU-intensive statements",

@@ -318,10 +318,13 @@ fn cases() -> Vec<Case> {
     [
         of_statements(),
         client::of_client(),
+        client::of_tls(),
         of_row_and_table_locks(),
         of_shared_structures(),
         system::of_wal(),
         system::of_storage(),
+        system::of_writes(),
+        system::of_pruning(),
         system::of_extension(),
         system::of_machine(),
     ]

@@ -164,8 +164,8 @@ fn tls(e: &Evidence) -> Evaluation {
     let us = e.in_functions(&functions) - e.in_nested_functions(&[&functions, &RAW_IO]);
     let handshakes = e.in_functions(&["be_tls_open_server"])
         - e.in_nested_functions(&[&["be_tls_open_server"], &RAW_IO]);
-    let advice = "Check that the CPU supports AES instructions (openssl speed). Each message is encrypted by itself, so \
-                  fewer and larger ones cost less";
+    let advice = "Check that the CPU supports AES instructions (openssl speed). Each message is encrypted by \
+                  itself, so fewer and larger ones cost less";
     let socket = "; on the same host, use a Unix-domain socket, which needs no encryption.";
     Evaluation::of(us)
         .when(e.of_cpu(us) >= 0.05)

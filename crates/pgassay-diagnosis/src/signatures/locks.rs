@@ -204,14 +204,19 @@ fn hot_page(e: &Evidence) -> Evaluation {
             e.of_response(waited) >= 0.05 && e.of_cpu(e.in_functions(&["nextval_internal"])) < 0.05,
         )
         .waits("LWLock BufferContent", waited)
-        .stacks("inserting into B-tree indexes", index)
-        .stacks("updating rows", e.in_functions(&["heap_update"]))
+        .context(|it| {
+            it.stacks("inserting into B-tree indexes", index)
+                .stacks("updating rows", e.in_functions(&["heap_update"]))
+        })
         .remedy(
             "Partition by hash, spread the key, lower fillfactor so that rows lie on more pages, \
              or drop unused indexes. Many backends write to one page: the rightmost leaf of an \
              index on an increasing key, or a page of a small hot table.",
         )
 }
+
+/// Any load takes relation locks; from this share of its CPU time on, they are many.
+const LOCKING_MIN: f64 = 0.1;
 
 fn lock_manager(e: &Evidence) -> Evaluation {
     let waited = e.blocked(&["LWLock LockManager", "LWLock lock_manager"]);
@@ -244,7 +249,9 @@ fn lock_manager(e: &Evidence) -> Evaluation {
         .queueing(waited)
         .when(e.of_response(waited) >= 0.05 || unseen)
         .waits("LWLock LockManager", waited)
-        .stacks("taking and releasing relation locks", us)
+        .context_unless(e.of_cpu(us) >= LOCKING_MIN, |it| {
+            it.stacks("taking and releasing relation locks", us)
+        })
         .condition(
             e.until(17) && !is_queue,
             "up to PostgreSQL 17, a backend has 16 fast-path slots",

@@ -154,8 +154,10 @@ fn buffer_mapping(e: &Evidence) -> Evaluation {
         .queueing(waited)
         .when(e.of_response(waited) >= 0.05)
         .waits("LWLock BufferMapping", waited)
-        .counter("blocks read", e.counter("pg_stat_database.blks_read"))
-        .stacks("BufferAlloc", e.in_functions(&["BufferAlloc"]))
+        .context(|it| {
+            it.counter("blocks read", e.counter("pg_stat_database.blks_read"))
+                .stacks("BufferAlloc", e.in_functions(&["BufferAlloc"]))
+        })
         .remedy(
             "Raise shared_buffers, or add an index so that queries need fewer blocks. Blocks enter \
              and leave shared buffers under the locks of 128 partitions of the mapping table.",
@@ -163,18 +165,51 @@ fn buffer_mapping(e: &Evidence) -> Evaluation {
         .variant(larger_shared_buffers(e))
 }
 
+/// Commands that write rows into a ring of buffers: COPY, CREATE TABLE AS, REFRESH MATERIALIZED VIEW, and ALTER TABLE
+/// that rewrites its table.
+const BULK_WRITERS: [&str; 6] = [
+    "CopyFrom",
+    "DoCopy",
+    "intorel_receive",
+    "transientrel_receive",
+    "ATRewriteTable",
+    "ATRewriteTables",
+];
+/// Where they get a page for a row. Their indexes and their TOAST tables are in ordinary buffers.
+const PAGES_FOR_ROWS: [&str; 2] = ["RelationGetBufferForTuple", "ReadBufferBI"];
+const TOASTING: [&str; 2] = ["toast_save_datum", "heap_toast_insert_or_update"];
+/// Commands of which all blocks are in a ring.
+const RING_COMMANDS: [&str; 3] = ["heap_vacuum_rel", "lazy_scan_heap", "analyze_rel"];
+const WRITING: [&str; 2] = ["FlushBuffer", "FlushUnlockedBuffer"];
+
+/// The share of the written buffers that had to make room for others, 0 to 1. The rest was written to reuse a buffer of
+/// a ring, which leaves shared buffers to others, and which larger ones do not avoid.
+fn share_written_for_room(e: &Evidence, writes: Option<f64>) -> f64 {
+    let all = e.in_functions(&WRITING);
+    let of_rows = e.in_nested_functions(&[&BULK_WRITERS, &PAGES_FOR_ROWS, &WRITING])
+        - e.in_nested_functions(&[&BULK_WRITERS, &TOASTING, &PAGES_FOR_ROWS, &WRITING]);
+    let of_rings = of_rows + e.in_nested_functions(&[&RING_COMMANDS, &WRITING]);
+    let by_stacks = if all > 0.0 { 1.0 - of_rings / all } else { 1.0 };
+    // Each write for room is an eviction, from 16 on. Counters that are 0 are not recorded.
+    let name = "pg_stat_io(client backend, relation).evictions";
+    let evictions = e.counter(name).unwrap_or(0.0);
+    let by_counters = writes.map_or(1.0, |writes| evictions / writes.max(f64::MIN_POSITIVE));
+    by_stacks.min(by_counters).clamp(0.0, 1.0)
+}
+
 fn backend_writes(e: &Evidence) -> Evaluation {
-    let waited = e.blocked(&["data file write", "IO DataFileWrite", "IO DataFileFlush"]);
-    let us = e.in_functions(&["FlushBuffer", "FlushUnlockedBuffer"]);
-    let written = e.first_counter(&[
-        "pg_stat_bgwriter.buffers_backend",
-        "pg_stat_io(client backend, relation).writes",
-    ]);
+    let by_context = e.counter("pg_stat_io(client backend, relation).writes");
+    let written = e.counter("pg_stat_bgwriter.buffers_backend").or(by_context);
+    let for_room = share_written_for_room(e, by_context);
+    let waited = for_room * e.blocked(&["data file write", "IO DataFileWrite", "IO DataFileFlush"]);
+    let us = for_room * e.in_functions(&WRITING);
     Evaluation::of(waited + us)
         .when(e.of_cpu(us) >= 0.05 || e.of_response(waited) >= 0.1)
         .waits("DataFileWrite", waited)
         .stacks("FlushBuffer", us)
-        .counter("buffers written by backends", written)
+        .context_unless(for_room >= 0.5, |it| {
+            it.counter("buffers written by backends", written)
+        })
         .remedy(
             "Raise shared_buffers: a backend that needs a buffer finds it dirty and must write it \
              first. Raise bgwriter_lru_maxpages and lower bgwriter_delay so that the background \
@@ -298,7 +333,7 @@ fn checksums(e: &Evidence) -> Evaluation {
         .when(e.of_cpu(us) >= 0.03)
         .stacks("verifying and setting page checksums", us)
         .condition(e.since(18), "initdb enables checksums by default since PostgreSQL 18")
-        .counter("blocks read", e.counter("pg_stat_database.blks_read"))
+        .context(|it| it.counter("blocks read", e.counter("pg_stat_database.blks_read")))
         .remedy(
             "Raise shared_buffers: each block read or written needs its checksum computed. Compare \
              versions with the same setting: initdb enables checksums by default since PostgreSQL 18 \
@@ -307,16 +342,29 @@ fn checksums(e: &Evidence) -> Evaluation {
         .variant(larger_shared_buffers(e))
 }
 
+/// Whether the updates add little to indexes, as HOT updates do: they prune their page, which keeps it usable for the
+/// next one, and nothing remains to be done. One that is not HOT spends more on its indexes than on its row.
+fn are_updates_hot(e: &Evidence) -> bool {
+    let entries = ["ExecInsertIndexTuples"];
+    let of_inserts = e.in_nested_functions(&[&["ExecInsert"], &entries])
+        - e.in_nested_functions(&[&["ExecOnConflictUpdate"], &entries]);
+    let rows_us = e.in_functions(&["heap_update"]);
+    rows_us > 0.0 && e.in_functions(&entries) - of_inserts < rows_us
+}
+
 fn pruning(e: &Evidence) -> Evaluation {
     // By itself, `heap_page_prune_opt` only asks whether there is something to do. A scan reads the header of each page
     // there first, which may take a tenth of its CPU time. VACUUM prunes, too.
+    let by_statement = ["heap_page_prune_opt"];
     let pruned = ["heap_page_prune", "heap_page_prune_and_freeze"];
-    let us = e.in_nested_functions(&[&["heap_page_prune_opt"], &pruned]);
+    // The WAL record of pruning may be the first of its page since a checkpoint: that cost is of full-page images.
+    let logged = e.in_nested_functions(&[&by_statement, &pruned, &["XLogInsert"]]);
+    let us = e.in_nested_functions(&[&by_statement, &pruned]) - logged;
     let updated = e.counter("pg_stat_database.tup_updated");
     Evaluation::of(us)
-        .when(e.of_cpu(us) >= 0.12)
-        .stacks("pruning pages", us)
-        .counter("rows updated", updated)
+        .when(e.of_cpu(us) >= 0.12 && !are_updates_hot(e))
+        .stacks("pruning pages, without its WAL", us)
+        .context(|it| it.counter("rows updated", updated))
         .remedy(
             "End old transactions and idle snapshots, which keep dead row versions alive, and \
              vacuum more often. Make updates HOT: lower fillfactor to leave room on pages, and do \

@@ -47,6 +47,10 @@ pub(super) const SIGNATURES: &[Signature] = &[
 /// The default of `commit_siblings`: with fewer other open transactions, `commit_delay` has no effect.
 const COMMIT_SIBLINGS: f64 = 5.0;
 
+/// All clients may commit in one sync. With fewer syncs per transaction than this, times the number of clients, most
+/// transactions wait for none, and a few slow ones may make up all of the time.
+const SYNCS_MIN: f64 = 0.5;
+
 fn commit_sync(e: &Evidence) -> Evaluation {
     let synced = e.blocked(&["WAL sync", "IO WALSync", "IO WalSync"]);
     let waited = e.blocked(&["LWLock WALWrite", "WAL write", "IO WALWrite", "IO WalWrite"]);
@@ -68,7 +72,10 @@ fn commit_sync(e: &Evidence) -> Evaluation {
         .waits("WAL sync", synced)
         .waits("waiting for another backend's WAL write", waited)
         .stacks("CPU time of WAL sync", us)
-        .counter("WAL syncs", syncs)
+        .context_unless(
+            syncs.is_some_and(|count| count * e.clients.max(1.0) >= SYNCS_MIN),
+            |it| it.counter("WAL syncs", syncs),
+        )
         .remedy(format!(
             "Group more changes into one transaction{}. If you can lose the most recent commits in \
              a crash (consistency is never at risk), set synchronous_commit=off. A disk with a \

@@ -1,7 +1,10 @@
 //! Findings of a run, in reports.
 
 use pgassay_account::comparison::{Inconclusive, Ratio, Verdict};
+use pgassay_account::ledger::{Divider, Nature, Part, Row};
 use pgassay_diagnosis::diagnose;
+use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_model::waits::Waits;
 use pgassay_record::finding::{Confidence, Finding};
 use pgassay_record::remedy::RemedyVariant;
 use pgassay_record::run::Run;
@@ -106,6 +109,46 @@ fn connections_opened_for_each_transaction_of_a_run_are_found() {
     let fact = &found.evidence[0];
     assert!(fact.what.starts_with("opening and closing"), "{found:#?}");
     assert!(found.suggested_fix.starts_with("Keep connections open"));
+}
+
+/// Regression: one reading of a wait event, of 44 in a run, was a finding.
+#[test]
+fn a_single_reading_of_a_wait_event_of_a_run_is_no_finding() {
+    let is_found = |readings: u64| {
+        let mut run = small_run();
+        let timed = run.trials.iter().find(|it| it.variant == 0);
+        let profiled = Trial {
+            kind: TrialKind::Profiled,
+            waits: Some(Waits {
+                blocked_samples: readings,
+                ..Waits::default()
+            }),
+            ..timed.expect("it has a trial").clone()
+        };
+        run.trials.push(profiled);
+        let ledger = run.ledgers.iter_mut().find(|it| it.variant == 0);
+        let ledger = ledger.expect("it has a ledger");
+        let is_blocked = |it: &Row| matches!(it.part, Part::Blocked | Part::Client | Part::Between);
+        ledger.rows.retain(|it| !is_blocked(it));
+        ledger.blocked_by = Divider::MemoryWaitEvents;
+        let row = |mechanism: &str, us| Row {
+            part: Part::Blocked,
+            nature: Nature::Queueing,
+            phase: String::new(),
+            mechanism: mechanism.to_owned(),
+            us,
+            system_us: 0.0,
+        };
+        // One of 44.
+        let rows = [
+            row("BufferPin BufferPin", 10.0),
+            row("IO DataFileSync", 430.0),
+        ];
+        ledger.rows.extend(rows);
+        run.findings = diagnose(&run);
+        run.findings.iter().any(|it| it.id == "buffer-pin")
+    };
+    assert_eq!([44, 440].map(is_found), [false, true]);
 }
 
 /// Regression: after two of four pairs, a fix had a result of `[0.000, 20876.646]`, and "did not raise throughput beyond
