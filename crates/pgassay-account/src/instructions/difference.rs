@@ -50,8 +50,8 @@ pub struct Difference {
     pub ratio: f64,
     /// The margin that a significant difference exceeds, in instructions per transaction: the larger of
     /// the two spreads times a factor that depends on the numbers of rounds and comparisons, plus the change of the
-    /// difference within a run if a cost is not linear. With too few
-    /// rounds for a verdict, and in files of earlier versions, the sum of the two spreads.
+    /// difference within a run. With too few rounds for a verdict, and in files of earlier versions, the sum of the
+    /// two spreads.
     pub margin: f64,
     /// Number of comparisons that share the error rate of 1%; 0 in files of earlier versions, which had no
     /// such error rate.
@@ -104,7 +104,7 @@ impl Difference {
         let spreads = [baseline.spread(), variant.spread()];
         let rounds = baseline.repeats.len().min(variant.repeats.len());
         let bend = bend(baseline, variant);
-        let margin = margin(spreads, rounds, comparisons).map(|it| it + bend.unwrap_or(0.0).abs());
+        let margin = margin(spreads, rounds, comparisons).map(|it| it + bend.unwrap_or(0.0));
         let per_transaction = variant.cost() - baseline.cost();
         let verdict = match margin {
             _ if bend.is_none() => CountVerdict::NotLinear,
@@ -134,20 +134,19 @@ impl Difference {
 
 /// By how much a difference depends on the numbers of transactions, in instructions per transaction; `None` if that is
 /// too much to compare the costs. Costs that are not linear can change alike: those of writes grow as their table does.
+/// Costs that are linear to 0.5% each can still change in opposite directions, by more than they differ.
 fn bend(baseline: &VariantCount, variant: &VariantCount) -> Option<f64> {
     let of = |it: &VariantCount| it.bend() * it.cost();
+    let bend = (of(variant) - of(baseline)).abs();
+    let are_linear = baseline.is_linear() && variant.is_linear();
     if baseline.segments != variant.segments {
         // A bend is the change of a cost when the number of transactions doubles.
         let [few, many] = [baseline, variant].map(|it| it.segments[2] as f64);
         let doublings = (many / few).log2().abs();
-        let are_linear = baseline.is_linear() && variant.is_linear();
-        return are_linear.then(|| UNEVEN * doublings * of(baseline).abs().max(of(variant).abs()));
+        let uneven = UNEVEN * doublings * of(baseline).abs().max(of(variant).abs());
+        return are_linear.then(|| uneven.max(bend));
     }
-    if baseline.is_linear() && variant.is_linear() {
-        return Some(0.0);
-    }
-    let bend = of(variant) - of(baseline);
-    (bend.abs() <= DIFFERENCE_BEND_MAX * baseline.cost()).then_some(bend)
+    (are_linear || bend <= DIFFERENCE_BEND_MAX * baseline.cost()).then_some(bend)
 }
 
 type Sides<'a> = [(&'a VariantCount, i64); 2];

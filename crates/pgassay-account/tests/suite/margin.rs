@@ -187,6 +187,32 @@ fn costs_that_grow_alike_have_a_difference() {
     assert_eq!(verdict(&longer), CountVerdict::NotLinear);
 }
 
+/// Regression: "+100 ± 15" of two costs whose difference has the opposite sign if twice as many transactions are
+/// counted.
+#[test]
+fn linear_costs_that_change_in_opposite_directions_do_not_differ() {
+    let bent = |cost: f64, halves: f64| {
+        let mut counted = variant(&[cost as u64 - 5, cost as u64, cost as u64 + 5]);
+        for repeat in &mut counted.repeats {
+            let change = 200.0 * halves * cost / 3.0;
+            repeat.instructions[1] = repeat.instructions[1].saturating_add_signed(-change as i64);
+        }
+        counted
+    };
+    let between = |a: &VariantCount, b: &VariantCount| Difference::between(a, b, 1);
+    let (more, less) = (bent(40_000.0, 0.004), bent(40_100.0, -0.004));
+    assert!((more.bend() - 0.004).abs() < 1e-5, "{}", more.bend());
+    assert!(more.is_linear() && less.is_linear());
+    let difference = between(&more, &less);
+    assert_eq!(difference.verdict, CountVerdict::NoDifference);
+    assert!(difference.margin > 330.0, "{difference:?}");
+    // Costs that change alike, or hardly, as those of reads do, have a verdict as before.
+    for (a, b) in [(0.004, 0.004), (0.000_1, -0.000_1)] {
+        let difference = between(&bent(40_000.0, a), &bent(40_100.0, b));
+        assert_eq!(difference.verdict, CountVerdict::Differs, "{difference:?}");
+    }
+}
+
 /// Regression: two equal variants differed by 1.4%, because one was counted over more transactions.
 #[test]
 fn a_cost_that_depends_on_the_number_of_transactions_does_not_differ_from_itself() {
