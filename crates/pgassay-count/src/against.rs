@@ -3,9 +3,8 @@
 //! Counts repeat only on one machine and one build. If either changed, a difference says nothing
 //! about the code, so such counts are not compared.
 
-use pgassay_account::instructions::{
-    CountVerdict, Counts, Difference, Machine, VariantCount, margin,
-};
+use pgassay_account::instructions::margin::{self, Family};
+use pgassay_account::instructions::{CountVerdict, Counts, Difference, Machine, VariantCount};
 
 /// The outcome of comparing one variant.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,26 +34,25 @@ pub fn compare(then: &Counts, now: &Counts, tolerance: f64) -> Vec<VariantCompar
     let all: usize = now.conditions.iter().map(|it| it.variants.len()).sum();
     let mut comparisons = Vec::new();
     for condition in &now.conditions {
+        let mut conditions = then.conditions.iter();
+        let before = conditions.find(|other| other.title == condition.title);
+        let before = before.map_or(&[][..], |it| &it.variants);
+        let points = before.iter().chain(&condition.variants);
+        let family = Family {
+            comparisons: all,
+            points: points.map(VariantCount::cost_and_spread).collect(),
+        };
         for variant in &condition.variants {
             let title = if condition.title.is_empty() {
                 variant.name.clone()
             } else {
                 format!("{}, {}", condition.title, variant.name)
             };
-            let earlier = then
-                .conditions
-                .iter()
-                .find(|other| other.title == condition.title)
-                .and_then(|other| {
-                    other
-                        .variants
-                        .iter()
-                        .find(|other| other.name == variant.name)
-                });
+            let earlier = before.iter().find(|other| other.name == variant.name);
             let outcome = match (&reason, earlier) {
                 (Some(reason), _) => VariantOutcome::NotComparable(reason.clone()),
                 (None, None) => VariantOutcome::NotComparable("not in the earlier file".to_owned()),
-                (None, Some(earlier)) => one(earlier, variant, all, tolerance),
+                (None, Some(earlier)) => one(earlier, variant, &family, tolerance),
             };
             comparisons.push(VariantComparison { title, outcome });
         }
@@ -62,19 +60,14 @@ pub fn compare(then: &Counts, now: &Counts, tolerance: f64) -> Vec<VariantCompar
     comparisons
 }
 
-fn one(
-    then: &VariantCount,
-    now: &VariantCount,
-    comparisons: usize,
-    tolerance: f64,
-) -> VariantOutcome {
+fn one(then: &VariantCount, now: &VariantCount, family: &Family, tolerance: f64) -> VariantOutcome {
     if let Some(reason) = variants_differ(then, now) {
         return VariantOutcome::NotComparable(reason);
     }
     if let Some(reason) = not_linear(then, now) {
         return VariantOutcome::Inconclusive(reason);
     }
-    let difference = Difference::between(then, now, comparisons);
+    let difference = Difference::between(then, now, family);
     if difference.verdict == CountVerdict::TooFewRounds {
         let (then, now) = (then.repeats.len(), now.repeats.len());
         return VariantOutcome::Inconclusive(format!(

@@ -20,6 +20,7 @@ mod call_changes;
 mod credit;
 mod cycle;
 pub mod markdown;
+mod method;
 mod outfile;
 mod system_call;
 mod tally;

@@ -9,7 +9,8 @@ use pgassay_account::instructions::{
     Build, ConditionCount, CountVerdict, Counts, Difference, VariantCount,
 };
 
-use crate::text::{grouped, how, ratio, signed};
+use crate::method::how;
+use crate::text::{grouped, ratio, signed};
 
 /// The tables of all conditions.
 pub fn tables(counts: &Counts) -> String {
@@ -23,7 +24,7 @@ pub fn tables(counts: &Counts) -> String {
         builds_table(&mut out, counts);
     } else {
         for condition in &counts.conditions {
-            listed(&mut out, condition, counts.comparisons());
+            listed(&mut out, counts, condition);
         }
     }
     out
@@ -55,7 +56,7 @@ fn builds(counts: &Counts) -> String {
 }
 
 /// The variants of one build, the most expensive first.
-fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
+fn listed(out: &mut String, counts: &Counts, condition: &ConditionCount) {
     let Some((baseline, others)) = condition.variants.split_first() else {
         return;
     };
@@ -68,11 +69,12 @@ fn listed(out: &mut String, condition: &ConditionCount, comparisons: usize) {
         code(&baseline.name),
         grouped(baseline.cost()),
         grouped(baseline.spread()),
-        how(baseline, comparisons)
+        how(baseline, counts)
     );
+    let family = counts.family(condition);
     let mut rows: Vec<(&VariantCount, Difference)> = others
         .iter()
-        .map(|variant| (variant, Difference::between(baseline, variant, comparisons)))
+        .map(|variant| (variant, Difference::between(baseline, variant, &family)))
         .collect();
     rows.sort_by(|(_, a), (_, b)| b.per_transaction.total_cmp(&a.per_transaction));
     let (none, some): (Vec<_>, Vec<_>) = rows

@@ -2,13 +2,15 @@
 
 use std::fmt::Write;
 
+use pgassay_account::instructions::margin::Family;
 use pgassay_account::instructions::{
     Build, CallTally, ConditionCount, CountVerdict, Counts, Difference, VariantCount, base_name,
-    is_clock_function, margin,
+    is_clock_function,
 };
 
 use crate::against::{VariantComparison, VariantOutcome};
 use crate::call_changes;
+use crate::method::how;
 
 /// Default number of rows in each table of functions.
 pub const ROWS: usize = 12;
@@ -71,18 +73,17 @@ pub fn answer(counts: &Counts, rows: usize, columns: usize) -> String {
     for what in &counts.ignored {
         let _ = writeln!(out, "Left out: {what}.");
     }
-    let comparisons = counts.comparisons();
     for condition in &counts.conditions {
         out.push('\n');
-        one_condition(&mut out, condition, comparisons, (rows, columns));
+        one_condition(&mut out, counts, condition, (rows, columns));
     }
     out
 }
 
 fn one_condition(
     out: &mut String,
+    counts: &Counts,
     condition: &ConditionCount,
-    comparisons: usize,
     (rows, columns): (usize, usize),
 ) {
     if !condition.title.is_empty() {
@@ -104,13 +105,13 @@ fn one_condition(
         return;
     };
     out.push_str(&layout.row(&baseline.name, &cost(baseline, &layout)));
-    let others = in_order(baseline, others, comparisons);
+    let others = in_order(baseline, others, &counts.family(condition));
     for (variant, difference) in &others {
         let figures = format!("{}  {}", cost(variant, &layout), change(difference));
         out.push_str(&layout.row(&variant.name, &figures));
     }
     not_linear(out, condition, others.iter().map(|(_, it)| it.verdict));
-    for sentence in how(baseline, comparisons).split_inclusive(". ") {
+    for sentence in how(baseline, counts).split_inclusive(". ") {
         let _ = writeln!(out, "  {}", sentence.trim_end());
     }
     builds(out, &condition.variants);
@@ -137,38 +138,16 @@ fn one_condition(
     }
 }
 
-/// How figures and verdicts are computed.
-pub(crate) fn how(baseline: &VariantCount, comparisons: usize) -> String {
-    let segments = baseline.segments.map(|count| count.to_string()).join(", ");
-    let rounds = baseline.repeats.len();
-    let figures = format!(
-        "Median of {rounds} {}, segments of {segments} transactions; ± of a cost is the range over the rounds.",
-        if rounds == 1 { "round" } else { "rounds" }
-    );
-    let chance = 100.0 * margin::ERROR;
-    match (margin::factor(rounds, comparisons), comparisons) {
-        (_, 0) => figures,
-        (None, _) => format!(
-            "{figures} A verdict requires at least {} rounds (--repeats).",
-            margin::ROUNDS_MIN
-        ),
-        (Some(factor), _) => format!(
-            "{figures} ± of a difference is a bound on noise, which exceeds it in at most {chance}% of counts ({comparisons} comparison{} in total). It is {factor:.2} times the larger of the two ranges, plus the uncertainty of a cost that depends on the number of transactions.",
-            if comparisons == 1 { "" } else { "s" }
-        ),
-    }
-}
-
 /// A few variants, or several builds, keep the study's order. Many variants of one build are sorted
 /// by cost, the most expensive first and those without a difference last.
 fn in_order<'a>(
     baseline: &VariantCount,
     others: &'a [VariantCount],
-    comparisons: usize,
+    family: &Family,
 ) -> Vec<(&'a VariantCount, Difference)> {
     let mut rows: Vec<_> = others
         .iter()
-        .map(|variant| (variant, Difference::between(baseline, variant, comparisons)))
+        .map(|variant| (variant, Difference::between(baseline, variant, family)))
         .collect();
     let one_build = others.iter().all(|variant| variant.build == baseline.build);
     if one_build && others.len() > EXPLAINED_MAX {

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::margin::margin;
+use super::margin::{Family, margin};
 use super::{VariantCount, base_name, is_address};
 
 /// The cost of an update does not change evenly with the number of them: with `simple-update`, it changed by 4.3 times
@@ -49,9 +49,9 @@ pub struct Difference {
     /// Ratio of the variant's cost to the baseline's.
     pub ratio: f64,
     /// The margin that a significant difference exceeds, in instructions per transaction: the larger of
-    /// the two spreads times a factor that depends on the numbers of rounds and comparisons, plus the change of the
-    /// difference within a run. With too few rounds for a verdict, and in files of earlier versions, the sum of the
-    /// two spreads.
+    /// the two spreads times a factor that depends on the numbers of rounds and comparisons, or if that is more, the
+    /// usual spread of the script's variants, plus the change of the difference within a run. With too few rounds for
+    /// a verdict, and in files of earlier versions, the sum of the two spreads.
     pub margin: f64,
     /// Number of comparisons that share the error rate of 1%; 0 in files of earlier versions, which had no
     /// such error rate.
@@ -94,8 +94,8 @@ pub struct FunctionChange {
 }
 
 impl Difference {
-    /// Compares `variant` with `baseline`, as one of `comparisons` comparisons.
-    pub fn between(baseline: &VariantCount, variant: &VariantCount, comparisons: usize) -> Self {
+    /// Compares `variant` with `baseline`, as one of a family of comparisons.
+    pub fn between(baseline: &VariantCount, variant: &VariantCount, family: &Family) -> Self {
         let transactions = common_multiple(baseline.transactions, variant.transactions);
         let (down, up) = (
             -transactions / signed(baseline.transactions),
@@ -104,7 +104,10 @@ impl Difference {
         let spreads = [baseline.spread(), variant.spread()];
         let rounds = baseline.repeats.len().min(variant.repeats.len());
         let bend = bend(baseline, variant);
-        let margin = margin(spreads, rounds, comparisons).map(|it| it + bend.unwrap_or(0.0));
+        // With noise of two values, the dearer of two equal points may be as dear as the family's dearest.
+        let noise = family.noise(baseline.cost().max(variant.cost()));
+        let margin = margin(spreads, noise, rounds, family.comparisons);
+        let margin = margin.map(|it| it + bend.unwrap_or(0.0));
         let per_transaction = variant.cost() - baseline.cost();
         let verdict = match margin {
             _ if bend.is_none() => CountVerdict::NotLinear,
@@ -118,7 +121,7 @@ impl Difference {
             per_transaction,
             ratio: variant.cost() / baseline.cost(),
             margin: margin.unwrap_or(spreads[0] + spreads[1]),
-            comparisons,
+            comparisons: family.comparisons,
             transactions,
             instructions: down * baseline.instructions + up * variant.instructions,
             subsystems: subsystems(&functions),

@@ -9,9 +9,10 @@
 //! variant has no noise, because then its spread carries no information.
 //!
 //! Counts are not always normal: depending on the memory layout of a backend, a cost may have one of two
-//! values. So a difference must always exceed the larger spread, regardless of the number of rounds. Two
-//! such variants then differ falsely only if each had the same value in all of its rounds: in 3% of
-//! counts with three rounds, in 0.2% with five.
+//! values. Then a spread is 0, and so is any multiple of it, if a point had the same value in all of its rounds:
+//! with three rounds, in a quarter of counts. So a difference must always exceed the larger spread, regardless of the
+//! number of rounds, and the spread of the other points of its script ([`Family`]). What is left are counts in which
+//! nearly all points have no spread: [`error_of_two_values`].
 //!
 //! Sources: E. Lord, "The use of range in place of standard deviation in the t-test" (Biometrika, 1947),
 //! for the method; Z. Šidák, "Rectangular confidence regions" (JASA, 1967). The factors were computed for
@@ -46,12 +47,71 @@ const FACTORS: [(usize, [f64; 5]); 7] = [
     (10, [0.449, 0.497, 0.607, 0.773, 0.99]),
 ];
 
+/// The comparisons that a difference is one of: of the points of one script.
+#[derive(Debug, Clone, Default)]
+pub struct Family {
+    /// Number of comparisons that share the error rate, of all scripts.
+    pub comparisons: usize,
+    /// The cost and the spread of each point of this script.
+    pub points: Vec<[f64; 2]>,
+}
+
+impl Family {
+    /// The spread that a point with this cost may have, judging by the others: the largest, without those of the
+    /// noisiest tenth of the points. A point that costs a multiple has a multiple of the noise.
+    pub fn noise(&self, cost: f64) -> f64 {
+        let points = self.points.iter();
+        let scaled = points.map(|[of, spread]| spread * (cost / of).min(1.0));
+        let mut spreads: Vec<f64> = scaled.collect();
+        spreads.sort_by(f64::total_cmp);
+        let ordinary = ordinary(spreads.len());
+        ordinary.checked_sub(1).map_or(0.0, |last| spreads[last])
+    }
+}
+
+/// How many of a script's points have no more than its usual noise. The others may be noisy for a reason that only they
+/// have, such as a setting that makes a cost depend on time.
+fn ordinary(points: usize) -> usize {
+    points - points / 10
+}
+
 /// The margin that a difference must exceed, in the unit of the spreads; `None` with too few rounds.
-/// `rounds` is the smaller of the two variants' numbers of rounds, `comparisons` the number of
-/// comparisons that share the error rate.
-pub fn margin(spreads: [f64; 2], rounds: usize, comparisons: usize) -> Option<f64> {
+/// `rounds` is the smaller of the two variants' numbers of rounds, `noise` is [`Family::noise`], and `comparisons` the
+/// number of comparisons that share the error rate.
+pub fn margin(spreads: [f64; 2], noise: f64, rounds: usize, comparisons: usize) -> Option<f64> {
     let larger = spreads[0].max(spreads[1]);
-    factor(rounds, comparisons).map(|factor| (factor * larger).max(RESOLUTION))
+    let factor = factor(rounds, comparisons)?;
+    Some((factor * larger).max(noise).max(RESOLUTION))
+}
+
+/// The probability of any false difference if each point has one of two values in each round, the same two for all, and
+/// the first with the probability that is worst: in a count with these numbers of points per script.
+pub fn error_of_two_values(rounds: usize, points: impl IntoIterator<Item = usize>) -> f64 {
+    let none = points.into_iter().map(|points| {
+        let of_chance = |percent: u32| two_values(rounds, points, f64::from(percent) / 100.0);
+        1.0 - (1..=50).map(of_chance).fold(0.0, f64::max)
+    });
+    1.0 - none.product::<f64>()
+}
+
+/// The same for one script, and a probability of the first value. A difference is false if the baseline and enough
+/// variants have no spread, and one of these has the other value.
+fn two_values(rounds: usize, points: usize, first: f64) -> f64 {
+    let Some(variants) = points.checked_sub(1) else {
+        return 0.0;
+    };
+    let always = [first, 1.0 - first].map(|it| it.powf(rounds as f64));
+    let without = always[0] + always[1];
+    let mut sum = 0.0;
+    // The number of ways to choose the variants that have a spread.
+    let mut ways = 1.0;
+    for spread in 0..=points - ordinary(points) {
+        let exact = variants.saturating_sub(spread) as f64;
+        let mixed = always.map(|it| it * (without.powf(exact) - it.powf(exact)));
+        sum += ways * (1.0 - without).powf(spread as f64) * (mixed[0] + mixed[1]);
+        ways *= exact / (spread + 1) as f64;
+    }
+    sum
 }
 
 /// The margin in units of the larger spread.
@@ -100,7 +160,49 @@ mod tests {
 
     #[test]
     fn the_margin_is_at_least_half_an_instruction() {
-        assert_eq!(margin([0.0, 0.0], 3, 1), Some(0.5));
-        assert_eq!(margin([0.0, 0.0], 2, 1), None);
+        assert_eq!(margin([0.0, 0.0], 0.0, 3, 1), Some(0.5));
+        assert_eq!(margin([0.0, 0.0], 0.0, 2, 1), None);
+    }
+
+    #[test]
+    fn the_noise_of_a_script_is_that_of_its_points_without_the_noisiest_tenth() {
+        let family = |points: &[[f64; 2]]| Family {
+            comparisons: 1,
+            points: points.to_vec(),
+        };
+        let noise = |points: &[[f64; 2]], expected: f64| {
+            let found = family(points).noise(40_000.0);
+            assert!((found - expected).abs() < 1e-9, "{points:?}: {found}");
+        };
+        noise(&[], 0.0);
+        noise(&[[40_000.0, 0.0], [40_000.0, 20.0]], 20.0);
+        // That of a cheaper point is no reason to expect more.
+        noise(&[[40_000.0, 0.0], [4_000_000.0, 2_000.0]], 20.0);
+        noise(&[[40_000.0, 0.0], [400.0, 2.0]], 2.0);
+        let mut many = vec![[40_000.0, 0.0]; 20];
+        (many[3][1], many[4][1], many[5][1]) = (9_000.0, 7_000.0, 5.0);
+        noise(&many, 5.0);
+    }
+
+    #[test]
+    fn two_values_exceed_the_error_with_three_rounds_and_one_or_two_comparisons() {
+        let close = |rounds, points: &[usize], error: f64| {
+            let found = error_of_two_values(rounds, points.iter().copied());
+            assert!(
+                (found - error).abs() < 1e-3,
+                "{rounds}, {points:?}: {found}"
+            );
+        };
+        // One of two: 2 · (1/8)². One of two in each of ten scripts: 1 − (31/32)¹⁰.
+        close(3, &[2], 1.0 / 32.0);
+        close(3, &[2; 10], 0.272);
+        close(3, &[3], 3.0 / 64.0 / 4.0);
+        close(5, &[2], 2.0 / 1024.0);
+        close(3, &[1], 0.0);
+        close(3, &[0], 0.0);
+        for points in 4..200 {
+            let error = error_of_two_values(3, [points]);
+            assert!(error < ERROR / 2.0, "{points}: {error}");
+        }
     }
 }

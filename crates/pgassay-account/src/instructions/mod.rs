@@ -16,6 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 pub use difference::{CountVerdict, Difference, FunctionChange, SubsystemChange};
+use margin::Family;
 pub use tree::{CallPath, CallTree, PathFunction};
 
 /// Name and version of the schema.
@@ -75,17 +76,17 @@ pub struct VariantDifference {
 impl InstructionCosts {
     /// Compares the counts.
     pub fn of(counts: Counts) -> Self {
-        let comparisons = counts.comparisons();
         let differences = counts
             .conditions
             .iter()
             .filter_map(|condition| Some((condition, condition.variants.split_first()?)))
             .flat_map(|(condition, (baseline, others))| {
-                others.iter().map(|variant| VariantDifference {
+                let family = counts.family(condition);
+                others.iter().map(move |variant| VariantDifference {
                     condition: condition.title.clone(),
                     baseline: baseline.name.clone(),
                     variant: variant.name.clone(),
-                    difference: Difference::between(baseline, variant, comparisons),
+                    difference: Difference::between(baseline, variant, &family),
                 })
             })
             .collect();
@@ -108,6 +109,15 @@ impl Counts {
     pub fn comparisons(&self) -> usize {
         let others = self.conditions.iter().map(|it| it.variants.len());
         others.map(|variants| variants.saturating_sub(1)).sum()
+    }
+
+    /// The comparisons of the variants under one of the conditions.
+    pub fn family(&self, condition: &ConditionCount) -> Family {
+        let points = condition.variants.iter();
+        Family {
+            comparisons: self.comparisons(),
+            points: points.map(VariantCount::cost_and_spread).collect(),
+        }
     }
 }
 
@@ -315,6 +325,11 @@ impl VariantCount {
         let most = slopes.iter().copied().fold(f64::MIN, f64::max);
         let least = slopes.iter().copied().fold(f64::MAX, f64::min);
         most - least
+    }
+
+    /// The cost and its spread.
+    pub fn cost_and_spread(&self) -> [f64; 2] {
+        [self.cost(), self.spread()]
     }
 
     /// Mean relative increase of the cost per transaction from the first half of a run to the second.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
+use pgassay_account::instructions::margin::Family;
 use pgassay_account::instructions::{Build, Difference, Repeat, VariantCount};
 use pgassay_count::{InstructionTally, OutFile, variant_count};
 use proptest::prelude::*;
@@ -181,7 +182,7 @@ proptest! {
         let functions: i64 = a.functions.iter().map(|row| row.instructions).sum();
         let subsystems: i64 = a.subsystems.iter().map(|row| row.instructions).sum();
         prop_assert_eq!((functions, subsystems), (tally.instructions, tally.instructions));
-        let difference = Difference::between(&a, &b, 1);
+        let difference = Difference::between(&a, &b, &Family::default());
         let functions: i64 = difference.functions.iter().map(|row| row.instructions).sum();
         let subsystems: i64 = difference.subsystems.iter().map(|row| row.instructions).sum();
         prop_assert_eq!(functions, difference.instructions);
