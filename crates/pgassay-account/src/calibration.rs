@@ -79,7 +79,7 @@ impl AaComparison {
         match self.verdict {
             Verdict::Faster | Verdict::Slower => true,
             Verdict::Equivalent => is_beyond,
-            _ => false,
+            Verdict::Inconclusive => false,
         }
     }
 }

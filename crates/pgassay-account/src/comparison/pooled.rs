@@ -29,7 +29,8 @@ impl PooledTrials {
     ) -> Result<Option<Self>, LatencyError> {
         let mut pooled = Self {
             rate: PooledRate::default(),
-            latency_ns: Histogram::new(3).expect("3 digits are within the crate's 0 to 5"),
+            // Three digits are within what the crate permits, 0 to 5.
+            latency_ns: Histogram::new(3).map_err(|_| LatencyError)?,
             on_cpu_us: Some(0.0),
             transactions_total: 0,
         };
