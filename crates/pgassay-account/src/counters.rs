@@ -221,16 +221,16 @@ impl<'a> PointCounters<'a> {
             .collect();
         let level = 1.0 - ALPHA / names.len().max(1) as f64;
         let row = |name: &&str| {
-            let (a, b) = (baseline.per_trial(name), self.per_trial(name));
+            let (a, b) = (baseline.per_block(name), self.per_block(name));
             let (_, interval) = stats::welch(&a, &b, level);
             let (of_a, of_b) = (baseline.figure(name), self.figure(name));
-            // The trials' means differ from the figures if trials differ in length: only the interval's width counts.
+            // The blocks' means differ from the figures if blocks differ in length: only the interval's width counts.
             let difference = of_b.per_transaction - of_a.per_transaction;
             let half = interval.map_or(0.0, |it| (it.high - it.low) / 2.0);
             let (low, high) = (difference - half, difference + half);
             let larger = of_a.per_transaction.max(of_b.per_transaction);
             let is_large_enough = difference.abs() > MIN_RELATIVE_DIFFERENCE * larger;
-            // With one trial on a side there is no interval, so nothing is certain.
+            // With one block on a side there is no interval, so nothing is certain.
             let is_certain = interval.is_some() && (low > 0.0 || high < 0.0);
             CounterDifference {
                 name: (*name).to_owned(),
@@ -279,6 +279,20 @@ impl<'a> PointCounters<'a> {
         self.trials_with(name).map(of_trial).collect()
     }
 
+    /// The counter per transaction in each block. The trials of a block share a server start, so they are no
+    /// independent observations of what varies between starts.
+    pub fn per_block(&self, name: &str) -> Vec<f64> {
+        let mut blocks: BTreeMap<u32, (f64, u64)> = BTreeMap::new();
+        for trial in self.trials_with(name) {
+            let (counted, transactions) = blocks.entry(trial.block).or_default();
+            *counted += trial.counters.get(name).unwrap_or(0.0);
+            *transactions += trial.transactions_total;
+        }
+        let sums = blocks.into_values();
+        sums.map(|(counted, transactions)| counted / transactions as f64)
+            .collect()
+    }
+
     fn figure(&self, name: &str) -> CounterFigure {
         let transactions: u64 = self.trials_with(name).map(|it| it.transactions_total).sum();
         let counted: f64 = self
@@ -312,12 +326,39 @@ mod tests {
     fn counted(values: &[(f64, u64)]) -> Vec<Trial> {
         values
             .iter()
-            .map(|&(lines, transactions_total)| Trial {
+            .zip(0..)
+            .map(|(&(lines, transactions_total), block)| Trial {
+                block,
                 counters: [("log.lines", lines), ("machine.idle_us", 5.0)].into(),
                 transactions_total,
                 ..trial()
             })
             .collect()
+    }
+
+    /// Regression: eight trials of each of three blocks were 24 observations, so a counter that depends on the server
+    /// start, such as blocks read, differed between equal variants.
+    #[test]
+    fn trials_of_a_block_are_one_observation_of_what_depends_on_its_server_start() {
+        let with = |by_block: [f64; 3]| -> Vec<Trial> {
+            let trials = counted(&by_block.map(|lines| (lines, 10))).into_iter();
+            let wobble = |trial: Trial| {
+                (0..8).map(move |number| {
+                    let mut trial = trial.clone();
+                    let lines = trial.counters.get("log.lines").unwrap();
+                    trial
+                        .counters
+                        .insert("log.lines", lines + 0.01 * f64::from(number));
+                    trial
+                })
+            };
+            trials.flat_map(wobble).collect()
+        };
+        let (base, other) = (with([10.0, 11.0, 9.0]), with([12.0, 13.0, 10.0]));
+        let base = PointCounters::new(base.iter());
+        let rows = PointCounters::new(other.iter()).compare_with(&base, true);
+        assert!(!rows[0].differs, "{rows:?}");
+        assert!((rows[0].difference - 1.0 / 6.0).abs() < 0.01, "{rows:?}");
     }
 
     #[test]
@@ -393,7 +434,8 @@ mod tests {
     #[test]
     fn a_counter_that_a_release_does_not_have_is_not_zero_there() {
         let with = |counters: &[(&'static str, f64)]| -> Vec<Trial> {
-            let trial = |factor: f64| Trial {
+            let trial = |(block, factor): (u32, f64)| Trial {
+                block,
                 counters: {
                     let mut all = Counters::default();
                     for &(name, it) in counters {
@@ -404,7 +446,7 @@ mod tests {
                 transactions_total: (10.0 * factor) as u64,
                 ..trial()
             };
-            vec![trial(1.0), trial(2.0), trial(4.0)]
+            [(0, 1.0), (1, 2.0), (2, 4.0)].map(trial).to_vec()
         };
         let old = with(&[
             ("pg_stat_wal.wal_sync", 10.0),

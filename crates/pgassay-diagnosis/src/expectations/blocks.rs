@@ -64,8 +64,8 @@ fn of_block(trials: Vec<&Trial>, figure: &Figure) -> Option<f64> {
     }
 }
 
-/// A counter per transaction, with the interval over the trials that recorded it. If several trials
-/// have the same value, it is exact.
+/// A counter per transaction, with the interval of the blocks in which it was read. If several trials have the same
+/// value in all of them, it is exact.
 pub(super) fn of_counter(
     trials: &[Trial],
     condition: usize,
@@ -74,8 +74,14 @@ pub(super) fn of_counter(
 ) -> MeasuredValue {
     let point = counter.per_transaction;
     let is_its = |it: &&Trial| (it.condition, it.variant) == (condition, variant);
-    let figures = PointCounters::new(trials.iter().filter(is_its)).per_trial(&counter.name);
-    let mean = stats::mean_difference(&figures, LEVEL).ok();
+    let counted = PointCounters::new(trials.iter().filter(is_its));
+    if let [first, others @ ..] = &counted.per_trial(&counter.name)[..]
+        && !others.is_empty()
+        && others.iter().all(|it| it == first)
+    {
+        return MeasuredValue::exact(point);
+    }
+    let mean = stats::mean_difference(&counted.per_block(&counter.name), LEVEL).ok();
     match mean.and_then(|mean| mean.interval) {
         Some(it) => MeasuredValue::within(point, [it.low.max(0.0), it.high]),
         None => MeasuredValue::without_interval(point),
@@ -170,7 +176,10 @@ mod tests {
         let mut alike = trials(&[100, 100]);
         assert_eq!(of(&alike), MeasuredValue::exact(1.0));
         alike[1].counters.insert("log.lines", 300.0);
-        assert!(of(&alike).interval().is_some());
+        assert!(of(&alike).low.is_infinite(), "one block");
+        let mut blocks = trials(&[100, 100, 100, 100]);
+        blocks[1].counters.insert("log.lines", 300.0);
+        assert!(of(&blocks).interval().is_some());
         assert!(of(&alike[..1]).low.is_infinite());
     }
 
