@@ -200,6 +200,7 @@ mod tests {
             mechanism: mechanism.to_owned(),
             us,
             system_us: 0.0,
+            possible_us: 0.0,
         }
     }
 

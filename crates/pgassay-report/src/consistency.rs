@@ -116,15 +116,40 @@ pub(crate) fn share(share: &ExplainedShare, whole: &str) -> String {
         }
         None => "its CI is unbounded with these pairs".to_owned(),
     };
-    format!(
-        "{} of {whole} µs ({interval})",
-        number::percent(share.share)
-    )
+    let shown = number::percent(share.share);
+    let possible = share.possible.map(|it| number::percent(it.abs()));
+    match possible.filter(|it| *it != number::percent(0.0)) {
+        // Otherwise it is not clear why the interval may end far from the share.
+        Some(possible) => format!(
+            "{shown} of {whole} µs ({interval}, with and without up to {possible} of possible waiting for the \
+             client's threads)"
+        ),
+        None => format!("{shown} of {whole} µs ({interval})"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: at 64 clients, 45% of the difference was an upper bound, and the sentence said "100.0% (95% CI
+    /// [100.0%, 100.0%])".
+    #[test]
+    fn possible_waiting_for_the_client_is_said_next_to_the_interval_that_contains_it() {
+        let of = |possible| {
+            let explained = ExplainedShare {
+                share: 0.549,
+                interval: Some([0.516, 1.0]),
+                possible,
+            };
+            share(&explained, "−2,054")
+        };
+        let plain = "54.9% of −2,054 µs (95% CI [51.6%, 100.0%]";
+        assert_eq!(of(None), format!("{plain})"));
+        assert_eq!(of(Some(0.0)), format!("{plain})"));
+        let words = "with and without up to 45.1% of possible waiting for the client's threads";
+        assert_eq!(of(Some(0.451)), format!("{plain}, {words})"));
+    }
 
     /// Regression: "9.0% of the machine's CPU time is unaccounted for" when all of it and more was accounted for.
     #[test]

@@ -8,15 +8,17 @@
 //! more than is left: between transactions, sleep, client CPU, client run queue, client thread busy
 //! (the thread serves other clients first). When a reply arrived at a thread that was not asleep is
 //! unknown; such possible waiting takes what is left, in proportion, before the network does: a thread
-//! that never sleeps would not have read a reply that arrived earlier. The rest is network and wake-up,
-//! which pgassay does not measure ([`super::is_remainder`]). The client's thread also works between two transactions, so that CPU
-//! time is subtracted once.
+//! that never sleeps would not have read a reply that arrived earlier. It is an upper bound, so it is kept
+//! apart ([`Row::possible_us`]): as a known cause, it would explain whatever is left, by construction. The
+//! rest is network and wake-up, which pgassay does not measure ([`super::is_remainder`]). The client's
+//! thread also works between two transactions, so that CPU time is subtracted once.
 
 use std::collections::BTreeMap;
 
 use super::reason::Reason;
 use super::row::{
-    CLIENT_RUN_QUEUE, NETWORK_AND_THREAD_REMAINDER, NETWORK_REMAINDER, Nature, Part, Row,
+    CLIENT_RUN_QUEUE, CLIENT_THREAD_BUSY, NETWORK_AND_THREAD_REMAINDER, NETWORK_REMAINDER, Nature,
+    Part, Row,
 };
 
 /// Exact times per transaction, in µs.
@@ -172,6 +174,7 @@ fn row(part: Part, nature: Nature, mechanism: &str, us: f64) -> Row {
         mechanism: mechanism.to_owned(),
         us,
         system_us: 0.0,
+        possible_us: 0.0,
     }
 }
 
@@ -270,8 +273,18 @@ fn client_rows(client_us: f64, client: Option<&ClientParts>) -> Vec<Row> {
     let turn = take(parts.thread_busy_us.unwrap_or(0.0));
     let possible_us = parts.possible_us();
     let possible = take(possible_us) / possible_us.max(f64::MIN_POSITIVE);
-    let run_queue = run_queue + possible * parts.possible_run_queue_us.unwrap_or(0.0);
-    let turn = turn + possible * parts.possible_busy_us.unwrap_or(0.0);
+    let waiting = |name: &str, certain_us: f64, most_us: Option<f64>| {
+        let possible_us = possible * most_us.unwrap_or(0.0);
+        Row {
+            possible_us,
+            ..row(
+                Part::Client,
+                Nature::Queueing,
+                name,
+                certain_us + possible_us,
+            )
+        }
+    };
     let remainder = match parts.thread_busy_us {
         Some(_) => NETWORK_REMAINDER,
         None => NETWORK_AND_THREAD_REMAINDER,
@@ -285,8 +298,8 @@ fn client_rows(client_us: f64, client: Option<&ClientParts>) -> Vec<Row> {
         ),
         row(Part::Client, Nature::Think, "client sleep", asleep),
         row(Part::Client, Nature::Service, "client CPU", cpu),
-        row(Part::Client, Nature::Queueing, CLIENT_RUN_QUEUE, run_queue),
-        row(Part::Client, Nature::Queueing, "client thread busy", turn),
+        waiting(CLIENT_RUN_QUEUE, run_queue, parts.possible_run_queue_us),
+        waiting(CLIENT_THREAD_BUSY, turn, parts.possible_busy_us),
         row(Part::Client, Nature::Queueing, remainder, left_us),
     ]
 }

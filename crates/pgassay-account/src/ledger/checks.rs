@@ -466,6 +466,8 @@ pub(super) struct Guards {
     pub on_cpu: bool,
     /// Run-queue time.
     pub run_queue: bool,
+    /// The certain part of each of [`super::row::CLIENT_WAITS`].
+    pub client_waits: [bool; 2],
 }
 
 impl Guards {
@@ -490,8 +492,38 @@ impl Guards {
         Self {
             on_cpu: has(&on_cpu),
             run_queue: by_clients || has(&[CheckName::SwitchesRunQueue]),
+            client_waits: client_waits(side),
         }
     }
+}
+
+/// Whether the server's wait for its client would notice half or twice the certain waiting of a row of
+/// [`super::row::CLIENT_WAITS`]. The wider the range of possible waiting, the less it does: half of the certain
+/// waiting may as well be possible waiting, and twice as much may have left less of it.
+fn client_waits(side: &LedgerInputs<'_>) -> [bool; 2] {
+    let clients = side.blocks.iter().map(|it| it.exact.client);
+    let Some(clients) = clients.collect::<Option<Vec<ClientParts>>>() else {
+        return [true; 2];
+    };
+    let over_clients = |of: fn(&ClientParts) -> f64| mean(clients.iter().map(of)).unwrap_or(0.0);
+    let possible_us = over_clients(ClientParts::possible_us);
+    let whole_us = over(side.blocks, |it| it.exact.whole_us);
+    if possible_us <= ACCOUNT_ERROR_MAX * whole_us {
+        return [true; 2];
+    }
+    let left_us = side.server_waits_us.unwrap_or(0.0) - over_clients(ClientParts::accounted_us);
+    let taken_us = left_us.clamp(0.0, possible_us);
+    let tolerance_us = account_bound(side, whole_us) * whole_us;
+    let waits_us = [
+        over_clients(ClientParts::waited_for_cpu_us),
+        over_clients(|it| it.thread_busy_us.unwrap_or(0.0)),
+    ];
+    waits_us.map(|us| {
+        let notices_double = us > taken_us + tolerance_us;
+        let notices_half = us / 2.0 > possible_us - taken_us + tolerance_us;
+        // Less than that is never noticed, however exact the rest of the client's account.
+        us <= tolerance_us || (notices_double && notices_half)
+    })
 }
 
 #[cfg(test)]

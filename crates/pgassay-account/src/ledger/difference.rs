@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 use pgassay_model::trial::LatencyError;
 use pgassay_stats as stats;
 
+use super::checks::Guards;
 use super::consistency::{CheckName, CheckSide, ConsistencyCheck};
+use super::explained::{Explained, explained_share};
 use super::measurements::PointMeasurements;
-use super::row::{Nature, Part, Row, is_explained};
+use super::row::{CLIENT_WAITS, Nature, Part, Row};
 use super::trials::{BlockRows, LedgerWithBlocks, ledger_with_blocks};
-use super::{
-    ExplainedShare, LedgerDifference, LedgerRow, UNEXPLAINED_SHARE_MAX, UNEXPLAINED_TIME_SHARE_MAX,
-};
+use super::{LedgerDifference, LedgerRow, UNEXPLAINED_SHARE_MAX, UNEXPLAINED_TIME_SHARE_MAX};
 use crate::cost_row::{Change, CostRow};
 
 /// Confidence of each interval.
@@ -37,6 +37,9 @@ struct RowKey {
     phase: String,
     name: String,
 }
+
+/// One block's rows on both sides.
+type BlockPair<'a> = (&'a [Row], &'a [Row]);
 
 /// Figures of both sides, pair by pair.
 type RowPairs = BTreeMap<RowKey, Vec<[f64; 2]>>;
@@ -61,22 +64,14 @@ fn of_ledgers(a: &LedgerWithBlocks, b: &LedgerWithBlocks) -> Option<LedgerDiffer
     if blocks.is_empty() {
         return None;
     }
-    let sum = |wanted: &dyn Fn(&Row) -> bool| -> Vec<[f64; 2]> {
-        let side = |rows: &[Row]| rows.iter().filter(|it| wanted(it)).map(|it| it.us).sum();
-        blocks.iter().map(|(a, b)| [side(a), side(b)]).collect()
+    let in_response = sum(&blocks, |row| row.us);
+    let explained = Explained {
+        known: sum(&blocks, Row::known_us),
+        possible: sum(&blocks, |row| row.possible_us),
+        trimmed: trimmed(&a.blocks, &b.blocks),
     };
-    let in_response = sum(&|row| row.part != Part::Between);
-    let mut explained =
-        sum(&|row| row.part != Part::Between && is_explained(row.part, &row.phase, &row.mechanism));
-    // The amount that rows were trimmed by is an error like the remainder, with the opposite sign.
-    for (figures, trimmed_us) in explained.iter_mut().zip(trimmed(&a.blocks, &b.blocks)) {
-        *figures = [figures[0] + trimmed_us[0], figures[1] + trimmed_us[1]];
-    }
     let response = untested_row("response time", &in_response);
-    let between = untested_row(
-        "between transactions",
-        &sum(&|row| row.part == Part::Between),
-    );
+    let between = untested_row("between transactions", &sum_of_part(&blocks, Part::Between));
     let groups = tested_rows(&pairs(&blocks, RowKey::of_group), stats::Correction::Holm);
     let rows = tested_rows(
         &pairs(&blocks, RowKey::of_row),
@@ -91,10 +86,10 @@ fn of_ledgers(a: &LedgerWithBlocks, b: &LedgerWithBlocks) -> Option<LedgerDiffer
         rows,
         unexplained_us,
         explained: false,
-        explained_share: explained_share(&in_response, &explained),
+        explained_share: explained_share(&in_response, &explained, LEVEL),
         checks: Vec::new(),
     };
-    difference.checks = checks(&difference, a, b);
+    difference.checks = checks(&difference, &blocks, a, b);
     difference.explained =
         difference.differs() && difference.checks.iter().all(|check| check.passed);
     Some(difference)
@@ -103,6 +98,7 @@ fn of_ledgers(a: &LedgerWithBlocks, b: &LedgerWithBlocks) -> Option<LedgerDiffer
 /// The checks of both sides, and those of the difference.
 fn checks(
     difference: &LedgerDifference,
+    blocks: &[BlockPair<'_>],
     a: &LedgerWithBlocks,
     b: &LedgerWithBlocks,
 ) -> Vec<ConsistencyCheck> {
@@ -131,18 +127,6 @@ fn checks(
             low - 1.0
         }
     });
-    let part_us = |part: Part| -> f64 {
-        let of_part = difference.rows.iter().filter(|row| row.part == part);
-        of_part.map(|row| row.cost.difference_us).sum()
-    };
-    let single_source_us: f64 = [
-        (Part::OnCpu, a.guards.on_cpu && b.guards.on_cpu),
-        (Part::RunQueue, a.guards.run_queue && b.guards.run_queue),
-    ]
-    .into_iter()
-    .filter(|(_, has_second_source)| !has_second_source)
-    .map(|(part, _)| part_us(part).abs())
-    .sum();
     checks.extend([
         ConsistencyCheck::new(
             CheckName::UnexplainedTime,
@@ -152,11 +136,37 @@ fn checks(
         ConsistencyCheck::new(CheckName::ExplainedShare, farthest, UNEXPLAINED_SHARE_MAX),
         ConsistencyCheck::new(
             CheckName::Sources,
-            single_source_us / whole_us,
+            single_source_us(blocks, [&a.guards, &b.guards]) / whole_us,
             UNEXPLAINED_TIME_SHARE_MAX,
         ),
     ]);
     checks
+}
+
+/// The difference in rows that have only one source on either side.
+fn single_source_us(blocks: &[BlockPair<'_>], guards: [&Guards; 2]) -> f64 {
+    let has = |second_source: fn(&Guards) -> bool| guards.into_iter().all(second_source);
+    let difference_us = |of: &[[f64; 2]]| {
+        let sum: f64 = of.iter().map(|[a, b]| b - a).sum();
+        sum.abs() / of.len() as f64
+    };
+    let mut single_us = 0.0;
+    if !has(|it| it.on_cpu) {
+        single_us += difference_us(&sum_of_part(blocks, Part::OnCpu));
+    }
+    if !has(|it| it.run_queue) {
+        single_us += difference_us(&sum_of_part(blocks, Part::RunQueue));
+    }
+    for (at, name) in CLIENT_WAITS.into_iter().enumerate() {
+        if !guards.iter().all(|it| it.client_waits[at]) {
+            let of_row = |row: &Row| {
+                let is_row = row.part == Part::Client && row.mechanism == name;
+                if is_row { row.known_us() } else { 0.0 }
+            };
+            single_us += difference_us(&sum(blocks, of_row));
+        }
+    }
+    single_us
 }
 
 /// The time that a check's error is a share of, in µs per transaction; `None` if it is a share of all time or of
@@ -174,43 +184,27 @@ fn at_stake_us(check: CheckName, rows: &[Row]) -> Option<f64> {
     Some(of_part.map(|row| row.us).sum())
 }
 
-/// The mean difference of the explained part over that of the whole, with Fieller's interval: the
-/// ratios ρ for which the pairs' t-test cannot distinguish `explained − ρ × whole` from 0 (Fieller,
-/// "Some problems in interval estimation", 1954). `None` if the difference is 0.
-fn explained_share(whole: &[[f64; 2]], explained: &[[f64; 2]]) -> Option<ExplainedShare> {
-    let differences =
-        |figures: &[[f64; 2]]| -> Vec<f64> { figures.iter().map(|[a, b]| b - a).collect() };
-    let (whole, explained) = (differences(whole), differences(explained));
-    let sums: Vec<f64> = whole.iter().zip(&explained).map(|(w, e)| w + e).collect();
-    // Squares of t × standard error; the square for the sum yields the covariance.
-    let square = |values: &[f64]| -> Option<(f64, f64)> {
-        let mean = stats::mean_difference(values, LEVEL).ok()?;
-        let half = mean.interval.map(|it| (it.high - it.low) / 2.0);
-        Some((mean.mean, half.map_or(f64::INFINITY, |half| half.powi(2))))
-    };
-    let ((whole_us, whole2), (explained_us, explained2)) = (square(&whole)?, square(&explained)?);
-    let (_, sums2) = square(&sums)?;
-    if whole_us.abs() <= f64::MIN_POSITIVE {
-        return None;
-    }
-    let covariance = (sums2 - whole2 - explained2) / 2.0;
-    // ρ² a − 2 ρ b + c ≤ 0.
-    let a = whole_us.powi(2) - whole2;
-    let b = whole_us * explained_us - covariance;
-    let c = explained_us.powi(2) - explained2;
-    let root = (b.powi(2) - a * c).max(0.0).sqrt();
-    Some(ExplainedShare {
-        share: explained_us / whole_us,
-        interval: (a > 0.0 && root.is_finite()).then(|| [(b - root) / a, (b + root) / a]),
-    })
-}
-
 /// The rows of the blocks that both sides have.
-fn common<'a>(a: &'a [BlockRows], b: &'a [BlockRows]) -> Vec<(&'a [Row], &'a [Row])> {
+fn common<'a>(a: &'a [BlockRows], b: &'a [BlockRows]) -> Vec<BlockPair<'a>> {
     let of_b = |number: u32| b.iter().find(|block| block.number == number);
     a.iter()
         .filter_map(|block| Some((&block.rows[..], &of_b(block.number)?.rows[..])))
         .collect()
+}
+
+/// Sums over the rows of the response time, of both sides of each block.
+fn sum(blocks: &[BlockPair<'_>], of: impl Fn(&Row) -> f64) -> Vec<[f64; 2]> {
+    let in_response = |row: &&Row| row.part != Part::Between;
+    let side = |rows: &[Row]| rows.iter().filter(in_response).map(&of).sum();
+    blocks.iter().map(|(a, b)| [side(a), side(b)]).collect()
+}
+
+fn sum_of_part(blocks: &[BlockPair<'_>], part: Part) -> Vec<[f64; 2]> {
+    let side = |rows: &[Row]| {
+        let of_part = rows.iter().filter(|row| row.part == part);
+        of_part.map(|row| row.us).sum()
+    };
+    blocks.iter().map(|(a, b)| [side(a), side(b)]).collect()
 }
 
 /// The trimmed time on both sides, for the blocks that both sides have.
@@ -242,7 +236,7 @@ impl RowKey {
 }
 
 /// The figures of each account; a missing row counts as 0.
-fn pairs(blocks: &[(&[Row], &[Row])], account: fn(&Row) -> RowKey) -> RowPairs {
+fn pairs(blocks: &[BlockPair<'_>], account: fn(&Row) -> RowKey) -> RowPairs {
     let mut pairs = RowPairs::new();
     for (index, (a, b)) in blocks.iter().enumerate() {
         for (side, rows) in [(0, a), (1, b)] {

@@ -28,6 +28,7 @@ mod checks;
 mod consistency;
 mod difference;
 mod divider;
+mod explained;
 mod measurements;
 mod reason;
 mod row;
@@ -168,13 +169,18 @@ pub struct LedgerDifference {
 /// How much of a difference is explained.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExplainedShare {
-    /// The difference of the explained rows over the whole difference; above 1 if the other rows
-    /// changed in the opposite direction.
+    /// The difference of the explained rows, without their [`Row::possible_us`], over the whole
+    /// difference; above 1 if the other rows changed in the opposite direction.
     pub share: f64,
     /// Its 95% CI over the pairs of blocks (Fieller's interval for a ratio of two means); `None` if
-    /// the pairs do not bound it.
+    /// the pairs do not bound it. If there is a possible part, from the lower end of the interval
+    /// without it to the upper end of that with all of it, or the other way round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
+    /// How much more it would be at most: the share of the difference in [`Row::possible_us`]. `None`
+    /// if there is none, or in results of older versions, whose `share` includes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub possible: Option<f64>,
 }
 
 /// One row on both sides.

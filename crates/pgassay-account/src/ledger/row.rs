@@ -58,6 +58,16 @@ pub struct Row {
     /// The part of it inside the kernel, for rows on CPU.
     #[serde(default)]
     pub system_us: f64,
+    /// The part of it that is only possible: the row has at most this much of the time, and nothing shows
+    /// how much. It counts as no known cause.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub possible_us: f64,
+}
+
+// Serde passes fields by reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(us: &f64) -> bool {
+    *us <= 0.0
 }
 
 impl Row {
@@ -67,6 +77,15 @@ impl Row {
             Part::OnCpu if !self.phase.is_empty() => &self.phase,
             Part::OnCpu => "all phases",
             _ => &self.mechanism,
+        }
+    }
+
+    /// The part of it whose cause is known, except for what is only possible.
+    pub(super) fn known_us(&self) -> f64 {
+        if is_explained(self.part, &self.phase, &self.mechanism) {
+            self.us - self.possible_us
+        } else {
+            0.0
         }
     }
 
@@ -91,6 +110,10 @@ pub fn is_remainder(mechanism: &str) -> bool {
 
 /// Waiting of the load generator's threads for a CPU.
 pub(super) const CLIENT_RUN_QUEUE: &str = "client run queue";
+/// Waiting for a thread of the load generator that serves other clients.
+pub(super) const CLIENT_THREAD_BUSY: &str = "client thread busy";
+/// The rows of waiting for the load generator's threads.
+pub(super) const CLIENT_WAITS: [&str; 2] = [CLIENT_RUN_QUEUE, CLIENT_THREAD_BUSY];
 
 /// Whether a row is the wait of the load generator for a CPU.
 pub fn is_client_run_queue(mechanism: &str) -> bool {
@@ -108,15 +131,14 @@ pub fn is_explained(part: Part, phase: &str, mechanism: &str) -> bool {
     }
 }
 
-/// The share of the response time in rows that explain it (see [`is_explained`]); 1 if there is no time. The time
-/// between transactions is no part of it.
+/// The share of the response time in rows that explain it (see [`is_explained`]), without what is only possible; 1 if
+/// there is no time. The time between transactions is no part of it.
 pub fn explained_share(rows: &[Row]) -> f64 {
     let in_response = || rows.iter().filter(|row| row.part != Part::Between);
-    let unexplained = |row: &&Row| !is_explained(row.part, &row.phase, &row.mechanism);
-    let unexplained_us: f64 = in_response().filter(unexplained).map(|row| row.us).sum();
+    let unknown_us: f64 = in_response().map(|row| row.us - row.known_us()).sum();
     let whole_us: f64 = in_response().map(|row| row.us).sum();
     if whole_us > 0.0 {
-        1.0 - unexplained_us / whole_us
+        1.0 - unknown_us / whole_us
     } else {
         1.0
     }
@@ -130,6 +152,7 @@ pub fn groups(rows: &[Row]) -> Vec<Row> {
         if let Some(group) = groups.iter_mut().find(same) {
             group.us += row.us;
             group.system_us += row.system_us;
+            group.possible_us += row.possible_us;
             continue;
         }
         groups.push(Row {

@@ -200,10 +200,12 @@ fn mean_rows(blocks: &[BlockRows]) -> Vec<Row> {
         if let Some(sum) = rows.iter_mut().find(same) {
             sum.us += row.us * share;
             sum.system_us += row.system_us * share;
+            sum.possible_us += row.possible_us * share;
         } else {
             rows.push(Row {
                 us: row.us * share,
                 system_us: row.system_us * share,
+                possible_us: row.possible_us * share,
                 ..row.clone()
             });
         }

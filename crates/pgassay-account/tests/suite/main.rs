@@ -2,6 +2,7 @@
 
 mod assess;
 mod busy_server;
+mod client_thread;
 mod consistency;
 mod ledger;
 mod margin;
