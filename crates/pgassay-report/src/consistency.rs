@@ -98,6 +98,12 @@ fn clause(check: &ConsistencyCheck) -> String {
         CheckName::UnexplainedTime => {
             format!("{error} of the difference is unexplained (limit {limit})")
         }
+        CheckName::Unwound => format!(
+            "{error} of the CPU stacks were not unwound to the process entry point (limit {limit})"
+        ),
+        CheckName::UnexplainedRows => format!(
+            "rows without a known cause, in both directions, add up to {error} of the difference (limit {limit})"
+        ),
         CheckName::ExplainedShare => {
             format!("the 95% CI of the explained share is not within 100% ± {limit}")
         }

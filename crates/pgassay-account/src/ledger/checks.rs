@@ -33,6 +33,9 @@ const CLOCK_ERROR_MAX: f64 = 0.03;
 /// trials, and be higher by the profiling overhead.
 const PROFILED_CPU_ERROR_MAX: f64 = 0.15;
 const PROFILED_RUN_QUEUE_ERROR_MAX: f64 = 0.4;
+/// This share of the CPU stacks may not be unwound to the entry of the process. Of 376 profiles of stored
+/// studies, 373 had at most 4%, and the others, with JIT code or deeper stacks than are copied, 9% to 14%.
+const NOT_UNWOUND_MAX: f64 = 0.05;
 /// Slices of context switches are few and short, so their shares vary widely. Recording takes time at each
 /// switch, so slices see less than there is: of 54 points, 4% to 37% less CPU time, and up to 49% less run
 /// queue with 8 or 64 clients (one point was beyond the limit).
@@ -149,6 +152,7 @@ pub(super) fn consistency(
     all.extend(machine(side.measured, &timed, checks));
     all.extend(client_cpu(side.measured, &timed));
     all.extend(of_profiled(side.measured, &timed, &profiled, checks));
+    all.extend(unwound(side.measured));
     all.extend(server_clock(side));
     all.extend(client_account(side));
     Ok(all)
@@ -328,6 +332,20 @@ fn of_profiled(
     let (name, limit) = (CheckName::SwitchesCpu, SWITCHES_CPU_ERROR_MAX);
     switches(name, share, seen_share, limit);
     all
+}
+
+/// Stacks that are incomplete, be it that they were deeper than what was copied, that the code has no
+/// unwind information, or that there was none in user space. Lost samples fail [`CheckName::Samples`].
+fn unwound(measured: &PointMeasurements<'_>) -> Option<ConsistencyCheck> {
+    let quality = measured.profile?.quality;
+    let samples = quality.samples as f64;
+    if quality.samples == 0 {
+        return None;
+    }
+    let share = 1.0 - quality.unwound_to_entry as f64 / samples;
+    let sd = (NOT_UNWOUND_MAX * (1.0 - NOT_UNWOUND_MAX) / samples).sqrt();
+    let bound = NOT_UNWOUND_MAX + 2.0 * sd;
+    Some(ConsistencyCheck::new(CheckName::Unwound, share, bound))
 }
 
 /// Whether two shares of run-queue time can be compared, though they may differ by this much anyway: they

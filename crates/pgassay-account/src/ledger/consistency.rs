@@ -59,8 +59,14 @@ pub enum CheckName {
     ProfilingOverhead,
     /// Share of timed trials in which the load generator was the bottleneck.
     ClientLimited,
+    /// CPU stacks that were not unwound to the entry of the process, as a share of all. Their phase is
+    /// unknown, and so is their subsystem if the known frames are those of the kernel or of a library.
+    Unwound,
     /// Time with an unknown reason, as a share of the difference.
     UnexplainedTime,
+    /// The absolute differences of all rows without a known cause, as a share of the difference: opposite
+    /// ones would cancel in the explained share.
+    UnexplainedRows,
     /// Distance of the ends of the 95% CI of the explained share from 1.
     ExplainedShare,
     /// Rows whose total has only one source at this tier, as a share of the difference.

@@ -17,7 +17,7 @@ use super::checks::Guards;
 use super::consistency::{CheckName, CheckSide, ConsistencyCheck};
 use super::explained::{Explained, explained_share};
 use super::measurements::PointMeasurements;
-use super::row::{CLIENT_WAITS, Nature, Part, Row};
+use super::row::{CLIENT_WAITS, Nature, Part, Row, is_explained};
 use super::trials::{BlockRows, LedgerWithBlocks, ledger_with_blocks};
 use super::{LedgerDifference, LedgerRow, UNEXPLAINED_SHARE_MAX, UNEXPLAINED_TIME_SHARE_MAX};
 use crate::cost_row::{Change, CostRow};
@@ -119,6 +119,11 @@ fn checks(
     let mut checks = of_side(CheckSide::Baseline, a);
     checks.extend(of_side(CheckSide::Variant, b));
     let unexplained = difference.unexplained_us / whole_us;
+    let is_unexplained = |row: &&LedgerRow| !is_explained(row.part, &row.phase, &row.cost.name);
+    let unexplained_rows = difference.rows.iter().filter(is_unexplained);
+    let unexplained_rows_us: f64 = unexplained_rows
+        .map(|row| row.cost.difference_us.abs())
+        .sum();
     let interval = difference.explained_share.and_then(|it| it.interval);
     let farthest = interval.map_or(f64::INFINITY, |[low, high]| {
         if (high - 1.0).abs() > (low - 1.0).abs() {
@@ -132,6 +137,11 @@ fn checks(
             CheckName::UnexplainedTime,
             unexplained,
             UNEXPLAINED_TIME_SHARE_MAX,
+        ),
+        ConsistencyCheck::new(
+            CheckName::UnexplainedRows,
+            unexplained_rows_us / whole_us,
+            UNEXPLAINED_SHARE_MAX,
         ),
         ConsistencyCheck::new(CheckName::ExplainedShare, farthest, UNEXPLAINED_SHARE_MAX),
         ConsistencyCheck::new(
@@ -176,7 +186,8 @@ fn at_stake_us(check: CheckName, rows: &[Row]) -> Option<f64> {
         CheckName::CpuClock
         | CheckName::Samples
         | CheckName::ProfiledCpu
-        | CheckName::SwitchesCpu => Part::OnCpu,
+        | CheckName::SwitchesCpu
+        | CheckName::Unwound => Part::OnCpu,
         CheckName::SwitchesRunQueue | CheckName::ProfiledRunQueue => Part::RunQueue,
         _ => return None,
     };

@@ -55,7 +55,8 @@ use crate::cost_row::{Change, CostRow};
 
 /// A difference with more unexplained time than this share of it is not called explained.
 pub const UNEXPLAINED_TIME_SHARE_MAX: f64 = 0.05;
-/// The ends of the 95% CI of the explained share may be this far from 1.
+/// The ends of the 95% CI of the explained share may be this far from 1. All rows without a known cause
+/// together may differ by this share of the difference, whatever their signs.
 pub const UNEXPLAINED_SHARE_MAX: f64 = 0.2;
 /// Samples and exact totals may differ by this share in addition to chance: timers of virtual CPUs
 /// fire late.

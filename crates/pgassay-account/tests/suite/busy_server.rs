@@ -223,6 +223,8 @@ pub fn profile(spends: Spends) -> Profile {
     let (on_cpu_ns, run_queue_ns) = (sum_ns(|it| it.on_cpu_us), sum_ns(|it| it.run_queue_us));
     let quality = &mut profile.quality;
     quality.samples = u64::from(4000 * BLOCKS);
+    quality.user_samples = quality.samples;
+    quality.unwound_to_entry = quality.samples - quality.samples / 100;
     quality.sampled_ns = (on_cpu_ns * 0.99) as u64;
     quality.observed_ns = (CLIENTS * WINDOW_US * 1e3 * 0.1) as u64 * u64::from(BLOCKS);
     quality.switched_cpu_ns = (on_cpu_ns / RUN * 0.11) as u64;

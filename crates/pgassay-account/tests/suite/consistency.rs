@@ -384,6 +384,70 @@ fn the_remainder_is_not_explained() {
     assert!(explained_share(&of_point.rows) < 0.9);
 }
 
+/// Regression: undivided CPU time and the remainder of the wait for the client were of opposite signs, and the
+/// share in rows with a known cause was 100%.
+#[test]
+fn rows_without_a_known_cause_do_not_cancel() {
+    let [computes, waits] = [(345.0, 40.0), (45.0, 340.0)].map(|(on_cpu, network)| Spends {
+        on_cpu,
+        network,
+        ..A
+    });
+    let known = |variant: Spends| {
+        let mut known = Known::of([computes, variant]);
+        for profile in known.profiles.iter_mut().flatten() {
+            // Only blocked stacks: the CPU time is one row.
+            for node in &mut profile.nodes {
+                node.samples.fill(0);
+            }
+        }
+        known.difference()
+    };
+    let check = |difference: &LedgerDifference| {
+        let mut checks = difference.checks.iter();
+        let check = checks.find(|it| it.name == CheckName::UnexplainedRows);
+        *check.expect("always computed")
+    };
+    let opposite = known(Spends {
+        row_lock: A.row_lock + 500.0,
+        ..waits
+    });
+    let share = opposite.explained_share.expect("there is a difference");
+    assert!((share.share - 1.0).abs() < 0.05, "{share:?}");
+    assert!((check(&opposite).error - 600.0 / 500.0).abs() < 0.05);
+    assert!(!check(&opposite).passed && !opposite.explained);
+    // Such rows that hardly differ do not matter.
+    let same = known(Spends {
+        row_lock: A.row_lock + 500.0,
+        ..computes
+    });
+    assert!(check(&same).passed, "{:?}", check(&same));
+}
+
+/// Regression: CPU time of stacks that were cut off was in the row "CPU: other", and counted as explained.
+#[test]
+fn stacks_that_were_not_unwound_are_no_known_cause() {
+    let with = |share: f64, samples: u64| {
+        // With little CPU time, it would be immaterial.
+        let mut known = Known::of([A, B].map(|it| Spends {
+            on_cpu: it.on_cpu + 500.0,
+            ..it
+        }));
+        for profile in known.profiles.iter_mut().flatten() {
+            let quality = &mut profile.quality;
+            quality.samples = samples;
+            quality.unwound_to_entry = ((1.0 - share) * samples as f64).round() as u64;
+        }
+        let difference = known.difference();
+        (failed(&difference), difference.explained)
+    };
+    assert_eq!(with(0.04, 16_000), (vec![], true));
+    assert_eq!(with(0.3, 16_000), (vec![CheckName::Unwound; 2], false));
+    assert_eq!(with(1.0, 16_000), (vec![CheckName::Unwound; 2], false));
+    // One of 15 may be chance.
+    assert_eq!(with(1.0 / 15.0, 15), (vec![], true));
+}
+
 #[test]
 fn a_remainder_whose_difference_is_noise_of_the_size_of_the_effect_is_not_explained() {
     let noisy = |spends: Spends, sign: f64| -> Vec<Trial> {
