@@ -95,11 +95,23 @@ fn clause(check: &ConsistencyCheck) -> String {
         CheckName::ClientLimited => {
             format!("the load generator was the bottleneck in {error} of trials (limit {limit})")
         }
-        CheckName::UnexplainedTime => {
-            format!("{error} of the difference is unexplained (limit {limit})")
-        }
+        CheckName::Unwound
+        | CheckName::BlockedReasons
+        | CheckName::UnexplainedTime
+        | CheckName::UnexplainedRows
+        | CheckName::ExplainedShare
+        | CheckName::Sources => clause_of_shares(check.name, &error, &limit),
+    }
+}
+
+/// The clause for a check whose error is a share that may not be exceeded.
+fn clause_of_shares(name: CheckName, error: &str, limit: &str) -> String {
+    match name {
         CheckName::Unwound => format!(
             "{error} of the CPU stacks were not unwound to the process entry point (limit {limit})"
+        ),
+        CheckName::BlockedReasons => format!(
+            "stacks and wait events give {error} of the blocked time different reasons (limit {limit})"
         ),
         CheckName::UnexplainedRows => format!(
             "rows without a known cause, in both directions, add up to {error} of the difference (limit {limit})"
@@ -110,6 +122,7 @@ fn clause(check: &ConsistencyCheck) -> String {
         CheckName::Sources => {
             format!("{error} of the difference is in rows with only one source (limit {limit})")
         }
+        _ => format!("{error} of the difference is unexplained (limit {limit})"),
     }
 }
 

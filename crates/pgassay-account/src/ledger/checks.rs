@@ -18,6 +18,7 @@ use super::account::ClientParts;
 use super::consistency::{CheckName, ConsistencyCheck};
 use super::divider::Divider;
 use super::measurements::{BlockFigures, PointMeasurements, exact_totals, mean, of_kind};
+use super::reason_sources::ReasonSources;
 use super::row::{Part, Row};
 use super::{COVERAGE_ERROR_MAX, LedgerChecks, SAMPLES_ERROR_MAX};
 
@@ -75,6 +76,8 @@ pub(super) struct LedgerInputs<'a> {
     /// How long the server waited for its client according to the server (see
     /// [`super::account::server_waits_for_client_us`]), averaged over the blocks.
     pub server_waits_us: Option<f64>,
+    /// The sources of the reasons of blocking, if there are two.
+    pub reasons: Option<&'a ReasonSources>,
 }
 
 /// Sums over the trials of one kind.
@@ -153,6 +156,7 @@ pub(super) fn consistency(
     all.extend(client_cpu(side.measured, &timed));
     all.extend(of_profiled(side.measured, &timed, &profiled, checks));
     all.extend(unwound(side.measured));
+    all.extend(side.reasons.and_then(ReasonSources::check));
     all.extend(server_clock(side));
     all.extend(client_account(side));
     Ok(all)

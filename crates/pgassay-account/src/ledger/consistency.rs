@@ -62,6 +62,9 @@ pub enum CheckName {
     /// CPU stacks that were not unwound to the entry of the process, as a share of all. Their phase is
     /// unknown, and so is their subsystem if the known frames are those of the kernel or of a library.
     Unwound,
+    /// Reasons of blocking by stacks in slices of context switches against wait events. The error is that of
+    /// the reason on which they disagree most, as a share of the blocked time.
+    BlockedReasons,
     /// Time with an unknown reason, as a share of the difference.
     UnexplainedTime,
     /// The absolute differences of all rows without a known cause, as a share of the difference: opposite
@@ -134,6 +137,14 @@ impl ConsistencyCheck {
             bound,
             passed: self.error.abs() <= bound,
             ..*self
+        }
+    }
+
+    /// The same check if an error up to this is immaterial.
+    pub(super) fn unless_immaterial(&self, immaterial: f64) -> Self {
+        Self {
+            side: self.side,
+            ..Self::new(self.name, self.error, self.bound.max(immaterial.min(1.0)))
         }
     }
 

@@ -17,6 +17,7 @@ use super::checks::Guards;
 use super::consistency::{CheckName, CheckSide, ConsistencyCheck};
 use super::explained::{Explained, explained_share};
 use super::measurements::PointMeasurements;
+use super::reason_sources;
 use super::row::{CLIENT_WAITS, Nature, Part, Row, is_explained};
 use super::trials::{BlockRows, LedgerWithBlocks, ledger_with_blocks};
 use super::{LedgerDifference, LedgerRow, UNEXPLAINED_SHARE_MAX, UNEXPLAINED_TIME_SHARE_MAX};
@@ -107,6 +108,9 @@ fn checks(
         let immaterial_us = UNEXPLAINED_TIME_SHARE_MAX * whole_us;
         let checks = it.ledger.consistency.iter();
         let widened = checks.map(|check| match at_stake_us(check.name, &it.ledger.rows) {
+            Some(at_stake_us) if check.name == CheckName::BlockedReasons => {
+                check.unless_immaterial(immaterial_us / at_stake_us)
+            }
             Some(at_stake_us) => check.widened(immaterial_us / at_stake_us),
             None => *check,
         });
@@ -132,6 +136,9 @@ fn checks(
             low - 1.0
         }
     });
+    let reasons = [a.reasons.as_ref(), b.reasons.as_ref()];
+    let single_us = single_source_us(blocks, [&a.guards, &b.guards])
+        + reason_sources::single_source_us(&difference.groups, reasons);
     checks.extend([
         ConsistencyCheck::new(
             CheckName::UnexplainedTime,
@@ -146,14 +153,14 @@ fn checks(
         ConsistencyCheck::new(CheckName::ExplainedShare, farthest, UNEXPLAINED_SHARE_MAX),
         ConsistencyCheck::new(
             CheckName::Sources,
-            single_source_us(blocks, [&a.guards, &b.guards]) / whole_us,
+            single_us / whole_us,
             UNEXPLAINED_TIME_SHARE_MAX,
         ),
     ]);
     checks
 }
 
-/// The difference in rows that have only one source on either side.
+/// The difference in rows whose total has only one source on either side.
 fn single_source_us(blocks: &[BlockPair<'_>], guards: [&Guards; 2]) -> f64 {
     let has = |second_source: fn(&Guards) -> bool| guards.into_iter().all(second_source);
     let difference_us = |of: &[[f64; 2]]| {
@@ -182,17 +189,18 @@ fn single_source_us(blocks: &[BlockPair<'_>], guards: [&Guards; 2]) -> f64 {
 /// The time that a check's error is a share of, in µs per transaction; `None` if it is a share of all time or of
 /// something else.
 fn at_stake_us(check: CheckName, rows: &[Row]) -> Option<f64> {
-    let part = match check {
+    let parts: &[Part] = match check {
         CheckName::CpuClock
         | CheckName::Samples
         | CheckName::ProfiledCpu
         | CheckName::SwitchesCpu
-        | CheckName::Unwound => Part::OnCpu,
-        CheckName::SwitchesRunQueue | CheckName::ProfiledRunQueue => Part::RunQueue,
+        | CheckName::Unwound => &[Part::OnCpu],
+        CheckName::SwitchesRunQueue | CheckName::ProfiledRunQueue => &[Part::RunQueue],
+        CheckName::BlockedReasons => &[Part::Blocked, Part::Unexplained],
         _ => return None,
     };
-    let of_part = rows.iter().filter(|row| row.part == part);
-    Some(of_part.map(|row| row.us).sum())
+    let of_parts = rows.iter().filter(|row| parts.contains(&row.part));
+    Some(of_parts.map(|row| row.us).sum())
 }
 
 /// The rows of the blocks that both sides have.

@@ -31,6 +31,7 @@ mod divider;
 mod explained;
 mod measurements;
 mod reason;
+mod reason_sources;
 mod row;
 mod tail;
 mod trials;

@@ -17,6 +17,7 @@ use super::account::{BlockedWeights, CpuWeights, name_locks, rows, server_waits_
 use super::checks::{Guards, LedgerInputs, consistency};
 use super::divider::Divider;
 use super::measurements::{BlockFigures, PointMeasurements, blocks, mean, of_kind};
+use super::reason_sources::ReasonSources;
 use super::row::{Part, Row};
 use super::tail::tail;
 use super::weights::{ByBlock, blocked_by_events, blocked_by_stacks, cpu_by_block};
@@ -40,6 +41,7 @@ pub(super) struct LedgerWithBlocks {
     pub ledger: Ledger,
     pub blocks: Vec<BlockRows>,
     pub guards: Guards,
+    pub reasons: Option<ReasonSources>,
 }
 
 /// The ledger of a point; `None` if no timed trial has exact totals and `pg_stat_activity` was not
@@ -88,6 +90,7 @@ pub(super) fn ledger_with_blocks(
         rows: &rows,
         blocked_by: dividers.blocked_by,
         server_waits_us: dividers.server_waits_us(&exact),
+        reasons: dividers.reasons.as_ref(),
     };
     let checks = side.figures();
     let consistency = consistency(&side, &checks)?;
@@ -109,6 +112,7 @@ pub(super) fn ledger_with_blocks(
         ledger,
         blocks,
         guards,
+        reasons: dividers.reasons,
     }))
 }
 
@@ -125,20 +129,33 @@ fn sampled_in_time(measured: &PointMeasurements<'_>) -> bool {
     late.is_some_and(|it| mean(it.into_iter()).is_some_and(|late| late <= LATE_MAX))
 }
 
+/// Whether too many readings of wait events are known to be late. The reasons that they show are then those
+/// of a time at which the sampler was not kept waiting.
+fn sampled_late(measured: &PointMeasurements<'_>) -> bool {
+    let waits = of_kind(measured, TrialKind::Profiled).filter_map(|trial| trial.waits.as_ref());
+    mean(waits.filter_map(|waits| waits.late)).is_some_and(|late| late > LATE_MAX)
+}
+
 /// The weights that divide the exact totals.
 struct Dividers {
     cpu: ByBlock<CpuWeights>,
     blocked: ByBlock<BlockedWeights>,
     blocked_by: Divider,
+    /// Stacks and wait events, compared; `None` if there is only one of them.
+    reasons: Option<ReasonSources>,
 }
 
 impl Dividers {
     fn of(measured: &PointMeasurements<'_>) -> Self {
         let stacks = measured.profile.map(blocked_by_stacks);
         let stacks = stacks.filter(|weights| !weights.pooled.is_empty());
+        let mut reasons = None;
         let (blocked, blocked_by) = match stacks {
             Some(mut stacks) => {
                 let (events, _) = blocked_by_events(measured);
+                if !sampled_late(measured) {
+                    reasons = ReasonSources::compare(&stacks, &events, measured.major);
+                }
                 if sampled_in_time(measured) {
                     stacks.correct_client_share(&events);
                 }
@@ -156,6 +173,7 @@ impl Dividers {
             }),
             blocked,
             blocked_by,
+            reasons,
         }
     }
 

@@ -140,7 +140,7 @@ fn no_blocked() -> ByBlock<BlockedWeights> {
 }
 
 /// Fewer blocks do not show how much the shares of two sources vary.
-const BLOCKS_MIN: usize = 3;
+pub(super) const BLOCKS_MIN: usize = 3;
 
 impl ByBlock<BlockedWeights> {
     /// Corrects the share of waiting for the client by wait events.

@@ -6,6 +6,7 @@ use pgassay_model::counters::Counters;
 use pgassay_model::cpu::{Background, CpuTotals};
 use pgassay_model::profile::{Frame, Profile, ProfileBuilder};
 use pgassay_model::trial::{ClientTotals, CrossCheckReadings, Latency, Trial, TrialKind};
+use pgassay_model::waits::{WaitCount, Waits};
 
 pub const CLIENTS: f64 = 64.0;
 pub const WINDOW_US: f64 = 1e6;
@@ -159,7 +160,7 @@ pub fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
                 ..CpuTotals::default()
             },
         }],
-        waits: None,
+        waits: (kind == TrialKind::Profiled).then(|| waits(spends)),
         cross_checks: Some(CrossCheckReadings {
             backends_clock_us: Some(spends.on_cpu * all * 1.01),
             client_process_us: Some(spends.client_cpu * all + 500.0),
@@ -171,6 +172,26 @@ pub fn trial(block: u32, kind: TrialKind, spends: Spends) -> Trial {
             ("pg_stat_database.active_time", active_us * all / 1e3),
             ("backends.voluntary_switches", 2.2 * all),
         ]),
+    }
+}
+
+/// Wait events, read 40 times per second.
+fn waits(spends: Spends) -> Waits {
+    let seen = |us: f64| (CLIENTS * WINDOW_US / 25_000.0 * us / spends.whole()).round() as u64;
+    let events = [
+        ("Client", "ClientRead", spends.client()),
+        ("IO", "WalSync", spends.wal_sync),
+        ("Lock", "transactionid", spends.row_lock),
+    ];
+    let events = events.map(|(kind, name, us)| WaitCount {
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        samples: seen(us),
+    });
+    Waits {
+        blocked_samples: events.iter().map(|it| it.samples).sum(),
+        events: events.to_vec(),
+        ..Waits::default()
     }
 }
 

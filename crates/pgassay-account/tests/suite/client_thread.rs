@@ -1,13 +1,12 @@
 //! 64 clients of a thread that never sleeps: how long they waited for it has only an upper bound.
 
 use pgassay_account::ledger::{CheckName, LedgerDifference, explained_share, ledger};
-use pgassay_model::trial::Trial;
 
 use crate::busy_server::*;
-use crate::consistency::{FACTORS, Known, SCOPES, failed, inputs};
+use crate::consistency::{FACTORS, Input, Known, SCOPES, failed, inputs};
 
 /// Inputs of the account of the client's thread.
-fn client_inputs() -> Vec<(&'static str, fn(&mut Trial, f64))> {
+fn client_inputs() -> Vec<Input> {
     let of_thread = |name: &str| ["client run queue", "client thread busy"].contains(&name);
     let inputs = inputs().into_iter();
     inputs.filter(|(name, _)| of_thread(name)).collect()

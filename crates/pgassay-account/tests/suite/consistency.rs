@@ -88,9 +88,11 @@ pub fn failed(difference: &LedgerDifference) -> Vec<CheckName> {
     failed.map(|it| it.name).collect()
 }
 
+/// The name of an input, and what scales it.
+pub type Input = (&'static str, fn(&mut Trial, f64));
+
 /// Every exact input of a ledger.
-#[allow(clippy::type_complexity)]
-pub fn inputs() -> Vec<(&'static str, fn(&mut Trial, f64))> {
+pub fn inputs() -> Vec<Input> {
     fn server(trial: &mut Trial, change: impl FnOnce(&mut CpuTotals)) {
         if let Some(server) = &mut trial.server {
             change(server);
