@@ -6,7 +6,7 @@ use pgassay_model::study::DriverKind;
 use pgassay_model::trial::{LatencyError, Trial, TrialKind};
 
 use super::cost::{ProfiledSide, cost_difference};
-use super::figures::{BlockFigures, LATENCY_MEAN, TPS, figures, geometric_mean};
+use super::figures::{BlockSummary, LATENCY_MEAN, TPS, figures, geometric_mean};
 use super::pairing::compare_all;
 use super::pooled::PooledTrials;
 use super::precision_verdicts::compare_precisely;
@@ -40,7 +40,7 @@ pub fn assess(
     profiles: &[Profile],
 ) -> Result<Assessment, LatencyError> {
     let mut assessment = Assessment::default();
-    let by_condition: Vec<Vec<Vec<BlockFigures>>> = (0..plan.conditions.len())
+    let by_condition: Vec<Vec<Vec<BlockSummary>>> = (0..plan.conditions.len())
         .map(|condition| figures_of_condition(plan, trials, condition))
         .collect::<Result<_, _>>()?;
     // All conditions together, because the verdicts of a study share one error rate.
@@ -109,7 +109,7 @@ fn figures_of_condition(
     plan: &Plan,
     trials: &[Trial],
     condition: usize,
-) -> Result<Vec<Vec<BlockFigures>>, LatencyError> {
+) -> Result<Vec<Vec<BlockSummary>>, LatencyError> {
     let of_variant = |variant: usize| {
         let point = plan.point(PointId::new(condition, variant));
         figures(plan, point, timed(trials, condition, variant))
@@ -136,7 +136,7 @@ fn summary(
     trials: &[Trial],
     condition: usize,
     variant: usize,
-    figures: &[BlockFigures],
+    figures: &[BlockSummary],
     units: f64,
 ) -> Result<PointSummary, LatencyError> {
     // Percentiles of all transactions, not means of percentiles.

@@ -19,7 +19,7 @@ const LATENCY_STEP: f64 = 1e-3;
 
 /// The figures of a point's timed trials in one block, in the order of [`METRICS`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BlockFigures {
+pub(super) struct BlockSummary {
     pub(super) block: u32,
     /// The server start that it ran on.
     pub(super) boot: u32,
@@ -36,7 +36,7 @@ pub(super) fn figures<'a>(
     plan: &Plan,
     point: &Point,
     timed: impl Iterator<Item = &'a Trial>,
-) -> Result<Vec<BlockFigures>, LatencyError> {
+) -> Result<Vec<BlockSummary>, LatencyError> {
     let mut blocks: BTreeMap<u32, Vec<&Trial>> = BTreeMap::new();
     for trial in timed.filter(|it| it.transactions > 0) {
         blocks.entry(trial.block).or_default().push(trial);
@@ -63,7 +63,7 @@ pub(super) fn figures<'a>(
         steps[TPS] = resolutions.fold(0.0, f64::max);
         // The kernel reports nanoseconds, from idle to idle.
         steps[SERVER_CPU] = 0.0;
-        found.push(BlockFigures {
+        found.push(BlockSummary {
             block,
             boot: trials[0].server_start,
             is_complete: trials.len() == timed_of_round(plan, trials[0]) as usize,

@@ -10,7 +10,7 @@ use pgassay_model::plan::Plan;
 use pgassay_stats as stats;
 use stats::power::DetectableFactors;
 
-use super::figures::{BlockFigures, METRICS, SERVER_CPU, TPS};
+use super::figures::{BlockSummary, METRICS, SERVER_CPU, TPS};
 use super::sequential::ALPHA;
 use super::{Basis, Comparison, Inconclusive, Ratio, UnitOfAnalysis, Verdict};
 
@@ -21,7 +21,7 @@ const POWER: f64 = 0.8;
 pub(super) struct PendingComparison<'a> {
     pub(super) condition: usize,
     pub(super) variant: usize,
-    pub(super) sides: [&'a [BlockFigures]; 2],
+    pub(super) sides: [&'a [BlockSummary]; 2],
     /// The blocks whose pairs it uses, in order.
     pub(super) blocks: Vec<u32>,
 }
@@ -35,7 +35,7 @@ pub(super) struct MetricPairs {
 
 /// Compares every variant with its baseline under every condition, as one family. `by_condition` has
 /// the figures of each variant.
-pub(super) fn compare_all(plan: &Plan, by_condition: &[Vec<Vec<BlockFigures>>]) -> Vec<Comparison> {
+pub(super) fn compare_all(plan: &Plan, by_condition: &[Vec<Vec<BlockSummary>>]) -> Vec<Comparison> {
     let mut drafts = Vec::new();
     for (condition, variants) in by_condition.iter().enumerate() {
         for (variant, figures) in variants.iter().enumerate().skip(1) {
@@ -66,8 +66,8 @@ pub(super) fn compare_all(plan: &Plan, by_condition: &[Vec<Vec<BlockFigures>>]) 
 
 /// The blocks in which all timed trials of both sides ended. If there is none, those that began, so that the
 /// figures can be shown.
-fn blocks_of_pairs(sides: [&Vec<BlockFigures>; 2]) -> Vec<u32> {
-    let ended = |of_side: &[BlockFigures]| -> BTreeSet<u32> {
+fn blocks_of_pairs(sides: [&Vec<BlockSummary>; 2]) -> Vec<u32> {
+    let ended = |of_side: &[BlockSummary]| -> BTreeSet<u32> {
         let complete = of_side.iter().filter(|it| it.is_complete);
         complete.map(|it| it.block).collect()
     };
@@ -167,7 +167,7 @@ impl MetricPairs {
 }
 
 /// The coarsest resolution among a side's trials: a bound must hold for each of them.
-fn step(figures: &[BlockFigures], metric: usize) -> f64 {
+fn step(figures: &[BlockSummary], metric: usize) -> f64 {
     debug_assert!(metric < METRICS);
     let steps = figures.iter().map(|figures| figures.steps[metric]);
     steps.fold(0.0, f64::max)

@@ -7,7 +7,7 @@ use pgassay_model::trial::Trial;
 use pgassay_stats as stats;
 use stats::sequential::{PrecisionComparison, PrecisionEstimate};
 
-use super::figures::{BlockFigures, TPS};
+use super::figures::{BlockSummary, TPS};
 use super::pairing::{PendingComparison, ratio};
 use super::precision::{RunningPrecision, first_stage, precision_plan};
 use super::units::{blocks_per_unit, compared};
@@ -18,7 +18,7 @@ use super::{Basis, Comparison, Inconclusive, Ratio, UnitOfAnalysis, Verdict};
 pub(super) fn compare_precisely(
     plan: &Plan,
     trials: &[Trial],
-    by_condition: &[Vec<Vec<BlockFigures>>],
+    by_condition: &[Vec<Vec<BlockSummary>>],
 ) -> Option<Vec<Comparison>> {
     let mut running = RunningPrecision::of(plan)?;
     running.add_blocks(trials);

@@ -7,7 +7,7 @@ use pgassay_model::trial::Trial;
 use pgassay_stats as stats;
 use stats::sequential::{MatrixCell, SequentialComparison, SequentialVerdict};
 
-use super::figures::{BlockFigures, TPS};
+use super::figures::{BlockSummary, TPS};
 use super::pairing::{MetricPairs, PendingComparison, ratio};
 use super::sequential::{RunningComparisons, sequential_plan};
 use super::units::blocks_per_unit;
@@ -18,7 +18,7 @@ use super::{Basis, Comparison, Inconclusive, Ratio, UnitOfAnalysis, Verdict};
 pub(super) fn compare_sequentially(
     plan: &Plan,
     trials: &[Trial],
-    by_condition: &[Vec<Vec<BlockFigures>>],
+    by_condition: &[Vec<Vec<BlockSummary>>],
 ) -> Option<Vec<Comparison>> {
     let mut running = RunningComparisons::of(plan)?;
     let blocks: BTreeSet<u32> = trials.iter().map(|it| it.block).collect();

@@ -104,7 +104,8 @@ impl Difference {
         let spreads = [baseline.spread(), variant.spread()];
         let rounds = baseline.repeats.len().min(variant.repeats.len());
         let bend = bend(baseline, variant);
-        // With noise of two values, the dearer of two equal points may be as dear as the family's dearest.
+        // With noise of two values, the more expensive of two equal points may cost as much as the most expensive one
+        // of the family.
         let noise = family.noise(baseline.cost().max(variant.cost()));
         let margin = margin(spreads, noise, rounds, family.comparisons);
         let margin = margin.map(|it| it + bend.unwrap_or(0.0));

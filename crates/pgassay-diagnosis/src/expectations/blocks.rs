@@ -77,7 +77,7 @@ pub(super) fn of_counter(
     let counted = PointCounters::new(trials.iter().filter(is_its));
     if let [first, others @ ..] = &counted.per_trial(&counter.name)[..]
         && !others.is_empty()
-        && others.iter().all(|it| it == first)
+        && others.iter().all(|it| it.to_bits() == first.to_bits())
     {
         return MeasuredValue::exact(point);
     }

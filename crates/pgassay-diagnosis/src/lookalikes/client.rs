@@ -14,6 +14,7 @@ fn between_statements(mechanism: &str) -> Evidence {
         mechanism: mechanism.to_owned(),
         us,
         system_us: 0.0,
+        possible_us: 0.0,
     };
     let nature = match mechanism {
         "client sleep" => Nature::Think,

@@ -138,6 +138,7 @@ fn a_single_reading_of_a_wait_event_of_a_run_is_no_finding() {
             mechanism: mechanism.to_owned(),
             us,
             system_us: 0.0,
+            possible_us: 0.0,
         };
         // One of 44.
         let rows = [
