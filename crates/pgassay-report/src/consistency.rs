@@ -100,12 +100,12 @@ fn clause(check: &ConsistencyCheck) -> String {
         | CheckName::UnexplainedTime
         | CheckName::UnexplainedRows
         | CheckName::ExplainedShare
-        | CheckName::Sources => clause_of_shares(check.name, &error, &limit),
+        | CheckName::Sources => clause_of_shares(check.name, check.bound, &error, &limit),
     }
 }
 
 /// The clause for a check whose error is a share that may not be exceeded.
-fn clause_of_shares(name: CheckName, error: &str, limit: &str) -> String {
+fn clause_of_shares(name: CheckName, bound: f64, error: &str, limit: &str) -> String {
     match name {
         CheckName::Unwound => format!(
             "{error} of the CPU stacks were not unwound to the process entry point (limit {limit})"
@@ -117,7 +117,8 @@ fn clause_of_shares(name: CheckName, error: &str, limit: &str) -> String {
             "rows without a known cause, in both directions, add up to {error} of the difference (limit {limit})"
         ),
         CheckName::ExplainedShare => {
-            format!("the 95% CI of the explained share is not within 100% ± {limit}")
+            let [low, high] = [1.0 - bound, 1.0 + bound].map(number::percent);
+            format!("the 95% CI of the explained share is not within {low} to {high}")
         }
         CheckName::Sources => {
             format!("{error} of the difference is in rows with only one source (limit {limit})")

@@ -49,7 +49,8 @@ pub(crate) fn ledger(run: &Run, condition: usize, variant: usize) -> Option<&Led
     ledgers.find(|it| it.condition == condition && it.variant == variant)
 }
 
-/// `CPU by stacks, blocked time by wait events; 93.2% of the time has a known cause`, and what the next tier requires. `shares` are the explained shares of the ledgers shown.
+/// `CPU by stacks, blocked time by wait events; 93.2% of the time is in rows that name a cause`, and what the next tier
+/// requires. `shares` are the explained shares of the ledgers shown.
 pub(crate) fn tier(
     (cpu_by_stacks, blocked_by): (bool, Divider),
     shares: &[f64],
@@ -60,7 +61,7 @@ pub(crate) fn tier(
         let share = number::percent(shares.iter().copied().fold(f64::INFINITY, f64::min));
         return format!(
             "All time by samples of pg_stat_activity, which undercount running backends on a saturated \
-             machine; {share} of the time has a known cause; exact CPU totals need pgassay on the server's host"
+             machine; {share} of the time is in rows that name a cause; exact CPU totals need pgassay on the server's host"
         );
     }
     let cpu = if cpu_by_stacks {
@@ -84,7 +85,7 @@ pub(crate) fn tier(
     };
     let next = access.and_then(|check| next_tier(tier, check));
     format!(
-        "CPU {cpu}, blocked time {}; {besides}{share} has a known cause{}",
+        "CPU {cpu}, blocked time {}; {besides}{share} is in rows that name a cause{}",
         basis_of_blocked_time(blocked_by),
         next.unwrap_or_default()
     )

@@ -52,6 +52,7 @@ pub use means::{Mean, mean_difference, standard_deviation, welch};
 pub use order::{block_order, pairs_in_block};
 pub use pairs::{
     Estimate, Interval, Pair, PairComparison, PairContext, compare, compare_in_context,
+    lag_one_correlation,
 };
 pub use power::Detectable;
 pub use rank::{RankAgreement, RankCheck};

@@ -266,6 +266,20 @@ pub(crate) fn mean_and_sd(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (count - 1.0).max(1.0)).sqrt())
 }
 
+/// Correlation between neighboring values, such as ln(B/A) of pairs in the order in which they ran; `None` for fewer than
+/// four values or constant ones. Independent values give less than 1.96/√n in absolute value in 95% of cases.
+///
+/// Source: Bartlett, "On the theoretical specification and sampling properties of autocorrelated time-series" (1946).
+pub fn lag_one_correlation(values: &[f64]) -> Option<f64> {
+    let (mean, sd) = mean_and_sd(values);
+    if values.len() < 4 || sd <= STEP_MIN {
+        return None;
+    }
+    let products = values.windows(2);
+    let sum: f64 = products.map(|it| (it[0] - mean) * (it[1] - mean)).sum();
+    Some(sum / (sd * sd * (values.len() - 1) as f64))
+}
+
 /// Two-sided p-value of `mean` against 0; 0 for identical pairs that differ from 1.
 fn p_value_of_mean(mean: f64, std_err: f64, df: f64) -> f64 {
     if std_err > 0.0 {
@@ -283,6 +297,16 @@ mod tests {
     use crate::random::SplitMix64;
     use crate::rank::RankAgreement;
     use crate::sampling::normal;
+
+    #[test]
+    fn neighboring_values_show_their_correlation() {
+        assert_eq!(lag_one_correlation(&[0.1, 0.2, 0.3]), None);
+        assert_eq!(lag_one_correlation(&[0.1; 12]), None);
+        let alternating = [0.01, 0.01, -0.01, -0.01].repeat(12);
+        // Of 47 products 24 are +1 and 23 are −1; the squares are 48.
+        let found = lag_one_correlation(&alternating).unwrap();
+        assert!((found - 1.0 / 48.0).abs() < 1e-9, "{found}");
+    }
 
     fn pairs_of(ratios: &[f64]) -> Vec<Pair> {
         ratios

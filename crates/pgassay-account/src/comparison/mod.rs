@@ -249,6 +249,12 @@ pub struct Ratio {
 }
 
 impl Ratio {
+    /// Correlation of ln(ratio) between neighboring pairs; `None` for fewer than four pairs or constant ones.
+    pub fn lag_one_correlation(&self) -> Option<f64> {
+        let logs: Vec<f64> = self.by_pair.iter().map(|ratio| ratio.ln()).collect();
+        pgassay_stats::lag_one_correlation(&logs)
+    }
+
     /// About how many pairs narrow the interval to this half-width of ln(ratio), at the same level and with the same
     /// variance of its `units` independent units. `None` if there is no interval.
     pub fn pairs_for(&self, half_width_log: f64, units: usize) -> Option<u64> {

@@ -165,6 +165,9 @@ fn others(run: &Run, shown: &Comparison, style: Style) -> String {
     // The same variant under other conditions comes before other variants.
     others.sort_by_key(|it| it.variant != shown.variant);
     let mut lines = String::new();
+    if !others.is_empty() {
+        lines.push_str("  Other comparisons, change in response time:\n");
+    }
     for other in others.iter().take(LINES) {
         lines.push_str(&in_a_line(run, other, style));
     }

@@ -27,7 +27,10 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         out.push_str(&wrap(&text, style.columns(), "  ", "    "));
     }
     if priced.len() > LINES {
-        let text = format!("{} more differ; see the HTML report.", priced.len() - LINES);
+        let text = match priced.len() - LINES {
+            1 => "1 more comparison differs; see the HTML report.".to_owned(),
+            more => format!("{more} more comparisons differ; see the HTML report."),
+        };
         out.push_str(&wrap(&text, style.columns(), "  ", "    "));
     }
     out

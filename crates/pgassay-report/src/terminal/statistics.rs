@@ -30,10 +30,13 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     out.push_str(&table(run, shown, style).render(false, style));
     let others = differing(shown).len().saturating_sub(ROWS);
     if others > 0 {
-        let text = format!(
-            "{} more differ; see the HTML report.",
-            number::whole(others as f64)
-        );
+        let text = match others {
+            1 => "1 more figure differs; see the HTML report.".to_owned(),
+            _ => format!(
+                "{} more figures differ; see the HTML report.",
+                number::whole(others as f64)
+            ),
+        };
         out.push_str(&wrap(&text, style.columns(), "  ", "  "));
     }
     out

@@ -24,6 +24,32 @@ fn undecided() -> Run {
     run
 }
 
+/// Regression: on a server whose other load changes slowly, pairs that are alike gave an interval that was too narrow,
+/// without a word.
+#[test]
+fn pairs_that_are_like_their_neighbors_are_a_caution_if_they_are_the_units() {
+    let mut run = undecided();
+    let words_of = |run: &mut Run, by_pair: &[f64], unit| {
+        let comparison = &mut run.comparisons[0];
+        comparison.tps.by_pair = by_pair.to_vec();
+        comparison.basis.as_mut().unwrap().unit = unit;
+        words(run)
+    };
+    let slow: Vec<f64> = (0..24)
+        .map(|at| if at % 8 < 4 { 0.9 } else { 1.1 })
+        .collect();
+    let caution = "Neighboring pairs are correlated (up to 0.54)";
+    let text = words_of(&mut run, &slow, UnitOfAnalysis::Pair);
+    assert!(text.contains(caution), "{text}");
+    let by_starts = words_of(&mut run, &slow, UnitOfAnalysis::ServerStart);
+    assert!(!by_starts.contains("Neighboring pairs"));
+    let fast: Vec<f64> = (0..24)
+        .map(|at| if at % 2 < 1 { 0.9 } else { 1.1 })
+        .collect();
+    assert!(!words_of(&mut run, &fast, UnitOfAnalysis::Pair).contains("Neighboring pairs"));
+    assert!(!words_of(&mut run, &slow[..8], UnitOfAnalysis::Pair).contains("Neighboring pairs"));
+}
+
 /// Regression: "no interval yet" was followed by how the intervals were computed.
 #[test]
 fn a_run_without_intervals_does_not_explain_how_they_were_computed() {

@@ -318,18 +318,6 @@ impl SequentialComparison {
         }
     }
 
-    /// Correlation of ln(B/A) between neighboring pairs; `None` for fewer than four pairs or constant ones. Above
-    /// +0.1 over many comparisons of A with itself, use units of four pairs.
-    pub fn lag_one_correlation(&self) -> Option<f64> {
-        let (mean, sd) = mean_and_sd(&self.pair_logs);
-        if self.pair_logs.len() < 4 || sd <= STEP_MIN {
-            return None;
-        }
-        let products = self.pair_logs.windows(2);
-        let sum: f64 = products.map(|it| (it[0] - mean) * (it[1] - mean)).sum();
-        Some(sum / (sd * sd * (self.pair_logs.len() - 1) as f64))
-    }
-
     /// The rank check of the units at the plan's α, which shows outliers; `None` before the first analysis. It
     /// does not affect the verdict: outliers make the rule conservative.
     pub fn rank_check(&self) -> Option<RankCheck> {

@@ -194,17 +194,3 @@ fn invalid_pairs_change_nothing() {
     running.push(&[pair(0.0)]).unwrap();
     assert!(running.is_at_cap());
 }
-
-#[test]
-fn neighboring_pairs_show_their_correlation() {
-    let mut running = comparison(AnalysisSchedule::Pairs);
-    assert_eq!(running.lag_one_correlation(), None);
-    for _ in 0..12 {
-        running
-            .push(&[pair(0.01), pair(0.01), pair(-0.01), pair(-0.01)])
-            .unwrap();
-    }
-    // Of 47 products 24 are +1 and 23 are −1; the squares are 48.
-    let found = running.lag_one_correlation().unwrap();
-    assert!((found - 1.0 / 48.0).abs() < 1e-9, "{found}");
-}
