@@ -67,7 +67,9 @@ mod waiting;
 
 pub use cache::default_cache_dir;
 pub use connection::{Connection, ConnectionError, SqlError, Stream};
-pub use counters::{CounterDeltas, CounterReader, CounterReading, ServerProcesses};
+pub use counters::{
+    CounterDeltas, CounterReader, CounterReading, FLUSH_STATISTICS, ServerProcesses,
+};
 pub use error::ServerError;
 pub use facts::{BuildFacts, differ};
 pub use fetch::{ArchiveRow, FetchError, archive_row};

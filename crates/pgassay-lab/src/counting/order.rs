@@ -8,8 +8,9 @@
 //! Orders that are drawn for each round are not enough: of two points, a quarter of all seeds would give
 //! the same one the first place in all of three rounds. So the orders of successive rounds are rows of a Latin
 //! square: no point has the same place twice before it has had every other. The square is Williams's, in
-//! which a point's predecessors differ, too. Which point is which in it, and which row comes first, is
-//! drawn from the run's seed, anew for each square.
+//! which the predecessors of a point differ, too, if their number is even. (Of three, each has the same
+//! predecessor wherever it is not the first; no square has both.) Which point is which in it, and which row
+//! comes first, is drawn from the run's seed, anew for each square.
 //!
 //! A server is started once per round for all its points.
 //!
@@ -67,7 +68,7 @@ fn balance<T>(items: &mut [T], [seed, what]: [u64; 2], round: u32) {
     random.shuffle(items);
     let mut rows: Vec<usize> = (0..count).collect();
     random.shuffle(&mut rows);
-    // 0, 1, −1, 2, −2, …: no two neighbors are the same distance apart.
+    // 0, 1, −1, 2, −2, …: if `count` is even, no two neighbors are the same distance apart.
     let column = |place: usize| match place % 2 {
         0 => count - place / 2,
         _ => place.div_ceil(2),

@@ -44,7 +44,8 @@ pub fn open(
             let total = wanted.idle_connections;
             format!("cannot open idle connection {number} of {total}")
         })?;
-        if wanted.settings.contains_key("idle_session_timeout") {
+        let mut names = wanted.settings.keys();
+        if names.any(|it| it.eq_ignore_ascii_case("idle_session_timeout")) {
             connection.execute("set idle_session_timeout = 0")?;
         }
         // Run one query, so that the session has taken a snapshot and filled caches as pooled

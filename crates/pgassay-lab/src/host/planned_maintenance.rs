@@ -61,11 +61,12 @@ impl PlannedMaintenance {
 }
 
 fn governs_checkpoints(name: &str) -> bool {
-    name.starts_with("checkpoint_") || ["max_wal_size", "min_wal_size"].contains(&name)
+    name.starts_with("checkpoint_") && name != "checkpoint_warning"
+        || ["max_wal_size", "min_wal_size"].contains(&name)
 }
 
 fn governs_autovacuum(name: &str) -> bool {
-    name.starts_with("autovacuum")
+    name.starts_with("autovacuum") && name != "autovacuum_work_mem"
 }
 
 #[cfg(test)]
@@ -136,6 +137,8 @@ mod tests {
         for name in ["autovacuum", "autovacuum_naptime", "Autovacuum_max_workers"] {
             assert_eq!(decided(name), (true, false), "{name}");
         }
-        assert_eq!(decided("work_mem"), (true, true));
+        for name in ["work_mem", "checkpoint_warning", "autovacuum_work_mem"] {
+            assert_eq!(decided(name), (true, true), "{name}");
+        }
     }
 }

@@ -10,6 +10,7 @@ use pgassay_load::{
 };
 use pgassay_model::plan::Point;
 use pgassay_model::study::StudySource;
+use pgassay_server::FLUSH_STATISTICS;
 use pgassay_wire::conninfo::Target;
 
 use super::scripts::{self, Scripts};
@@ -25,9 +26,13 @@ use crate::study_errors::at_line;
 /// before it abandons them ([`pgassay_load::Limits::stop`]).
 const STOP_GRACE: Duration = Duration::from_millis(300);
 
-/// The backend that answers, and its limit for idle sessions: `0` is none, NULL a server before PostgreSQL 14.
-const ASK_IDLE_LIMIT: &str =
-    "select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('idle_session_timeout', true)";
+/// The backend that answers, its limit for idle sessions (`0` is none, NULL a server before PostgreSQL 14), and its
+/// version. Without operators, which a search path could replace.
+const ASK_IDLE_LIMIT: &str = "select pg_catalog.pg_backend_pid(), \
+     pg_catalog.current_setting('idle_session_timeout', true), \
+     pg_catalog.current_setting('server_version_num')";
+/// Since this version, a statement makes a backend report its statistics.
+const FLUSHES_SINCE: u32 = 150_000;
 
 /// Clients of PostgreSQL.
 pub struct PostgresClients {
@@ -35,8 +40,9 @@ pub struct PostgresClients {
     pool: ClientPool,
     /// Cancels their statements on an external server.
     canceler: Option<Arc<Canceler>>,
-    /// Whether the server ends their connections if they are idle for some time.
-    has_idle_limit: bool,
+    /// What follows a statement that sets or resets the server's limit for idle sessions, if there is one. Without it,
+    /// the statement would count as a transaction of a trial. Empty if nothing does.
+    after_idle_limit: Option<&'static str>,
 }
 
 impl PostgresClients {
@@ -45,11 +51,11 @@ impl PostgresClients {
     /// # Errors
     /// A lost connection.
     pub fn new(mut pool: ClientPool, canceler: Option<Arc<Canceler>>) -> Result<Self, LoadError> {
-        let has_idle_limit = has_idle_limit(&mut pool)?;
+        let after_idle_limit = after_idle_limit(&mut pool)?;
         Ok(Self {
             pool,
             canceler,
-            has_idle_limit,
+            after_idle_limit,
         })
     }
 
@@ -85,17 +91,23 @@ impl PostgresClients {
     }
 }
 
-/// Whether the server ends idle sessions of these connections. A pooler keeps its clients' connections, and a setting
-/// would remain in a session that others get, so behind one the answer is no.
-fn has_idle_limit(pool: &mut ClientPool) -> Result<bool, LoadError> {
+/// [`PostgresClients::after_idle_limit`]; `None` if the server does not end idle sessions. A pooler keeps its clients'
+/// connections, and a setting would remain in a session that others get, so behind one there is none, either.
+fn after_idle_limit(pool: &mut ClientPool) -> Result<Option<&'static str>, LoadError> {
     let Some(&first) = pool.backend_pids().first() else {
-        return Ok(false);
+        return Ok(None);
     };
     let rows = pool.query_first(ASK_IDLE_LIMIT)?;
-    let Some([Some(answering), Some(limit)]) = rows.first().map(Vec::as_slice) else {
-        return Ok(false);
+    let Some([Some(answering), Some(limit), Some(version)]) = rows.first().map(Vec::as_slice)
+    else {
+        return Ok(None);
     };
-    Ok(*answering == first.to_string() && limit != "0")
+    let after = match version.parse::<u32>() {
+        Ok(version) if version >= FLUSHES_SINCE => FLUSH_STATISTICS,
+        _ => "",
+    };
+    let is_limited = *answering == first.to_string() && limit != "0";
+    Ok(is_limited.then_some(after))
 }
 
 impl Clients for PostgresClients {
@@ -118,15 +130,17 @@ impl Clients for PostgresClients {
     }
 
     fn rest(&mut self) -> Result<(), LoadError> {
-        if self.has_idle_limit {
-            self.pool.broadcast("set idle_session_timeout = 0")?;
+        if let Some(after) = self.after_idle_limit {
+            let sql = format!("set idle_session_timeout = 0; {after}");
+            self.pool.broadcast(&sql)?;
         }
         Ok(())
     }
 
     fn wake(&mut self) -> Result<(), LoadError> {
-        if self.has_idle_limit {
-            self.pool.broadcast("reset idle_session_timeout")?;
+        if let Some(after) = self.after_idle_limit {
+            let sql = format!("reset idle_session_timeout; {after}");
+            self.pool.broadcast(&sql)?;
         }
         Ok(())
     }

@@ -56,6 +56,12 @@ pub struct CounterReader {
     has_collector: bool,
 }
 
+/// The statement that makes a backend flush its counters, since 15. It reads a table, so that there is something to
+/// flush: a number of transactions alone is not. The table is an empty one that all databases share, so that nothing is
+/// added to the load's rows and blocks.
+pub const FLUSH_STATISTICS: &str = "select pg_catalog.pg_stat_force_next_flush() \
+                         from (select pg_catalog.count(*) from pg_catalog.pg_shseclabel) t";
+
 /// One reading; only differences between two are meaningful.
 #[derive(Debug, Clone, Default)]
 pub struct CounterReading {
@@ -108,10 +114,7 @@ impl CounterReader {
         if self.has_collector {
             "select 1"
         } else {
-            // It reads a table, so that there is something to flush; an empty one that all databases
-            // share, so that nothing is added to the load's rows and blocks.
-            "select pg_catalog.pg_stat_force_next_flush() \
-             from (select pg_catalog.count(*) from pg_catalog.pg_shseclabel) t"
+            FLUSH_STATISTICS
         }
     }
 

@@ -1,5 +1,6 @@
 //! Server requirements of variants on real servers: idle connections, checksums, features.
 
+use pgassay_record::run::Run;
 use pgassay_test_support::{Finished, Scratch, servers};
 
 use crate::PROGRAM;
@@ -228,6 +229,12 @@ fn a_session_that_waits_for_its_trial_is_not_ended_by_idle_session_timeout() {
     }
     let scratch = Scratch::new(PROGRAM);
     let finished = scratch.run(IDLE_LIMIT, &["--no-profile", "--json"]);
-    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     scratch.assert_nothing_left();
+    let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
+    // What sets and resets the limit between trials is no transaction of the load.
+    for trial in &run.trials {
+        let commits = trial.counters.get("pg_stat_database.xact_commit");
+        assert_eq!(commits, Some(trial.transactions_total as f64), "{trial:?}");
+    }
 }
