@@ -158,7 +158,12 @@ fn summary(
         count += 1;
     }
     let mean_of = |metric: usize| {
-        geometric_mean(figures.iter().filter_map(|f| f.values[metric])).unwrap_or(0.0)
+        // A block that was interrupted is in no pair, either, if there is another one.
+        let any_is_complete = figures.iter().any(|it| it.is_complete);
+        let used = figures
+            .iter()
+            .filter(|it| it.is_complete || !any_is_complete);
+        geometric_mean(used.filter_map(|it| it.values[metric])).unwrap_or(0.0)
     };
     let per_transaction = |sum: f64| if total == 0 { 0.0 } else { sum / total as f64 };
     let latency_us = |of: &dyn Fn(&PooledTrials) -> f64| pooled.as_ref().map_or(0.0, of);

@@ -38,7 +38,7 @@ fn pairs_that_are_like_their_neighbors_are_a_caution_if_they_are_the_units() {
     let slow: Vec<f64> = (0..24)
         .map(|at| if at % 8 < 4 { 0.9 } else { 1.1 })
         .collect();
-    let caution = "Neighboring pairs are correlated (up to 0.54)";
+    let caution = "Neighboring pairs are correlated (0.54)";
     let text = words_of(&mut run, &slow, UnitOfAnalysis::Pair);
     assert!(text.contains(caution), "{text}");
     let by_starts = words_of(&mut run, &slow, UnitOfAnalysis::ServerStart);

@@ -75,7 +75,7 @@ fn another_machine_configuration_or_build_is_not_comparable_and_starts_no_server
     assert!(
         edited
             .stderr
-            .contains("its ratios are not those of its trials"),
+            .contains("are not those of its trials: it was edited, or"),
         "{edited:?}"
     );
     for (file, more, reason) in [

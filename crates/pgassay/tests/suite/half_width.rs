@@ -20,15 +20,18 @@ const T_11: f64 = 2.200_985;
 
 /// ln(B/A) of each block's timed trials, in order: one pair per server start.
 fn log_ratios(run: &Run) -> Vec<f64> {
-    let mut by_block: BTreeMap<u32, [Vec<f64>; 2]> = BTreeMap::new();
+    let mut by_block: BTreeMap<u32, [Vec<[f64; 2]>; 2]> = BTreeMap::new();
     for trial in run.trials.iter().filter(|it| it.kind == TrialKind::Timed) {
         let of_block = by_block.entry(trial.block).or_default();
-        of_block[trial.variant].push(trial.tps().ln());
+        of_block[trial.variant].push([trial.credited_or_counted(), trial.window_us]);
     }
-    let mean = |logs: &[f64]| logs.iter().sum::<f64>() / logs.len() as f64;
-    let difference = |[fast, slow]: &[Vec<f64>; 2]| {
+    let log_rate = |trials: &[[f64; 2]]| {
+        let sum = |at: usize| trials.iter().map(|it| it[at]).sum::<f64>();
+        (sum(0) / sum(1)).ln()
+    };
+    let difference = |[fast, slow]: &[Vec<[f64; 2]>; 2]| {
         assert_eq!((fast.len(), slow.len()), (2, 2), "complete pairs only");
-        mean(slow) - mean(fast)
+        log_rate(slow) - log_rate(fast)
     };
     by_block.values().map(difference).collect()
 }

@@ -105,18 +105,19 @@ fn assert_whole(run: &Run) {
     assert_eq!(distinct, planned(&run.plan));
     assert_eq!(places.len(), distinct.len(), "none twice");
     for comparison in &run.comparisons {
-        let log_tps = |variant: usize, block: u32| {
+        let rate = |variant: usize, block: u32| {
             let trials = run.trials.iter().filter(|it| {
                 it.kind == TrialKind::Timed
                     && (it.condition, it.variant, it.block)
                         == (comparison.condition, variant, block)
             });
-            let logs: Vec<f64> = trials.map(|it| it.tps().ln()).collect();
-            assert_eq!(logs.len(), run.plan.schedule.timed() as usize);
-            logs.iter().sum::<f64>() / logs.len() as f64
+            let trials: Vec<&Trial> = trials.collect();
+            assert_eq!(trials.len(), run.plan.schedule.timed() as usize);
+            let sum = |of: fn(&Trial) -> f64| trials.iter().map(|it| of(it)).sum::<f64>();
+            sum(Trial::credited_or_counted) / sum(|it| it.window_us)
         };
         for (block, ratio) in (0..).zip(&comparison.tps.by_pair) {
-            let expected = (log_tps(comparison.variant, block) - log_tps(0, block)).exp();
+            let expected = rate(comparison.variant, block) / rate(0, block);
             assert!(
                 (ratio / expected - 1.0).abs() < 1e-9,
                 "{ratio} and {expected}"
