@@ -18,7 +18,9 @@ pub(crate) fn how(baseline: &VariantCount, counts: &Counts) -> String {
             margin::ROUNDS_MIN
         ),
         (Some(factor), _) => format!(
-            "{figures} ± of a difference is a bound on noise, which exceeds it in at most {}. It is {factor:.2} times the larger of the two ranges (or the usual range of this script's variants, if that is more), plus the uncertainty of a cost that depends on the number of transactions.",
+            "{figures} ± of a difference is a bound on noise, which exceeds it in at most {}. It is {factor:.2} times \
+             the larger of the two ranges (or the usual range of this script's variants, if that is more), plus the \
+             uncertainty of a cost that depends on the number of transactions.",
             error(counts, rounds)
         ),
     }

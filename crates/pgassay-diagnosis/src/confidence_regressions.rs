@@ -104,7 +104,8 @@ fn few_readings_of_wait_events_are_no_source() {
     assert_eq!(confidence("commit-sync", &synced(80.0)), Confidence::Likely);
 }
 
-/// Regression: a single stall of the disk, in one of six blocks, was a likely finding: "Each commit waits for the disk".
+/// Regression: a single stall of the disk, in one of six blocks, was a likely finding: "Each commit waits for the
+/// disk".
 #[test]
 fn what_happened_in_one_block_is_at_most_a_hint() {
     let found = |of_blocks: [f64; 6]| {

@@ -239,11 +239,6 @@ impl Trial {
     pub fn tps(&self) -> f64 {
         self.credited_or_counted() / (self.window_us / 1e6)
     }
-
-    /// On-CPU time of the server's backends per transaction, µs, if available.
-    pub fn server_cpu_us_per_tx(&self) -> Option<f64> {
-        Some(self.server?.on_cpu_us / self.transactions_total as f64)
-    }
 }
 
 /// CPU usage of the load generator over the whole trial, and a breakdown of its clients' time in the

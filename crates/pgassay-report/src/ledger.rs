@@ -61,7 +61,8 @@ pub(crate) fn tier(
         let share = number::percent(shares.iter().copied().fold(f64::INFINITY, f64::min));
         return format!(
             "All time by samples of pg_stat_activity, which undercount running backends on a saturated \
-             machine; {share} of the time is in rows that name a cause; exact CPU totals need pgassay on the server's host"
+             machine; {share} of the time is in rows that name a cause; exact CPU totals need pgassay on the \
+             server's host"
         );
     }
     let cpu = if cpu_by_stacks {

@@ -245,8 +245,8 @@ const HALF_WIDTH_FOR_80_PERCENT: f64 = 1.96 / 2.80;
 /// About how many pairs would give a verdict in 80% of cases if the true ratio is as estimated.
 ///
 /// A verdict is reached once the interval either excludes 1 (half-width below the effect) or fits into the equivalence
-/// margin (half-width below what the effect leaves of it), whichever comes first. With a half-width equal to either, that
-/// is an even chance.
+/// margin (half-width below what the effect leaves of it), whichever comes first. With a half-width equal to either,
+/// that is an even chance.
 fn pairs_needed(comparison: &Comparison) -> Option<u64> {
     let ratio = &comparison.tps;
     let pairs = ratio.by_pair.len();

@@ -65,8 +65,8 @@ pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
         .map_or_else(String::new, |us| format!(" ({us} µs without profiling)"));
     Some(format!(
         "{point}, profiled trials: the slowest 1% (p99: {}) take {} µs on average{}, all \
-         transactions {} µs. Where the time goes, in µs, estimated from the {} of these {} transactions that were observed \
-         (in parentheses: of all transactions): {}{}",
+         transactions {} µs. Where the time goes, in µs, estimated from the {} of these {} transactions that were \
+         observed (in parentheses: of all transactions): {}{}",
         p99(tail),
         number::micros(tail.tail_us),
         without_profiling,

@@ -266,8 +266,8 @@ pub(crate) fn mean_and_sd(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (count - 1.0).max(1.0)).sqrt())
 }
 
-/// Correlation between neighboring values, such as ln(B/A) of pairs in the order in which they ran; `None` for fewer than
-/// four values or constant ones. Independent values give less than 1.96/√n in absolute value in 95% of cases.
+/// Correlation between neighboring values, such as ln(B/A) of pairs in the order in which they ran; `None` for fewer
+/// than four values or constant ones. Independent values give less than 1.96/√n in absolute value in 95% of cases.
 ///
 /// Source: Bartlett, "On the theoretical specification and sampling properties of autocorrelated time-series" (1946).
 pub fn lag_one_correlation(values: &[f64]) -> Option<f64> {

@@ -77,7 +77,7 @@ pub fn trial(block: u32, variant: usize, kind: TrialKind, tps: f64, cpu_us: f64)
 }
 
 /// Six blocks; the machine drifts, and the variant is `ratio` times as fast throughout.
-fn trials(ratio: f64) -> Vec<Trial> {
+pub fn trials(ratio: f64) -> Vec<Trial> {
     let mut all = Vec::new();
     for block in 0..6 {
         let drift = 20_000.0 * (1.0 - 0.03 * f64::from(block));
@@ -99,7 +99,7 @@ fn trials(ratio: f64) -> Vec<Trial> {
     all
 }
 
-fn assessed(trials: &[Trial], profiles: &[Profile]) -> Assessment {
+pub fn assessed(trials: &[Trial], profiles: &[Profile]) -> Assessment {
     assess(&two_variants(), &["18".to_owned()], trials, profiles).expect("valid histograms")
 }
 
@@ -202,74 +202,6 @@ fn an_incomplete_run_is_assessed_by_its_complete_blocks() {
         .filter(|trial| trial.variant == 0)
         .collect();
     assert!(assessed(&one_sided, &[]).comparisons.is_empty());
-}
-
-/// Regression: the first two trials of a round of four were a pair, whose first trial was cold.
-#[test]
-fn a_block_that_was_interrupted_after_one_trial_of_each_side_is_no_pair() {
-    let mut interrupted = trials(1.4);
-    for trial in &mut interrupted {
-        trial.repeats = Some(1);
-    }
-    let is_of_last = |it: &Trial| it.block == 5 && it.kind == TrialKind::Timed;
-    let last: Vec<usize> = (0..interrupted.len())
-        .filter(|&at| is_of_last(&interrupted[at]))
-        .collect();
-    assert_eq!(last.len(), 4);
-    interrupted.drain(last[2]..);
-    let found = assessed(&interrupted, &[]);
-    assert_eq!(found.comparisons[0].tps.by_pair.len(), 5);
-    // Without any pair, the figures are shown.
-    let first: Vec<Trial> = trials(1.4).into_iter().take(2).collect();
-    let found = assessed(&first, &[]);
-    assert_eq!(found.comparisons[0].verdict, Verdict::Inconclusive);
-    assert_eq!(found.comparisons[0].tps.by_pair.len(), 1);
-}
-
-/// Regression: with the geometric mean of the trials' rates, a variant that stalls for half of one trial lost 29% of
-/// its throughput, not 25%; and the shorter the trials, the more.
-#[test]
-fn a_stall_in_one_trial_costs_the_transactions_that_it_costs() {
-    let mut stalling = Vec::new();
-    for block in 0..6 {
-        for factor in [1.0, 0.5] {
-            let wobble = 1.0 + 0.001 * f64::from(block);
-            let tps = 20_000.0 * wobble;
-            stalling.push(trial(block, 0, TrialKind::Timed, 20_000.0, 50.0));
-            stalling.push(trial(block, 1, TrialKind::Timed, tps * factor, 50.0));
-        }
-    }
-    let found = assessed(&stalling, &[]);
-    let ratio = found.comparisons[0].tps.ratio;
-    assert!((ratio / 0.75 - 1.0).abs() < 0.005, "{ratio}");
-    let tps = found.points[1].tps;
-    assert!((tps / 15_000.0 - 1.0).abs() < 0.005, "{tps}");
-}
-
-/// Regression: a quantile of a pair was the mean of its trials' quantiles. Of a trial with ten transactions, the 99th
-/// percentile is the slowest, so the side with more transactions looked worse in the tail.
-#[test]
-fn a_tail_is_that_of_all_transactions_of_a_block() {
-    // One of each side's transactions in a hundred takes 10 ms, all others 1 ms: in one trial of ten.
-    let mut all = Vec::new();
-    for block in 0..6 {
-        for number in 0..2 {
-            for variant in 0..2 {
-                let mut of = trial(block, variant, TrialKind::Timed, 10_000.0, 50.0);
-                let mut latency = Histogram::<u64>::new(3).unwrap();
-                let slow = if number == variant { 8 } else { 0 };
-                latency.record_n(1_000_000, 1_000 - slow).unwrap();
-                latency.record_n(10_000_000, slow).unwrap();
-                of.latency = Latency::from_histogram(&latency);
-                all.push(of);
-            }
-        }
-    }
-    let found = assessed(&all, &[]);
-    // Eight of 2,000 are slow: the 99th percentile is 1 ms, on both sides.
-    let tail = &found.comparisons[0].latency_p99;
-    assert!((tail.ratio - 1.0).abs() < 1e-9, "{tail:?}");
-    assert!((found.points[0].latency_p99_us / 1_000.0 - 1.0).abs() < 1e-3);
 }
 
 fn profile(stacks: &[(&[&str], u32)]) -> Profile {

@@ -7,5 +7,6 @@ mod client_thread;
 mod consistency;
 mod ledger;
 mod margin;
+mod pairs;
 mod precision;
 mod sequential;

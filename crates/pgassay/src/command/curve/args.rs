@@ -100,8 +100,8 @@ pub struct CurveArgs {
     pub binaries: Option<String>,
 
     /// Use a running server instead of starting one. Your own statements run in the database that CONNINFO names, if
-    /// they only read. With --setup, --scale, or pgbench's scripts, pgassay creates a database and drops it after the run,
-    /// which requires --allow-writes.
+    /// they only read. With --setup, --scale, or pgbench's scripts, pgassay creates a database and drops it after the
+    /// run, which requires --allow-writes.
     #[arg(long, value_name = "CONNINFO", conflicts_with_all = ["version", "binaries", "set"])]
     pub dsn: Option<String>,
 

@@ -71,8 +71,8 @@ fn read(path: &Path, is_replaced: bool) -> Result<GateBaseline> {
             let is_of_this = found.pgassay_version.as_deref() == Some(env!("CARGO_PKG_VERSION"));
             if is_of_this && !found.has_ratios_of_its_trials() {
                 bail!(
-                    "the ratios in {shown} are not those of its trials: it was edited, or an earlier version of pgassay \
-                     wrote it; restore it, or remove it and write a new one with --update"
+                    "the ratios in {shown} are not those of its trials: it was edited, or an earlier version of \
+                     pgassay wrote it; restore it, or remove it and write a new one with --update"
                 );
             }
             Ok(found)
