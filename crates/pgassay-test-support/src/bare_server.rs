@@ -15,6 +15,8 @@ use crate::{servers, wait_until};
 /// The port number in the socket's file name if TCP is not used.
 const PORT: u16 = 5432;
 
+const LOCALHOST: &str = "127.0.0.1";
+
 /// A running server.
 pub struct BareServer {
     child: Child,
@@ -25,7 +27,9 @@ pub struct BareServer {
 impl BareServer {
     /// Starts a server with these lines in `pg_hba.conf`.
     pub fn start(hba: &str) -> Option<Self> {
-        Self::start_at(hba, "", PORT, &[])
+        let bin = bin_directory()?;
+        let ports = std::iter::once(PORT);
+        Some(Self::run(&bin, initialized(&bin, hba, &[]), "", ports))
     }
 
     /// Like [`Self::start`], also listening on 127.0.0.1.
@@ -37,7 +41,9 @@ impl BareServer {
     /// server uses TLS with the first two as its certificate and key, and the third as its clients'
     /// authority.
     pub fn start_with(hba: &str, files: &[PathBuf]) -> Option<Self> {
-        Self::start_at(hba, "127.0.0.1", free_port(), files)
+        let bin = bin_directory()?;
+        let directory = initialized(&bin, hba, files);
+        Some(Self::run(&bin, directory, LOCALHOST, free_ports()))
     }
 
     /// Starts a primary and a standby of this version, both listening on 127.0.0.1. Nothing is
@@ -49,7 +55,7 @@ impl BareServer {
         let standby = copied(&primary);
         let data = standby.path().join("data");
         give(Path::new("/dev/null"), &data.join("standby.signal"));
-        let start = |directory| Self::run(&bin, directory, "127.0.0.1", free_port());
+        let start = |directory| Self::run(&bin, directory, LOCALHOST, free_ports());
         Some((start(primary), start(standby)))
     }
 
@@ -72,7 +78,7 @@ impl BareServer {
         assert!(shut_down.unwrap().status.success());
         // The programs of a version lack pg_basebackup: the standby begins as the same new cluster.
         let standby = copied(&primary);
-        let primary = Self::run(&bin, primary, "", PORT);
+        let primary = Self::run(&bin, primary, "", std::iter::once(PORT));
         let data = standby.path().join("data");
         let source = primary.socket_directory();
         let source = format!(
@@ -88,40 +94,31 @@ impl BareServer {
             append(&data.join("postgresql.conf"), &source);
             give(Path::new("/dev/null"), &data.join("standby.signal"));
         }
-        let standby = Self::run(&bin, standby, "", PORT);
+        let standby = Self::run(&bin, standby, "", std::iter::once(PORT));
         Some((primary, standby))
     }
 
-    fn start_at(hba: &str, listen: &str, port: u16, files: &[PathBuf]) -> Option<Self> {
-        let bin = bin_directory()?;
-        Some(Self::run(&bin, initialized(&bin, hba, files), listen, port))
-    }
-
-    fn run(bin: &Path, directory: tempfile::TempDir, listen: &str, port: u16) -> Self {
-        let data = directory.path().join("data");
-        let child = command(bin, "postgres")
-            .arg("-D")
-            .arg(&data)
-            .args([
-                "-c",
-                &format!("listen_addresses={listen}"),
-                "-c",
-                "fsync=off",
-                "-c",
-                "max_connections=300",
-            ])
-            .args(["-c", "autovacuum=off", "-p", &port.to_string(), "-k"])
-            .arg(&data)
-            .stdout(Stdio::null())
-            .stderr(std::fs::File::create(directory.path().join("log")).unwrap())
-            .spawn()
-            .unwrap();
+    /// Starts the server on the first of `ports` that no other program uses.
+    fn run(
+        bin: &Path,
+        directory: tempfile::TempDir,
+        listen: &str,
+        mut ports: impl Iterator<Item = u16>,
+    ) -> Self {
+        let port = ports.next().unwrap();
+        let child = launch(bin, &directory, listen, port);
         let mut server = Self {
             child,
             directory,
             port,
         };
-        server.wait_until_it_accepts();
+        while let Err(log) = server.wait_until_it_accepts() {
+            let next = ports
+                .next()
+                .filter(|_| log.contains("Address already in use"));
+            server.port = next.unwrap_or_else(|| panic!("the server ended: {log}"));
+            server.child = launch(bin, &server.directory, listen, server.port);
+        }
         server
     }
 
@@ -180,9 +177,11 @@ impl BareServer {
         unsafe { libc::kill(self.pid(), signal) };
     }
 
-    fn wait_until_it_accepts(&mut self) {
+    /// An error is the log of a server that ended.
+    fn wait_until_it_accepts(&mut self) -> Result<(), String> {
         let socket = self.socket();
-        let log = || std::fs::read_to_string(self.directory.path().join("log"));
+        let log = self.directory.path().join("log");
+        let mut has_ended = false;
         let login = tester();
         wait_until(&format!("the server starts: {:?}", self.directory), || {
             let opened = UnixStream::connect(&socket)
@@ -193,12 +192,15 @@ impl BareServer {
                 // Any rejection other than "starting up" (57P03) comes from a running server.
                 Some(Err(pgassay_wire::ExchangeError::Server(error))) => error.sqlstate != "57P03",
                 _ => {
-                    let ended = self.child.try_wait().unwrap();
-                    assert!(ended.is_none(), "the server ended: {:?}", log());
-                    false
+                    has_ended = self.child.try_wait().unwrap().is_some();
+                    has_ended
                 }
             }
         });
+        if has_ended {
+            return Err(std::fs::read_to_string(log).unwrap());
+        }
+        Ok(())
     }
 }
 
@@ -225,11 +227,30 @@ fn tester() -> pgassay_wire::Login {
     }
 }
 
-/// Returns a port that was free a moment ago; tests that start at the same time get different
-/// ports.
-fn free_port() -> u16 {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().port()
+fn launch(bin: &Path, directory: &tempfile::TempDir, listen: &str, port: u16) -> Child {
+    let data = directory.path().join("data");
+    command(bin, "postgres")
+        .arg("-D")
+        .arg(&data)
+        .arg("-c")
+        .arg(format!("listen_addresses={listen}"))
+        .args(["-c", "fsync=off", "-c", "max_connections=300"])
+        .args(["-c", "autovacuum=off", "-p", &port.to_string(), "-k"])
+        .arg(&data)
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(directory.path().join("log")).unwrap())
+        .spawn()
+        .unwrap()
+}
+
+/// Ports that are free when they are drawn. Before the server binds one, another test can take it,
+/// also for an outgoing connection.
+fn free_ports() -> impl Iterator<Item = u16> {
+    let draw = || {
+        let free = std::net::TcpListener::bind((LOCALHOST, 0)).unwrap();
+        free.local_addr().unwrap().port()
+    };
+    std::iter::repeat_with(draw).take(10)
 }
 
 fn empty_directory() -> tempfile::TempDir {
@@ -319,4 +340,24 @@ fn command(bin: &Path, name: &str) -> Command {
 /// The directory of PostgreSQL 18's programs.
 pub fn bin_directory() -> Option<PathBuf> {
     servers::installation("18").map(|installation| installation.bin_dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_whose_port_is_taken_before_it_starts_takes_another() {
+        let Some(bin) = bin_directory() else {
+            return;
+        };
+        let taken = std::net::TcpListener::bind((LOCALHOST, 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let directory = initialized(&bin, "local all all trust\n", &[]);
+        let ports = std::iter::once(port).chain(free_ports());
+        let server = BareServer::run(&bin, directory, LOCALHOST, ports);
+        assert_ne!(server.port(), port);
+        let used = server.value("show port").unwrap();
+        assert_eq!(used, server.port().to_string());
+    }
 }
