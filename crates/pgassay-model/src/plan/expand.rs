@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::combination::{Combination, combinations};
-use super::expansion::Expansion;
+use super::expansion::{Expansion, replace_setting};
 use super::names::{check_names, check_parameters, chosen_variants, script_named};
 use super::schedule::{choose, count_connections, schedules};
 use super::server_set::ServerSet;
@@ -194,17 +194,13 @@ impl Expansion<'_> {
         let mut session = BTreeMap::new();
         for (name, value) in &at.session {
             let path = ["conditions", "session", name];
-            session.insert(
-                name.clone(),
-                self.fill_parameters(value.as_str(), values, &path)?,
-            );
+            let value = self.fill_parameters(value.as_str(), values, &path)?;
+            replace_setting(&mut session, name, value);
         }
         for (name, value) in &variant.session {
             let path = ["variant", &index.to_string(), "session", name];
-            session.insert(
-                name.clone(),
-                self.fill_parameters(value.as_str(), values, &path)?,
-            );
+            let value = self.fill_parameters(value.as_str(), values, &path)?;
+            replace_setting(&mut session, name, value);
         }
         Ok(session)
     }

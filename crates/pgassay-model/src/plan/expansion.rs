@@ -72,3 +72,9 @@ impl Expansion<'_> {
         })
     }
 }
+
+/// Sets a setting, whose name has no case in PostgreSQL: a later source replaces an earlier one however each writes it.
+pub(super) fn replace_setting(all: &mut BTreeMap<String, String>, name: &str, value: String) {
+    all.retain(|other, _| !other.eq_ignore_ascii_case(name));
+    all.insert(name.to_owned(), value);
+}

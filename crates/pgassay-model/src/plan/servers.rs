@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::ServerPlan;
 use super::combination::Combination;
-use super::expansion::Expansion;
+use super::expansion::{Expansion, replace_setting};
 use crate::study::{Network, Scalar, StudyError, Variant};
 
 /// Used if `server.version` is not set.
@@ -109,10 +109,8 @@ impl Expansion<'_> {
         for (place, given) in sources {
             for (name, value) in given {
                 let path: Vec<&str> = place.iter().copied().chain([name.as_str()]).collect();
-                settings.insert(
-                    name.clone(),
-                    self.fill_parameters(value.as_str(), values, &path)?,
-                );
+                let value = self.fill_parameters(value.as_str(), values, &path)?;
+                replace_setting(&mut settings, name, value);
             }
         }
         Ok(settings)

@@ -316,6 +316,21 @@ fn a_variant_with_its_own_settings_gets_its_own_server() {
     assert_eq!((plan.points[0].server, plan.points[1].server), (0, 1));
 }
 
+/// Regression: of `TimeZone` and `timezone`, both were written, and PostgreSQL took the last: not the variant's.
+#[test]
+fn a_setting_of_a_variant_replaces_that_of_all_however_it_is_written() {
+    let text = format!(
+        "{SMALL}settings = {{ TimeZone = \"UTC\" }}\n[server.settings]\ntimezone = \"Europe/Berlin\"\n"
+    );
+    let plan = planned(&text, &Overrides::default()).unwrap();
+    let settings: Vec<_> = plan.servers.iter().map(|it| it.settings.clone()).collect();
+    let one = |name: &str, value: &str| [(name.to_owned(), value.to_owned())].into();
+    assert_eq!(
+        settings,
+        [one("timezone", "Europe/Berlin"), one("TimeZone", "UTC")]
+    );
+}
+
 #[test]
 fn session_settings_share_the_server() {
     let plan = planned(
