@@ -9,8 +9,40 @@ use pgassay_account::instructions::{
     Build, ConditionCount, CountVerdict, Counts, Difference, VariantCount,
 };
 
+use crate::against::{VariantComparison, VariantOutcome};
 use crate::method::how;
 use crate::text::{grouped, ratio, signed};
+
+/// The table of a comparison with earlier counts.
+pub fn comparisons(all: &[VariantComparison], tolerance: f64) -> String {
+    let mut out = format!(
+        "| compared with earlier counts | instructions | ± | change | tolerance {}% |\n|---|--:|--:|--:|---|\n",
+        100.0 * tolerance
+    );
+    for VariantComparison { title, outcome } in all {
+        let title = cell(title);
+        let _ = match outcome {
+            VariantOutcome::Within(it) => writeln!(out, "| {title} | {} | within |", figures(it)),
+            VariantOutcome::Over(it) => writeln!(out, "| {title} | {} | **over** |", figures(it)),
+            VariantOutcome::Inconclusive(reason) => {
+                writeln!(out, "| {title} | | | | inconclusive: {} |", cell(reason))
+            }
+            VariantOutcome::NotComparable(reason) => {
+                writeln!(out, "| {title} | | | | not comparable: {} |", cell(reason))
+            }
+        };
+    }
+    out
+}
+
+fn figures(difference: &Difference) -> String {
+    format!(
+        "{} | {} | {}",
+        signed(difference.per_transaction),
+        grouped(difference.margin),
+        ratio(difference.ratio)
+    )
+}
 
 /// The tables of all conditions.
 pub fn tables(counts: &Counts) -> String {
@@ -199,6 +231,7 @@ mod tests {
                 compiler: "gcc 12".to_owned(),
             },
             settings: BTreeMap::new(),
+            load: None,
             segments: [100, 200, 400],
             repeats: vec![repeat; 3],
             transactions: 300,

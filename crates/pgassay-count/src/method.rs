@@ -96,6 +96,7 @@ mod tests {
                 compiler: String::new(),
             },
             settings: BTreeMap::new(),
+            load: None,
             segments: [100, 200, 400],
             repeats: Vec::new(),
             transactions: 300,

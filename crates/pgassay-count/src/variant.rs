@@ -38,6 +38,7 @@ pub fn variant_count(
         name: name.to_owned(),
         build,
         settings,
+        load: None,
         segments,
         repeats,
         transactions: tally.transactions,

@@ -143,6 +143,20 @@ pub struct ConditionCount {
     pub variants: Vec<VariantCount>,
 }
 
+/// What a count executes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CountedLoad {
+    /// Protocol of the scripts' statements: `simple`, `extended` or `prepared`.
+    pub protocol: String,
+    /// Settings of the session.
+    pub session: BTreeMap<String, String>,
+    /// The scripts, in the order of the study.
+    pub scripts: Vec<String>,
+    /// The SQL that created the data, and the SQL that ran before each segment.
+    pub setup: Vec<String>,
+}
+
 /// How a server was built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -197,6 +211,9 @@ pub struct VariantCount {
     pub build: Build,
     /// Settings of its server that differ from the defaults of `initdb`.
     pub settings: BTreeMap<String, String>,
+    /// What it executed; `None` in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<CountedLoad>,
     /// Number of transactions of the three segments, ascending.
     #[serde(deserialize_with = "ascending")]
     pub segments: [u64; 3],

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pgassay_account::instructions::{
-    CallTree, ConditionCount, Counts, NOT_LINEAR, Repeat, SCHEMA, VariantCount,
+    CallTree, ConditionCount, CountedLoad, Counts, NOT_LINEAR, Repeat, SCHEMA, VariantCount,
 };
 use pgassay_count::{InstructionTally, OutFile, variant_count};
 use pgassay_model::plan::{Plan, Point as PlannedPoint, ServerPlan};
@@ -452,6 +452,17 @@ impl Counter<'_> {
             .collect()
     }
 
+    fn load(&self, point: &PlannedPoint) -> CountedLoad {
+        let database = &self.plan.servers[point.server].databases[point.database];
+        let setup = database.setup.iter().chain(&point.resets);
+        CountedLoad {
+            protocol: point.protocol.as_str().to_owned(),
+            session: point.session.clone(),
+            scripts: point.scripts.iter().map(|it| it.text.clone()).collect(),
+            setup: setup.map(|it| it.text.clone()).collect(),
+        }
+    }
+
     /// The median round of a point, with the totals of all rounds.
     fn variant(&self, planned: &PlannedPoint, point: &PointCounts) -> Result<VariantCount> {
         let mut rounds: Vec<&VariantCount> = point.rounds.iter().collect();
@@ -466,6 +477,7 @@ impl Counter<'_> {
         Ok(VariantCount {
             repeats: repeats.copied().collect(),
             tree: point.tree.clone(),
+            load: Some(self.load(planned)),
             ..(*median).clone()
         })
     }

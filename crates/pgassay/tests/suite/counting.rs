@@ -332,6 +332,17 @@ mod slow {
         let finished = shown(&other_build);
         assert_eq!(finished.code, Some(5), "{finished:?}");
         assert!(finished.stdout.contains("another build"), "{finished:?}");
+        // Regression: the comparison was in the text only.
+        let json = ["--show", "now.json", "--against", &cheaper, "--json"];
+        let json: Value = serde_json::from_str(&count(&scratch, &json).stdout).unwrap();
+        assert_eq!(json["against"][0]["outcome"], "over", "{}", json["against"]);
+        let markdown = ["--show", "now.json", "--against", &cheaper, "--markdown"];
+        let markdown = count(&scratch, &markdown).stdout;
+        assert!(markdown.contains("| **over** |"), "{markdown}");
+        // Regression: counts of another script or protocol were compared.
+        let protocol = run(&["--against", "kept.json", "-M", "prepared"]);
+        assert_eq!(protocol.code, Some(5), "{protocol:?}");
+        assert!(protocol.stdout.contains("another protocol"), "{protocol:?}");
         let too_few = run(&["--against", "kept.json", "--repeats", "1"]);
         assert_eq!(too_few.code, Some(4), "{too_few:?}");
         let reason = "in 3 rounds, now in 1";
@@ -562,4 +573,42 @@ mod slow {
         );
         scratch.assert_nothing_left();
     }
+}
+
+/// Regression: the JUnit file of the last pass remained, and a workflow published it as that of the failed gate.
+#[test]
+fn a_failed_gate_on_instructions_leaves_no_earlier_report() {
+    if !can_count() {
+        return;
+    }
+    let scratch = Scratch::new(PROGRAM);
+    let report = scratch.path().join("gate.xml");
+    fs::write(&report, "<testsuites/>").unwrap();
+    let builds = [
+        "--binaries",
+        "/nonexistent/a,/nonexistent/b",
+        "--junit",
+        "gate.xml",
+    ];
+    let gate = ["gate", "-S", "--fail-if", "instructions > 1%"];
+    let failed = scratch.finished(&[&gate[..], &builds[..]].concat());
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    let written = fs::read_to_string(&report).unwrap();
+    assert!(written.contains("/nonexistent/a"), "{written}");
+}
+
+/// Regression: the format was checked after minutes of counting, whose result was lost.
+#[test]
+fn a_format_that_has_no_counts_is_an_error_before_the_count() {
+    let scratch = Scratch::new(PROGRAM);
+    let refused = count(&scratch, &["-S", "--export", "pprof=stacks.gz"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(
+        refused.stderr.contains("only as folded or perf"),
+        "{refused:?}"
+    );
+    assert!(
+        !refused.stderr.contains("starting PostgreSQL"),
+        "{refused:?}"
+    );
 }

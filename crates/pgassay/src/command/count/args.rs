@@ -14,7 +14,7 @@ use crate::command::choice::protocol;
 // Each bool is a command-line switch.
 #[allow(clippy::struct_excessive_bools)]
 pub struct CountArgs {
-    /// Statements to count, or a study whose variants to count: a file, or the name of a built-in study.
+    /// SQL statements, or a study (a file or a built-in name) whose variants are counted.
     /// Without either, specify a script with -S, -N, -b or -f.
     #[arg(value_name = "SQL|STUDY", conflicts_with = "script_choice")]
     pub study: Option<String>,
@@ -22,8 +22,8 @@ pub struct CountArgs {
     #[command(flatten)]
     pub script: ScriptArgs,
 
-    /// Create the tables with this SQL, or with the file of this name. Without it, there are pgbench's tables. If
-    /// repeated, all are executed, in this order.
+    /// Create the tables with this SQL, or with this file if there is one of this name [default: pgbench's tables]. If
+    /// repeated, all are executed in order.
     #[arg(long, value_name = "SQL|FILE")]
     pub setup: Vec<String>,
 
@@ -66,13 +66,13 @@ pub struct CountArgs {
     #[arg(long = "param", value_name = "NAME=VALUE", requires = "study")]
     pub parameters: Vec<String>,
 
-    /// Number of rounds, each on a newly started server. Their range is the ± of each figure.
+    /// Number of repetitions (rounds), each on a newly started server. Their range is the ± of each figure.
     /// Fewer than 3 rounds give no verdict.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = within::<u32>(1..=10_000))]
     pub repeats: u32,
 
-    /// Number of transactions N: each round counts three segments, of N, 2N and 4N transactions
-    /// [default: 1 to 500, depending on their cost].
+    /// Transactions per measurement: each round measures N, 2N and 4N transactions, so that startup cost
+    /// cancels [default: 1 to 500, depending on their cost].
     #[arg(short, long, value_name = "N", value_parser = within::<u64>(1..=500_000_000))]
     pub transactions: Option<u64>,
 

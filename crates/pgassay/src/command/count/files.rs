@@ -5,8 +5,24 @@ use std::io::Write;
 use anyhow::{Context, Result, anyhow, bail};
 use pgassay_account::instructions::{InstructionCosts, VariantCount};
 
+use pgassay_report::ExportFormat;
+
 use super::CountArgs;
-use crate::output_file::write_to;
+use crate::output_file::{check_writable, write_to};
+
+const ONLY_TEXT: &str =
+    "instruction counts can be exported only as folded or perf; the other formats need times";
+
+/// Fails if a file that was asked for cannot be written, before anything is counted.
+pub fn check(args: &CountArgs) -> Result<()> {
+    let is_possible = |it: ExportFormat| matches!(it, ExportFormat::Folded | ExportFormat::Perf);
+    if !args.export.iter().all(|it| is_possible(it.format)) {
+        bail!(ONLY_TEXT);
+    }
+    let exports = args.export.iter().map(|it| it.file.as_path());
+    let mut files = exports.chain(args.html.as_deref());
+    files.try_for_each(check_writable)
+}
 
 /// Writes the requested files. Returns whether one of them went to stdout.
 pub fn write(args: &CountArgs, counted: &InstructionCosts, out: &mut impl Write) -> Result<bool> {
@@ -20,12 +36,8 @@ pub fn write(args: &CountArgs, counted: &InstructionCosts, out: &mut impl Write)
             );
         };
         let title = format!("{}, PostgreSQL {}", variant.name, variant.build.version);
-        let content =
-            pgassay_report::export_instruction_counts(tree, &title, export.format).ok_or_else(|| {
-                anyhow!(
-                    "instruction counts can be exported only as folded or perf; the other formats need times"
-                )
-            })?;
+        let content = pgassay_report::export_instruction_counts(tree, &title, export.format)
+            .ok_or_else(|| anyhow!(ONLY_TEXT))?;
         is_taken |= write_to(&export.file, &content, out)?;
     }
     if let Some(file) = &args.html {

@@ -33,6 +33,7 @@ pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
     if let Some(path) = &args.save {
         check_new(path)?;
     }
+    files::check(args)?;
     let earlier = args.against.as_deref().map(read).transpose()?;
     let counts = match &args.show {
         Some(path) => read(path)?,
@@ -64,9 +65,21 @@ fn print_counted(
 ) -> Result<()> {
     let is_taken = files::write(args, counted, out)?;
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&document(counted))?)?;
+        let mut document = document(counted);
+        if let (Some(fields), Some(comparisons)) = (document.as_object_mut(), comparisons) {
+            let comparisons = comparisons.iter().map(compared).collect();
+            fields.insert("against".to_owned(), comparisons);
+        }
+        writeln!(out, "{}", serde_json::to_string_pretty(&document)?)?;
     } else if args.markdown {
         write!(out, "{}", markdown::tables(&counted.counts))?;
+        if let Some(comparisons) = comparisons {
+            write!(
+                out,
+                "\n{}",
+                markdown::comparisons(comparisons, args.tolerance)
+            )?;
+        }
     } else if !is_taken {
         print(args, &counted.counts, comparisons, out)?;
     }
@@ -162,6 +175,24 @@ pub fn document(counted: &InstructionCosts) -> serde_json::Value {
         "schema": "pgassay.count-result/1",
         "counts": counted.counts,
         "differences": counted.differences,
+    })
+}
+
+/// One variant, compared with its earlier counts.
+fn compared(comparison: &VariantComparison) -> serde_json::Value {
+    let (outcome, difference, reason) = match &comparison.outcome {
+        VariantOutcome::Within(difference) => ("within", Some(difference), None),
+        VariantOutcome::Over(difference) => ("over", Some(difference), None),
+        VariantOutcome::Inconclusive(reason) => ("inconclusive", None, Some(reason)),
+        VariantOutcome::NotComparable(reason) => ("not_comparable", None, Some(reason)),
+    };
+    json!({
+        "title": comparison.title,
+        "outcome": outcome,
+        "difference": difference.map(|it| it.per_transaction),
+        "margin": difference.map(|it| it.margin),
+        "ratio": difference.map(|it| it.ratio),
+        "reason": reason,
     })
 }
 
