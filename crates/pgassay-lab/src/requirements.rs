@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use pgassay_model::plan::{Plan, PointId, Requirement};
 use pgassay_model::study::{DriverKind, Requires};
-use pgassay_record::run::ServerFacts;
+use pgassay_record::run::{ServerFacts, Warning};
 
 use crate::host::{self, ExternalServer, Host};
 use crate::run_context::RunContext;
@@ -49,6 +49,17 @@ pub fn builds(plan: &Plan, context: &RunContext<'_>) -> Result<Vec<Option<Server
         Ok(found.as_ref().map(host::facts_of))
     });
     servers.collect()
+}
+
+/// A warning for each variant that differs from what it is compared with in the directory or version of its server
+/// only, where both have the same executable. No server is started.
+///
+/// # Errors
+/// If an installation cannot be found.
+pub fn same_builds(plan: &Plan, context: &RunContext<'_>) -> Result<Vec<Warning>> {
+    let executables = builds(plan, context)?.into_iter();
+    let executables: Vec<Option<String>> = executables.map(|it| it?.executable).collect();
+    Ok(host::same_executables(plan, &executables))
 }
 
 fn missing(

@@ -127,6 +127,8 @@ pub struct CalibratedMachine {
     pub name: String,
     /// Identifies the machine: a digest, so that shared results do not reveal the machine ID.
     pub key: String,
+    /// Whether the digest includes a machine ID. Container images often have none.
+    pub has_id: bool,
 }
 
 /// This machine.
@@ -137,7 +139,8 @@ pub fn machine() -> CalibratedMachine {
     // machine-id(5) asks programs to hash the ID before it leaves the machine.
     let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let key = machine_key(&format!("{name} {}", id.trim()));
-    CalibratedMachine { name, key }
+    let has_id = !id.trim().is_empty();
+    CalibratedMachine { name, key, has_id }
 }
 
 /// This machine, as runs that may be continued remember it.

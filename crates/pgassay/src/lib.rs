@@ -32,7 +32,23 @@ use cli::{Cli, CliCommand};
 
 /// Runs the command that this process was started with.
 pub fn main() -> ExitCode {
+    if is_for_bisect() {
+        stop_bisecting_on_panic();
+    }
     small_stack::with_enough_stack(run)
+}
+
+fn is_for_bisect() -> bool {
+    std::env::args_os().any(|word| word == "--bisect")
+}
+
+/// `git bisect run` would take 101, the exit status of a panic, for a bad commit.
+fn stop_bisecting_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::exit(i32::from(exit::BISECT_ABORT));
+    }));
 }
 
 fn run() -> ExitCode {
@@ -62,8 +78,7 @@ fn run() -> ExitCode {
             }
             print_parse_error(&error);
             // `git bisect run` would take a typing error for a bad commit.
-            let for_bisect = std::env::args_os().any(|word| word == "--bisect");
-            return ExitCode::from(if for_bisect {
+            return ExitCode::from(if is_for_bisect() {
                 exit::BISECT_ABORT
             } else {
                 exit::FAILURE

@@ -37,7 +37,8 @@ pub fn warnings(plan: &Plan, hosts: &[Box<dyn Host>]) -> Vec<Warning> {
         .collect();
     let mut warnings = differences(&builds, &compared_with);
     warnings.extend(debug_builds(&builds));
-    warnings.extend(same_executables(plan, &builds));
+    let executables = builds.iter().map(|it| it.facts.executable.clone());
+    warnings.extend(same_executables(plan, &executables.collect::<Vec<_>>()));
     warnings
 }
 
@@ -168,11 +169,11 @@ impl ServerBuild<'_> {
 
 /// A warning for each variant that differs from what it is compared with in the directory or version of its server
 /// only, where both have the same executable.
-fn same_executables(plan: &Plan, builds: &[ServerBuild<'_>]) -> Vec<Warning> {
+pub(crate) fn same_executables(plan: &Plan, executables: &[Option<String>]) -> Vec<Warning> {
     let compared = (1..plan.variants.len()).map(|it| [plan.baseline_of(it), it]);
     let same = compared.filter_map(|[baseline, variant]| {
         let servers = plan.only_builds_differ([baseline, variant])?;
-        let digests = servers.map(|it| builds.get(it)?.facts.executable.as_deref());
+        let digests = servers.map(|it| executables.get(it)?.as_deref());
         let digest = digests[0].filter(|_| digests[0] == digests[1])?;
         let is_built = plan.servers[servers[1]].binaries.is_some();
         let message = format!(
@@ -260,7 +261,8 @@ mod tests {
             let facts = executables.map(facts);
             let builds: Vec<ServerBuild<'_>> =
                 facts.iter().map(|it| build(it, "", "off")).collect();
-            same_executables(&plan, &builds)
+            let executables = builds.iter().map(|it| it.facts.executable.clone());
+            same_executables(&plan, &executables.collect::<Vec<_>>())
         };
         let same = found(["0123456789abcdef"; 3]);
         assert_eq!(same.len(), 1, "another setting is a difference: {same:?}");

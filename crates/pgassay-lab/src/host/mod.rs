@@ -12,6 +12,7 @@ mod planned_maintenance;
 mod same_build;
 mod servers;
 
+pub(crate) use builds::same_executables;
 pub use data::reset;
 pub use external_server::ExternalServer;
 pub use location::DataLocation;

@@ -70,12 +70,20 @@ pub(crate) fn in_markdown(text: &str) -> String {
     escaped
 }
 
+/// How an annotation is marked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnnotationLevel {
+    /// Red.
+    Error,
+    /// Yellow.
+    Warning,
+}
+
 /// A workflow command that annotates the job with the deciding sentence (`GitHub` Actions, "Workflow commands").
-pub fn annotation(verdict: GateVerdict, sentence: &str) -> String {
-    let level = match verdict {
-        GateVerdict::Pass => "notice",
-        GateVerdict::Regression => "error",
-        GateVerdict::Inconclusive | GateVerdict::NotComparable => "warning",
+pub fn annotation(level: AnnotationLevel, sentence: &str) -> String {
+    let level = match level {
+        AnnotationLevel::Error => "error",
+        AnnotationLevel::Warning => "warning",
     };
     let escaped = sentence
         .replace('%', "%25")

@@ -164,7 +164,7 @@ fn names_cannot_break_a_table_or_a_workflow_command() {
     assert!(text.contains("| new\\|build |"), "{text}");
     assert!(text.contains("**pass: a\\|b %**"), "{text}");
     assert_eq!(
-        annotation(GateVerdict::Regression, "slower by 6%\nsurely"),
+        annotation(AnnotationLevel::Error, "slower by 6%\nsurely"),
         "::error title=pgassay gate::slower by 6%25%0Asurely"
     );
 }

@@ -302,3 +302,65 @@ mod slow {
         scratch.assert_nothing_left();
     }
 }
+
+/// Regression: after minutes of measuring, `cannot write : No such file or directory` was all that a gate in a
+/// container said.
+#[test]
+fn a_job_summary_that_cannot_be_written_does_not_lose_the_verdict() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    for (file, warns) in [("no/such/summary.md", true), ("", false)] {
+        let output = scratch
+            .command()
+            .args(["gate", FAST, SLOW, "--against", "nothing.json"])
+            .env("GITHUB_STEP_SUMMARY", file)
+            .output()
+            .expect("it ends");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(5), "{errors}");
+        assert!(output.stdout.starts_with(b"not comparable: "), "{errors}");
+        assert_eq!(
+            errors.contains("warning: no job summary"),
+            warns,
+            "{errors}"
+        );
+    }
+}
+
+/// Regression: it was written, and every later gate refused to compare with it.
+#[test]
+fn a_baseline_of_servers_that_are_not_restarted_is_not_written() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let external = [
+        "--dsn",
+        "host=/nonexistent",
+        "--against",
+        "new.json",
+        "--update",
+    ];
+    let refused = gate(&scratch, &[&[FAST, SLOW], &external[..]].concat());
+    assert_eq!(refused.code, Some(5), "{refused:?}");
+    assert!(refused.stdout.contains("not restarted"), "{refused:?}");
+    assert!(!scratch.path().join("new.json").exists());
+}
+
+/// Regression: a gate on instructions took these flags without a word.
+#[test]
+fn a_gate_on_instructions_refuses_flags_that_it_would_ignore() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    for flag in [
+        "--try-fixes",
+        "--no-plans",
+        "--length=9s",
+        "--max-time=9s",
+        "--let-cpus-sleep",
+    ] {
+        let counted = ["gate", FAST, SLOW, "--fail-if", "instructions > 1%", flag];
+        let refused = scratch.finished(&counted);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let name = flag.split('=').next().expect("a name");
+        assert!(
+            refused.stderr.contains(&format!("leave out {name}")),
+            "{refused:?}"
+        );
+    }
+}

@@ -43,9 +43,8 @@ machine does not affect them.
 --against compares with earlier measurements. A name that ends with .json is a file, any other a run. \
 Instruction counts carry over to any machine with the same processor features and valgrind, and to \
 builds of the same major version with the same compiler, flags and configure options. Times do not \
-carry over: with 'slower', both runs \
-must have the same baseline, and the gate compares the variant's ratio to it, then and now, on the \
-same machine with the same configuration.
+carry over: with 'slower', both runs need the same machine, configuration and baseline, and the gate \
+compares the variant's earlier and current ratios to that baseline.
 
 Exit status: 0 pass; 1 usage, connection or input error; 2 the run failed midway; 3 regression: a \
 variant is beyond the limit; 4 inconclusive; 5 not comparable: the baseline of --against does not \
@@ -92,7 +91,7 @@ pub struct GateArgs {
     #[arg(long, value_name = "RUN|FILE")]
     pub against: Option<String>,
 
-    /// If every variant passes, write the result to the baseline file that --against names. It need not exist before.
+    /// If every variant passes, write the result to the baseline file that --against names. The file is created if necessary.
     #[arg(long, requires = "against")]
     pub update: bool,
 

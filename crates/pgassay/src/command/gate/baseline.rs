@@ -37,15 +37,16 @@ pub fn find(args: &GateArgs) -> Result<Against> {
     if args.update && !is_json {
         bail!("--update writes a baseline file: give --against a name that ends with .json");
     }
-    if path.is_file() {
-        let found = read(path, args.update)?;
-        return Ok(Against::Found(Box::new(found)));
+    let file = || Ok(Against::Found(Box::new(read(path, args.update)?)));
+    if is_json && path.is_file() {
+        return file();
     }
     if is_json {
         return Ok(Against::Missing(format!("there is no file {name}")));
     }
     match results::open(&args.question.run.results)?.load(name) {
         Ok((run, _)) => Ok(Against::Found(Box::new(GateBaseline::of_run(&run)))),
+        Err(StoreError::NotFound { .. } | StoreError::NoRun { .. }) if path.is_file() => file(),
         Err(error @ (StoreError::NotFound { .. } | StoreError::NoRun { .. })) => {
             Ok(Against::Missing(error.to_string()))
         }

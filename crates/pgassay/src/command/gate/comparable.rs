@@ -43,13 +43,12 @@ pub fn why_not(
 
 fn another_machine(baseline: &GateBaseline) -> Option<String> {
     let version = env!("CARGO_PKG_VERSION");
-    match &baseline.pgassay_version {
-        Some(before) if before != version => {
-            return Some(format!(
-                "it is from pgassay {before}, and this is {version}"
-            ));
-        }
-        _ => {}
+    let before = baseline.pgassay_version.as_deref();
+    if before != Some(version) {
+        let before = before.unwrap_or("of unknown version");
+        return Some(format!(
+            "it is from pgassay {before}, and this is {version}"
+        ));
     }
     let machine = checks::machine();
     if baseline.machine_key.as_ref() != Some(&machine.key) {
@@ -78,7 +77,9 @@ pub fn another_plan(before: Option<&Plan>, now: &Plan, is_timed: bool) -> Option
         &configuration(now, is_timed),
     )?;
     // In words, if there are any, and then where.
-    let words = another_configuration(before, now).map_or(String::new(), |it| format!("{it}: "));
+    let trials = || other_trials(before, now).filter(|_| is_timed);
+    let words = another_configuration(before, now).or_else(trials);
+    let words = words.map_or(String::new(), |it| format!("{it}: "));
     Some(format!(
         "it is from another configuration: {words}{difference}"
     ))
@@ -124,6 +125,28 @@ fn another_configuration(before: &Plan, now: &Plan) -> Option<&'static str> {
     different.find_map(|(what, is_different)| is_different.then_some(what))
 }
 
+/// Which flags make the trials of both runs equal.
+fn other_trials(before: &Plan, now: &Plan) -> Option<&'static str> {
+    let (before, now) = (&before.schedule, &now.schedule);
+    let different = [
+        (
+            "idle CPUs were kept awake in one run only (root does so by default; otherwise give --keep-cpus-awake or \
+             --let-cpus-sleep)",
+            before.keep_cpus_awake != now.keep_cpus_awake,
+        ),
+        (
+            "another number of threads (-j)",
+            before.threads != now.threads,
+        ),
+        (
+            "trials of another length (--length, and --no-profile, which leaves more time to each)",
+            before.trial_us != now.trial_us,
+        ),
+    ];
+    let mut different = different.into_iter();
+    different.find_map(|(what, is_different)| is_different.then_some(what))
+}
+
 fn configuration(plan: &Plan, is_timed: bool) -> Value {
     // A plan has no maps but those with strings as keys, so it can be a value.
     let mut value = serde_json::to_value(plan).unwrap_or_default();
@@ -152,10 +175,12 @@ fn configuration(plan: &Plan, is_timed: bool) -> Value {
     value
 }
 
-fn without_restarts(plan: &Plan) -> Option<String> {
+/// Why the ratios of this plan are of no use to a later gate; `None` if they are.
+pub fn without_restarts(plan: &Plan) -> Option<String> {
     let reason =
         "a ratio measured on servers that are not restarted holds for these server starts only";
-    (!plan.restarts_servers()).then(|| reason.to_owned())
+    let is_external = plan.servers.iter().any(|it| it.dsn.is_some());
+    (is_external || !plan.restarts_servers()).then(|| reason.to_owned())
 }
 
 fn without_ratio(baseline: &GateBaseline, plan: &Plan) -> Option<String> {

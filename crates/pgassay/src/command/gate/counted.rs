@@ -7,7 +7,7 @@ use pgassay_account::instructions::{CountVerdict, Counts, InstructionCosts, Mach
 use pgassay_count::against::{self, VariantOutcome};
 use pgassay_count::{markdown, text};
 use pgassay_lab::counting::{self, CountingOptions, Valgrind};
-use pgassay_lab::{LoadedStudy, RunContext};
+use pgassay_lab::{LoadedStudy, RunContext, requirements};
 use pgassay_model::plan::{Overrides, Plan};
 use pgassay_record::baseline::GateBaseline;
 use pgassay_report::gate::{GateNames, GateResult, GateVerdict};
@@ -20,7 +20,7 @@ use super::comparable;
 use super::decision::GateDecision;
 use super::files;
 use crate::args::ResultFormat;
-use crate::command::compare::{question_of, question_of_any};
+use crate::command::compare::{CompareArgs, question_of, question_of_any};
 use crate::command::count::{Countable, countable, document};
 use crate::command::run::{COUNTED_ROUNDS, COUNTED_SEED};
 use crate::exit::after_printing;
@@ -40,11 +40,7 @@ pub fn gate(
 ) -> Result<()> {
     let asked = &args.question;
     let format = asked.run.output.chosen();
-    if asked.max_time.is_some() || format == ResultFormat::Csv {
-        bail!(
-            "a gate on instructions has no time limit and no CSV: leave out --max-time and --format csv"
-        );
-    }
+    refuse_flags_of_time(asked)?;
     let machine = counting::machine(&Valgrind::find()?);
     let found = study(args, against)?;
     let interrupt = interrupt::watch()?;
@@ -59,8 +55,14 @@ pub fn gate(
         seed: asked.seed.unwrap_or(COUNTED_SEED),
         ..Overrides::default()
     };
-    let countable = countable(&found.study.conditions.clients, overrides, &context)?;
     let started_us = pgassay_lab::system_env::unix_us();
+    let write_failure = |error: &anyhow::Error| {
+        let suite = || files::suite_of_counts(&found.name, args.fail_if, None, started_us);
+        files::write_failure(args, error, suite).ok();
+    };
+    let countable = countable(&found.study.conditions.clients, overrides, &context)
+        .inspect_err(write_failure)?;
+    let doubts = requirements::same_builds(&countable.plan, &context).inspect_err(write_failure)?;
     let earlier = match earlier(args, against, &countable.plan, &machine)? {
         Ok(earlier) => earlier,
         Err(reason) => {
@@ -74,7 +76,7 @@ pub fn gate(
     files::check(args)?;
     context.note(&power(limit_percent));
     let plan = countable.plan.clone();
-    let counts = counted(countable, earlier.as_ref(), &context)?;
+    let counts = counted(countable, earlier.as_ref(), &context).inspect_err(write_failure)?;
     progress.finish();
     let asked: Vec<String> = found
         .study
@@ -82,7 +84,8 @@ pub fn gate(
         .iter()
         .map(|it| it.name.clone())
         .collect();
-    let decision = decide(args, &asked, &counts, earlier.as_ref(), limit_percent);
+    let mut decision = decide(args, &asked, &counts, earlier.as_ref(), limit_percent);
+    decision.add_doubts(&doubts);
     files::write(&args.answer, &decision, || {
         files::suite_of_counts(&found.name, args.fail_if, Some(&counts), started_us)
     })?;
@@ -91,6 +94,34 @@ pub fn gate(
     })?;
     let printed = print(&decision, counts, format, out);
     after_printing(printed, decision.exit(format))
+}
+
+/// Fails if a flag is given that only a gate on time has.
+fn refuse_flags_of_time(asked: &CompareArgs) -> Result<()> {
+    let given = [
+        ("--max-time", asked.max_time.is_some()),
+        ("--length", asked.length.is_some()),
+        ("--no-profile", asked.no_profile),
+        ("--no-plans", asked.no_plans),
+        ("--counted", asked.run.counted),
+        ("--try-fixes", asked.run.try_fixes),
+        (
+            "--keep-cpus-awake",
+            asked.idle_cpus.are_kept_awake() == Some(true),
+        ),
+        (
+            "--let-cpus-sleep",
+            asked.idle_cpus.are_kept_awake() == Some(false),
+        ),
+        (
+            "--format csv",
+            asked.run.output.chosen() == ResultFormat::Csv,
+        ),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) => bail!("a gate on instructions measures no times: leave out {flag}"),
+        None => Ok(()),
+    }
 }
 
 /// Compares the counts of the measured among the variants that were asked for.

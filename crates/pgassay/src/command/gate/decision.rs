@@ -10,6 +10,7 @@ use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_report::gate::{
     self, GateLimit, GateNames, GateResult, GateVerdict, deciding_sentence,
 };
+use pgassay_report::is_of_question;
 use serde_json::Value;
 
 use crate::args::{ColorWhen, ResultFormat};
@@ -96,16 +97,9 @@ impl GateDecision {
 
     /// Adds the warnings that the verdict is about something else than what the user has in mind: who reads a job's
     /// summary only sees this sentence.
-    fn add_doubts(&mut self, warnings: &[Warning]) {
-        let is_doubt = |it: &&Warning| {
-            matches!(
-                it.kind,
-                WarningKind::RowsUnchanged
-                    | WarningKind::SameSettings
-                    | WarningKind::SameBuild
-                    | WarningKind::DebugBuild
-            )
-        };
+    pub fn add_doubts(&mut self, warnings: &[Warning]) {
+        // If the load generator is the bottleneck, a slower server may look as fast.
+        let is_doubt = |it: &&Warning| is_of_question(it) || it.kind == WarningKind::ClientLimited;
         for doubt in warnings.iter().filter(is_doubt) {
             self.sentence = format!("{} {}", self.sentence, doubt.message);
         }
@@ -307,12 +301,11 @@ mod tests {
         decision.add_doubts(&[
             warning(WarningKind::SameBuild, "They are the same."),
             warning(WarningKind::NoReset, "No reset."),
+            warning(WarningKind::RowsDiffer, "Rows differ."),
+            warning(WarningKind::ClientLimited, "A bottleneck."),
         ]);
-        assert!(
-            decision.sentence.ends_with("comparison They are the same."),
-            "{}",
-            decision.sentence
-        );
+        let doubts = "comparison They are the same. Rows differ. A bottleneck.";
+        assert!(decision.sentence.ends_with(doubts), "{}", decision.sentence);
     }
 
     /// Regression: a gate that stopped after 8 of 12 server starts did not say why, and showed no mean time, which its

@@ -6,13 +6,14 @@ use anyhow::{Result, bail};
 use pgassay_account::instructions::Counts;
 use pgassay_lab::system_env::unix_us;
 use pgassay_record::run::Run;
-use pgassay_report::gate::{self, GateLimit, GateVerdict, JunitSuite};
+use pgassay_report::gate::{self, AnnotationLevel, GateLimit, GateVerdict, JunitSuite};
 
 use super::args::GateArgs;
 use super::decision::GateDecision;
 use crate::args::GateAnswerArgs;
 use crate::checks;
 use crate::command::study::PlannedStudy;
+use crate::exit::text_of;
 use crate::output::print_line_stderr;
 use crate::output_file::{append, check_writable, is_stdout, write_file};
 
@@ -51,14 +52,39 @@ pub fn write(
     if let Some(path) = &args.markdown {
         write_file(path, markdown().as_bytes())?;
     }
-    if let Some(summary) = std::env::var_os("GITHUB_STEP_SUMMARY") {
-        append(Path::new(&summary), markdown().as_bytes())?;
+    // A container may have the variable without the file. The verdict does not depend on it.
+    let summary = std::env::var_os("GITHUB_STEP_SUMMARY").filter(|it| !it.is_empty());
+    if let Some(summary) = summary
+        && let Err(error) = append(Path::new(&summary), markdown().as_bytes())
+    {
+        print_line_stderr(&format!(
+            "pgassay: warning: no job summary (GITHUB_STEP_SUMMARY): {}",
+            text_of(&error)
+        ));
     }
-    let is_pass = decision.verdict() == GateVerdict::Pass && decision.failure.is_none();
-    if std::env::var_os("GITHUB_ACTIONS").is_some() && !is_pass {
-        print_line_stderr(&gate::annotation(decision.verdict(), sentence));
+    let level = match (decision.failure.is_some(), decision.verdict()) {
+        (true, _) | (false, GateVerdict::Regression) => Some(AnnotationLevel::Error),
+        (false, GateVerdict::Pass) => None,
+        (false, GateVerdict::Inconclusive | GateVerdict::NotComparable) => {
+            Some(AnnotationLevel::Warning)
+        }
+    };
+    let level = level.filter(|_| std::env::var_os("GITHUB_ACTIONS").is_some());
+    if let Some(level) = level {
+        print_line_stderr(&gate::annotation(level, sentence));
     }
     Ok(())
+}
+
+/// Writes the files of a gate that failed before it had a result: those of an earlier run must not remain as if they
+/// were this one's.
+pub fn write_failure(
+    args: &GateArgs,
+    error: &anyhow::Error,
+    suite: impl FnOnce() -> JunitSuite,
+) -> Result<()> {
+    let decision = GateDecision::new(Vec::new(), args.fail_if).with_failure(Some(error));
+    write(&args.answer, &decision, suite)
 }
 
 /// The suite of a run.

@@ -20,7 +20,7 @@ use crate::command::compare::{overrides_of, question_of};
 use crate::command::run::measure;
 use crate::command::study::PlannedStudy;
 use crate::progress::ProgressDisplay;
-use crate::{catalog, interrupt};
+use crate::{catalog, checks, interrupt};
 
 /// Runs the variants side by side, compares, and prints the answer.
 pub fn gate(
@@ -32,7 +32,10 @@ pub fn gate(
     let asked = &args.question;
     let format = asked.run.output.chosen();
     let planned = plan(args)?;
-    if let Some(reason) = why_not(args, against, &planned)? {
+    let reason = why_not(args, against, &planned).inspect_err(|error| {
+        files::write_failure(args, error, || files::suite_without_run(&planned)).ok();
+    })?;
+    if let Some(reason) = reason {
         let decision = GateDecision::not_comparable(&planned.plan, args.fail_if, &reason);
         files::write(&args.answer, &decision, || {
             files::suite_without_run(&planned)
@@ -50,11 +53,7 @@ pub fn gate(
             finished
         }
         Err(error) => {
-            // No file of an earlier run must remain as if it were this one's.
-            let decision = GateDecision::new(Vec::new(), args.fail_if).with_failure(Some(&error));
-            files::write(&args.answer, &decision, || {
-                files::suite_without_run(&planned)
-            })?;
+            files::write_failure(args, &error, || files::suite_without_run(&planned))?;
             return Err(error);
         }
     };
@@ -94,7 +93,9 @@ fn plan(args: &GateArgs) -> Result<PlannedStudy> {
 fn why_not(args: &GateArgs, against: &Against, planned: &PlannedStudy) -> Result<Option<String>> {
     let baseline = match against {
         Against::Nothing => return Ok(None),
-        Against::Missing(_) if args.update => return Ok(None),
+        Against::Missing(_) if args.update => {
+            return Ok(comparable::without_restarts(&planned.plan));
+        }
         Against::Missing(reason) => {
             return Ok(Some(format!("{reason}; --update writes a baseline file")));
         }
@@ -108,6 +109,12 @@ fn why_not(args: &GateArgs, against: &Against, planned: &PlannedStudy) -> Result
         interrupt: &interrupt,
         events: &progress,
     };
+    if !checks::machine().has_id {
+        context.note(
+            "this machine has no ID in /etc/machine-id: a baseline of another machine with the same processor and \
+             kernel would be accepted",
+        );
+    }
     comparable::why_not(baseline, &planned.plan, || {
         requirements::builds(&planned.plan, &context)
     })
