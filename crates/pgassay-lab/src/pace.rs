@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use pgassay_model::plan::{Plan, StoppingRule};
+use pgassay_model::wording::estimated_time;
 
 /// An estimate is wrong if it differs from what the blocks so far suggest by more than this share, and by more than
 /// this time.
@@ -78,8 +79,9 @@ impl RunPace {
             StoppingRule::Precision => ("the first stage", ""),
         };
         Some(format!(
-            "trials take {comparison} than estimated: {what} takes {most}about {all_s:.0} s plus setup, not \
-             {before_s:.0} s"
+            "trials take {comparison} than estimated: {what} takes {most}about {} plus setup, not {}",
+            estimated_time(all_s),
+            estimated_time(before_s)
         ))
     }
 }

@@ -6,6 +6,15 @@ pub fn counted(count: usize, one: &str) -> String {
     format!("{count} {one}{s}")
 }
 
+/// A time that was estimated: `96 s`, `9 min`.
+pub fn estimated_time(seconds: f64) -> String {
+    if seconds < 300.0 {
+        format!("{seconds:.0} s")
+    } else {
+        format!("{:.0} min", seconds / 60.0)
+    }
+}
+
 /// A whole number with separated thousands: `26,079`.
 pub fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");

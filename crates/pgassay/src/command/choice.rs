@@ -18,7 +18,7 @@ pub fn variant(name: &str, protocol: Protocol) -> Variant {
 }
 
 /// The settings in `NAME=VALUE,NAME=VALUE`. A comma belongs to a value unless another name follows.
-fn assignments(choice: &str) -> Vec<String> {
+pub fn assignments(choice: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for part in choice.split(',') {
         let name = part.split_once('=').map(|(name, _)| name.trim());

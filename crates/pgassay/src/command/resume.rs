@@ -18,10 +18,10 @@ use pgassay_record::run::{Warning, WarningKind};
 use pgassay_script::Builtin;
 use pgassay_store::{ReopenedRun, RunOrigin, RunStart, UnfinishedRun};
 
-use crate::args::{ColorWhen, ResumeArgs, ServerArgs};
+use crate::args::{ColorWhen, ResumeArgs};
 use crate::command::first_difference::first_difference;
 use crate::command::gate::GateDecision;
-use crate::command::resume_flags::resume_flags;
+use crate::command::resume_flags::{absolute_text, resume_flags};
 use crate::command::run::{RunJob, SavingEvents, exit_of, recover, server_options};
 use crate::progress::ProgressDisplay;
 use crate::{checks, interrupt, results};
@@ -48,7 +48,7 @@ fn finish(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
         )
     })?;
     let cannot = || format!("cannot continue run \"{id}\"");
-    check_options(&id, &origin, &args.server)?;
+    check_options(&id, &origin, args)?;
     check_same_machine(start, &origin).with_context(cannot)?;
     let study = study(start, &origin, study_text).with_context(cannot)?;
     check_plan(start, &origin, &study).with_context(cannot)?;
@@ -119,7 +119,8 @@ fn check_gate(start: &RunStart, args: &ResumeArgs) -> Result<()> {
 
 /// Returns an error if the command that began the run had options of this machine that are not given again. The
 /// run's directory may come from elsewhere, and must not choose users, programs and directories here.
-fn check_options(id: &str, origin: &RunOrigin, given: &ServerArgs) -> Result<()> {
+fn check_options(id: &str, origin: &RunOrigin, args: &ResumeArgs) -> Result<()> {
+    let given = &args.server;
     let options = [
         ("--cache", &origin.cache, given.cache.is_some()),
         ("--run-as", &origin.run_as, given.run_as.is_some()),
@@ -134,13 +135,22 @@ fn check_options(id: &str, origin: &RunOrigin, given: &ServerArgs) -> Result<()>
         .filter_map(|(name, value, _)| Some(format!(" {name} {}", value.as_ref()?)))
         .collect();
     let missing = missing.concat();
-    if missing.is_empty() {
-        return Ok(());
+    if !missing.is_empty() {
+        bail!(
+            "run \"{id}\" began with{missing}; options of this machine are not taken from a run's directory, so give \
+             them again: pgassay resume {id}{missing}{}",
+            flags_again(args)
+        );
     }
-    bail!(
-        "run \"{id}\" began with{missing}; options of this machine are not taken from a run's directory, so give them \
-         again: pgassay resume {id}{missing}"
-    )
+    let now = absolute_text(given.data_parent.as_deref());
+    if now != origin.data_parent {
+        let before = origin.data_parent.as_deref().unwrap_or("the default");
+        bail!(
+            "the data directories of run \"{id}\" were in {before}: trials on another disk are not comparable; \
+             give the same --data-parent, or start a new run"
+        );
+    }
+    Ok(())
 }
 
 /// Returns an error if pgassay or the machine is another one.

@@ -43,6 +43,12 @@ impl GateAnswerArgs {
     }
 }
 
+/// A path as a run stores it, to be continued from another directory.
+pub fn absolute_text(path: Option<&Path>) -> Option<String> {
+    let path = std::path::absolute(path?).ok()?;
+    path.to_str().map(str::to_owned)
+}
+
 fn alone(flag: &str, is_given: bool) -> String {
     if is_given {
         flag.to_owned()

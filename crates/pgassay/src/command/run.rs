@@ -18,7 +18,7 @@ use pgassay_lab::{
     RunIdentity, ServerOptions, assemble, check_external_writes, counting,
 };
 use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
-use pgassay_model::wording::counted;
+use pgassay_model::wording::{counted, estimated_time};
 use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_server::ServerError;
 use pgassay_store::{RunOrigin, RunStart, Store};
@@ -26,7 +26,7 @@ pub use saving::SavingEvents;
 
 use crate::args::{ColorWhen, ExternalArgs, ResultFormat, RunArgs, RunFlags, ServerArgs};
 use crate::command::count::{Countable, countable};
-use crate::command::resume_flags::resume_flags;
+use crate::command::resume_flags::{absolute_text, resume_flags};
 use crate::command::show::printed;
 use crate::command::study::{PlannedStudy, planned};
 use crate::exit::after_printing;
@@ -216,10 +216,6 @@ impl<'a> RunJob<'a> {
 
     /// What is known before the first trial, and what is needed to continue the run.
     fn start(&self, plan: &Plan, servers: &ServerArgs) -> RunStart {
-        let named = |path: &Option<PathBuf>| {
-            let path = std::path::absolute(path.as_ref()?).ok()?;
-            path.to_str().map(str::to_owned)
-        };
         RunStart {
             origin: Some(Box::new(RunOrigin {
                 study: self.study.study.clone(),
@@ -227,9 +223,9 @@ impl<'a> RunJob<'a> {
                 overrides: self.overrides.clone(),
                 seed: self.seed,
                 machine: checks::machine_identity(),
-                cache: named(&servers.cache),
+                cache: absolute_text(servers.cache.as_deref()),
                 run_as: servers.run_as.clone(),
-                data_parent: named(&servers.data_parent),
+                data_parent: absolute_text(servers.data_parent.as_deref()),
                 counted: self.counted,
                 try_fixes: self.try_fixes,
                 warnings: self.warnings.clone(),
@@ -262,7 +258,7 @@ impl<'a> RunJob<'a> {
         let mut run = assemble(self.study, plan, outcome, ended_early.as_ref(), identity)?;
         run.instructions = counted;
         if self.try_fixes && ended_early.is_none() {
-            fixes::attempt(&mut run, &self.context(self.progress), store)?;
+            fixes::attempt(&mut run, &self.context(self.progress), store);
         }
         let directory = saving::finish(writer, &run, &files(&run, logs))?;
         Ok(FinishedRun {
@@ -334,18 +330,25 @@ pub fn exit_with(id: &str, to_continue: &str, ended_early: Option<anyhow::Error>
 
 /// Tells what will run, and what a sequential run can decide.
 fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
-    let most_s = plan.estimated_us() as f64 / 1e6;
+    let limit_s = plan.schedule.max_time_us.map(|it| it as f64 / 1e6);
+    let within = |time_s: f64| limit_s.map_or(time_s, |limit_s| time_s.min(limit_s));
+    let planned_s = plan.estimated_us() as f64 / 1e6;
+    let most_s = within(planned_s);
     let (until, time) = match plan.schedule.stopping {
         StoppingRule::AllBlocks => {
             let pairs = counted(plan.schedule.blocks as usize, "pair") + " each";
-            (pairs, format!("about {most_s:.0} s"))
+            (pairs, format!("about {}", estimated_time(most_s)))
         }
         StoppingRule::Sequential => {
-            let least_s = most_s * (FIRST_ANALYSIS / units(plan).0).min(1.0);
+            let least_s = within(planned_s * (FIRST_ANALYSIS / units(plan).0).min(1.0));
             let until = "ends when each comparison has a verdict".to_owned();
-            (until, format!("after about {least_s:.0} to {most_s:.0} s"))
+            let [least, most] = [least_s, most_s].map(estimated_time);
+            (until, format!("after about {least} to {most}"))
         }
-        StoppingRule::Precision => (two_stages(plan), format!("the first about {most_s:.0} s")),
+        StoppingRule::Precision => (
+            two_stages(plan),
+            format!("the first about {}", estimated_time(most_s)),
+        ),
     };
     context.note(&format!(
         "{}: {} (variant × condition), {until}, {time} plus setup; seed {}",

@@ -50,6 +50,7 @@ pub fn overrides_of(args: &CompareArgs) -> Overrides {
         seed: args.seed.unwrap_or_else(seed_of_now),
         without_profile: args.no_profile,
         half_width: args.half_width,
+        length: args.length,
         max_time: args.max_time,
         without_plans: args.no_plans,
         keep_cpus_awake: args.idle_cpus.are_kept_awake(),
@@ -63,10 +64,10 @@ pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Re
     if let Some(note) = question::note_on_chain(args) {
         print_line_stderr(&format!("pgassay: note: {note}"));
     }
-    if let Some(path) = &args.save {
-        return save(&found, path, &not_in_study(args), out);
-    }
     let planned = PlannedStudy::of(found, overrides_of(args))?;
+    if let Some(path) = &args.save {
+        return save(&planned.found, path, &not_in_study(args), out);
+    }
     run_planned(&planned, args.seed, &args.run, color, out)
 }
 
@@ -90,6 +91,10 @@ fn save(found: &LoadedStudy, path: &Path, flags: &str, out: &mut impl Write) -> 
 /// The flags that are no part of a study, as `pgassay run` takes them: without them it would not measure the same.
 fn not_in_study(args: &CompareArgs) -> String {
     let of_value = [
+        // Without it, a time limit shortens the trials.
+        args.length
+            .filter(|_| args.max_time.is_some())
+            .map(|time| format!(" --length {time}")),
         args.max_time.map(|time| format!(" --max-time {time}")),
         args.seed.map(|seed| format!(" --seed {seed}")),
     ];

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use pgassay_model::study::{Protocol, Variant};
+use pgassay_model::study::{HumanDuration, Protocol, Variant};
 use pgassay_profile::AwakeCpus;
 use pgassay_script::{Builtin, SqlLexeme, lexemes};
 use pgassay_wire::conninfo::split_secrets;
@@ -18,6 +19,8 @@ use crate::shell_word;
 
 /// Characters of a statement that are shown as a variant's name.
 const NAME_CHARS: usize = 40;
+/// Measuring time without `--length`.
+const LENGTH_DEFAULT: Duration = Duration::from_secs(30);
 
 /// A script to run, and its name in reports.
 pub struct NamedScript {
@@ -81,7 +84,7 @@ fn text_of(
         table([("clients", clients.into())]),
     );
     let mut length = vec![
-        ("full", Value::from(args.length.to_string())),
+        ("full", Value::from(length(args).to_string())),
         ("threads", args.jobs.into()),
     ];
     length.extend(args.pairs.map(|pairs| ("pairs", pairs.into())));
@@ -325,6 +328,11 @@ fn variants(args: &CompareArgs, scripts: &[NamedScript]) -> Result<Vec<Variant>>
     Ok(all)
 }
 
+fn length(args: &CompareArgs) -> HumanDuration {
+    args.length
+        .unwrap_or_else(|| HumanDuration::from(LENGTH_DEFAULT))
+}
+
 fn further_setup(setup: &str) -> Result<String> {
     if is_empty(setup) {
         bail!("--vs-setup is empty: give SQL, or a file");
@@ -337,7 +345,10 @@ fn set_for_sessions(all: &mut [Variant], set: &[String]) -> Result<()> {
     let for_all = settings("--set", set)?;
     for variant in all {
         for (name, value) in &for_all {
-            variant.session.entry(name.clone()).or_insert(value.clone());
+            let mut of_variant = variant.session.keys();
+            if !of_variant.any(|it| it.eq_ignore_ascii_case(name)) {
+                variant.session.insert(name.clone(), value.clone());
+            }
         }
     }
     Ok(())

@@ -1,6 +1,5 @@
 //! `--try-fixes`: the second stage of a run, which benchmarks the suggested fixes as variants.
 
-use anyhow::Result;
 use pgassay_diagnosis::{confirm, remedy_trial};
 use pgassay_lab::{Interrupted, Laboratory, RunContext, assemble};
 use pgassay_record::run::{Run, Warning, WarningKind};
@@ -13,9 +12,8 @@ use crate::progress::ProgressDisplay;
 /// Runs the second stage, if there is one, and stores it in the run. A failure of the second stage
 /// is only a warning, because the result of the first stage is complete.
 ///
-/// # Errors
-/// If the second stage's trials cannot be assessed. Ctrl-C ends the stage without an error.
-pub fn attempt(run: &mut Run, context: &RunContext<'_>, store: &Store) -> Result<()> {
+/// If the second stage fails or is interrupted, the run has a warning, and is otherwise as it was.
+pub fn attempt(run: &mut Run, context: &RunContext<'_>, store: &Store) {
     let progress = ProgressDisplay::on_stderr();
     let context = RunContext {
         events: &progress,
@@ -29,7 +27,7 @@ pub fn attempt(run: &mut Run, context: &RunContext<'_>, store: &Store) -> Result
              way that the study does not already cover"
         };
         warn(run, message.to_owned());
-        return Ok(());
+        return;
     };
     progress.note(&format!(
         "trying {} on \"{}\": about {:.0} s plus setup",
@@ -46,28 +44,46 @@ pub fn attempt(run: &mut Run, context: &RunContext<'_>, store: &Store) -> Result
                 run,
                 "suggested fixes were not tried: interrupted".to_owned(),
             );
-            return Ok(());
+            return;
         }
         Err(error) => {
             warn(
                 run,
                 format!("cannot try suggested fixes: {}", text_of(&error)),
             );
-            return Ok(());
+            return;
         }
     };
-    let id = store.new_id(outcome.span_us.0, &context.study.name)?;
-    let identity = identity(id, store);
     let ended_early = outcome.ended_early.take();
     let plan = stage.plan.clone();
-    let mut tried = assemble(context.study, plan, outcome, ended_early.as_ref(), identity)?;
+    let tried = store
+        .new_id(outcome.span_us.0, &context.study.name)
+        .map_err(Into::into)
+        .and_then(|id| {
+            assemble(
+                context.study,
+                plan,
+                outcome,
+                ended_early.as_ref(),
+                identity(id, store),
+            )
+        });
+    let mut tried = match tried {
+        Ok(tried) => tried,
+        Err(error) => {
+            warn(
+                run,
+                format!("cannot report suggested fixes: {}", text_of(&error)),
+            );
+            return;
+        }
+    };
     tried.study.question = format!(
         "Do the suggested fixes help \"{}\"?",
         stage.plan.variants[0]
     );
     run.fix_trials = Some(Box::new(tried));
     confirm(run, &stage);
-    Ok(())
 }
 
 fn warn(run: &mut Run, message: String) {

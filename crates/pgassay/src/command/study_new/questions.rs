@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use pgassay_model::study::Protocol;
+use pgassay_model::study::{Protocol, limits};
 use pgassay_script::Builtin;
 use pgassay_server::VersionRequest;
 
 use super::interview::Interview;
-use crate::command::choice::{mode, settings};
+use crate::command::choice::{assignments, mode, settings};
 use crate::input_file::read_text;
 
 /// Statements to compare if the user has none: with an index, and without the use of it.
@@ -169,7 +169,10 @@ fn readable(path: &str) -> Result<String> {
 
 fn named_settings(answer: &str) -> Result<String> {
     // As `--vs` reads them.
-    let pairs: Vec<String> = answer.split(',').map(|it| it.trim().to_owned()).collect();
+    let pairs: Vec<String> = assignments(answer)
+        .iter()
+        .map(|it| it.trim().to_owned())
+        .collect();
     settings("settings", &pairs)?;
     Ok(pairs.join(", "))
 }
@@ -205,8 +208,14 @@ fn several(answer: &str, check: impl Fn(&str) -> Result<()>) -> Result<String> {
 fn clients(answer: &str) -> Result<String> {
     let words: Vec<&str> = answer.split(',').map(str::trim).collect();
     for word in &words {
-        let number = word.parse::<u32>().ok().filter(|it| *it > 0);
+        let number = word
+            .parse::<u32>()
+            .ok()
+            .filter(|it| limits::CLIENTS.contains(it));
         number.with_context(|| format!("expected numbers such as 1,8, not \"{word}\""))?;
+    }
+    if (1..words.len()).any(|at| words[..at].contains(&words[at])) {
+        bail!("expected different numbers, such as 1,8");
     }
     Ok(words.join(","))
 }
@@ -241,6 +250,12 @@ mod tests {
             named_settings("jit=off,work_mem = 1MB").unwrap(),
             "jit=off, work_mem = 1MB"
         );
+        // Regression: "settings public: expected NAME=VALUE".
+        assert_eq!(
+            named_settings("search_path=a, public").unwrap(),
+            "search_path=a, public"
+        );
+        assert!(clients("1,1").is_err() && clients("300000").is_err());
         assert!(named_settings("jit").is_err() && named_settings("=1").is_err());
         assert!(clients("0").is_err() && clients("1,").is_err() && clients(" 1, 16").is_ok());
         assert!(scale("0").is_err() && scale("10001").is_err() && scale("10").is_ok());
