@@ -20,7 +20,7 @@ mod units;
 
 use pgassay_model::trial::MemoryContext;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::cost_row::CostRow;
 use crate::counters::{CounterDifference, CounterFigure};
@@ -223,7 +223,9 @@ pub struct Ratio {
     /// Lower end of the interval; equal to the ratio if there is only one pair. Neither end is valid, and reports print
     /// neither, if the `inconclusive_reason` is `too_few_pairs`.
     pub low: f64,
-    /// Upper end of the interval.
+    /// Upper end of the interval; `null` if it has none, because the pairs are few and vary.
+    #[serde(deserialize_with = "infinity_if_null")]
+    #[schemars(with = "Option<f64>")]
     pub high: f64,
     /// Confidence level of the interval: the level of the verdict, corrected for all comparisons of the
     /// study.
@@ -318,4 +320,9 @@ pub struct CostDifference {
 )]
 fn is_zero(value: &f64) -> bool {
     *value <= 0.0
+}
+
+/// JSON has no infinity; a number that is not finite is written as `null`.
+fn infinity_if_null<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }

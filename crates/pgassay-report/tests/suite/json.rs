@@ -41,6 +41,18 @@ fn run_json_round_trips() {
     }
 }
 
+/// Regression: a run of two blocks and 50 variants could not be read again ("this result is damaged"): the interval of
+/// a p99 reached to infinity, which JSON does not have.
+#[test]
+fn an_interval_without_an_upper_end_is_read_as_it_was_written() {
+    let mut run = crate::fixture::run();
+    run.comparisons[0].latency_p99.high = f64::INFINITY;
+    let text = json(&run);
+    assert!(text.contains("\"high\": null") || text.contains("\"high\":null"));
+    let back: Run = serde_json::from_str(&text).unwrap();
+    assert_eq!(back, run);
+}
+
 #[test]
 fn every_field_of_a_run_is_in_the_schema() {
     let schema: Value = serde_json::from_str(&run_schema()).unwrap();
