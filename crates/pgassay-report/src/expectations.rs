@@ -53,7 +53,7 @@ pub(crate) fn readings(run: &Run, it: &ExpectationOutcome) -> String {
 
 /// How a figure of several conditions is computed.
 pub(crate) const MEANS: &str =
-    "A figure of this run for which the study names several conditions is their geometric mean.";
+    "Where a row covers several conditions, the figure of this run is their geometric mean.";
 
 /// The heading of this run's figures in the table of the source's, with the condition if there is only one.
 pub(crate) fn this_run(run: &Run) -> String {

@@ -49,7 +49,7 @@ pub(crate) fn ledger(run: &Run, condition: usize, variant: usize) -> Option<&Led
     ledgers.find(|it| it.condition == condition && it.variant == variant)
 }
 
-/// `CPU by stacks, blocked time by wait events; 93.2% of the time is in rows that name a cause`, and what the next tier
+/// `CPU by stacks, blocked time by wait events; 93.2% of the time has a known cause`, and what the next tier
 /// requires. `shares` are the explained shares of the ledgers shown.
 pub(crate) fn tier(
     (cpu_by_stacks, blocked_by): (bool, Divider),
@@ -61,7 +61,7 @@ pub(crate) fn tier(
         let share = number::percent(shares.iter().copied().fold(f64::INFINITY, f64::min));
         return format!(
             "All time by samples of pg_stat_activity, which undercount running backends on a saturated \
-             machine; {share} of the time is in rows that name a cause; exact CPU totals need pgassay on the \
+             machine; {share} of the time has a known cause; exact CPU totals need pgassay on the \
              server's host"
         );
     }
@@ -86,7 +86,7 @@ pub(crate) fn tier(
     };
     let next = access.and_then(|check| next_tier(tier, check));
     format!(
-        "CPU {cpu}, blocked time {}; {besides}{share} is in rows that name a cause{}",
+        "CPU {cpu}, blocked time {}; {besides}{share} has a known cause{}",
         basis_of_blocked_time(blocked_by),
         next.unwrap_or_default()
     )
@@ -245,7 +245,7 @@ pub(crate) fn failed_checks(run: &Run, ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// `simple, 16 clients: rows sum to 100.1% of the time that clients measured, …`, with failed checks marked.
+/// `Consistency checks of simple, 16 clients: rows add up to 100.1% of the clients' time, …`, with failed checks marked.
 pub(crate) fn checks(run: &Run, ledger: &Ledger) -> String {
     let checks = &ledger.checks;
     let parts: Vec<String> = [Some(coverage(checks)), Some(little(checks))]
@@ -260,7 +260,7 @@ pub(crate) fn checks(run: &Run, ledger: &Ledger) -> String {
         .flatten()
         .collect();
     format!(
-        "{}, {}: {}; blocked time {}",
+        "Consistency checks of {}, {}: {}; blocked time {}",
         variant_name(run, ledger.variant),
         condition_title(run, ledger.condition),
         parts.join(", "),
@@ -270,7 +270,7 @@ pub(crate) fn checks(run: &Run, ledger: &Ledger) -> String {
 
 fn coverage(checks: &LedgerChecks) -> String {
     let shown = number::percent(checks.coverage);
-    let text = format!("rows sum to {shown} of the time that clients measured");
+    let text = format!("rows add up to {shown} of the clients' time");
     if (checks.coverage - 1.0).abs() <= COVERAGE_ERROR_MAX {
         return text;
     }
@@ -301,7 +301,7 @@ fn machine(checks: &LedgerChecks) -> Option<String> {
         ))
     } else {
         Some(format!(
-            "{share} of the machine's CPU time belongs to no process that was measured"
+            "{share} of the machine's CPU time was used outside the measured processes"
         ))
     }
 }

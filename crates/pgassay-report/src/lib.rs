@@ -41,4 +41,5 @@ pub use json::{
     scalability_schema, study_schema,
 };
 pub use printable::printable;
+pub use reliability::is_of_question;
 pub use terminal::{Style, observation_text, scalability_text, terminal};

@@ -264,18 +264,18 @@ fn sequential_basis(by_starts: bool, units_max: u32) -> String {
         "every two pairs"
     };
     format!(
-        "Decided sequentially: an analysis after {unit}, from 4 to at most {units_max}. The interval holds at all of \
-         them, so it is wider than SD/√pairs suggests. It can only shrink: it is the intersection of those of all \
-         analyses."
+        "Analyzed after {unit}, from 4 to at most {units_max}. The interval is valid at every analysis, so it is wider \
+         than SD/√pairs suggests. It is the intersection of all intervals so far, so it can only shrink."
     )
 }
 
 /// Whether a warning belongs next to the answer, because the variants may not be what the user meant to compare.
-pub(crate) fn is_of_question(it: &Warning) -> bool {
+pub fn is_of_question(it: &Warning) -> bool {
     matches!(
         it.kind,
         WarningKind::RowsDiffer
             | WarningKind::RowsUnchanged
+            | WarningKind::NoStatement
             | WarningKind::SameSettings
             | WarningKind::SameBuild
             | WarningKind::DebugBuild

@@ -64,9 +64,9 @@ pub(crate) fn line(run: &Run, ledger: &Ledger) -> Option<String> {
     let without_profiling = without_profiling(tail)
         .map_or_else(String::new, |us| format!(" ({us} µs without profiling)"));
     Some(format!(
-        "{point}, profiled trials: the slowest 1% (p99: {}) take {} µs on average{}, all \
-         transactions {} µs. Where the time goes, in µs, estimated from the {} of these {} transactions that were \
-         observed (in parentheses: of all transactions): {}{}",
+        "{point}: the slowest 1% of transactions in profiled trials (beyond each trial's p99, {}) take {} µs on \
+         average{}; all take {} µs. Breakdown in µs, estimated from {} of these {} transactions (in parentheses: of all \
+         transactions): {}{}",
         p99(tail),
         number::micros(tail.tail_us),
         without_profiling,
@@ -89,8 +89,8 @@ pub(crate) fn unlike_others(tail: &Tail) -> Option<String> {
     };
     is_unlike.then(|| {
         format!(
-            "Take these rows as approximate: context switches were recorded for {} of the time but {} of the slowest \
-             transactions' time, so {effect}",
+            "Approximate: context switches were recorded for {} of the time but {} of the slowest transactions' time, \
+             so {effect}",
             number::percent(tail.slices_share),
             number::percent(tail.covered_share),
         )

@@ -79,8 +79,8 @@ pub struct RunFlags {
     #[arg(long)]
     pub counted: bool,
 
-    /// After the trials, benchmark the fixes that the report suggests (FINDINGS) as additional variants, against
-    /// the affected variant: a setting, a protocol or a version.
+    /// After the trials, benchmark suggested fixes (FINDINGS) that change a setting, a protocol or a version, as
+    /// additional variants, against the affected variant.
     #[arg(long, alias = "try-remedies")]
     pub try_fixes: bool,
 
@@ -154,14 +154,14 @@ pub struct ResumeArgs {
     pub gate: GateAnswerArgs,
 }
 
-/// How a gate answers: its exit codes and files. `pgassay resume` has them, too.
+/// How a gate answers: its exit statuses and files. `pgassay resume` has them, too.
 #[derive(Debug, Default, Args)]
 #[allow(
     clippy::doc_markdown,
     reason = "names in a help text have no backticks"
 )]
 pub struct GateAnswerArgs {
-    /// For a gate: use the exit codes of `git bisect run`.
+    /// If the run is a gate, use exit statuses that `git bisect run` understands.
     #[arg(long)]
     pub bisect: bool,
 
@@ -216,7 +216,7 @@ pub struct ProfileArgs {
     #[arg(long)]
     pub off_cpu: bool,
 
-    /// Write an HTML page with the flame graph.
+    /// Write the whole profile as an HTML page, with flame graphs.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
@@ -280,19 +280,20 @@ pub struct ChoiceArgs {
     #[arg(long, conflicts_with = "length")]
     pub quick: bool,
 
-    /// Measuring time of all trials together, such as 10s or 2min, without warm-up and setup; a maximum
-    /// unless the number of pairs is fixed [default: the study's].
+    /// Total measuring time, such as 10s or 2min, excluding warm-up and setup; an upper limit unless the
+    /// number of pairs is fixed [default: the study's].
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive)]
     pub length: Option<HumanDuration>,
 
-    /// A fixed number of pairs per comparison, one for each block of trials, at least 2. Without it (and without
-    /// `pairs` in the study), each comparison ends as soon as it is decided.
+    /// Run exactly N blocks of trials, at least 2. Each block measures all variants and gives one pair, variant and
+    /// baseline, per comparison. Without it (and without `pairs` in the study), each comparison ends as soon as it is
+    /// decided.
     #[arg(long, value_name = "N", value_parser = pairs)]
     pub pairs: Option<u32>,
 
     /// Measure until the half-width of each ratio's 95% confidence interval is at most N% (such as 1%), whatever the
-    /// verdict: for results that you publish. The run first measures for --length, which shows how many more server
-    /// starts it needs.
+    /// verdict: for results that you publish. The first --length of measuring determines how many more server starts
+    /// are needed.
     #[arg(long, value_name = "N%", conflicts_with = "pairs")]
     pub half_width: Option<Percentage>,
 
@@ -367,10 +368,9 @@ pub struct ChoiceArgs {
 /// Whether idle CPUs sleep during a run.
 #[derive(Debug, Clone, Copy, Args, Default)]
 pub struct IdleCpuArgs {
-    /// Do not let idle CPUs sleep during the run (requires root): with few clients, the time that it takes
-    /// to wake them up is most of the noise. Latencies then do not include it. With a study, this is the default
-    /// if the study says `keep_cpus_awake = true`; without one (`compare`, `gate`, `calibrate`), if root runs pgassay and
-    /// pgassay starts the servers.
+    /// Do not let idle CPUs sleep during the run (requires root). With few clients, the time to wake them up is
+    /// most of the noise; latencies then exclude it. Default for a study: its `keep_cpus_awake`. Default for `compare`,
+    /// `gate` and `calibrate`: on, if pgassay runs as root and starts the servers.
     #[arg(long)]
     keep_cpus_awake: bool,
 
@@ -442,9 +442,9 @@ pub struct ExternalArgs {
     #[arg(long)]
     pub allow_superuser: bool,
 
-    /// Allow external servers that a study names (`dsn`) to get your passwords: those of the
-    /// password file, of a service, and of PGPASSWORD. Servers that you name on the command line,
-    /// and a password in a study's `dsn`, need no permission.
+    /// Allow using your passwords (password file, connection service file, PGPASSWORD) for external
+    /// servers that a study names (`dsn`). Servers that you name on the command line, and a password
+    /// in a study's `dsn`, need no permission.
     #[arg(long)]
     pub allow_passwords: bool,
 }
@@ -520,7 +520,7 @@ pub enum ExistingStudyCommand {
 /// Flags of `pgassay list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// List at most N runs, the newest.
+    /// List only the N newest runs.
     #[arg(short = 'n', long, value_name = "N")]
     pub limit: Option<usize>,
     #[command(flatten)]

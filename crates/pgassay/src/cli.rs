@@ -92,8 +92,8 @@ pub enum CliCommand {
     /// Fail if a variant is slower than the baseline by more than a limit: a check for CI.
     #[command(mut_args(without_refused))]
     Gate(Box<crate::command::gate::GateArgs>),
-    /// Measure throughput and latency against the number of clients, or latency against the rate:
-    /// where throughput stops scaling, and what limits it.
+    /// Find where throughput stops scaling with the number of clients, and what limits it; or measure
+    /// latency at given rates.
     Curve(Box<crate::command::curve::CurveArgs>),
     /// Profile a running server: its statements, waits, blockers, tables and indexes, and the functions
     /// that use its CPU time.
@@ -106,10 +106,10 @@ pub enum CliCommand {
     /// even on a busy machine.
     Count(Box<crate::command::count::CountArgs>),
     /// Measure the false positive rate of comparisons on this machine by comparing identical
-    /// loads (A/A tests). Later runs on this machine show this rate.
+    /// loads (A/A tests). Reports of later runs on this machine include it.
     Calibrate(crate::command::calibrate::CalibrateArgs),
-    /// Run a benchmark with pgbench's options, scripts, report and exit codes
-    /// (see `pgassay bench --help`; a symbolic link named pgbench does the same).
+    /// Run a benchmark with pgbench's options, scripts, report and exit status (see `pgassay bench
+    /// --help`). A symbolic link named pgbench also runs it.
     #[command(disable_help_flag = true)]
     Bench {
         /// pgbench's arguments.
@@ -177,6 +177,21 @@ mod tests {
             let words = std::iter::once("pgassay").chain(line.split(' '));
             assert!(Cli::try_parse_from(words).is_ok(), "{line}");
         }
+    }
+
+    /// Regression: `--max-time` shortened the trials although a length was given.
+    #[test]
+    fn a_length_that_is_given_decides_how_long_trials_are() {
+        let length = |line: &str| {
+            let parsed = Cli::try_parse_from(line.split(' ')).expect("a command");
+            let CliCommand::Compare(args) = parsed.command else {
+                panic!("another command");
+            };
+            crate::command::compare::overrides_of(&args).length
+        };
+        let given = length("pgassay compare -S --length 2min --max-time 25s");
+        assert_eq!(given.expect("it is given").to_string(), "2min");
+        assert!(length("pgassay compare -S --max-time 25s").is_none());
     }
 
     /// Regression: `unrecognized subcommand 'help'`.

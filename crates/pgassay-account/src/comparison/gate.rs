@@ -186,7 +186,7 @@ fn are_of_plan(plan: &Plan, trials: &[Trial]) -> bool {
     is_whole && trials.iter().all(is_of_plan)
 }
 
-/// What a gate can tell, in words: `if the ratio varies by 2% (SD) between server starts: passes an
+/// What a gate can tell, in words: `assuming that ratios vary by 2% (SD) between server starts: passes an
 /// equal variant in 99% of runs, …`. If it compares with an
 /// earlier run, of the comparison with the widest interval then. `None` if the plan has no gate.
 pub fn gate_power(plan: &Plan) -> Option<String> {
@@ -216,7 +216,7 @@ pub fn gate_power(plan: &Plan) -> Option<String> {
         ),
     };
     Some(format!(
-        "if the ratio varies by {:.0}% (SD) between {}{then}: passes an {equal} variant in {} of runs, and fails one that is slower by {twice}% in {}",
+        "assuming that ratios vary by {:.0}% (SD) between {}{then}: passes an {equal} variant in {} of runs, and fails one that is slower by {twice}% in {}",
         100.0 * UNIT_SD_USUAL,
         schedule.unit_name(),
         chance(prospect(rules.percent[1], 0.0)?.pass),

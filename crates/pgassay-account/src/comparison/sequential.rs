@@ -279,7 +279,7 @@ pub(super) fn sequential_plan(plan: &Plan, alpha: f64) -> SequentialPlan {
     }
 }
 
-/// What a sequential plan can find out, in words: `if the ratio varies by 2% (SD) between server starts:
+/// What a sequential plan can find out, in words: `assuming that ratios vary by 2% (SD) between server starts:
 /// 20% after about 4 server starts, 5% after 7, …`.
 /// `None` if the number of pairs is fixed.
 pub fn decidable_effects(plan: &Plan) -> Option<String> {

@@ -290,7 +290,7 @@ fn what_can_be_decided_is_said_before_the_run() {
     let one = decidable_effects(&planned(SERVER, 1, None)).expect("the plan is sequential");
     assert!(
         one.starts_with(
-            "if the ratio varies by 2% (SD) between server starts: 20% and 5% after about 4 server starts, "
+            "assuming that ratios vary by 2% (SD) between server starts: 20% and 5% after about 4 server starts, "
         ),
         "{one}"
     );
@@ -348,7 +348,7 @@ fn a_gate_compares_ratios_with_those_of_an_earlier_run() {
     let power = gate_power(&later).expect("the plan has a gate");
     assert!(
         power.starts_with(
-            "if the ratio varies by 2% (SD) between server starts and the earlier interval is ±"
+            "assuming that ratios vary by 2% (SD) between server starts and the earlier interval is ±"
         ) && power.contains("passes an unchanged variant in "),
         "{power}"
     );

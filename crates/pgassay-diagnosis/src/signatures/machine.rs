@@ -117,12 +117,12 @@ fn saturation_remedy(e: &Evidence, leaves_the_cpus_to_others: bool) -> &'static 
              not help: what fills the CPUs besides the clients' backends are the load generator, parallel workers \
              (max_parallel_workers_per_gather), background processes, and other programs."
     } else if e.is_live {
-        "Limit active connections to about the number of CPUs, with a connection pooler in \
-             transaction mode: more of them only queue. Beyond that, reduce the work per \
+        "With a connection pooler in transaction mode, limit active connections to about the number of CPUs: \
+             additional ones only queue. Beyond that, reduce the work per \
              transaction or add CPUs."
     } else {
-        "Limit active connections to about the number of CPUs, with a connection pooler in \
-             transaction mode: more of them only queue. Beyond that, reduce the work per \
+        "With a connection pooler in transaction mode, limit active connections to about the number of CPUs: \
+             additional ones only queue. Beyond that, reduce the work per \
              transaction or add CPUs. In this run, the load generator uses the same CPUs."
     }
 }
@@ -318,7 +318,7 @@ fn page_faults(e: &Evidence) -> Evaluation {
         )
         .against(
             !e.is_live && e.of_response(us) < FAULTS_RESPONSE_MIN,
-            "new connections of each block cause page faults, and these are less than 5% of the response time",
+            "new connections in each block cause page faults, and page faults are less than 5% of the response time",
         )
         .remedy(if e.is_live {
             "Keep connections open: each new process maps the shared buffers page by page as it \

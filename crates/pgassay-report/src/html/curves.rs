@@ -10,6 +10,7 @@ use pgassay_account::comparison::{Comparison, PointSummary, Ratio};
 use pgassay_record::run::Run;
 
 use super::scale::{Scale, px, tick_label};
+use crate::number;
 use crate::outline::{Group, clients, comparison, groups, point, variant_name};
 
 const WIDTH: f64 = 380.0;
@@ -24,6 +25,7 @@ const LOG_ABOVE: f64 = 6.0;
 /// A quantity drawn over the number of clients.
 struct Quantity {
     title: &'static str,
+    unit: &'static str,
     of_point: fn(&PointSummary) -> f64,
     of_pair: fn(&Comparison) -> &Ratio,
     from_zero: bool,
@@ -32,18 +34,21 @@ struct Quantity {
 const QUANTITIES: [Quantity; 3] = [
     Quantity {
         title: "Throughput, transactions per second",
+        unit: "tps",
         of_point: |point| point.tps,
         of_pair: |comparison| &comparison.tps,
         from_zero: true,
     },
     Quantity {
         title: "Mean latency, ms",
+        unit: "ms",
         of_point: |point| point.latency_mean_us / 1000.0,
         of_pair: |comparison| &comparison.latency_mean,
         from_zero: false,
     },
     Quantity {
         title: "Latency, 99th percentile, ms",
+        unit: "ms",
         of_point: |point| point.latency_p99_us / 1000.0,
         of_pair: |comparison| &comparison.latency_p99,
         from_zero: false,
@@ -145,7 +150,7 @@ fn chart(run: &Run, group: &Group<'_>, quantity: &Quantity) -> Markup {
                         polyline.curve points=(path(curve, &across, &up)) {}
                         @for (clients, value, _) in curve {
                             g {
-                                title { (title(run, variant, *clients, *value)) }
+                                title { (title(run, variant, *clients, *value, quantity.unit)) }
                                 (marker(variant, across(*clients), up(*value)))
                             }
                         }
@@ -157,12 +162,12 @@ fn chart(run: &Run, group: &Group<'_>, quantity: &Quantity) -> Markup {
 }
 
 /// The tooltip of a marker.
-fn title(run: &Run, variant: usize, clients: f64, value: f64) -> String {
-    let ticks = [value, value * 1.001];
+fn title(run: &Run, variant: usize, clients: f64, value: f64, unit: &str) -> String {
     format!(
-        "{}, {clients} clients: {}",
+        "{}, {}: {} {unit}",
         variant_name(run, variant),
-        tick_label(value, &ticks)
+        number::count(clients as u64, "client"),
+        number::micros(value)
     )
 }
 

@@ -63,7 +63,7 @@ fn expectations(run: &Run) -> Markup {
         @if !run.expectations.is_empty() {
             div.scroll { table {
                 caption {
-                    "The study's expectations, with the figures that each compares. Met: the whole interval meets the "
+                    "The study's expectations and the measured figures. Met: the whole interval meets the "
                     "expectation. Not met: the whole interval misses it. Otherwise inconclusive."
                 }
                 tbody {

@@ -26,7 +26,7 @@ pub(super) fn section(run: &Run) -> Markup {
                     @if !differing(comparison).is_empty() { (differences(run, comparison)) }
                 }
                 details {
-                    summary { "All counters of every point" }
+                    summary { "All counters, by condition and variant" }
                     (figures(run))
                 }
             }

@@ -139,8 +139,8 @@ fn noise_limit(run: &Run, comparison: &Comparison, cost: &CostDifference, style:
         .into_iter()
         .any(|row| row.change != Change::Inconclusive);
     let of_marks = (is_marked && style.columns() >= MARKS_FROM)
-        .then(|| "Marked rows differ even after correction for the number of rows; ± is of a single row, so an \
-         unmarked row can exceed it."
+        .then(|| "Marked rows differ significantly after correction for the number of rows. The ± are uncorrected, so an \
+         unmarked difference can exceed its ±."
             .to_owned());
     let text = of_marks.into_iter();
     let text = text.chain([reliability::noise_of_functions(cost)]);

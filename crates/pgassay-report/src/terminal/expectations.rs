@@ -63,8 +63,8 @@ pub(super) fn expectations(run: &Run, style: Style) -> String {
     if run.expectations.is_empty() {
         return String::new();
     }
-    let explanation = "the study's expectations, with the figures that each compares; met (or not met) only if the whole \
-         interval agrees";
+    let explanation = "the study's expectations and the measured figures; met or not met if the whole interval agrees, \
+         otherwise inconclusive";
     let mut out = heading("EXPECTED", explanation, style);
     for it in &run.expectations {
         out.push_str(&expectation(run, it, style));

@@ -19,9 +19,9 @@ const INDENT: &str = "              ";
 /// The section of a run; empty without findings.
 pub(super) fn section(run: &Run, style: Style) -> String {
     let shown: Vec<&Finding> = run.findings.iter().collect();
-    let why = "known causes of lost time, most certain first. Confirmed: a fix was run and helped; correlated: \
-               variants differ in it, and in throughput accordingly; likely: two sources; hint: one source, or \
-               evidence against it";
+    let why = "known causes of lost time, most certain first. Confirmed: a fix was run and helped; correlated: it \
+               differs between variants, and throughput changed accordingly; likely: measured by two sources; hint: by \
+               one source, or there is evidence against it";
     list(&run.findings, &shown, why, style, Some(run))
 }
 

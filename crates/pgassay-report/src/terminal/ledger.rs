@@ -150,7 +150,7 @@ fn of_waiting_server(difference: &LedgerDifference) -> Option<&'static str> {
     let mut rows = difference.groups.iter();
     let is_client = |it: &LedgerRow| it.part == Part::Client && it.cost.name.starts_with("client");
     rows.any(is_client)
-        .then_some("Rows of the client are only the time during which the server waits for it.")
+        .then_some("Client rows include only time during which the server waits for the client.")
 }
 
 /// One line for each of the other comparisons, at most [`LINES`].

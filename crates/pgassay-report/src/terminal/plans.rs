@@ -27,10 +27,13 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     let shown = variants(run, plans, style, &mut body);
     let total: usize = differing(plans).map(|it| it.statements.len()).sum();
     if total > shown {
-        let text = format!(
-            "{} more statements differ; see the HTML report.",
-            total - shown
-        );
+        let more = total - shown;
+        let differ = if more == 1 {
+            "statement differs"
+        } else {
+            "statements differ"
+        };
+        let text = format!("{more} more {differ}; see the HTML report.");
         body.push_str(&wrap(&text, style.columns(), "  ", "  "));
     }
     for text in without_counterpart(run, plans) {

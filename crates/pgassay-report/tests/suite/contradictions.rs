@@ -71,12 +71,12 @@ fn only_failed_checks_of_a_ledger_are_printed() {
         text.contains("All rows add up to their totals (the HTML report has the checks)."),
         "{text}"
     );
-    assert!(!text.contains("rows sum to"), "{text}");
-    assert!(html(&run).contains("rows sum to 100.0%"));
+    assert!(!text.contains("rows add up to 1"), "{text}");
+    assert!(html(&run).contains("rows add up to 100.0%"));
     run.ledgers[0].checks.coverage = 1.5;
     let text = words(&run);
     assert!(
-        text.contains("rows sum to 150.0% of the time that clients measured (must be"),
+        text.contains("rows add up to 150.0% of the clients' time (must be"),
         "{text}"
     );
     assert!(!text.contains("All sums are consistent"), "{text}");

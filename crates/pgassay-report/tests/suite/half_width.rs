@@ -35,7 +35,7 @@ fn a_run_in_two_stages_says_how_its_number_of_server_starts_was_decided() {
                 server starts alone decided how many there are.";
     assert!(text.contains(rule), "{text}");
     assert!(!text.contains("Not within"), "{text}");
-    assert!(!text.contains("Decided sequentially"), "{text}");
+    assert!(!text.contains("Analyzed after each server start"), "{text}");
     assert!(html(&run).contains("Measured in two stages"));
     let data: serde_json::Value = serde_json::from_str(&json(&run)).unwrap();
     assert_eq!(data["plan"]["schedule"]["stopping"], "precision");

@@ -141,12 +141,12 @@ impl DecidableEffects {
 }
 
 impl std::fmt::Display for DecidableEffects {
-    /// `if the ratio varies by 3% (SD) between pairs: 20% and 10% after about 4 pairs, 2% after 20, 1% rarely`. Effects whose
+    /// `assuming that ratios vary by 3% (SD) between pairs: 20% and 10% after about 4 pairs, 2% after 20, 1% rarely`. Effects whose
     /// sign is found in less than 80% of runs are shown with the chance, and below 50% as rare.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let unit = self.schedule.unit_name();
         let sd = rounded(100.0 * self.unit_sd_log);
-        write!(out, "if the ratio varies by {sd} (SD) between {unit}")?;
+        write!(out, "assuming that ratios vary by {sd} (SD) between {unit}")?;
         let mut separator = ": ";
         let found = |it: &Prospect| it.units_median.map(|units| (units, chance(it)));
         for alike in self.prospects.chunk_by(|a, b| found(a) == found(b)) {
@@ -246,18 +246,18 @@ mod tests {
         let found = DecidableEffects::new(&plan, 0.03, &[5.0, 2.0, 1.0]).unwrap();
         assert_eq!(
             found.to_string(),
-            "if the ratio varies by 3% (SD) between pairs: 5% after about 8 pairs, 2% after 20, 1% rarely"
+            "assuming that ratios vary by 3% (SD) between pairs: 5% after about 8 pairs, 2% after 20, 1% rarely"
         );
         // Regression: "50% in about 4 pairs, 20% in 4".
         let alike = DecidableEffects::new(&plan, 0.03, &[50.0, 20.0]).unwrap();
         assert_eq!(
             alike.to_string(),
-            "if the ratio varies by 3% (SD) between pairs: 50% and 20% after about 4 pairs"
+            "assuming that ratios vary by 3% (SD) between pairs: 50% and 20% after about 4 pairs"
         );
         let none = DecidableEffects::new(&plan, 0.25, &[5.0]).unwrap();
         assert_eq!(
             none.to_string(),
-            "if the ratio varies by 25% (SD) between pairs: 5% rarely"
+            "assuming that ratios vary by 25% (SD) between pairs: 5% rarely"
         );
         assert!(DecidableEffects::new(&plan, 0.0, &[5.0]).is_err());
         assert!(DecidableEffects::new(&plan, 0.03, &[-100.0]).is_err());

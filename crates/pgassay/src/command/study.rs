@@ -229,7 +229,7 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
         "{most}{} of measuring time{}, about {} including warm-up, plus setup",
         seconds(plan.measurement_us()),
         if plan.trials() > plan.trials_without_hardware_counters() {
-            " (with the trials for hardware counters)"
+            " (including trials for hardware counters)"
         } else {
             ""
         },
@@ -296,8 +296,9 @@ fn print_order(plan: &Plan, all_blocks: bool, out: &mut impl Write) -> Result<()
     if further > 0 {
         writeln!(
             out,
-            "and {} in another random order each (--all-blocks)",
-            counted(further, "further block")
+            "{} {}, each in a different random order (--all-blocks prints them)",
+            counted(further, "more block"),
+            if further == 1 { "follows" } else { "follow" },
         )?;
     }
     Ok(())

@@ -72,7 +72,7 @@ fn a_large_difference_ends_a_run_before_the_last_server_start() {
     assert!(
         finished
             .stderr
-            .contains("detectable differences, if the ratio varies by 2% (SD) between server starts: 20% and 5% after about 4 server starts"),
+            .contains("detectable differences, assuming that ratios vary by 2% (SD) between server starts: 20% and 5% after about 4 server starts"),
         "{}",
         finished.stderr
     );

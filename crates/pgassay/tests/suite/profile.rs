@@ -383,7 +383,7 @@ fn unprivileged_users_get_exact_totals_and_a_list_of_limitations() {
         "wait events cannot be read",
         // No stacks and no waits: only CPU and run-queue time are known.
         "CPU in one row (not broken down), blocked time in one row;",
-        "% of the time is in rows that name a cause; CPU stacks need sudo setcap cap_perfmon,cap_sys_ptrace,",
+        "% of the time has a known cause; CPU stacks need sudo setcap cap_perfmon,cap_sys_ptrace,",
     ] {
         assert!(
             collapse_whitespace(&finished.stdout).contains(part),

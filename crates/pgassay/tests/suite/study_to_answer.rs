@@ -197,9 +197,9 @@ fn what_needs_no_server_works_without_one() {
     );
     assert!(
         plan.stdout.contains("block 1:")
-            && plan
-                .stdout
-                .contains("and 11 further blocks in another random order each (--all-blocks)")
+            && plan.stdout.contains(
+                "11 more blocks follow, each in a different random order (--all-blocks prints them)"
+            )
             && plan.stdout.contains("at most 300 s of measuring time"),
         "{plan:?}"
     );

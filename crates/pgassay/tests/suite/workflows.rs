@@ -199,7 +199,7 @@ mod slow {
             finished.stderr
         );
         let power = finished.stderr.find(
-            "the gate, if the ratio varies by 2% (SD) between server starts: passes an equal variant in ",
+            "the gate, assuming that ratios vary by 2% (SD) between server starts: passes an equal variant in ",
         );
         let server = finished.stderr.find("starting");
         assert!(

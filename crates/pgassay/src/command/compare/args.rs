@@ -17,7 +17,7 @@ Examples:
                         'select * from t where a = 42'
   a setting           pgassay compare --setup s.sql -f q.sql --vs work_mem=64MB
   two statements      pgassay compare --setup s.sql 'select …' 'select …'
-  prepared statements pgassay compare -S -M simple,extended,prepared
+  protocols           pgassay compare -S -M simple,extended,prepared
   durability          pgassay compare -N -c 16 --vs synchronous_commit=off
   releases            pgassay compare -S --servers 15,16,17,18 --stepwise
   your builds         pgassay compare -S --binaries /opt/pg-base,/opt/pg-patched
@@ -26,17 +26,17 @@ Examples:
   two servers         pgassay compare --dsn 'host=a dbname=shop' \\
                         --vs-dsn 'host=b dbname=shop' 'select …'
 
-The first statement, script, protocol, version, directory or server is the baseline. Each further choice is one \
-variant, which differs from the baseline in this choice only, and is compared with it or, with \
---stepwise, with the variant before. With --vs, --vs-setup or --vs-dsn, the baseline is the run without it.";
+The first statement, script, protocol, version, directory or server is the baseline. Each further one is a \
+variant that differs from the baseline only in that, and is compared with the baseline (with --stepwise: \
+with the variant before it). With --vs, --vs-setup or --vs-dsn, the baseline is the run without it.";
 
 /// Flags of `pgassay compare`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct CompareArgs {
-    /// SQL statements. Each argument is a script in pgbench's language, and an execution of it one transaction in the
-    /// results (without an implicit BEGIN). The first is the baseline.
+    /// SQL statements. Each argument is a pgbench script, and each execution counts as one transaction (no BEGIN is
+    /// added). The first is the baseline.
     #[arg(value_name = "SQL")]
     pub sql: Vec<String>,
 
@@ -75,8 +75,8 @@ pub struct CompareArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
 
-    /// Create the tables with this SQL, or with the file of this name. Without it, there are pgbench's tables. If
-    /// repeated, all are executed, in this order.
+    /// Create the tables with this SQL, or with this file if there is one of this name [default: pgbench's tables]. If
+    /// repeated, all are executed in order.
     #[arg(long, value_name = "SQL|FILE")]
     pub setup: Vec<String>,
 
@@ -116,7 +116,7 @@ pub struct CompareArgs {
 
     /// Use a running server instead of starting one. Your own statements run in the database that CONNINFO names, if
     /// they only read. With --setup, --vs-setup, --scale, or pgbench's scripts, pgassay creates databases and drops
-    /// them after the run, which requires --allow-writes. Settings are set for pgassay's sessions only.
+    /// them after the run, which requires --allow-writes. Settings apply to pgassay's sessions only.
     #[arg(long, value_name = "CONNINFO", conflicts_with_all = ["servers", "binaries"])]
     pub dsn: Option<String>,
 
@@ -124,7 +124,7 @@ pub struct CompareArgs {
     #[arg(long, value_name = "CONNINFO", requires = "dsn")]
     pub vs_dsn: Vec<String>,
 
-    /// Numbers of concurrent clients. If there are several, the variants are compared with each.
+    /// Numbers of concurrent clients. If there are several, variants are compared at each.
     #[arg(
         short,
         long,
@@ -139,18 +139,18 @@ pub struct CompareArgs {
     #[arg(short = 'j', long, value_name = "N", default_value_t = 1, value_parser = within(limits::THREADS))]
     pub jobs: u32,
 
-    /// Maximum measuring time of all trials together, such as 10s or 2min, without warm-up and setup.
-    #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive, default_value = "30s")]
-    pub length: HumanDuration,
+    /// Maximum measuring time of all trials together, such as 10s or 2min, without warm-up and setup [default: 30s].
+    #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive)]
+    pub length: Option<HumanDuration>,
 
-    /// A fixed number of pairs per comparison, one for each block of trials, at least 2. Without it, each comparison
-    /// ends as soon as it is decided.
+    /// Run exactly N blocks of trials, at least 2. Each block measures all variants and gives one pair, variant and
+    /// baseline, per comparison. Without it, each comparison ends as soon as it is decided.
     #[arg(long, value_name = "N", value_parser = pairs)]
     pub pairs: Option<u32>,
 
     /// Measure until the half-width of each ratio's 95% confidence interval is at most N% (such as 1%), whatever the
-    /// verdict: for results that you publish. The run first measures for --length, which shows how many more server
-    /// starts it needs.
+    /// verdict: for results that you publish. The first --length of measuring determines how many more server starts
+    /// are needed.
     #[arg(long, value_name = "N%", conflicts_with = "pairs")]
     pub half_width: Option<Percentage>,
 

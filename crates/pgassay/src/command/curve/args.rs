@@ -22,7 +22,7 @@ Examples:
   lookups             pgassay curve -S -M prepared
   a statement         pgassay curve --setup s.sql -c 1..32 \\
                         'select * from t where a = 42'
-  writes, with a page pgassay curve -b tpcb-like -s 64 -o curve.html
+  writes, HTML page   pgassay curve -b tpcb-like -s 64 -o curve.html
   your own server     pgassay curve -S --allow-writes --dsn 'host=a'
   latency by rate     pgassay curve -S --rate 500 -c 16
 
@@ -76,8 +76,8 @@ pub struct CurveArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
 
-    /// Create the tables with this SQL, or with the file of this name. Without it, there are pgbench's tables. If
-    /// repeated, all are executed, in this order.
+    /// Create the tables with this SQL, or with this file if there is one of this name [default: pgbench's tables]. If
+    /// repeated, all are executed in order.
     #[arg(long, value_name = "SQL|FILE")]
     pub setup: Vec<String>,
 
@@ -119,7 +119,7 @@ pub struct CurveArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Do not profile. The curve takes fewer trials, but its waits have no names.
+    /// Do not profile: fewer trials are needed, but waits are not broken down by cause.
     #[arg(long)]
     pub no_profile: bool,
 
