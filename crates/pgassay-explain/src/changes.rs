@@ -191,7 +191,9 @@ impl PlanComparison<'_> {
 
     fn estimates(&self, found: &mut Vec<PlanChange>) {
         for (a, b, of_a, of_b) in self.pairs() {
-            let is_repeated = self.a.steps[a].class.is_pass_through();
+            // Of a write, the plan has no rows from 14 on, and those of its input before.
+            let class = self.a.steps[a].class;
+            let is_repeated = class.is_pass_through() || class == StepClass::Write;
             let (Some(before), Some(after)) = (of_a.estimate_factor(), of_b.estimate_factor())
             else {
                 continue;
@@ -356,7 +358,12 @@ fn stops_early(side: &PlanSide<'_>, at: usize) -> bool {
     loop {
         let it = &nodes[node];
         // The subplan of EXISTS is executed up to its first row; others look the same.
-        if it.relationship.as_deref() == Some("SubPlan") {
+        let is_cte = || {
+            it.subplan_name
+                .as_deref()
+                .is_some_and(|name| name.starts_with("CTE "))
+        };
+        if it.is_subplan() && !is_cte() {
             return true;
         }
         let Some(parent) = it.parent else {

@@ -209,9 +209,35 @@ fn piece(all: &[Lexeme<'_>], at: usize, names: &NameMap) -> (String, usize) {
         {
             (constant(), after_casts(all, (at + 6).min(all.len())))
         }
+        // Since 17, the subplan of EXISTS, ARRAY, IN and ANY is printed with its operator.
+        LexemeKind::Word
+            if matches!(it.text, "EXISTS" | "ARRAY")
+                && text_at(at + 1) == "("
+                && text_at(at + 2) == "SubPlan" =>
+        {
+            ("(".to_owned(), at + 2)
+        }
+        LexemeKind::Word if matches!(it.text, "ANY" | "ALL") => match subplan_within(all, at + 1) {
+            Some((subplan, is_hashed, end)) => {
+                let (text, _) = piece(all, subplan, names);
+                let hashed = if is_hashed { "hashed " } else { "" };
+                (format!("{hashed}{text}"), end)
+            }
+            None => (it.text.to_owned(), at + 1),
+        },
+        LexemeKind::Word if it.text == "hashed" && text_at(at + 1) == "SubPlan" => {
+            let (text, end) = piece(all, at + 1, names);
+            (format!("hashed {text}"), end)
+        }
         LexemeKind::Word if matches!(it.text, "SubPlan" | "InitPlan") => {
             match names.subplans.get(text_at(at + 1)) {
                 Some(number) => (format!("SubPlan {number}"), at + 2),
+                None if all
+                    .get(at + 1)
+                    .is_some_and(|it| it.kind == LexemeKind::Number) =>
+                {
+                    (format!("{} ?", it.text), at + 2)
+                }
                 None => (it.text.to_owned(), at + 1),
             }
         }
@@ -221,6 +247,30 @@ fn piece(all: &[Lexeme<'_>], at: usize, names: &NameMap) -> (String, usize) {
         }
         _ => (it.text.to_owned(), at + 1),
     }
+}
+
+/// In parentheses that begin at a position: the position of `SubPlan`, whether it is hashed, and the position after the
+/// parentheses. `None` if there is none.
+fn subplan_within(all: &[Lexeme<'_>], open: usize) -> Option<(usize, bool, usize)> {
+    let text_at = |at: usize| all.get(at).map_or("", |it| it.text);
+    if text_at(open) != "(" {
+        return None;
+    }
+    let mut depth = 0;
+    let mut subplan = None;
+    for at in open..all.len() {
+        match text_at(at) {
+            "(" => depth += 1,
+            ")" if depth == 1 => {
+                let found: usize = subplan?;
+                return Some((found, text_at(found - 1) == "hashed", at + 1));
+            }
+            ")" => depth -= 1,
+            "SubPlan" => subplan = Some(at),
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Replaces `(?)` and `ARRAY[?, ?]` at the end by `?`, and returns whether it did.
@@ -331,6 +381,13 @@ mod tests {
             ["(t.x < '-1.5'::double precision)", "(t.x < (2)::numeric)"],
             ["(t.k > $0)", "(t.k > (InitPlan 1).col1)"],
             ["(t.b = NULL::\"char\")", "(t.b = 'x'::pg_catalog.\"char\")"],
+            // Regression: 17 prints the operator of a subplan, which looked like another condition.
+            [
+                "(NOT (hashed SubPlan 1))",
+                "(NOT (ANY (t.a = (hashed SubPlan 1).col1)))",
+            ],
+            ["(SubPlan 1)", "EXISTS(SubPlan 1)"],
+            ["(t.a = (SubPlan 1))", "(t.a = ARRAY(SubPlan 1))"],
             ["(s.id = t.id)", "(t.id = s.id)"],
             ["(s.id < t.id)", "(t.id > s.id)"],
         ] {

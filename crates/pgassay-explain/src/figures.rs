@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{BufferUsage, QueryPlan};
+use crate::plan::{BufferUsage, PlanNode, QueryPlan};
 use crate::share::NodeShare;
 use crate::spill::{SpillState, spill_state};
 use crate::step::PlanStep;
@@ -40,6 +40,10 @@ impl StepFigures {
                 .iter()
                 .map(|&at| (&plan.nodes[at], &shares[at]))
         };
+        // Partitions that were pruned while the statement ran have no rows that an estimate could be compared with.
+        let has_run = |node: &PlanNode| node.actual.is_none_or(|it| it.loops > 0.0);
+        let any_ran = members().any(|(node, _)| has_run(node));
+        let estimated = || members().filter(move |(node, _)| !any_ran || has_run(node));
         let parts = || step.parts.iter().map(|&at| &shares[at]);
         let total_ms = shares.first().and_then(|it| it.elapsed_ms);
         let own_ms = sum(parts().map(|it| it.own_ms));
@@ -48,7 +52,7 @@ impl StepFigures {
         let loops = loops.reduce(|a, b| Some(a?.max(b?))).flatten();
         let rows = sum(members().map(|(_, share)| share.rows));
         Self {
-            estimated_rows: sum(members().map(|(node, _)| node.plan_rows)),
+            estimated_rows: sum(estimated().map(|(node, _)| node.plan_rows)),
             rows_per_loop: sum(members().map(|(node, _)| Some(node.actual?.rows))),
             loops,
             rows,

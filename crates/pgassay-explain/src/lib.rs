@@ -88,7 +88,7 @@ pub use plan::{
     BufferUsage, MemoryUse, NodeActuals, PlanNode, QueryPlan, Serialization, SortGroups,
     TriggerUse, WalUsage, WorkerActuals,
 };
-pub use prepared::{PlanKind, PlanShape, PreparedExplain, PreparedPlans, plan_kind};
+pub use prepared::{PlanKind, PlanShape, PreparedExplain, PreparedPlans, kind_of, plan_kind};
 pub use share::{NodeShare, node_shares};
 pub use statement::{ExplainRefusal, StatementEffect, declares_cursor};
 pub use text::{difference_sentences, difference_text, plan_text};

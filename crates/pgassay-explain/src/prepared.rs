@@ -56,7 +56,7 @@ impl PreparedExplain {
         version: u32,
         options: ExplainOptions,
     ) -> Result<Self, ExplainRefusal> {
-        Self::of_kind(sql, values, Some(kind), version, options)
+        Self::executed(sql, values, Some(kind), CUSTOM_EXECUTIONS, version, options)
     }
 
     /// The same without a kind: the plan that the server chooses once the statement has been executed
@@ -67,13 +67,26 @@ impl PreparedExplain {
         version: u32,
         options: ExplainOptions,
     ) -> Result<Self, ExplainRefusal> {
-        Self::of_kind(sql, values, None, version, options)
+        Self::executed(sql, values, None, CUSTOM_EXECUTIONS, version, options)
     }
 
-    fn of_kind(
+    /// The same for the first execution, as of an unnamed statement: a custom plan, unless `plan_cache_mode` forces a
+    /// generic one.
+    pub fn first(
+        sql: &str,
+        values: &[Option<&str>],
+        version: u32,
+        options: ExplainOptions,
+    ) -> Result<Self, ExplainRefusal> {
+        Self::executed(sql, values, None, 0, version, options)
+    }
+
+    /// `executions` come before it unless the kind is forced.
+    fn executed(
         sql: &str,
         values: &[Option<&str>],
         kind: Option<PlanKind>,
+        executions: usize,
         version: u32,
         options: ExplainOptions,
     ) -> Result<Self, ExplainRefusal> {
@@ -108,7 +121,7 @@ impl PreparedExplain {
         let is_forced = version >= 120_000 || kind == Some(PlanKind::Custom);
         if kind.is_none() || !is_forced {
             // EXPLAIN without ANALYZE counts as an execution and executes nothing.
-            before.extend(vec![format!("explain {execute}"); CUSTOM_EXECUTIONS]);
+            before.extend(vec![format!("explain {execute}"); executions]);
         }
         Ok(Self {
             before,
@@ -153,8 +166,9 @@ fn literal(value: Option<&str>) -> String {
 /// Whether a plan of a statement with this many parameters is generic: its expressions contain `$1`,
 /// where a custom plan has a constant.
 ///
-/// `None` if the statement has no parameters, or if the plan does not show it: before 17 the results of
-/// `InitPlans` are called `$1` too.
+/// `None` if the statement has no parameters, or if it is unclear: before 17 the results of `InitPlans` are called
+/// `$1` too. EXPLAIN leaves out some expressions, such as those of LIMIT, so a plan without `$1` may be generic all the
+/// same: [`kind_of`] knows more.
 pub fn plan_kind(plan: &QueryPlan, parameters: u32) -> Option<PlanKind> {
     if parameters == 0 {
         return None;
@@ -172,6 +186,27 @@ pub fn plan_kind(plan: &QueryPlan, parameters: u32) -> Option<PlanKind> {
         is_unclear |= returned.contains(&number) && (1..=parameters).contains(&number);
     }
     (!is_unclear).then_some(PlanKind::Custom)
+}
+
+/// The kind of a plan, by the custom plan for the same values, which has the same costs if it is the same plan, and by
+/// the generic plan, if it is known.
+pub fn kind_of(
+    plan: &QueryPlan,
+    parameters: u32,
+    custom: &QueryPlan,
+    generic: Option<&QueryPlan>,
+) -> Option<PlanKind> {
+    let is_shown = |generic: &QueryPlan| plan_kind(generic, parameters) == Some(PlanKind::Generic);
+    if plan_kind(plan, parameters) == Some(PlanKind::Generic) || generic.is_some_and(is_shown) {
+        return plan_kind(plan, parameters);
+    }
+    let costs = |plan: &QueryPlan| plan.nodes.first().map(|it| (it.plan_rows, it.total_cost));
+    let is_custom = costs(plan) == costs(custom);
+    Some(if is_custom {
+        PlanKind::Custom
+    } else {
+        PlanKind::Generic
+    })
 }
 
 /// All `$n` in a plan's expressions.
@@ -335,6 +370,34 @@ mod tests {
         assert_eq!(
             plan_kind(&plan("((a > $1) AND (b = $2))"), 2),
             Some(PlanKind::Generic)
+        );
+    }
+
+    /// Regression: the generic plan of `limit $1`, whose expression EXPLAIN does not print, was called custom.
+    #[test]
+    fn a_generic_plan_without_a_visible_parameter_is_recognized_by_its_costs() {
+        let plan = |rows: u32, filter: &str| {
+            let json = format!(
+                r#"[{{"Plan": {{"Node Type": "Limit", "Plan Rows": {rows}, "Total Cost": {rows}.5,
+                     "Filter": "{filter}"}}}}]"#
+            );
+            QueryPlan::parse(&json).unwrap()
+        };
+        let (custom, generic) = (plan(5, ""), plan(1000, ""));
+        let of = |used: &QueryPlan| kind_of(used, 1, &custom, Some(&generic));
+        assert_eq!(of(&generic), Some(PlanKind::Generic));
+        assert_eq!(of(&custom), Some(PlanKind::Custom));
+        let kind = kind_of(&generic, 1, &custom, None);
+        assert_eq!(kind, Some(PlanKind::Generic));
+        // A parameter that is shown decides, whatever the costs are.
+        let shown = plan(5, "(a > $1)");
+        assert_eq!(
+            kind_of(&shown, 1, &custom, Some(&shown)),
+            Some(PlanKind::Generic)
+        );
+        assert_eq!(
+            kind_of(&plan(9, "(a > 1)"), 1, &custom, Some(&shown)),
+            Some(PlanKind::Custom)
         );
     }
 

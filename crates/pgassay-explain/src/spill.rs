@@ -1,6 +1,6 @@
 //! Whether a step kept its rows in memory.
 
-use crate::plan::{MemoryUse, PlanNode, QueryPlan};
+use crate::plan::{MemoryUse, QueryPlan};
 
 /// Memory and disk of a step, over all its processes.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -24,18 +24,13 @@ pub(crate) fn spill_state(plan: &QueryPlan, members: &[usize]) -> Option<SpillSt
     for node in members.iter().map(|&at| &plan.nodes[at]) {
         let of_workers = node.workers.iter().map(|it| &it.memory);
         for memory in [&node.memory].into_iter().chain(of_workers) {
-            is_known |= add(memory, is_shared_hash(node), &mut state);
+            is_known |= add(memory, &mut state);
         }
     }
     is_known.then_some(state)
 }
 
-/// Whether the figures of all processes describe one hash table.
-fn is_shared_hash(node: &PlanNode) -> bool {
-    node.node_type == "Hash"
-}
-
-fn add(memory: &MemoryUse, is_shared: bool, state: &mut SpillState) -> bool {
+fn add(memory: &MemoryUse, state: &mut SpillState) -> bool {
     let before = state.clone();
     let is_on_disk = |kind: &Option<String>| kind.as_deref() == Some("Disk");
     let mut method = |it: &String| {
@@ -77,11 +72,8 @@ fn add(memory: &MemoryUse, is_shared: bool, state: &mut SpillState) -> bool {
     let batches = memory.hash_batches.or(memory.aggregate_batches);
     if let Some(batches) = batches.filter(|it| *it > 0.0) {
         let known = state.batches.unwrap_or(0.0);
-        state.batches = Some(if is_shared {
-            known.max(batches)
-        } else {
-            known + batches
-        });
+        // Each process has a number, and 1 says that everything fitted into memory.
+        state.batches = Some(known.max(batches));
     }
     state.lossy_blocks += memory.lossy_blocks.unwrap_or(0.0);
     *state != before || memory.exact_blocks.is_some()
@@ -180,6 +172,14 @@ mod tests {
         assert!(!one.is_spilled() && many.is_spilled() && one.differs_from(&many));
         assert_eq!(one.to_string(), "1 batch, 649kB memory");
         assert_eq!(many.to_string(), "16 batches, 64kB memory");
+        // Regression: a parallel aggregate in memory had "3 batches", a spill.
+        let parallel = state(
+            r#"{"Node Type": "Aggregate", "HashAgg Batches": 1, "Peak Memory Usage": 24, "Workers": [
+                {"Worker Number": 0, "HashAgg Batches": 1, "Peak Memory Usage": 32},
+                {"Worker Number": 1, "HashAgg Batches": 1, "Peak Memory Usage": 32}]}"#,
+        );
+        assert!(!parallel.is_spilled());
+        assert_eq!(parallel.to_string(), "1 batch, 32kB memory");
         let exact = state(
             r#"{"Node Type": "Bitmap Heap Scan", "Exact Heap Blocks": 5, "Lossy Heap Blocks": 0}"#,
         );

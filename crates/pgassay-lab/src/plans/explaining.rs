@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use pgassay_explain::{
-    ExplainOptions, PlanDifference, PlanKind, PreparedExplain, declares_cursor, plan_kind,
+    ExplainOptions, PlanDifference, PlanKind, PreparedExplain, declares_cursor, kind_of,
 };
 use pgassay_model::plan::Point;
 use pgassay_model::study::Protocol;
@@ -161,15 +161,24 @@ fn plans_of(session: &mut ExplainSession, statement: &BoundStatement) -> Plans {
         move |options: ExplainOptions| PreparedExplain::new(sql, values, kind, version, options)
     };
     let custom = session.prepared(&of_kind(PlanKind::Custom))?;
-    if statement.protocol == Protocol::Extended {
-        // An unnamed statement is planned for its values each time.
-        return Ok(vec![recorded_plan(custom, Some(PlanKind::Custom), true)]);
-    }
     let parameters = statement.values.len() as u32;
+    if statement.protocol == Protocol::Extended {
+        // An unnamed statement is planned for its values each time, unless a setting forces a generic plan.
+        let first = |options| PreparedExplain::first(sql, &values, version, options);
+        let used = session.only_planned(&first)?;
+        let kind = kind_of(&used.tree, parameters, &custom.tree, None);
+        return Ok(match kind {
+            Some(PlanKind::Generic) => vec![
+                recorded_plan(custom, Some(PlanKind::Custom), false),
+                recorded_plan(session.prepared(&first)?, kind, true),
+            ],
+            _ => vec![recorded_plan(custom, Some(PlanKind::Custom), true)],
+        });
+    }
     let chosen = |options| PreparedExplain::chosen(sql, &values, version, options);
     if version < FORCES_KIND {
         let used = session.prepared(&chosen)?;
-        return Ok(match plan_kind(&used.tree, parameters) {
+        return Ok(match kind_of(&used.tree, parameters, &custom.tree, None) {
             Some(PlanKind::Custom) => vec![recorded_plan(custom, Some(PlanKind::Custom), true)],
             kind => vec![
                 recorded_plan(custom, Some(PlanKind::Custom), false),
@@ -178,8 +187,8 @@ fn plans_of(session: &mut ExplainSession, statement: &BoundStatement) -> Plans {
         });
     }
     let used = session.only_planned(&chosen)?;
-    let used = plan_kind(&used.tree, parameters);
     let generic = session.prepared(&of_kind(PlanKind::Generic))?;
+    let used = kind_of(&used.tree, parameters, &custom.tree, Some(&generic.tree));
     let both = [(custom, PlanKind::Custom), (generic, PlanKind::Generic)];
     let both = both.into_iter();
     Ok(both
