@@ -121,7 +121,7 @@ const TITLES: [(&str, &str, CounterUnit); 60] = [
     ("background(parallel worker).cpu_us", "parallel worker CPU", CounterUnit::Micros),
     ("pg_stat_bgwriter.buffers_backend", "blocks written by backends", CounterUnit::Count),
     ("pg_stat_io(client backend, relation).evictions", "buffers evicted by backends", CounterUnit::Count),
-    ("pg_stat_io(client backend, relation).extends", "relation extensions", CounterUnit::Count),
+    ("pg_stat_io(client backend, relation).extends", "blocks added to relations", CounterUnit::Count),
     ("log.entries", "log entries", CounterUnit::Count),
     ("background(ended processes).cpu_us", "CPU of ended processes (parallel workers, autovacuum)", CounterUnit::Micros),
     ("background(checkpointer).write_bytes", "written to disk by the checkpointer", CounterUnit::Bytes),

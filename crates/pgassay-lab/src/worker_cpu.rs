@@ -5,8 +5,8 @@ use pgassay_record::run::Run;
 
 /// Background processes below this share of the backends' CPU time are not mentioned.
 const SHARE_NOTICEABLE: f64 = 0.2;
-/// What a parallel worker is while it runs, and after it ended.
-const ROLES: [&str; 2] = ["parallel worker", "ended processes"];
+/// What a parallel worker is while it runs, and after it ended; and what reads files for the backends from 18 on.
+const ROLES: [&str; 3] = ["parallel worker", "ended processes", "io worker"];
 /// Points that are named.
 const SHOWN_MAX: usize = 6;
 
@@ -32,8 +32,8 @@ pub(crate) fn sentence(run: &Run) -> Option<String> {
     });
     let words: Vec<String> = words.take(SHOWN_MAX).collect();
     Some(format!(
-        "\"server CPU\" is the CPU time of the sessions' own processes. Parallel workers and other processes that \
-         ended used more, per transaction: {}",
+        "\"server CPU\" is the CPU time of the sessions' own processes. Parallel workers, I/O workers and processes \
+         that ended used more, per transaction: {}",
         words.join(", ")
     ))
 }

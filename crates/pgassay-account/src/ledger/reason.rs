@@ -48,7 +48,7 @@ const STACKS: &[(WaitRule, &[&str])] = &[
     (Is(Queueing, "logging pipe"), &["write_pipe_chunks", "pipe_write", "anon_pipe_write", "pipe_wait_writable"]),
     (Lock("LWLock"), &["LWLockAcquire", "LWLockAcquireOrWait", "LWLockWaitForVar", "LWLockAcquireCommon"]),
     (Lock("Lock"), &["ProcSleep", "WaitOnLock"]),
-    (Is(Queueing, "buffer pin"), &["LockBufferForCleanup", "ProcWaitForSignal"]),
+    (Is(Queueing, "buffer pin"), &["LockBufferForCleanup"]),
     (Is(Queueing, "synchronous replication"), &["SyncRepWaitForLSN"]),
     (Client, &["secure_read", "pq_recvbuf", "ReadCommand", "SocketBackend"]),
     (Is(Queueing, "client not reading"), &["secure_write", "internal_flush", "internal_flush_buffer"]),
@@ -89,12 +89,13 @@ const FILES: &[(&str, &[&str])] = &[
 /// out), of other waits up to 12 and 16 (`pgstat.c`, `wait_event.c`). When releases are compared, a wait has one row.
 #[rustfmt::skip]
 const RENAMED: &[(&str, &str)] = &[
+    ("ProcArrayGroupUpdate", "ProcarrayGroupUpdate"), ("speculative token", "spectoken"),
     ("AsyncCtl", "NotifySLRU"), ("AsyncQueue", "NotifyQueue"), ("BgWorkerShutdown", "BgworkerShutdown"),
     ("BgWorkerStartup", "BgworkerStartup"), ("CLogControl", "XactSLRU"), ("CLogTruncation", "XactTruncation"),
     ("ClogGroupUpdate", "XactGroupUpdate"), ("CommitTsControl", "CommitTsSLRU"),
     ("MultiXactMemberControl", "MultiXactMemberSLRU"), ("MultiXactOffsetControl", "MultiXactOffsetSLRU"),
     ("OldSerXid", "SerialSLRU"), ("SubtransControl", "SubtransSLRU"), ("async", "NotifyBuffer"),
-    ("buffer_content", "BufferContent"), ("buffer_io", "BufferIO"), ("buffer_mapping", "BufferMapping"),
+    ("buffer_content", "BufferContent"), ("buffer_mapping", "BufferMapping"),
     ("clog", "XactBuffer"), ("commit_timestamp", "CommitTsBuffer"), ("lock_manager", "LockManager"),
     ("multixact_member", "MultiXactMemberBuffer"), ("multixact_offset", "MultiXactOffsetBuffer"),
     ("oldserxid", "SerialBuffer"), ("parallel_append", "ParallelAppend"),
@@ -163,7 +164,19 @@ impl Reason {
                 Self::blocked(Think, &format!("Timeout {event}"))
             }
             "Timeout" if event == "SpinDelay" => Self::blocked(Queueing, "spinlock delay"),
+            // 19 has locks of contents there, too.
+            "BufferPin" if event.starts_with("BufferShare") || event == "BufferExclusive" => {
+                Self::blocked(Queueing, "LWLock BufferContent")
+            }
             "BufferPin" => Self::blocked(Queueing, "buffer pin"),
+            // For the read of another backend: a lightweight lock up to 13, and `BufferIo` from 17 on.
+            _ if matches!(
+                event,
+                "BufferIO" | "BufferIo" | "buffer_io" | "BufferIOLock"
+            ) =>
+            {
+                Self::blocked(Service, "data file read")
+            }
             // 9.6 distinguishes two types of lightweight locks.
             "LWLockNamed" | "LWLockTranche" | "LWLock" => {
                 let name = event.strip_suffix("Lock").unwrap_or(event);

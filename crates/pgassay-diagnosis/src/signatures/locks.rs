@@ -312,7 +312,7 @@ fn relation_lock(e: &Evidence) -> Evaluation {
 
 fn snapshots(e: &Evidence) -> Evaluation {
     let us = e.in_functions(&["GetSnapshotData"]);
-    let waited = e.blocked(&["LWLock ProcArray"]);
+    let waited = e.blocked(&["LWLock ProcArray", "IPC ProcarrayGroupUpdate"]);
     let enough = if e.until(13) { 0.06 } else { 0.12 };
     let fix = if e.until(13) {
         "Use a connection pooler to have fewer connections, or upgrade to PostgreSQL 14 or later. Up to 13, \
@@ -420,6 +420,7 @@ fn transaction_status(e: &Evidence) -> Evaluation {
         "LWLock XactBuffer",
         "LWLock CLogControl",
         "LWLock clog",
+        "IPC XactGroupUpdate",
     ]);
     Evaluation::of(us + waited)
         .queueing(waited)

@@ -106,6 +106,8 @@ fn data_reads(e: &Evidence) -> Evaluation {
         "IO DataFileRead",
         "IO DataFilePrefetch",
         "IO AioIoCompletion",
+        "LWLock BufferIO",
+        "IPC BufferIO",
     ]);
     let us = e.in_functions(&READS);
     let read = e.counter("pg_stat_database.blks_read");
@@ -199,7 +201,8 @@ fn share_written_for_room(e: &Evidence, writes: Option<f64>) -> f64 {
 
 fn backend_writes(e: &Evidence) -> Evaluation {
     let by_context = e.counter("pg_stat_io(client backend, relation).writes");
-    let written = e.counter("pg_stat_bgwriter.buffers_backend").or(by_context);
+    // Up to 15, buffers_backend also counts the blocks by which relations were extended.
+    let written = by_context.or_else(|| e.counter("pg_stat_bgwriter.buffers_backend"));
     let for_room = share_written_for_room(e, by_context);
     let waited = for_room * e.blocked(&["data file write", "IO DataFileWrite", "IO DataFileFlush"]);
     let us = for_room * e.in_functions(&WRITING);
@@ -238,7 +241,7 @@ fn relation_extension(e: &Evidence) -> Evaluation {
     let extended = e.counter("pg_stat_io(client backend, relation).extends");
     let is_shared = locked > 0.0 || e.clients >= 2.0;
     let larger_steps =
-        "Use COPY or insert many rows per statement, which extend the table in larger steps";
+        "Use COPY, which extends the table by many blocks at a time from 16 on; INSERT does not";
     let partitions = if locked > 0.0 {
         ", or partition it: each partition has its own extension lock."
     } else {
@@ -293,7 +296,8 @@ fn temporary_files(e: &Evidence) -> Evaluation {
     ]);
     let spilled = bytes.is_some_and(|count| count >= 8192.0);
     // Data takes more room in memory than in a file.
-    let largest = bytes.unwrap_or(0.0) / files.unwrap_or(1.0).max(1.0);
+    let files_or_one = files.filter(|it| *it > 0.0).unwrap_or(1.0);
+    let largest = bytes.unwrap_or(0.0) / files_or_one;
     let wanted_mb = (largest * 4.0 / 1e6).clamp(64.0, 512.0) as u64;
     Evaluation::of(us + waited)
         .when(spilled || e.of_cpu(us) >= 0.05 || e.of_response(waited) >= 0.05)

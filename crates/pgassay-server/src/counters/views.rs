@@ -22,6 +22,19 @@ struct View {
     keys: usize,
 }
 
+const IO: &str = "pg_stat_io";
+/// Reads and extensions in blocks, as 16 and 17 count them.
+const IO_TO_17: &str = "select backend_type, object, sum(reads) as reads, sum(writes) as writes, \
+     sum(extends) as extends, sum(hits) as hits, sum(evictions) as evictions, \
+     sum(reuses) as reuses, sum(fsyncs) as fsyncs from pg_stat_io group by 1, 2";
+
+/// The same of 18, which counts operations of up to `io_combine_limit` blocks, and bytes.
+const IO_FROM_18: &str = "select backend_type, object, \
+     trunc(sum(read_bytes) / current_setting('block_size')::numeric) as reads, sum(writes) as writes, \
+     trunc(sum(extend_bytes) / current_setting('block_size')::numeric) as extends, \
+     sum(hits) as hits, sum(evictions) as evictions, \
+     sum(reuses) as reuses, sum(fsyncs) as fsyncs from pg_stat_io group by 1, 2";
+
 /// The view with a row for each database.
 const DATABASES: &str = "pg_stat_database";
 
@@ -53,11 +66,9 @@ const VIEWS: [View; 7] = [
         keys: 0,
     },
     View {
-        name: "pg_stat_io",
+        name: IO,
         since: 160_000,
-        sql: "select backend_type, object, sum(reads) as reads, sum(writes) as writes, \
-              sum(extends) as extends, sum(hits) as hits, sum(evictions) as evictions, \
-              sum(reuses) as reuses, sum(fsyncs) as fsyncs from pg_stat_io group by 1, 2",
+        sql: IO_TO_17,
         keys: 2,
     },
     View {
@@ -115,6 +126,7 @@ impl Views {
         // One query is one transaction, and so one snapshot of the counters.
         let sql = views.iter().map(|view| match view.name {
             DATABASES => format!("{}{databases}", view.sql),
+            IO if version >= 180_000 => IO_FROM_18.to_owned(),
             _ => view.sql.to_owned(),
         });
         let sql: Vec<String> = sql.collect();
