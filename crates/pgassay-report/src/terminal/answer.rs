@@ -14,15 +14,9 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     if run.comparisons.is_empty() {
         return String::new();
     }
-    let has_effect = |it: &Comparison| reliability::detectable(&it.tps).is_some();
-    let effect = if run.comparisons.iter().any(has_effect) {
-        "; minimum detectable effect (MDE)"
-    } else {
-        ""
-    };
     let intervals = sentence::levels(run).map(|it| format!(", with {it} CI"));
     let explanation = format!(
-        "throughput relative to {}{}; SD of the pairs{effect}",
+        "throughput relative to {}{}; SD of the pairs",
         baseline_of_all(run),
         intervals.unwrap_or_default()
     );
@@ -133,6 +127,12 @@ fn footer(run: &Run, style: Style) -> String {
     if let Some(meaning) = outlook::inconclusive(run) {
         let text = format!("inconclusive: {meaning}");
         out.push_str(&wrap(&text, style.columns(), "  ", "  "));
+    }
+    let has_effect = |it: &Comparison| reliability::detectable(&it.tps).is_some();
+    if run.comparisons.iter().any(has_effect) {
+        let text = "MDE (minimum detectable effect): what another run like this one detects in 80% of cases. It is a \
+                    range, because few pairs give only a rough SD.";
+        out.push_str(&wrap(text, style.columns(), "  ", "  "));
     }
     for note in reliability::footnotes(run)
         .iter()

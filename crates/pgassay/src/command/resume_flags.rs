@@ -18,6 +18,14 @@ pub fn resume_flags(results: &ResultsArgs, server: &ServerArgs, external: Extern
         user.map(|it| format!(" --run-as {}", quoted(it)))
             .unwrap_or_default(),
         directory("--data-parent", server.data_parent.as_deref(), ""),
+        server
+            .mirror
+            .as_ref()
+            .filter(|it| {
+                std::env::var("PGASSAY_MIRROR").ok().as_ref() != Some(it) && !it.contains('@')
+            })
+            .map(|it| format!(" --mirror {}", quoted(it)))
+            .unwrap_or_default(),
         alone(" --offline", server.offline),
         alone(" --allow-writes", external.allow_writes),
         alone(" --allow-superuser", external.allow_superuser),
@@ -78,7 +86,7 @@ mod tests {
         };
         let server = ServerArgs {
             offline: true,
-            mirror: None,
+            mirror: Some("https://m".to_owned()),
             cache: Some(PathBuf::from("/c")),
             run_as: Some("bob".to_owned()),
             data_parent: Some(PathBuf::from("/d")),
@@ -90,7 +98,7 @@ mod tests {
         };
         assert_eq!(
             resume_flags(&results, &server, external),
-            " --results '/r s' --cache /c --run-as bob --data-parent /d --offline --allow-writes \
+            " --results '/r s' --cache /c --run-as bob --data-parent /d --mirror https://m --offline --allow-writes \
              --allow-passwords"
         );
         let gate = GateAnswerArgs {

@@ -1,7 +1,9 @@
 //! `--try-fixes`: the second stage of a run, which benchmarks the suggested fixes as variants.
 
+use anyhow::Result;
 use pgassay_diagnosis::{confirm, remedy_trial};
-use pgassay_lab::{Interrupted, Laboratory, RunContext, assemble};
+use pgassay_lab::{Interrupted, Laboratory, Outcome, RunContext, assemble};
+use pgassay_model::plan::Plan;
 use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_store::Store;
 
@@ -10,9 +12,7 @@ use crate::exit::text_of;
 use crate::progress::ProgressDisplay;
 
 /// Runs the second stage, if there is one, and stores it in the run. A failure of the second stage
-/// is only a warning, because the result of the first stage is complete.
-///
-/// If the second stage fails or is interrupted, the run has a warning, and is otherwise as it was.
+/// or an interrupt of it is only a warning, because the result of the first stage is complete.
 pub fn attempt(run: &mut Run, context: &RunContext<'_>, store: &Store) {
     let progress = ProgressDisplay::on_stderr();
     let context = RunContext {
@@ -37,44 +37,16 @@ pub fn attempt(run: &mut Run, context: &RunContext<'_>, store: &Store) {
     ));
     let outcome = Laboratory::run_plan(&stage.plan, context);
     progress.finish();
-    let mut outcome = match outcome {
-        Ok(outcome) => outcome,
-        Err(error) if error.is::<Interrupted>() => {
-            warn(
-                run,
-                "suggested fixes were not tried: interrupted".to_owned(),
-            );
-            return;
-        }
-        Err(error) => {
-            warn(
-                run,
-                format!("cannot try suggested fixes: {}", text_of(&error)),
-            );
-            return;
-        }
-    };
-    let ended_early = outcome.ended_early.take();
-    let plan = stage.plan.clone();
-    let tried = store
-        .new_id(outcome.span_us.0, &context.study.name)
-        .map_err(Into::into)
-        .and_then(|id| {
-            assemble(
-                context.study,
-                plan,
-                outcome,
-                ended_early.as_ref(),
-                identity(id, store),
-            )
-        });
+    let tried = outcome.and_then(|outcome| assessed(stage.plan.clone(), outcome, &context, store));
     let mut tried = match tried {
         Ok(tried) => tried,
         Err(error) => {
-            warn(
-                run,
-                format!("cannot report suggested fixes: {}", text_of(&error)),
-            );
+            let reason = if error.is::<Interrupted>() {
+                "suggested fixes were not tried: interrupted".to_owned()
+            } else {
+                format!("cannot try suggested fixes: {}", text_of(&error))
+            };
+            warn(run, reason);
             return;
         }
     };
@@ -84,6 +56,18 @@ pub fn attempt(run: &mut Run, context: &RunContext<'_>, store: &Store) {
     );
     run.fix_trials = Some(Box::new(tried));
     confirm(run, &stage);
+}
+
+fn assessed(
+    plan: Plan,
+    mut outcome: Outcome,
+    context: &RunContext<'_>,
+    store: &Store,
+) -> Result<Run> {
+    let id = store.new_id(outcome.span_us.0, &context.study.name)?;
+    let ended_early = outcome.ended_early.take();
+    let identity = identity(id, store);
+    assemble(context.study, plan, outcome, ended_early.as_ref(), identity)
 }
 
 fn warn(run: &mut Run, message: String) {
