@@ -7,7 +7,7 @@ use pgassay_model::plan::{Plan, PointId};
 use pgassay_model::trial::{Trial, TrialKind};
 use pgassay_stats::scalability::{KneeSearch, MeasuredThroughput, coarse_grid};
 
-use crate::rate_search::RateSearch;
+use crate::rate_search::{PacedRound, RateSearch};
 use crate::scheduler::{Block, Scheduler};
 
 /// Timed trials of a round.
@@ -84,10 +84,7 @@ impl<'a> CurveBlocks<'a> {
             search: match placement {
                 Placement::Adaptive => LevelSearch::Knee(KneeSearch::new(&levels)),
                 Placement::Exhaustive => LevelSearch::Sweep(levels),
-                Placement::Rates => {
-                    let round_us = TIMED * plan.schedule.trial_us;
-                    LevelSearch::Rates(RateSearch::new(&levels, round_us as f64 / 1e6))
-                }
+                Placement::Rates => LevelSearch::Rates(RateSearch::new(&levels)),
             },
             conditions,
             profiled: BTreeSet::new(),
@@ -151,8 +148,8 @@ impl Scheduler for CurveBlocks<'_> {
             LevelSearch::Knee(search) => search.block_ended(&rounds_of(self.plan, trials)),
             LevelSearch::Sweep(_) => {}
             LevelSearch::Rates(search) => {
-                for (rate, throughput) in rates_of(self.plan, trials) {
-                    search.round_ended(rate, throughput);
+                for (rate, round) in rates_of(self.plan, trials) {
+                    search.round_ended(rate, round);
                 }
             }
         }
@@ -182,8 +179,8 @@ fn level(plan: &Plan, condition: usize) -> u32 {
     rate.map_or(plan.conditions[condition].clients, |it| it.round() as u32)
 }
 
-/// The throughput of each rate in a block: transactions over time, which may be none.
-fn rates_of(plan: &Plan, trials: &[Trial]) -> Vec<(u32, f64)> {
+/// The round of each rate in a block: transactions over time, which may be none.
+fn rates_of(plan: &Plan, trials: &[Trial]) -> Vec<(u32, PacedRound)> {
     let mut sums: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
     for trial in trials.iter().filter(|it| it.kind == TrialKind::Timed) {
         let (transactions, seconds) = sums.entry(trial.condition).or_default();
@@ -192,7 +189,8 @@ fn rates_of(plan: &Plan, trials: &[Trial]) -> Vec<(u32, f64)> {
     }
     let sums = sums.into_iter();
     sums.map(|(condition, (transactions, seconds))| {
-        (level(plan, condition), transactions / seconds)
+        let tps = transactions / seconds;
+        (level(plan, condition), PacedRound { tps, seconds })
     })
     .collect()
 }

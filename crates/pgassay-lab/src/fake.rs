@@ -420,7 +420,7 @@ impl Clients for FakeClients {
 }
 
 /// What a load with a constant rate measures.
-fn measurement(
+pub(crate) fn measurement(
     settle: Duration,
     measure: Duration,
     (clients, transaction): (u32, Duration),

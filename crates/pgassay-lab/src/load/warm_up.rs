@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use pgassay_load::{RunLength, Timing};
+use pgassay_load::{Measurement, RunLength, Timing};
 use pgassay_model::plan::{Point, Schedule};
 
 use super::Clients;
@@ -81,10 +81,9 @@ pub fn warm_up(
             until = Instant::now() + cap;
             continue;
         }
-        let elapsed_ns = measured.instants.idle_ns - measured.instants.begin_ns;
-        let each = measured.transactions_total.max(1) as f64 / measured.clients.len().max(1) as f64;
-        let latency = Duration::from_nanos((elapsed_ns as f64 / each) as u64);
-        found.trial = Timing::of(settle, planned, latency);
+        if let Some(transaction) = transaction_length(&measured) {
+            found.trial = Timing::of(settle, planned, transaction);
+        }
         history.push(Seen {
             transactions: measured.transactions_total as f64,
             read_bytes: read_bytes(pids),
@@ -95,6 +94,21 @@ pub fn warm_up(
         }
     }
     Ok(found)
+}
+
+/// The mean length of a transaction; `None` if none was due.
+fn transaction_length(measured: &Measurement) -> Option<Duration> {
+    let elapsed_ns = measured.instants.idle_ns - measured.instants.begin_ns;
+    let Some(since_begin_ns) = &measured.since_begin_ns else {
+        let each = measured.transactions_total.max(1) as f64 / measured.clients.len().max(1) as f64;
+        return Some(Duration::from_nanos((elapsed_ns as f64 / each) as u64));
+    };
+    // Under pacing, clients also wait for transactions to be due.
+    if !since_begin_ns.is_empty() {
+        return Some(Duration::from_nanos(since_begin_ns.mean() as u64));
+    }
+    // All that began in the window ended after it.
+    (measured.transactions_total > 0).then(|| Duration::from_nanos(elapsed_ns))
 }
 
 /// Whether throughput is stable over the last three windows.
@@ -146,7 +160,10 @@ fn read_bytes(pids: &[u32]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Seen, read_bytes, reads_are_stable};
+    use std::time::Duration;
+
+    use super::{Seen, read_bytes, reads_are_stable, transaction_length};
+    use crate::fake::measurement;
 
     fn is_steady(transactions: &[f64]) -> bool {
         let seen = transactions.iter().map(|transactions| Seen {
@@ -217,5 +234,31 @@ mod tests {
         assert!(is_steady(&[100.0, 140.0, 141.0]));
         assert!(is_steady(&[141.0, 100.0, 120.0]));
         assert!(!is_steady(&[0.0, 0.0, 0.0]), "no transaction has run");
+    }
+
+    /// Regression: 100 clients at 10 transactions per second seemed to have transactions of 10 s, so that the trials
+    /// of `pgassay curve --rate` became ten times longer than planned.
+    #[test]
+    fn waiting_for_transactions_to_be_due_does_not_count_as_their_length() {
+        let ms = Duration::from_millis;
+        let mut measured = measurement(ms(0), ms(1000), (100, ms(250)));
+        assert_eq!(transaction_length(&measured), Some(ms(250)));
+        measured.transactions_total = 10;
+        let mut since_begin_ns = measured.latency_ns.clone();
+        since_begin_ns.reset();
+        measured.since_begin_ns = Some(since_begin_ns.clone());
+        assert_eq!(
+            transaction_length(&measured),
+            Some(ms(1000)),
+            "all are longer"
+        );
+        since_begin_ns.saturating_record(5_000_000);
+        measured.since_begin_ns = Some(since_begin_ns.clone());
+        let found = transaction_length(&measured).expect("a transaction ended");
+        assert!((ms(4)..ms(6)).contains(&found), "{found:?}");
+        since_begin_ns.reset();
+        measured.since_begin_ns = Some(since_begin_ns);
+        measured.transactions_total = 0;
+        assert_eq!(transaction_length(&measured), None);
     }
 }
