@@ -23,6 +23,8 @@ const BUSY_MIN: f64 = 0.9;
 const ALL_BUSY: &str = "all CPUs are busy";
 /// The load generator is the limit if it was the bottleneck in this share of the trials.
 const CLIENT_LIMITED: f64 = 0.5;
+/// Its row if none of its rows has grown.
+const CLIENT_CPU: &str = "client CPU";
 
 /// What limits a point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -114,15 +116,15 @@ pub(crate) fn limit(
         us: growth_us,
         growth_us,
     };
+    let rows = growth_by_row(first, side);
+    let waited_us = side.waited_us - first.waited_us;
+    let inside_us = growth_us - waited_us;
     if client_limited >= CLIENT_LIMITED {
-        return none(LimitKind::LoadGenerator, "client CPU");
+        return of_load_generator(&rows, inside_us);
     }
     if growth_us < GROWTH_MIN * first.response_us() {
         return none(LimitKind::Nothing, "");
     }
-    let rows = growth_by_row(first, side);
-    let waited_us = side.waited_us - first.waited_us;
-    let inside_us = growth_us - waited_us;
     // If transactions take longer themselves, that is why those that are due wait for a free client.
     let is_inside = inside_us >= INSIDE_GROWTH_MIN * first.ledger.response_us;
     let mut kinds: BTreeMap<LimitKind, f64> = BTreeMap::new();
@@ -136,22 +138,41 @@ pub(crate) fn limit(
     let Some((kind, us)) = most else {
         return none(LimitKind::Unexplained, "");
     };
-    let of_kind = rows.iter().filter(|((it, _), _)| *it == kind);
-    let row = of_kind.max_by(|a, b| a.1.total_cmp(b.1));
+    let row = most_grown(&rows, kind);
     ScalingLimit {
         kind,
-        row: row.map_or_else(String::new, |((_, name), _)| (*name).to_owned()),
+        row: row.map_or_else(String::new, |(name, _)| name.to_owned()),
         us,
         growth_us: if is_inside { inside_us } else { growth_us },
     }
 }
 
-/// The growth of each row from the first point to another one, by its kind and name: phases do not matter here.
-fn growth_by_row<'a>(
-    first: ResponseSide<'a>,
-    side: ResponseSide<'a>,
-) -> BTreeMap<(LimitKind, &'a str), f64> {
-    let mut rows: BTreeMap<(LimitKind, &str), f64> = BTreeMap::new();
+/// The growth of each row, by its kind and name: phases do not matter here.
+type RowGrowth<'a> = BTreeMap<(LimitKind, &'a str), f64>;
+
+/// The name and the growth of the row of a kind that has grown most.
+fn most_grown<'a>(rows: &RowGrowth<'a>, kind: LimitKind) -> Option<(&'a str, f64)> {
+    let of_kind = rows.iter().filter(|((it, _), _)| *it == kind);
+    let named = of_kind.map(|((_, name), us)| (*name, *us));
+    named.max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// The load generator as the limit because its threads were busy, whatever grew most.
+fn of_load_generator(rows: &RowGrowth<'_>, growth_us: f64) -> ScalingLimit {
+    let kind = LimitKind::LoadGenerator;
+    let of_kind = rows.iter().filter(|((it, _), _)| *it == kind);
+    let row = most_grown(rows, kind).filter(|(_, us)| *us > 0.0);
+    ScalingLimit {
+        kind,
+        row: row.map_or(CLIENT_CPU, |(name, _)| name).to_owned(),
+        us: of_kind.map(|(_, us)| us).sum(),
+        growth_us,
+    }
+}
+
+/// The growth of each row from the first point to another one.
+fn growth_by_row<'a>(first: ResponseSide<'a>, side: ResponseSide<'a>) -> RowGrowth<'a> {
+    let mut rows = RowGrowth::new();
     for (side, sign) in [(first, -1.0), (side, 1.0)] {
         let waiting = (LimitKind::Clients, "waiting for a free client");
         *rows.entry(waiting).or_default() += sign * side.waited_us;
@@ -267,6 +288,32 @@ mod tests {
         assert_eq!(kind(0.95, 0.1), LimitKind::Processors);
         // Regression: clients that sleep in the server were not the limit if other programs kept the CPUs busy.
         assert_eq!(kind(0.99, 0.97), LimitKind::Clients);
+    }
+
+    /// Regression: it was said to be all of the growth, whatever its rows were, and NaN% without growth.
+    #[test]
+    fn a_busy_load_generator_has_the_share_of_its_rows_in_the_growth() {
+        use Nature::{Queueing, Service};
+        let first = with(Part::Client, Service, "client CPU", 10.0);
+        let later = ledger(vec![
+            row(Part::OnCpu, Service, "executor", 160.0),
+            row(Part::Client, Service, "client CPU", 15.0),
+            row(Part::Client, Queueing, "client thread busy", 35.0),
+        ]);
+        let waiting = ResponseSide {
+            waited_us: 500.0,
+            ..side(&later)
+        };
+        for side_of_later in [side(&later), waiting] {
+            let found = limit(side(&first), side_of_later, 1.0);
+            assert_eq!(found.kind, LimitKind::LoadGenerator);
+            assert_eq!(found.row, "client thread busy");
+            assert!((found.us - 40.0).abs() < 1e-9, "{found:?}");
+            assert!((found.growth_us - 100.0).abs() < 1e-9, "{found:?}");
+        }
+        let same = limit(side(&first), side(&first), 1.0);
+        assert_eq!((same.us, same.growth_us), (0.0, 0.0));
+        assert_eq!(same.row, "client CPU");
     }
 
     #[test]

@@ -44,28 +44,64 @@ pub(crate) fn what_was_run(curve: &ScalabilityCurve) -> String {
     )
 }
 
-/// The largest measured number of clients.
-fn most(curve: &ScalabilityCurve) -> u32 {
-    curve.points.iter().map(|it| it.clients).max().unwrap_or(0)
+/// The numbers of clients that were measured: the fewest and the most.
+#[derive(Debug, Clone, Copy)]
+struct MeasuredClients {
+    least: u32,
+    most: u32,
 }
 
-/// `[18.7, 30.2]`, `[18.7, more than 64]`, as the page draws it.
-fn clients_interval(figure: &CurveFigure, most: u32) -> String {
-    let end = |value: Option<f64>| match value {
-        Some(value) if value <= f64::from(most) => number::decimals(value, 1),
-        _ => format!("more than {most}"),
-    };
-    format!("[{}, {}]", end(figure.low), end(figure.high))
+/// Where a knee or a peak is among the measured numbers of clients.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum CurvePlace {
+    BelowLeast,
+    At(f64),
+    AboveMost,
+}
+
+impl MeasuredClients {
+    fn of(curve: &ScalabilityCurve) -> Self {
+        let clients = || curve.points.iter().map(|it| it.clients);
+        Self {
+            least: clients().min().unwrap_or(0),
+            most: clients().max().unwrap_or(0),
+        }
+    }
+
+    fn place(self, figure: &CurveFigure) -> CurvePlace {
+        match figure.estimate {
+            Some(it) if it < f64::from(self.least) => CurvePlace::BelowLeast,
+            Some(it) if it <= f64::from(self.most) => CurvePlace::At(it),
+            _ => CurvePlace::AboveMost,
+        }
+    }
+
+    /// `[18.7, 30.2]`, `[less than 8, more than 64]`, as the page draws it.
+    fn interval(self, figure: &CurveFigure) -> String {
+        let end = |value: Option<f64>| match value {
+            Some(value) if value < f64::from(self.least) => format!("less than {}", self.least),
+            Some(value) if value <= f64::from(self.most) => number::decimals(value, 1),
+            _ => format!("more than {}", self.most),
+        };
+        format!("[{}, {}]", end(figure.low), end(figure.high))
+    }
+
+    /// `at or below 8 clients, the fewest measured`, and the interval unless all of it is below.
+    fn below(self, figure: &CurveFigure) -> String {
+        let is_below = figure.high.is_some_and(|it| it < f64::from(self.least));
+        let interval = if is_below {
+            String::new()
+        } else {
+            format!(" {}", self.interval(figure))
+        };
+        let least = clients(f64::from(self.least));
+        format!("at or below {least}, the fewest measured{interval}")
+    }
 }
 
 /// An estimated number of clients, to a tenth as its interval.
 fn about(clients: f64) -> String {
     format!("about {} clients", number::decimals(clients, 1))
-}
-
-/// The number of clients, if it was measured.
-fn within(figure: &CurveFigure, most: u32) -> Option<f64> {
-    figure.estimate.filter(|it| *it <= f64::from(most))
 }
 
 fn clients(number: f64) -> String {
@@ -79,9 +115,9 @@ fn tps_interval(figure: &CurveFigure) -> String {
 
 /// Whether an interval excludes anything of what was measured.
 fn is_determined(curve: &ScalabilityCurve, figure: &CurveFigure) -> bool {
-    let least = curve.points.iter().map(|it| it.clients).min().unwrap_or(0);
+    let MeasuredClients { least, most } = MeasuredClients::of(curve);
     let excludes_least = figure.low.is_none_or(|it| it > f64::from(least));
-    excludes_least || figure.high.is_some_and(|it| it < f64::from(most(curve)))
+    excludes_least || figure.high.is_some_and(|it| it < f64::from(most))
 }
 
 /// Whether the ends of an interval of a positive figure say anything about it.
@@ -106,9 +142,10 @@ pub(crate) fn marks(curve: &ScalabilityCurve) -> Vec<(&'static str, &CurveFigure
         ("peak", &law.peak, is_peak_determined(curve, law)),
     ];
     let known = all.into_iter().filter(|(_, _, is_known)| *is_known);
-    let places = known.filter_map(|(name, figure, _)| {
-        let place = within(figure, most(curve))?;
-        Some((name, figure, place))
+    let measured = MeasuredClients::of(curve);
+    let places = known.filter_map(|(name, figure, _)| match measured.place(figure) {
+        CurvePlace::At(place) => Some((name, figure, place)),
+        CurvePlace::BelowLeast | CurvePlace::AboveMost => None,
     });
     places.collect()
 }
@@ -118,26 +155,32 @@ fn is_peak_determined(curve: &ScalabilityCurve, law: &FittedLaw) -> bool {
 }
 
 fn peak(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
-    let most = most(curve);
     if !is_peak_determined(curve, law) {
-        let measured = highest(curve).map_or_else(String::new, |it| {
+        let highest = highest(curve).map_or_else(String::new, |it| {
             let (tps, clients) = (number::tps(it.tps()), clients(f64::from(it.clients)));
             format!(" The greatest measured throughput is {tps} tps, with {clients}.")
         });
         return format!(
             "These measurements do not determine where throughput peaks: use a longer --length, or more numbers \
-             of clients.{measured}"
+             of clients.{highest}"
         );
     }
     let tps = number::tps(law.greatest.estimate.unwrap_or(0.0));
     let interval = tps_interval(&law.greatest);
-    match within(&law.peak, most) {
-        Some(peak) => format!(
+    let measured = MeasuredClients::of(curve);
+    let MeasuredClients { least, most } = measured;
+    match measured.place(&law.peak) {
+        CurvePlace::At(peak) => format!(
             "Throughput peaks at {} {} with {tps} tps {interval}.",
             about(peak),
-            clients_interval(&law.peak, most)
+            measured.interval(&law.peak)
         ),
-        None => format!(
+        CurvePlace::BelowLeast => format!(
+            "Throughput peaks {}. With {least}, the fitted curve (Universal Scalability Law) gives {tps} tps \
+             {interval}.",
+            measured.below(&law.peak)
+        ),
+        CurvePlace::AboveMost => format!(
             "Throughput has no peak up to {most} clients, where the fitted curve (Universal Scalability Law) gives {tps} tps \
              {interval}."
         ),
@@ -145,20 +188,21 @@ fn peak(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
 }
 
 fn knee(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
-    let most = most(curve);
     if !is_determined(curve, &law.knee) {
         return "These measurements do not determine the knee.".to_owned();
     }
-    match within(&law.knee, most) {
-        Some(knee) => format!(
-            "The knee is at {} {}: with more, latency grows faster than throughput.",
-            about(knee),
-            clients_interval(&law.knee, most)
-        ),
-        None => format!(
-            "There is no knee up to {most} clients: throughput still grows faster than latency."
-        ),
-    }
+    let measured = MeasuredClients::of(curve);
+    let place = match measured.place(&law.knee) {
+        CurvePlace::At(knee) => format!("at {} {}", about(knee), measured.interval(&law.knee)),
+        CurvePlace::BelowLeast => measured.below(&law.knee),
+        CurvePlace::AboveMost => {
+            return format!(
+                "There is no knee up to {} clients: throughput still grows faster than latency.",
+                measured.most
+            );
+        }
+    };
+    format!("The knee is {place}: with more, latency grows faster than throughput.")
 }
 
 fn parameters(law: &FittedLaw) -> String {
@@ -237,10 +281,16 @@ fn limit(curve: &ScalabilityCurve) -> Option<String> {
         Some(rate) => format!("{} tps", number::tps(rate)),
         None => clients(f64::from(point.clients)),
     };
-    let share = number::percent((last.us / last.growth_us).clamp(0.0, 1.0));
     let most = from(curve.points.last()?);
+    // The load generator is also the limit if it was busy, without any growth.
+    let share = if last.us > 0.0 && last.growth_us > 0.0 {
+        let share = number::percent((last.us / last.growth_us).min(1.0));
+        format!(": at {most}, {share} of the growth of the response time")
+    } else {
+        String::new()
+    };
     let sentence = format!(
-        "From {} on, the limit is {}: at {most}, {share} of the growth of the response time.",
+        "From {} on, the limit is {}{share}.",
         from(same.last()?),
         limit_phrase(last, &rows(same))
     );
@@ -364,17 +414,14 @@ mod tests {
             low: Some(low),
             high,
         };
-        assert_eq!(
-            clients_interval(&figure(18.7, Some(30.2)), 64),
-            "[18.7, 30.2]"
-        );
-        assert_eq!(
-            clients_interval(&figure(18.7, None), 64),
-            "[18.7, more than 64]"
-        );
-        assert_eq!(
-            clients_interval(&figure(18.7, Some(90.0)), 64),
-            "[18.7, more than 64]"
-        );
+        let measured = MeasuredClients { least: 8, most: 64 };
+        for (low, high, expected) in [
+            (18.7, Some(30.2), "[18.7, 30.2]"),
+            (18.7, None, "[18.7, more than 64]"),
+            (18.7, Some(90.0), "[18.7, more than 64]"),
+            (3.1, Some(30.2), "[less than 8, 30.2]"),
+        ] {
+            assert_eq!(measured.interval(&figure(low, high)), expected);
+        }
     }
 }

@@ -265,9 +265,10 @@ fn critical(
     (name, figure, place): (&str, &CurveFigure, f64),
     right: &dyn Fn(f64) -> f64,
 ) -> Markup {
+    let least = curve.points.first().map_or(0.0, across);
     let most = curve.points.last().map_or(0.0, across);
-    let low = figure.low.unwrap_or(most).min(most);
-    let high = figure.high.unwrap_or(most).min(most);
+    let end = |value: Option<f64>| value.unwrap_or(most).max(least).min(most);
+    let (low, high) = (end(figure.low), end(figure.high));
     html! {
         g.v3 {
             rect.ribbon x=(px(right(low))) y=(TOP) width=(px(right(high) - right(low)))

@@ -215,6 +215,45 @@ fn an_unknown_knee_is_a_sentence_of_its_own_after_a_known_peak() {
     );
 }
 
+/// Regression: with `-c 8..64`, the answer was "The knee is at about 3.1 clients [2.2, 4.0]", and the chart marked it.
+#[test]
+fn a_knee_below_the_fewest_measured_clients_is_not_stated_as_found() {
+    let mut curve = curve();
+    curve.points.drain(..3);
+    let law = curve.law.as_mut().unwrap();
+    law.knee = figure(3.1, 2.2, 4.0);
+    law.peak = figure(7.0, 5.0, 12.0);
+    let joined = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = joined(scalability_text(&curve, &PLAIN));
+    for expected in [
+        "The knee is at or below 8 clients, the fewest measured: with more,",
+        "Throughput peaks at or below 8 clients, the fewest measured [less than 8, 12.0]. With 8, the fitted curve",
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+    assert!(!text.contains("↑peak") && !text.contains("↑knee"), "{text}");
+    let page = scalability_html(&curve);
+    assert!(!page.contains(">peak</text>") && !page.contains(">knee</text>"));
+}
+
+/// Regression: "at 64 clients, NaN% of the growth of the response time".
+#[test]
+fn a_busy_load_generator_without_growth_has_no_share_of_it() {
+    let mut curve = curve();
+    let busy = ScalingLimit {
+        us: 0.0,
+        growth_us: 0.0,
+        ..limit(LimitKind::LoadGenerator, "client CPU")
+    };
+    for point in &mut curve.points[5..] {
+        point.limit = Some(busy.clone());
+    }
+    let text = scalability_text(&curve, &PLAIN);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let expected = "the limit is the load generator (client CPU), not the server. From 8 to 10";
+    assert!(text.contains(expected), "{text}");
+}
+
 #[test]
 fn the_page_is_well_formed_and_has_a_picture() {
     for (name, curve) in [
