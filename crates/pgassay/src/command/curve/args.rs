@@ -55,9 +55,9 @@ pub struct CurveArgs {
     #[arg(short = 'N', long)]
     pub skip_some_updates: bool,
 
-    /// Numbers of concurrent clients: a list, or a range from which pgassay picks the numbers that best
-    /// locate the knee, the point beyond which latency grows faster than throughput. With --rate, a
-    /// single number [default: 1..64; with --rate, 16].
+    /// Numbers of concurrent clients: a list, of which each is measured equally often, or a range from which
+    /// pgassay picks the numbers that best locate the knee, the point beyond which latency grows faster than
+    /// throughput. With --rate, a single number [default: 1..64; with --rate, 16].
     #[arg(short, long, value_name = "MIN..MAX|N,…")]
     pub clients: Option<Levels>,
 
@@ -68,7 +68,7 @@ pub struct CurveArgs {
     #[arg(long, value_name = "MIN|MIN..MAX|N,…")]
     pub rate: Option<Levels>,
 
-    /// Measure all numbers of clients equally often, instead of those that determine the knee.
+    /// Measure all numbers of a range of clients equally often, instead of those that determine the knee.
     #[arg(long, conflicts_with = "rate")]
     pub exhaustive: bool,
 

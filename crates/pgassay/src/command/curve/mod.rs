@@ -139,11 +139,19 @@ fn planned(args: &CurveArgs) -> Result<(PlannedStudy, Placement)> {
             (placement, levels)
         }
         (None, true) => (Placement::Exhaustive, clients),
-        (None, false) => (Placement::Adaptive, clients),
+        (None, false) => (placement_of_clients(args), clients),
     };
     let schedule = &mut planned.plan.schedule;
     schedule.trial_us = placement.trial_us(&levels, length_us(args), schedule.profiled);
     Ok((planned, placement))
+}
+
+/// A search among the numbers of a range; all numbers of a list, since the user has chosen them.
+fn placement_of_clients(args: &CurveArgs) -> Placement {
+    match args.clients.as_ref().map(|it| it.form) {
+        Some(LevelsForm::List) => Placement::Exhaustive,
+        _ => Placement::Adaptive,
+    }
 }
 
 fn length_us(args: &CurveArgs) -> u64 {
@@ -230,6 +238,37 @@ impl EventSink for CurveEvents<'_> {
                 is_most: true,
             }),
             other => self.inner.event(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct CurveLine {
+        #[command(flatten)]
+        args: CurveArgs,
+    }
+
+    /// Regression: of `-c 1,2,3,4,5,6,8`, three blocks measured 1, 2, 4 and 8 only, and later ones those that the
+    /// search chose.
+    #[test]
+    fn all_listed_numbers_of_clients_are_measured() {
+        for (given, expected) in [
+            ("-c 1,2,3,4,5,6,8", Placement::Exhaustive),
+            ("-c 1..8", Placement::Adaptive),
+            ("-c 1..8 --exhaustive", Placement::Exhaustive),
+            ("--length 10s", Placement::Adaptive),
+            ("--rate 100,200", Placement::Exhaustive),
+            ("--rate 100..200", Placement::Rates),
+        ] {
+            let words = ["curve", "-S"].into_iter().chain(given.split(' '));
+            let line = CurveLine::try_parse_from(words).unwrap();
+            let (_, placement) = planned(&line.args).unwrap_or_else(|it| panic!("{given}: {it}"));
+            assert_eq!(placement, expected, "{given}");
         }
     }
 }
