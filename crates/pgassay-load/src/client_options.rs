@@ -140,6 +140,17 @@ pub struct Transaction {
     pub tries: u32,
 }
 
+/// What happens to a transaction after a failed try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailedTryFate {
+    /// It is tried again.
+    Retried,
+    /// It counts as failed.
+    Failed,
+    /// It does not count: the time of the run is over.
+    Dropped,
+}
+
 /// An error that ends a try of a transaction, but not its client.
 #[derive(Debug)]
 pub struct FailedTry<'a> {
@@ -153,8 +164,8 @@ pub struct FailedTry<'a> {
     pub error: &'a ServerMessage,
     /// The number of the try, from 1.
     pub tries: u32,
-    /// Whether the transaction is retried.
-    pub is_retried: bool,
+    /// What happens to the transaction.
+    pub fate: FailedTryFate,
     /// Time since the transaction was due.
     pub elapsed_ns: u64,
 }

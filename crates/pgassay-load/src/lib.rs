@@ -61,8 +61,8 @@ mod worker;
 
 pub use broadcast::TextRow;
 pub use client_options::{
-    ClientOptions, FailedTry, FailureKind, NoticeSink, Observer, ObserverMaker, OnAbort, ShellSink,
-    Transaction, TransactionOutcome,
+    ClientOptions, FailedTry, FailedTryFate, FailureKind, NoticeSink, Observer, ObserverMaker,
+    OnAbort, ShellSink, Transaction, TransactionOutcome,
 };
 pub use client_pool::{BusyBackend, ClientPool, files_needed};
 pub use clock::monotonic_ns;

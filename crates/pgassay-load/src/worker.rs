@@ -6,6 +6,7 @@
 //! loop's own overhead counts as latency, as it would for a real client of this kind.
 
 mod account;
+mod failing;
 mod steps;
 mod thread_time;
 

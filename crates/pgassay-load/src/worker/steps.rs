@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use pgassay_wire::Session;
 use pgassay_wire::conninfo::AttemptFailure;
 
+use super::failing::FailureStep;
 use super::{Worker, WorkerShared, aborted};
 use crate::client::{ClientRun, ClientStage, ClientStep, RunProgress};
-use crate::client_options::{FailedTry, FailureKind, OnAbort, Transaction, TransactionOutcome};
+use crate::client_options::{FailureKind, OnAbort, Transaction, TransactionOutcome};
 use crate::driver::Driver;
 use crate::error::LoadError;
 use crate::measurement::record;
@@ -98,7 +99,7 @@ impl<D: Driver> Worker<D> {
             .map_err(aborted)
     }
 
-    fn finish(&mut self, index: usize) {
+    pub(super) fn finish(&mut self, index: usize) {
         let run = &mut self.clients[index].run;
         run.stage = ClientStage::Idle;
         run.progress = RunProgress::Finished;
@@ -207,14 +208,14 @@ impl<D: Driver> Worker<D> {
                     return Ok(());
                 }
                 // The transaction failed and is rolled back: retry it, or count it as failed.
-                ClientStep::Failed => {
-                    let (kind, again) = self.fail(index, shared)?;
-                    if let Some(again) = again {
+                ClientStep::Failed => match self.fail(index, shared)? {
+                    FailureStep::Retry(again) => {
                         step = again;
                         continue;
                     }
-                    Some(kind)
-                }
+                    FailureStep::Count(kind) => Some(kind),
+                    FailureStep::Finished => return Ok(()),
+                },
                 // The transaction succeeded.
                 ClientStep::End => None,
             };
@@ -280,50 +281,6 @@ impl<D: Driver> Worker<D> {
             });
         }
         run.ended += 1;
-    }
-
-    /// Classifies a failed try and decides whether to retry. Returns the kind of failure and, for a
-    /// retry, its first step.
-    #[cold]
-    fn fail(
-        &mut self,
-        index: usize,
-        shared: &WorkerShared<'_>,
-    ) -> Result<(FailureKind, Option<ClientStep>), LoadError> {
-        let now_ns = self.driver.now_ns();
-        let client = &mut self.clients[index];
-        let (command, error) = client
-            .run
-            .take_failure()
-            .expect("a failed transaction keeps the server's error");
-        let (kind, options) = (FailureKind::of(&error), shared.options);
-        let run = &mut client.run;
-        let elapsed_ns = now_ns.saturating_sub(run.scheduled_ns);
-        let is_retried = kind.is_retriable()
-            && (options.tries_max == 0 || run.tries < options.tries_max)
-            && options
-                .latency_limit
-                .is_none_or(|limit| u128::from(elapsed_ns) <= limit.as_nanos())
-            && now_ns < shared.end_ns.load(Ordering::Relaxed);
-        if let Some(observer) = &mut self.observer {
-            observer.failed_try(&FailedTry {
-                client: run.id,
-                script: run.script,
-                command,
-                error: &error,
-                tries: run.tries,
-                is_retried,
-                elapsed_ns,
-            });
-        }
-        if let Some(times) = &mut run.times {
-            times.failed(run.script, command, is_retried);
-        }
-        if !is_retried {
-            return Ok((kind, None));
-        }
-        let step = client.retry(shared.program).map_err(aborted)?;
-        Ok((kind, Some(step)))
     }
 
     /// Wakes clients whose `\sleep` or pacing delay is over.
@@ -499,7 +456,7 @@ impl<D: Driver> Worker<D> {
         self.recorder.connecting_ns += self.driver.now_ns() - begin_ns;
     }
 
-    fn close(&mut self, index: usize) {
+    pub(super) fn close(&mut self, index: usize) {
         let session: &mut Session = &mut self.clients[index].session;
         session.terminate();
         // A failure is irrelevant: the connection is closed anyway.
@@ -559,7 +516,7 @@ impl<D: Driver> Worker<D> {
 /// Records that a client's last transaction of the run has ended; returns whether the client may
 /// stop, because no other client's last transaction still needs the load.
 #[cold]
-fn finish_last_transaction(run: &mut ClientRun, shared: &WorkerShared<'_>) -> bool {
+pub(super) fn finish_last_transaction(run: &mut ClientRun, shared: &WorkerShared<'_>) -> bool {
     if run.progress == RunProgress::Running {
         run.progress = RunProgress::PastEnd;
         let left = shared.straddling.load(Ordering::Relaxed).min(1);

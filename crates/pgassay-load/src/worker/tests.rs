@@ -14,10 +14,13 @@ use pgassay_wire::{Login, Session};
 
 use super::*;
 use crate::client::ClientRun;
-use crate::client_options::{FailedTry, FailureKind, OnAbort, Transaction, TransactionOutcome};
+use crate::client_options::{
+    FailedTry, FailedTryFate, FailureKind, OnAbort, Transaction, TransactionOutcome,
+};
 use crate::config::{ClientPoolConfig, WeightedScript};
 
 mod aborts;
+mod failures;
 mod rates;
 
 /// The server's time for a request.
@@ -313,17 +316,6 @@ fn sleep_is_accounted_separately() {
 }
 
 #[test]
-fn failures_that_could_be_retried_are_counted() {
-    let mut bench = Bench::new(1, QueryProtocol::Simple, &[("select 1;\nselect 2;", 1)]);
-    bench.worker.driver.failing = vec![1, 4];
-    bench.run(1..u64::MAX, Some(4), false).unwrap();
-    let recorder = &bench.worker.recorder;
-    assert_eq!((recorder.transactions_total, recorder.failed_total), (2, 2));
-    assert_eq!(recorder.scripts[0].failed, 2);
-    assert_eq!(recorder.scripts[0].latency_ns.len(), 2);
-}
-
-#[test]
 fn scripts_are_chosen_by_weight() {
     let scripts = [("select 1;", 1), ("select 2;", 0), ("select 3;", 3)];
     let mut bench = Bench::new(1, QueryProtocol::Simple, &scripts);
@@ -451,8 +443,8 @@ fn a_reply_that_does_not_come_is_an_error() {
     assert!(what.contains("select 1;"), "{error}");
 }
 
-/// Transactions; tries and whether they are retried; aborted clients.
-type Observed = (Vec<Transaction>, Vec<(u32, bool)>, Vec<u32>);
+/// Transactions; failed tries and their fate; aborted clients.
+type Observed = (Vec<Transaction>, Vec<(u32, FailedTryFate)>, Vec<u32>);
 
 /// Keeps everything it observes.
 #[derive(Clone, Default)]
@@ -464,7 +456,7 @@ impl Observer for Recording {
     }
 
     fn failed_try(&mut self, failed: &FailedTry<'_>) {
-        let known = (failed.tries, failed.is_retried);
+        let known = (failed.tries, failed.fate);
         self.0.lock().unwrap().1.push(known);
     }
 
@@ -477,30 +469,6 @@ fn observed(bench: &mut Bench) -> Recording {
     let kept = Recording::default();
     bench.worker.observer = Some(Box::new(kept.clone()));
     kept
-}
-
-#[test]
-fn a_retry_draws_the_same_numbers() {
-    let text = "\\set x random(1, 1000000000)\nSELECT :x;\n";
-    let mut bench = Bench::new(1, QueryProtocol::Simple, &[(text, 1)]);
-    let kept = observed(&mut bench);
-    bench.options.tries_max = 3;
-    bench.worker.driver.failing = vec![1, 3, 4, 5];
-    bench.run(1..u64::MAX, Some(2), false).unwrap();
-    let (transactions, tries, _) = &*kept.0.lock().unwrap();
-    let ended: Vec<_> = transactions
-        .iter()
-        .map(|transaction| (transaction.outcome, transaction.tries))
-        .collect();
-    let failed = TransactionOutcome::Failed(FailureKind::Serialization);
-    assert_eq!(ended, [(TransactionOutcome::Done, 2), (failed, 3)]);
-    let expected = [(1, true), (1, true), (2, true), (3, false)];
-    assert_eq!(tries[..], expected);
-    let said = &bench.worker.driver.said[0];
-    assert_eq!(said.len(), 5, "{said:?}");
-    assert_eq!(said[0], said[1]);
-    assert_ne!(said[1], said[2]);
-    assert!(said[2] == said[3] && said[3] == said[4], "{said:?}");
 }
 
 #[test]

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgassay_lab::connector;
 use pgassay_load::{
-    AbortCause, FailedTry, FailureKind, LoadError, Observer, PoolPart, ScriptLocation, Transaction,
-    TransactionOutcome,
+    AbortCause, FailedTry, FailedTryFate, FailureKind, LoadError, Observer, PoolPart,
+    ScriptLocation, Transaction, TransactionOutcome,
 };
 use pgassay_script::{EvalError, Refusal, Rng};
 
@@ -73,15 +73,7 @@ struct TransactionLog {
 impl Watcher {
     /// The observer of a thread; `file` is its log.
     pub fn new(common: &Arc<Common>, thread: usize, sample: Rng, file: Option<Arc<File>>) -> Self {
-        let log = file.map(|file| TransactionLog {
-            file: BufWriter::new(file),
-            sample,
-            interval: Cells::default(),
-            interval_begin_us: 0,
-            latency_min_us: f64::INFINITY,
-            latency_max_us: 0.0,
-            lag_min_us: f64::INFINITY,
-        });
+        let log = file.map(|file| TransactionLog::new(file, sample));
         Self {
             common: Arc::clone(common),
             thread,
@@ -128,10 +120,10 @@ impl Observer for Watcher {
             failed.script,
             message::of_server(failed.error, None)
         ));
-        let what = if failed.is_retried {
-            "repeats the transaction after the error"
-        } else {
-            "ends the failed transaction"
+        let what = match failed.fate {
+            FailedTryFate::Retried => "repeats the transaction after the error",
+            FailedTryFate::Failed => "ends the failed transaction",
+            FailedTryFate::Dropped => return,
         };
         let bound = match settings.tries_max {
             0 => String::new(),
@@ -171,6 +163,18 @@ impl Observer for Watcher {
 }
 
 impl TransactionLog {
+    fn new(file: Arc<File>, sample: Rng) -> Self {
+        Self {
+            file: BufWriter::new(file),
+            sample,
+            interval: Cells::default(),
+            interval_begin_us: 0,
+            latency_min_us: f64::INFINITY,
+            latency_max_us: 0.0,
+            lag_min_us: f64::INFINITY,
+        }
+    }
+
     fn transaction(
         &mut self,
         transaction: &Transaction,
@@ -246,7 +250,7 @@ impl TransactionLog {
             let only = |wanted: bool, value: u64| if wanted { value } else { 0 };
             let has_tries = settings.tries_max != 1;
             let detailed = settings.failures_detailed;
-            writeln!(
+            write!(
                 self.file,
                 " {:.0} {:.0} {:.0} {:.0} {} {} {} {} {}",
                 lag[0],
@@ -259,6 +263,11 @@ impl TransactionLog {
                 only(detailed, figures.serialization),
                 only(detailed, figures.deadlock)
             )?;
+            // A field of pgbench after 18, as the option is.
+            if settings.continue_on_error {
+                write!(self.file, " {}", only(detailed, figures.other))?;
+            }
+            writeln!(self.file)?;
             self.interval.reset();
             self.latency_min_us = f64::INFINITY;
             self.latency_max_us = 0.0;
@@ -409,5 +418,48 @@ fn reason(error: &EvalError, word: &str) -> &'static str {
         "execution of meta-command failed"
     } else {
         error.abort_reason()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pgassay_script::Compat;
+
+    /// The first line of an aggregated log of one transaction that failed with an error that is not retried.
+    fn logged(options: &str) -> Vec<u64> {
+        let words = format!("-n -l -T 9 --aggregate-interval=1 {options}");
+        let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+        let settings = Settings::read(&words, Compat::V18).expect("the options are valid");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("log");
+        let file = Arc::new(File::create(&path).expect("a file"));
+        let mut log = TransactionLog::new(file, Rng::from_seed(1));
+        let failed = Transaction {
+            client: 0,
+            ended_before: 0,
+            script: 0,
+            outcome: TransactionOutcome::Failed(FailureKind::Other),
+            scheduled_ns: 1,
+            begin_ns: 1,
+            end_ns: 2,
+            tries: 1,
+        };
+        log.transaction(&failed, &settings, 1).expect("it is kept");
+        log.close_intervals(1_000_000, 1, &settings)
+            .and_then(|()| log.file.flush())
+            .expect("it can be written");
+        let text = std::fs::read_to_string(path).expect("the log");
+        let fields = text.split_whitespace();
+        fields.map(|it| it.parse().expect("a number")).collect()
+    }
+
+    /// Regression: the last field of pgbench 19 was missing.
+    #[test]
+    fn aggregated_logs_have_other_failures_with_continue_on_error() {
+        assert_eq!(logged(""), [0; 15]);
+        assert_eq!(logged("--continue-on-error"), [0; 16]);
+        let detailed = logged("--continue-on-error --failures-detailed");
+        assert_eq!((detailed.len(), detailed.last()), (16, Some(&1)));
     }
 }
