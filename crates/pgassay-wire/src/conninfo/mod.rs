@@ -36,6 +36,7 @@ pub use target::{Address, ChannelBinding, SessionAttributes, SslMode, Target, Ta
 pub struct Request {
     options: Vec<(String, String)>,
     fallback_application_name: Option<String>,
+    fallback_database: Option<String>,
     /// Whether [`Request::resolve`] takes passwords from nowhere else.
     has_all_passwords: bool,
 }
@@ -91,6 +92,13 @@ impl Request {
     #[must_use]
     pub fn fallback_application_name(mut self, name: &str) -> Self {
         self.fallback_application_name = Some(name.into());
+        self
+    }
+
+    /// Names the database if nothing else does, instead of the user.
+    #[must_use]
+    pub fn fallback_database(mut self, name: &str) -> Self {
+        self.fallback_database = Some(name.into());
         self
     }
 

@@ -46,8 +46,10 @@ pub(super) fn resolve(
         .map(str::to_owned)
         .or_else(|| environment.user())
         .ok_or(ConninfoError::NoUser)?;
+    let database = options.get("dbname");
+    let database = database.or(request.fallback_database.as_deref());
     let mut target = Target {
-        database: options.get("dbname").unwrap_or(&user).to_owned(),
+        database: database.unwrap_or(&user).to_owned(),
         user,
         ssl_mode: encryption::ssl_mode(&options)?,
         channel_binding: encryption::channel_binding(&options)?,

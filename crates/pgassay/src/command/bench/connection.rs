@@ -6,17 +6,28 @@ use std::time::Duration;
 use pgassay_lab::connector::{ConnectError, TimedStream, connect};
 use pgassay_lab::system_env::RealSystem;
 use pgassay_server::{SocketCloser, Stream as _};
-use pgassay_wire::conninfo::{Address, Endpoint, Request, Target};
+use pgassay_wire::conninfo::{Address, ConninfoError, Endpoint, Environment, Request, Target};
 use pgassay_wire::{BackendKey, Exchange, ExchangeError, Password, QueryResult, WireError};
 
 use super::message::{self, Exit, fatal};
-use super::settings::Settings;
+use super::settings::{ConnectionOptions, Settings};
 use super::system::ask_password;
 
 /// The connection target from options and environment.
 pub fn target(settings: &Settings, application: &str) -> Result<Target, Exit> {
-    let refused = |error: pgassay_wire::conninfo::ConninfoError| fatal(&error.to_string());
-    let given = &settings.connection;
+    let target = resolve(&settings.connection, &RealSystem, application);
+    let target = target.map_err(|error| fatal(&error.to_string()))?;
+    for warning in &target.warnings {
+        message::warning(warning);
+    }
+    Ok(target)
+}
+
+fn resolve(
+    given: &ConnectionOptions,
+    environment: &dyn Environment,
+    application: &str,
+) -> Result<Target, ConninfoError> {
     let mut request = Request::new();
     for (name, value) in [
         ("host", &given.host),
@@ -24,26 +35,22 @@ pub fn target(settings: &Settings, application: &str) -> Result<Target, Exit> {
         ("user", &given.user),
     ] {
         if let Some(value) = value {
-            request = request.option(name, value).map_err(refused)?;
+            request = request.option(name, value)?;
         }
     }
+    let variable = |name: &str| environment.variable(name).filter(|it| !it.is_empty());
     if let Some(database) = &given.database {
-        request = request.database(database).map_err(refused)?;
-    } else if std::env::var_os("PGDATABASE").is_none_or(|value| value.is_empty())
-        && let Ok(user) = std::env::var("PGUSER")
-        && !user.is_empty()
-    {
+        request = request.database(database)?;
+    } else if let (None, Some(user)) = (variable("PGDATABASE"), variable("PGUSER")) {
         // In pgbench these two variables take precedence, even over -U.
-        request = request.option("dbname", &user).map_err(refused)?;
+        request = request.option("dbname", &user)?;
+    } else if let Some(user) = environment.user() {
+        // In pgbench the system's user, not that of -U, names the database.
+        request = request.fallback_database(&user);
     }
-    let target = request
+    request
         .fallback_application_name(application)
-        .resolve(&RealSystem)
-        .map_err(refused)?;
-    for warning in &target.warnings {
-        message::warning(warning);
-    }
-    Ok(target)
+        .resolve(environment)
 }
 
 /// The setup connection.
@@ -192,4 +199,73 @@ fn open(target: &Target) -> Result<Setup, ConnectError> {
     let limit = target.connect_timeout_s.map(u64::from);
     let (exchange, endpoint) = connect(target, limit.map(Duration::from_secs))?;
     Ok(Setup { exchange, endpoint })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::{Path, PathBuf};
+
+    use pgassay_wire::conninfo::FileText;
+
+    use super::*;
+
+    /// Variables of the system's user `me`, and a service file.
+    struct UserOfSystem(&'static [(&'static str, &'static str)]);
+
+    impl Environment for UserOfSystem {
+        fn variable(&self, name: &str) -> Option<String> {
+            let found = self.0.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        }
+
+        fn user(&self) -> Option<String> {
+            Some("me".to_owned())
+        }
+
+        fn home(&self) -> Option<PathBuf> {
+            Some("/home/me".into())
+        }
+
+        fn read(&self, path: &Path, _max_bytes: u64) -> io::Result<Option<FileText>> {
+            let is_service = path.ends_with(".pg_service.conf");
+            Ok(is_service.then(|| FileText {
+                text: "[one]\ndbname=of_service\n".to_owned(),
+                mode: 0o600,
+                is_owned_by_root: false,
+            }))
+        }
+    }
+
+    /// Regression: `-U app -i` dropped and created the tables of the database `app`. pgbench takes the database of the
+    /// system's user.
+    #[test]
+    fn the_user_of_an_option_does_not_name_the_database() {
+        let given = |user: Option<&str>, database: Option<&str>| ConnectionOptions {
+            user: user.map(str::to_owned),
+            database: database.map(str::to_owned),
+            ..ConnectionOptions::default()
+        };
+        let app = Some("app");
+        for (user, database, variables, expected) in [
+            (app, None, &[][..], "me"),
+            (None, None, &[], "me"),
+            (app, Some("here"), &[], "here"),
+            // In a connection string, libpq takes the user.
+            (app, Some("host=a"), &[], "app"),
+            (app, None, &[("PGDATABASE", "db")], "db"),
+            (app, None, &[("PGUSER", "peer")], "peer"),
+            (app, None, &[("PGDATABASE", ""), ("PGUSER", "")], "me"),
+            (app, None, &[("PGSERVICE", "one")], "of_service"),
+        ] {
+            let environment = UserOfSystem(variables);
+            let found = resolve(&given(user, database), &environment, "test");
+            let found = found.expect("the request is complete");
+            assert_eq!(
+                found.database, expected,
+                "{user:?} {database:?} {variables:?}"
+            );
+            assert_eq!(found.user, user.unwrap_or("me"));
+        }
+    }
 }
