@@ -185,6 +185,20 @@ fn progress_is_that_of_rank_0() {
     assert!(!ended.err.contains("rank 1"), "{ended:?}");
 }
 
+/// Regression: it counted from 0.2 s before the start, so that the first line had the transactions of 0.8 s.
+#[test]
+fn progress_counts_from_the_agreed_start() {
+    let Some((server, ranks)) = both() else {
+        return;
+    };
+    ranks.script("sleep.sql", "\\sleep 300 ms\nselect 1;\n");
+    let ended = ranks.run(2, Some(&server), "-c 2 -T 2 -P 1 -f sleep.sql");
+    ended.has(0, &[], &["progress of rank 0: 1.0 s, "]);
+    let first = ended.err.split("progress of rank 0: 1.0 s, ").nth(1);
+    let tps: f64 = first.unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!(tps > 2.5, "{ended:?}");
+}
+
 #[test]
 fn each_rank_has_its_own_server() {
     let (Some((one, ranks)), Some(other)) = (both(), BareServer::trusting()) else {

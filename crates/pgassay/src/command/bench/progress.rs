@@ -11,9 +11,8 @@ use super::message::write_stderr;
 use super::observer::Common;
 use super::settings::Settings;
 
-/// Prints progress until the other end of the channel is dropped.
-pub fn report_progress(common: &Common, every_s: u32, done: &Receiver<()>) {
-    let begin_ns = monotonic_ns();
+/// Prints progress of a run that begins at this time until the other end of the channel is dropped.
+pub fn report_progress(common: &Common, begin_ns: u64, every_s: u32, done: &Receiver<()>) {
     let every_ns = u64::from(every_s) * 1_000_000_000;
     let (mut last, mut last_ns, mut next_ns) =
         (BenchFigures::default(), begin_ns, begin_ns + every_ns);

@@ -68,7 +68,7 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
     let common = common(settings, &scripts, None)?;
     let config = configure(settings, &scripts, target, tables.scale, &common)?;
     let (mut pool, connecting_us) = connect(&config, interrupt.flag())?;
-    let (measurement, client_limit) = measure(&mut pool, &common)?;
+    let (measurement, client_limit) = measure(&mut pool, &common, monotonic_ns())?;
     cancellation::close(pool, &interrupt);
     write_hdr_log(&common, &scripts, &measurement);
     let report = Report {
@@ -452,10 +452,11 @@ fn not_connected(error: &LoadError) -> Exit {
     }
 }
 
-/// Runs the clients; also returns what limited them.
+/// Runs the clients, which begin at this time; also returns what limited them.
 pub(super) fn measure(
     pool: &mut ClientPool,
     common: &Common,
+    begin_ns: u64,
 ) -> Result<(Measurement, ClientLimit), Exit> {
     let settings = &common.settings;
     let window = match settings.duration_s {
@@ -470,7 +471,7 @@ pub(super) fn measure(
     let (running, done) = mpsc::channel();
     let ran = std::thread::scope(|scope| {
         if let Some(every_s) = settings.progress_s {
-            let report = move || progress::report_progress(common, every_s, &done);
+            let report = move || progress::report_progress(common, begin_ns, every_s, &done);
             let thread = std::thread::Builder::new().spawn_scoped(scope, report);
             thread.map_err(|error| fatal(&format!("cannot start a thread: {error}")))?;
         }

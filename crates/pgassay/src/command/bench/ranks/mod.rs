@@ -206,8 +206,13 @@ impl<'a> RankedRun<'a> {
         let end_ns = duration.map(|seconds| due_ns + seconds * 1_000_000_000);
         let reports = std::thread::scope(|scope| {
             let (running, ended) = mpsc::channel::<()>();
+            let scripts = &self.scripts;
             let measured = move || {
-                let ran = run::measure(pool, common);
+                let ran = run::measure(pool, common, due_ns);
+                // Here, so that this rank says meanwhile that it is alive: the log of a long run takes its time.
+                if let Ok((measurement, _)) = &ran {
+                    run::write_hdr_log(common, scripts, measurement);
+                }
                 drop(running);
                 ran
             };
@@ -252,7 +257,6 @@ impl<'a> RankedRun<'a> {
             message::error("the run ends on all ranks");
             self.world.abort(code)
         });
-        run::write_hdr_log(common, &self.scripts, &measurement);
         if measurement.aborted == self.share().clients {
             message::error("all clients of this rank were aborted; the run ends on all ranks");
             self.world.abort(PARTIAL);
