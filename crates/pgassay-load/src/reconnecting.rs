@@ -1,7 +1,8 @@
 //! Opening and closing connections inside the loop, when each transaction has its own.
 //!
 //! Signing in is a client state like waiting for a reply, so the thread's other clients continue
-//! meanwhile; pgbench blocks the whole thread. Statements are prepared before their first
+//! meanwhile; pgbench blocks the whole thread. Over TCP, `connect` itself blocks it here, too, for a round
+//! trip. Statements are prepared before their first
 //! execution, as in pgbench, because one transaction does not use most of a run's statements.
 //! Opening a connection is not part of a transaction's latency, which starts afterwards.
 
