@@ -220,7 +220,8 @@ const SECTIONS: &[(&str, &[UsageLine])] = &[
             ),
             all(
                 "--hdr-log=FILE",
-                "write latency histograms, one per second, as HdrHistogram log",
+                "write latency histograms, one per second, as HdrHistogram log\n\
+                 (after the run; until then, they are in memory)",
             ),
             all(
                 "--io=auto|epoll|uring",
