@@ -162,7 +162,7 @@ mod tests {
         let candidates = [1000, 1250, 1500, 1750, 1900];
         let blocks_up_to = |capacity: f64| {
             let mut search = RateSearch::new(&candidates);
-            let block = |_| {
+            let block = |()| {
                 let next = search.next_block();
                 for rate in &next {
                     search.round_ended(*rate, long(f64::from(*rate).min(capacity)));

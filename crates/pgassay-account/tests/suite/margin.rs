@@ -212,6 +212,7 @@ fn variant(costs: &[u64]) -> VariantCount {
             compiler: String::new(),
         },
         settings: BTreeMap::new(),
+        load: None,
         segments: [100, 200, 400],
         repeats: costs.iter().enumerate().map(repeat).collect(),
         transactions: 300,

@@ -575,7 +575,7 @@ mod slow {
     }
 }
 
-/// Regression: the JUnit file of the last pass remained, and a workflow published it as that of the failed gate.
+/// Regression: the report of the last pass remained, and a workflow published it as that of the failed gate.
 #[test]
 fn a_failed_gate_on_instructions_leaves_no_earlier_report() {
     if !can_count() {
