@@ -109,7 +109,7 @@ pub enum RoleName {
 }
 
 /// Functions that act outside of the current database, by the beginning of their names.
-const SERVER_FUNCTIONS: [(&str, ServerChange); 35] = [
+const SERVER_FUNCTIONS: [(&str, ServerChange); 34] = [
     // These execute a text.
     ("connectby", ServerChange::Unknown),
     ("crosstab", ServerChange::Unknown),
@@ -123,6 +123,7 @@ const SERVER_FUNCTIONS: [(&str, ServerChange); 35] = [
     ("lo_import", ServerChange::File),
     ("pg_backup_", ServerChange::Activity),
     ("pg_buffercache_evict", ServerChange::Activity),
+    ("pg_buffercache_mark_dirty", ServerChange::Activity),
     ("pg_cancel_backend", ServerChange::Activity),
     ("pg_copy_", ServerChange::Replication),
     ("pg_create_logical", ServerChange::Replication),
@@ -138,8 +139,6 @@ const SERVER_FUNCTIONS: [(&str, ServerChange); 35] = [
     ("pg_replication_", ServerChange::Replication),
     ("pg_rotate_logfile", ServerChange::Activity),
     ("pg_start_backup", ServerChange::Activity),
-    ("pg_stat_reset", ServerChange::Activity),
-    ("pg_stat_statements_reset", ServerChange::Activity),
     ("pg_stop_backup", ServerChange::Activity),
     ("pg_switch_", ServerChange::Activity),
     ("pg_sync_replication_slots", ServerChange::Replication),
@@ -148,20 +147,23 @@ const SERVER_FUNCTIONS: [(&str, ServerChange); 35] = [
     ("pg_xlog_replay", ServerChange::Activity),
 ];
 
-/// Functions that change the current database, by the beginning of their names. Most do so in a transaction that may
-/// only read, too.
-const DATABASE_FUNCTIONS: [&str; 12] = [
+/// Functions that change the current database, or make its other sessions wait, by the beginning of their names. Most
+/// do so in a transaction that may only read, too.
+const DATABASE_FUNCTIONS: [&str; 15] = [
     "brin_desummarize",
     "brin_summarize",
     "gin_clean_pending_list",
     "heap_force_",
     "nextval",
+    "pg_advisory_",
     "pg_clear_",
     "pg_extension_config_dump",
     "pg_import_system_collations",
     "pg_notify",
+    "pg_prewarm",
     "pg_restore_",
     "pg_truncate_visibility_map",
+    "pg_try_advisory_",
     "setval",
 ];
 
@@ -271,9 +273,11 @@ fn of_command(first: &str, rest: &[&str]) -> SqlReach {
             SqlReach::Server(ServerChange::Unknown)
         }
         "show" | "commit" | "rollback" | "end" | "abort" | "savepoint" | "release" | "fetch"
-        | "move" | "close" | "deallocate" | "discard" | "listen" | "unlisten" => SqlReach::Reads,
+        | "move" | "close" | "deallocate" | "discard" | "unlisten" => SqlReach::Reads,
         "insert" | "update" | "delete" | "merge" | "truncate" | "vacuum" | "analyze"
-        | "reindex" | "cluster" | "refresh" | "lock" | "notify" | "execute" => SqlReach::Database,
+        | "reindex" | "cluster" | "refresh" | "lock" | "listen" | "notify" | "execute" => {
+            SqlReach::Database
+        }
         "copy" => of_copy(rest),
         "create" | "alter" | "drop" => of_definition(first, rest),
         "import" => SqlReach::Server(ServerChange::OtherData),
@@ -318,8 +322,10 @@ fn of_query(first: &str, rest: &[&str]) -> SqlReach {
 }
 
 /// Settings of a session with which its statements are others than they seem, or may write where they must only
-/// read: whether they are read only, what a backslash in a string means, and which libraries are loaded.
-const FREEING_SETTINGS: [&str; 6] = [
+/// read: whether they are read only, which bytes are a quote or a backslash, what a backslash in a string means, and
+/// which libraries are loaded.
+const FREEING_SETTINGS: [&str; 7] = [
+    "client_encoding",
     "default_transaction_read_only",
     "local_preload_libraries",
     "options",
@@ -337,7 +343,10 @@ pub fn frees_session(setting: &str) -> bool {
 
 /// `SET`, `BEGIN` and the like: a transaction that may write again is not one that reads.
 fn of_session(rest: &[&str]) -> SqlReach {
-    let may_write = rest.contains(&"write")
+    // Another form of `SET client_encoding`.
+    let sets_names = matches!(rest, ["names", ..] | ["local" | "session", "names", ..]);
+    let may_write = sets_names
+        || rest.contains(&"write")
         || rest
             .iter()
             .any(|word| identifier(word).ends_with("_read_only"))
@@ -521,6 +530,10 @@ fn server_function(words: &[&str]) -> Option<ServerChange> {
         .enumerate()
         .filter(|(at, _)| has_function || words.get(at + 1) == Some(&"("));
     names.map(|(_, name)| identifier(name)).find_map(|name| {
+        // Those of extensions, too: `pg_stat_statements_reset`, `pg_qualstats_reset`.
+        if name.starts_with("pg_") && name.contains("_reset") {
+            return Some(ServerChange::Activity);
+        }
         let found = SERVER_FUNCTIONS
             .iter()
             .find(|(begin, _)| name.starts_with(begin));

@@ -15,6 +15,7 @@ mod planned;
 mod recovery;
 mod restoring;
 mod state;
+mod string_syntax;
 mod study_connection;
 mod undoing;
 
@@ -27,5 +28,6 @@ pub use permission::{check, check_writes};
 pub use planned::ExternalUse;
 pub use recovery::recover;
 pub use state::ServerState;
+pub use string_syntax::StringSyntax;
 pub use study_connection::{ChangedSettings, StudyConnection};
 pub use undoing::restore_and_compare;

@@ -384,6 +384,8 @@ end $$;
              [[script]]\nname = \"a\"\ntext = \"select f();\"\n",
             "session = { standard_conforming_strings = \"off\" }\n\
              [[script]]\nname = \"a\"\ntext = \"select '\\\\', 1;\"\n",
+            "session = { client_encoding = \"SJIS\" }\n\
+             [[script]]\nname = \"a\"\ntext = \"select 1;\"\n",
             "[[script]]\nname = \"a\"\n\
              text = '''select '; commit; delete from t' as q \\gset\nselect 1 :q;\n'''\n",
         ] {

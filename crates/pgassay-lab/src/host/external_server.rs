@@ -29,7 +29,7 @@ use crate::cancel::{CancelWatch, Canceler};
 use crate::connector::{connect_unless_stopped, is_pooled};
 use crate::external::{
     self, ChangedSettings, ExternalUse, JournalLine, JournaledServer, ServerState, SettingBackup,
-    StudyConnection, UndoJournal,
+    StringSyntax, StudyConnection, UndoJournal,
 };
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::local_server;
@@ -52,6 +52,8 @@ pub struct ExternalServer {
     /// The host that accepted, if the connection string names several.
     target: Target,
     facts: Facts,
+    /// How sessions in the existing database read strings.
+    strings: StringSyntax,
     /// Its processes on this machine, or why they are not accessible.
     live: Result<LiveServer, String>,
     /// Its `application_name` marks the run's databases as in use.
@@ -126,6 +128,11 @@ impl ExternalServer {
         } else {
             Err("it runs on another machine".to_owned())
         };
+        let reported = |name: &str| exchange.parameter(name).map(str::to_owned);
+        let strings = StringSyntax {
+            conforming: reported("standard_conforming_strings"),
+            encoding: reported("client_encoding"),
+        };
         let mut holder = Connection::from(exchange);
         holder.set_timeout(Some(ANSWER_LIMIT))?;
         external::limit_to_catalog(&mut holder)?;
@@ -141,6 +148,7 @@ impl ExternalServer {
             }),
             target,
             facts,
+            strings,
             holder,
             made: Vec::new(),
             dsn: dsn.to_owned(),
@@ -173,7 +181,7 @@ impl ExternalServer {
             );
         }
         if planned.is_in_place() {
-            return Ok(());
+            return self.strings.check();
         }
         if facts.is_standby {
             bail!(

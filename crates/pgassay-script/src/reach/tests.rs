@@ -13,6 +13,7 @@ fn statements_that_only_read_are_recognized() {
         "explain (analyze) select 1",
         "/* insert */ values (1)",
         "set work_mem = '64MB'",
+        "set search_path = names",
         "begin isolation level repeatable read",
         "show all",
         "copy t to stdout",
@@ -59,6 +60,16 @@ fn changes_of_the_current_database_are_recognized() {
         "select pg_catalog.pg_clear_relation_stats('public', 't')",
         "select \"brin_summarize_new_values\"('i')",
         "insert into t select datname from pg_database",
+        // Regression: with these, a string ended elsewhere for the server than for pgassay.
+        "set client_encoding = 'SJIS'",
+        "set names 'GBK'",
+        "set session names 'BIG5'",
+        "set local \"client_encoding\" to 'UHC'",
+        // Regression: other sessions of the database wait for these, or get what they send.
+        "select pg_advisory_lock(1)",
+        "select pg_try_advisory_xact_lock(1, 2)",
+        "listen jobs",
+        "select pg_prewarm('t')",
     ] {
         assert_eq!(SqlReach::of(sql), SqlReach::Database, "{sql}");
     }
@@ -107,6 +118,9 @@ fn changes_outside_of_the_current_database_are_recognized() {
         ),
         ("select U&\"set\\005fconfig\"('a', 'b', false)", C::Unknown),
         ("select pg_stat_statements_reset()", C::Activity),
+        ("select pg_stat_reset_shared('bgwriter')", C::Activity),
+        // Regression: other extensions reset their statistics in the same way.
+        ("select pg_wait_sampling_reset_profile()", C::Activity),
         ("prepare transaction 'x'", C::Unknown),
         // Regression: a superuser may write to the catalogs that all databases share.
         (

@@ -173,6 +173,41 @@ fn statements_on_a_running_server_run_on_its_data() {
     theirs.assert_untouched();
 }
 
+/// Regression: a role's setting, or one of the connection string, let a statement out of a string, and it deleted rows
+/// without `--allow-writes`.
+#[test]
+fn a_load_in_place_is_refused_where_a_string_can_hide_a_statement() {
+    for version in ["12", "18"] {
+        let Some(theirs) = Theirs::start_version(version) else {
+            return;
+        };
+        theirs.ask("grant all on mine to guest");
+        let scratch = Scratch::new(crate::PROGRAM);
+        let script = "select '\\', '; set default_transaction_read_only=off; commit; delete from mine; --';\n";
+        std::fs::write(scratch.path().join("one.sql"), script).expect("a file");
+        let dsn = theirs.uri("guest").replace("guest@", "guest:s3cret@");
+        let refuses = |dsn: &str, reason: &str| {
+            let asked = ["compare", "-f", "one.sql", "--vs", "jit=off", "--dsn", dsn];
+            let refused = scratch.finished(&asked);
+            assert_eq!(refused.code, Some(1), "{refused:?}");
+            let message = pgassay_test_support::collapse_whitespace(&refused.stderr);
+            assert!(message.contains(reason), "{reason}: {message}");
+            theirs.assert_untouched();
+        };
+        let off = format!("{dsn}?options=-c%20standard_conforming_strings%3Doff");
+        refuses(&off, "have standard_conforming_strings = off");
+        refuses(
+            &format!("{dsn}?client_encoding=SJIS"),
+            "client_encoding = SJIS",
+        );
+        theirs.ask("alter role guest set client_encoding = 'GBK'");
+        refuses(&dsn, "client_encoding = GBK");
+        theirs.ask("alter role guest reset client_encoding");
+        theirs.ask("alter database postgres set standard_conforming_strings = off");
+        refuses(&dsn, "have standard_conforming_strings = off");
+    }
+}
+
 /// Regression: after a failure of one client, the statements of others went on for as long as they took.
 #[test]
 fn a_statement_does_not_outlive_a_failed_run_on_a_server_of_others() {
