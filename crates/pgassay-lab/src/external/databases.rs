@@ -44,16 +44,19 @@ pub fn with_databases_left(
     Err(anyhow!(messages.join("; ")))
 }
 
-/// Whether this is `pgassay_`, eight hexadecimal digits, `_data_` and a number.
+/// Whether this is the key of a run: `pgassay_` and eight hexadecimal digits. A server chooses it, and it becomes part
+/// of the name of a file and of statements.
+pub fn is_key(key: &str) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let digits = key.strip_prefix("pgassay_");
+    digits.is_some_and(|it| it.len() == 8 && it.bytes().all(is_digit))
+}
+
+/// Whether this is the key of a run, `_data_` and a number.
 fn is_of_run(name: &str) -> bool {
-    let parts = name
-        .strip_prefix("pgassay_")
-        .and_then(|rest| rest.split_once("_data_"));
+    let parts = name.split_once("_data_");
     parts.is_some_and(|(key, number)| {
-        key.len() == 8
-            && key.bytes().all(|byte| byte.is_ascii_hexdigit())
-            && !number.is_empty()
-            && number.bytes().all(|byte| byte.is_ascii_digit())
+        is_key(key) && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
     })
 }
 
@@ -101,6 +104,23 @@ mod tests {
         );
         let error = with_databases_left(Err(failed("broken pipe")), Err(failed("broken pipe")));
         assert_eq!(error.unwrap_err().to_string(), "broken pipe");
+    }
+
+    /// Regression: a server that answered with a path chose where the journal was created.
+    #[test]
+    fn a_server_cannot_choose_a_path_as_the_key_of_a_run() {
+        assert!(is_key("pgassay_0123abcd"));
+        for key in [
+            "",
+            "pgassay_",
+            "pgassay_0123ABCD",
+            "pgassay_0123abcde",
+            "../../.ssh/evil1",
+            "pgassay_/../../a",
+            "pgassay_'; drop ",
+        ] {
+            assert!(!is_key(key), "{key}");
+        }
     }
 
     #[test]

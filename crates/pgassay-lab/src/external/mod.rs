@@ -20,7 +20,7 @@ mod study_connection;
 mod undoing;
 
 pub use backup::SettingBackup;
-pub use databases::{drop_database, with_databases_left};
+pub use databases::{drop_database, is_key, with_databases_left};
 pub use exclusive::claim_settings;
 pub use journal::{JournalLine, JournaledServer, UndoJournal};
 pub use limits::{PATIENCE, limit_inspection, limit_study, limit_to_catalog};

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail};
 use pgassay_server::{BuildFacts, Connection};
 
+use crate::external;
+
 /// The oldest supported version, as in `server_version_num`.
 const VERSION_MIN: u32 = 90_600;
 /// All non-default settings, restricted to types that cannot hold secrets: numbers, enums, and names
@@ -45,7 +47,7 @@ impl Facts {
     /// Queries the server and chooses a prefix for this run's databases.
     ///
     /// # Errors
-    /// If the server is too old.
+    /// If the server is too old, or does not answer as PostgreSQL does.
     pub fn ask(connection: &mut Connection, place: &str) -> Result<Self> {
         let mut ask = |sql: &str| -> Result<String> {
             let value = connection.value(sql)?;
@@ -71,6 +73,11 @@ impl Facts {
         let key = "select 'pgassay_' || substr(md5(random()::text || clock_timestamp()::text \
                    || pg_backend_pid()::text), 1, 8)";
         let key = ask(key)?;
+        if !external::is_key(&key) {
+            bail!(
+                "the server at {place} answered {key:?} where PostgreSQL returns the name of a new database"
+            );
+        }
         connection.execute(&format!("set application_name = '{key}'"))?;
         // This connection stays idle during the whole run.
         let patience = "select set_config(name, '0', false) from pg_settings \
