@@ -71,6 +71,9 @@ pub enum ConnectionError {
     /// The connection broke and is no longer usable.
     #[error("lost the connection to the server: {0}")]
     Broken(ExchangeError),
+    /// The caller did not execute the statement, and why. The connection remains usable.
+    #[error("{0}")]
+    NotExecuted(String),
 }
 
 impl From<ExchangeError> for ConnectionError {

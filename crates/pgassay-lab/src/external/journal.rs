@@ -113,14 +113,21 @@ impl UndoJournal {
     /// Appends a line and syncs it to disk.
     ///
     /// # Errors
-    /// It cannot be written; then nothing must be changed on the server.
+    /// It cannot be written; then nothing must be changed on the server. The lines before stay readable.
     pub fn append(&mut self, line: &JournalLine) -> Result<()> {
         let mut text = serde_json::to_string(line)?;
         text.push('\n');
-        let written = self.file.write_all(text.as_bytes());
-        written
-            .and_then(|()| self.file.sync_data())
-            .with_context(|| cannot_write(&self.path))
+        let mut write = || -> io::Result<()> {
+            let length = self.file.metadata()?.len();
+            let written = self.file.write_all(text.as_bytes());
+            written
+                .and_then(|()| self.file.sync_data())
+                .inspect_err(|_| {
+                    // On a full disk, a part of the line was written, and the next one would follow it.
+                    _ = self.file.set_len(length);
+                })
+        };
+        write().with_context(|| cannot_write(&self.path))
     }
 
     /// Removes it: everything in it is undone.
@@ -256,7 +263,7 @@ fn cannot_write(path: &Path) -> String {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use pgassay_test_support::wait_until;
+    use pgassay_test_support::{SmallDisk, wait_until};
 
     use super::*;
 
@@ -314,6 +321,27 @@ mod tests {
         );
         found.remove(0).remove().unwrap();
         assert!(UndoJournal::abandoned(&below).is_empty());
+    }
+
+    /// Regression: on a full disk, a part of a line stayed, and with the next line the journal could not be read.
+    #[test]
+    fn a_line_that_could_not_be_written_leaves_no_part_of_it() {
+        let Some(disk) = SmallDisk::mount("8k") else {
+            return;
+        };
+        let mut journal = UndoJournal::create(disk.path(), "pgassay_1", server()).unwrap();
+        let before = journal.file.metadata().unwrap().len();
+        let long = JournalLine::Database("x".repeat(100_000));
+        assert!(journal.append(&long).is_err());
+        assert_eq!(journal.file.metadata().unwrap().len(), before);
+        let line = JournalLine::Database("pgassay_0123abcd_data_0".to_owned());
+        journal.append(&line).unwrap();
+        let text = fs::read_to_string(journal.path()).unwrap();
+        let lines: Vec<JournalLine> = text
+            .lines()
+            .map(|it| serde_json::from_str(it).unwrap())
+            .collect();
+        assert_eq!(lines[1..], [line]);
     }
 
     /// Regression: in a copy of someone else's results, a journal named settings and a server, and the next run changed

@@ -58,7 +58,14 @@ impl ChangedSettings {
     }
 
     /// Keeps the values that the settings of these statements have now.
-    fn add_given(&self, connection: &mut Connection, changes: &[SettingChange]) -> Result<()> {
+    ///
+    /// # Errors
+    /// The values cannot be read; the inner error is that of the journal.
+    fn add_given(
+        &self,
+        connection: &mut Connection,
+        changes: &[SettingChange],
+    ) -> Result<Result<()>> {
         let values = backup::read_values(connection)?;
         let mut inner = self.lock();
         let inner = &mut *inner;
@@ -80,11 +87,14 @@ impl ChangedSettings {
                     .is_none_or(|it| !backup::may_be_secret(&backup.name, it));
                 if let (true, Some(journal)) = (is_open, &mut inner.journal) {
                     let (scope, name) = key;
-                    journal.append(&JournalLine::Given(GivenValue { scope, name, value }))?;
+                    let line = JournalLine::Given(GivenValue { scope, name, value });
+                    if let Err(error) = journal.append(&line) {
+                        return Ok(Err(error));
+                    }
                 }
             }
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     fn lock(&self) -> MutexGuard<'_, SettingsAndJournal> {
@@ -126,22 +136,34 @@ impl StudyConnection {
             }
             return Err(error);
         }
-        if self.read_back(std::slice::from_ref(change)) {
-            return self.connection.execute("commit");
+        match self.read_back(std::slice::from_ref(change)) {
+            Ok(true) => self.connection.execute("commit"),
+            // The failure aborted the transaction.
+            Ok(false) => {
+                self.connection.execute("rollback")?;
+                self.connection.execute(sql)
+            }
+            Err(error) => {
+                self.connection.execute("rollback")?;
+                Err(error)
+            }
         }
-        // The failure aborted the transaction.
-        self.connection.execute("rollback")?;
-        self.connection.execute(sql)
     }
 
-    /// Keeps the values that were just set. Returns whether that was possible: what is not known to be the run's value is
-    /// left as it is at the end, with a warning.
-    fn read_back(&mut self, changes: &[SettingChange]) -> bool {
-        let kept = self.changed.add_given(&mut self.connection, changes);
-        if let Err(error) = &kept {
-            tracing::warn!("cannot read back a setting that the study has changed: {error:#}");
+    /// Keeps the values that were just set. Returns whether they could be read: what is not known to be the run's value
+    /// is left as it is at the end, with a warning.
+    ///
+    /// # Errors
+    /// They are not in the journal, so that nothing would undo them after a kill.
+    fn read_back(&mut self, changes: &[SettingChange]) -> Result<bool, ConnectionError> {
+        match self.changed.add_given(&mut self.connection, changes) {
+            Ok(Ok(())) => Ok(true),
+            Ok(Err(error)) => Err(ConnectionError::NotExecuted(format!("{error:#}"))),
+            Err(error) => {
+                tracing::warn!("cannot read back a setting that the study has changed: {error:#}");
+                Ok(false)
+            }
         }
-        kept.is_ok()
     }
 }
 
@@ -163,7 +185,7 @@ impl SqlConnection for StudyConnection {
         // An error of the query would abort the study's transaction.
         if !self.pending.is_empty() && !self.connection.is_in_transaction() {
             let pending = std::mem::take(&mut self.pending);
-            self.read_back(&pending);
+            self.read_back(&pending)?;
         }
         Ok(())
     }
@@ -187,9 +209,40 @@ impl SqlConnection for StudyConnection {
 
 #[cfg(test)]
 mod tests {
-    use pgassay_test_support::servers;
+    use pgassay_test_support::{SmallDisk, servers};
 
+    use super::super::JournaledServer;
     use super::*;
+    use crate::options::PasswordUse;
+
+    /// Regression: on a full disk, the setting was changed although the journal did not have its value.
+    #[test]
+    fn a_setting_that_cannot_be_journaled_is_not_changed() {
+        let (Some(server), Some(disk)) = (servers::start("18"), SmallDisk::mount("8k")) else {
+            return;
+        };
+        let setting = "alter role known set work_mem from current";
+        let SqlReach::Server(ServerChange::Setting(change)) = SqlReach::of(setting) else {
+            panic!("{setting}");
+        };
+        let mut connection = server.connect().unwrap();
+        connection.execute("create role known").unwrap();
+        let backups = SettingBackup::read(&mut connection, [&change].into_iter()).unwrap();
+        let facts = JournaledServer::of(("", PasswordUse::Allowed), "", &mut connection).unwrap();
+        let mut journal = UndoJournal::create(disk.path(), "pgassay_1", facts).unwrap();
+        // What is left of the journal's page is not enough for a value.
+        let used = std::fs::metadata(journal.path()).unwrap().len() as usize;
+        let rest = "x".repeat(4096 - used - "{\"database\":\"\"}\n".len());
+        journal.append(&JournalLine::Database(rest)).unwrap();
+        std::fs::write(disk.path().join("full"), [0; 8192]).unwrap_err();
+        let changed = ChangedSettings::new(backups, Some(journal));
+        let mut study = StudyConnection::new(connection, changed);
+        study.execute("set work_mem = '5MB'").unwrap();
+        let error = study.execute(setting).unwrap_err().to_string();
+        assert!(error.contains("is needed to undo"), "{error}");
+        let rows = study.query("select from pg_db_role_setting").unwrap();
+        assert!(rows.is_empty() && !study.is_in_transaction());
+    }
 
     /// Regression: if pgassay was killed between the two, the next run did not know the value, and left it.
     #[test]
