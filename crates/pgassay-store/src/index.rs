@@ -19,6 +19,7 @@ use serde::Serialize;
 use crate::directories::{directories, unfinished_directories};
 use crate::error::StoreError;
 use crate::headline::{headline, word};
+use crate::index_header::{self, APPLICATION_ID};
 use crate::pinned_directory::PinnedDirectory;
 use crate::{files, lookup, ownership, unfinished};
 
@@ -27,7 +28,7 @@ pub(crate) const FILE: &str = "index.sqlite";
 /// along with it, or they would be applied to the new one.
 pub(crate) const COMPANIONS: [&str; 3] = ["-journal", "-wal", "-shm"];
 /// The version of tables and words. If the file has another one, its tables are dropped and rebuilt.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 /// How long to wait for another process that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 const SCHEMA: &str = include_str!("index.sql");
@@ -66,7 +67,8 @@ pub struct Filter {
 
 /// Adds a run to the index, if there can be one.
 pub(crate) fn add(root: &Path, run: &Run) -> Result<(), StoreError> {
-    if !PinnedDirectory::open(root).is_ok_and(|it| may_have_index(&it)) {
+    let may_have_one = |it: PinnedDirectory| may_have_index(&it) && !has_another_file(&it);
+    if !PinnedDirectory::open(root).is_ok_and(may_have_one) {
         return Ok(());
     }
     let mut connection = open(root)?;
@@ -107,6 +109,9 @@ fn open_file(root: &Path) -> rusqlite::Result<Connection> {
     // other cause, SQLite says why.
     _ = files::create(&opened.path().join(FILE));
     check_files(&opened)?;
+    if has_another_file(&opened) {
+        return Err(refused("it is not an index of pgassay"));
+    }
     // SQLite takes no path with links, such as that of an open directory.
     let real = fs::canonicalize(opened.path()).map_err(|error| refused(&error.to_string()))?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
@@ -125,6 +130,11 @@ fn may_have_index(root: &PinnedDirectory) -> bool {
         .is_ok_and(|it| ownership::is_closed_to_others(&it))
 }
 
+/// Whether a file that is no index, or cannot be read, is in its place. It is neither changed nor removed.
+pub(crate) fn has_another_file(root: &PinnedDirectory) -> bool {
+    index_header::is_another_file(&root.path().join(FILE)).unwrap_or(true)
+}
+
 /// Returns an error if another user may have written the index or a transaction that `SQLite` would apply to it: its
 /// views and triggers are code, a pipe in place of a file would never open, and what a link names is not ours.
 fn check_files(root: &PinnedDirectory) -> rusqlite::Result<()> {
@@ -138,7 +148,7 @@ fn check_files(root: &PinnedDirectory) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn refused(why: &str) -> rusqlite::Error {
+pub(crate) fn refused(why: &str) -> rusqlite::Error {
     let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_PERM);
     rusqlite::Error::SqliteFailure(code, Some(why.to_owned()))
 }
@@ -155,6 +165,7 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
     // Another process may have done it while this one waited.
     if version(&transaction)? != VERSION {
         transaction.execute_batch(SCHEMA)?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         transaction.pragma_update(None, "user_version", VERSION)?;
     }
     transaction.commit()

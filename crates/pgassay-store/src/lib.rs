@@ -23,6 +23,7 @@ mod files;
 mod headline;
 mod id;
 mod index;
+mod index_header;
 mod line_file;
 mod listing;
 mod lookup;

@@ -2,7 +2,8 @@
 //! everything.
 //!
 //! A damaged index is removed and rebuilt from the directories. If another process holds it locked, it
-//! cannot be written, or another user can replace it, an index in memory replaces it for one query.
+//! cannot be written, another user can replace it, or the file is no index, an index in memory replaces it for one
+//! query.
 
 use std::path::Path;
 
@@ -56,6 +57,10 @@ fn check(connection: &Connection) -> rusqlite::Result<()> {
 
 fn remove(root: &Path) -> Result<(), StoreError> {
     let opened = PinnedDirectory::open(root).map_err(|source| StoreError::writing(root, source))?;
+    if index::has_another_file(&opened) {
+        let source = index::refused("it is not an index of pgassay");
+        return Err(index::failed(root, source));
+    }
     for companion in index::COMPANIONS.into_iter().chain([""]) {
         let path = opened.path().join(format!("{}{companion}", index::FILE));
         files::remove(&path).map_err(|error| error.with_path(&opened.path(), root))?;

@@ -328,12 +328,8 @@ fn the_index_follows_the_directories() {
     // Removed by the user.
     fs::remove_file(&index).unwrap();
     assert_eq!(ids(), ["20261122-000000-s", "20261121-000000-s"]);
-    // No database at all.
-    fs::write(
-        &index,
-        "this is not a database, and long enough to be read as one",
-    )
-    .unwrap();
+    // What a file system leaves of pages that were never written.
+    fs::write(&index, [0; 5000]).unwrap();
     assert_eq!(ids().len(), 2);
     // Another version's.
     Connection::open(&index)
@@ -354,6 +350,38 @@ fn the_index_follows_the_directories() {
     assert_eq!(ids(), ["20261123-000000-copied", "20261122-000000-s"]);
     store.rebuild_index().unwrap();
     assert_eq!(ids().len(), 2);
+}
+
+/// Regression: tables of a user's database of this name were dropped, and one that pgassay could not use was removed.
+#[test]
+fn a_database_of_the_user_in_place_of_the_index_stays_as_it_is() {
+    let (_root, store) = store();
+    let index = store.root().join("index.sqlite");
+    let users = Connection::open(&index).unwrap();
+    let sql =
+        "pragma user_version = 2; create table runs (mine text); insert into runs values ('x')";
+    users.execute_batch(sql).unwrap();
+    drop(users);
+    for text in [fs::read(&index).unwrap(), b"no database at all".to_vec()] {
+        fs::write(&index, &text).unwrap();
+        store.save(&run(ID), STUDY, &[]).unwrap();
+        assert_eq!(store.list().unwrap().len(), 1);
+        assert!(store.rebuild_index().is_err());
+        assert!(fs::read(&index).unwrap() == text, "it is as it was");
+        fs::remove_dir_all(store.root().join(ID)).unwrap();
+    }
+    assert_eq!(names(store.root()), ["index.sqlite"]);
+    // An index of an earlier version has no application ID.
+    fs::remove_file(&index).unwrap();
+    store.list().unwrap();
+    let earlier = Connection::open(&index).unwrap();
+    let sql = "pragma application_id = 0; pragma user_version = 2";
+    earlier.execute_batch(sql).unwrap();
+    store.save(&run(ID), STUDY, &[]).unwrap();
+    let indexed: u32 = earlier
+        .query_row("select count(*) from runs", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(indexed, 1);
 }
 
 /// Regression: `list` waited for a reader of the pipe, and created what the link names.

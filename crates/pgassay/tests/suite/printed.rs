@@ -126,7 +126,7 @@ fn the_list_of_stored_runs() {
 fn a_warning_does_not_name_modules_of_the_program() {
     let scratch = Scratch::new(PROGRAM);
     stored_run(&scratch);
-    fs::write(scratch.results().join("index.sqlite"), "damaged").unwrap();
+    fs::write(scratch.results().join("index.sqlite"), [0; 4096]).unwrap();
     let output = scratch.command().arg("list").output().unwrap();
     let warned = String::from_utf8(output.stderr).unwrap();
     let expected = "WARN the index is damaged and will be rebuilt";
