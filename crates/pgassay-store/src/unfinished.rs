@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::directories::{DETAILS_FILE, RUN_FILE, TRIALS_FILE};
 use crate::error::StoreError;
-use crate::origin::{FirstLine, RunMarker, RunStart};
+use crate::origin::{FirstLine, RunMarker, RunStart, TRIALS_SCHEMA};
 use crate::regular_file::BoundedReader;
 use crate::{Store, ownership, regular_file};
 
@@ -131,6 +131,8 @@ struct TrialLines<T> {
     bytes: u64,
     /// Whether a complete line that could not be read follows.
     is_damaged: bool,
+    /// Whether nothing follows, not even a part of a line or an error of the disk.
+    is_whole: bool,
 }
 
 /// Reads the lines after the first, up to one that was not written completely. `place` is that of a trial; `None` if
@@ -145,6 +147,7 @@ fn lines<T: DeserializeOwned>(
         count: 0,
         bytes: 0,
         is_damaged: false,
+        is_whole: false,
     };
     let mut line = Vec::new();
     loop {
@@ -154,7 +157,11 @@ fn lines<T: DeserializeOwned>(
                 found.is_damaged = true;
                 break;
             }
-            _ => break,
+            Ok(false) => {
+                found.is_whole = line.is_empty();
+                break;
+            }
+            Err(_) => break,
         }
         match serde_json::from_slice::<RunMarker>(&line) {
             Ok(RunMarker::Servers(servers)) => found.servers = servers,
@@ -246,23 +253,34 @@ pub(crate) fn is_resumable(root: &Path, id: &str) -> bool {
 }
 
 /// Removes what an interrupted run no longer needs: the reserved space, and all of it if it has no
-/// trials.
+/// trials. A run stays if its trials cannot be read, or if it cannot be known whether a process measures it.
 pub(crate) fn sweep(directory: &Path) {
-    if directory.join(RUN_FILE).exists() {
+    if !matches!(directory.join(RUN_FILE).try_exists(), Ok(false)) {
         return;
     }
-    // What cannot be removed stays, and is listed.
-    match summary(directory) {
-        Ok((_, 0, false)) => _ = fs::remove_dir_all(directory),
-        Ok((_, _, false)) => _ = fs::remove_file(directory.join(RESERVED_FILE)),
-        _ => {}
+    let Ok(mut opened) = open(directory) else {
+        return;
+    };
+    // Without locks, a run in progress cannot be recognized.
+    if opened.file.try_lock_shared().is_err() {
+        return;
     }
+    let found = lines(&mut opened.rest, |place: &TrialPlace| Some(*place));
+    let has_none = opened.has_known_schema && found.is_whole && found.saved.trials.is_empty();
+    // What cannot be removed stays, and is listed.
+    _ = if has_none {
+        fs::remove_dir_all(directory)
+    } else {
+        fs::remove_file(directory.join(RESERVED_FILE))
+    };
 }
 
 /// A file of trials, of which the first line was read.
 struct OpenedTrials {
     file: File,
     start: RunStart,
+    /// Whether this version knows all of its lines.
+    has_known_schema: bool,
     first_bytes: u64,
     rest: BoundedReader,
 }
@@ -294,6 +312,7 @@ fn open(directory: &Path) -> Result<OpenedTrials, StoreError> {
     Ok(OpenedTrials {
         file,
         start: parsed.start,
+        has_known_schema: parsed.schema == TRIALS_SCHEMA,
         first_bytes: first.len() as u64,
         rest,
     })

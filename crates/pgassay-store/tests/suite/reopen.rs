@@ -339,6 +339,35 @@ fn a_damaged_line_in_the_middle_is_an_error_and_nothing_is_cut_off() {
     assert_eq!(fs::read_to_string(&path).unwrap(), damaged);
 }
 
+/// Regression: `list` removed a run from yesterday if the lines after its first could not be read.
+#[test]
+fn an_unfinished_run_whose_trials_cannot_be_read_is_not_removed() {
+    let (_root, store) = store();
+    killed(&store);
+    let directory = store.root().join(ID);
+    let path = directory.join("trials.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let (first, _) = text.split_once('\n').unwrap();
+    let age = || {
+        let old = std::time::SystemTime::now() - std::time::Duration::from_hours(25);
+        let opened = fs::File::open(&directory).unwrap();
+        opened.set_modified(old).unwrap();
+        Store::open(store.root()).unwrap();
+        directory.exists()
+    };
+    let markers = "{\"resumed\":{\"at_us\":1}}\n";
+    for kept in [
+        format!("{first}\n{{\"of a later version\":1}}\n"),
+        format!("{first}\n{{\"block\":0,\"cond"),
+        format!("{first}\n").replace("pgassay.trials/1", "pgassay.trials/9"),
+    ] {
+        fs::write(&path, &kept).unwrap();
+        assert!(age(), "{}", &kept[first.len()..]);
+    }
+    fs::write(&path, format!("{first}\n{markers}")).unwrap();
+    assert!(!age(), "one without trials is removed");
+}
+
 #[test]
 fn without_a_name_the_newest_run_that_is_not_measured_is_continued() {
     let (_root, store) = store();
