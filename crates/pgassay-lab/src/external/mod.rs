@@ -21,7 +21,7 @@ mod undoing;
 
 pub use backup::SettingBackup;
 pub use databases::{drop_database, is_key, with_databases_left};
-pub use exclusive::claim_settings;
+pub use exclusive::SettingsClaim;
 pub use journal::{JournalLine, JournaledServer, UndoJournal};
 pub use limits::{PATIENCE, limit_inspection, limit_study, limit_to_catalog};
 pub use permission::{check, check_writes};

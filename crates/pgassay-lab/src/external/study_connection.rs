@@ -8,6 +8,7 @@ use pgassay_server::{Connection, ConnectionError, Pid, SocketCloser};
 use pgassay_wire::BackendKey;
 
 use super::backup::{self, SettingBackup};
+use super::exclusive::SettingsClaim;
 use super::journal::{GivenValue, JournalLine, UndoJournal};
 use crate::host::SqlConnection;
 
@@ -19,15 +20,28 @@ pub struct ChangedSettings(Arc<Mutex<SettingsAndJournal>>);
 struct SettingsAndJournal {
     settings: Vec<SettingBackup>,
     journal: Option<UndoJournal>,
+    /// `None` if the run changes none.
+    claim: Option<SettingsClaim>,
 }
 
 impl ChangedSettings {
     /// These settings. A journal already has them.
-    pub fn new(settings: Vec<SettingBackup>, journal: Option<UndoJournal>) -> Self {
+    pub fn new(
+        settings: Vec<SettingBackup>,
+        journal: Option<UndoJournal>,
+        claim: Option<SettingsClaim>,
+    ) -> Self {
         Self(Arc::new(Mutex::new(SettingsAndJournal {
             settings,
             journal,
+            claim,
         })))
+    }
+
+    /// Checks that no other run may change settings now.
+    fn check_claim(&self, connection: &mut Connection) -> Result<(), ConnectionError> {
+        let claim = self.lock().claim.clone();
+        claim.map_or(Ok(()), |it| it.check(connection))
     }
 
     /// Appends a line to the journal, if there is one.
@@ -173,6 +187,9 @@ impl SqlConnection for StudyConnection {
             SqlReach::Server(ServerChange::Setting(change)) => Some(change),
             _ => None,
         };
+        if change.is_some() {
+            self.changed.check_claim(&mut self.connection)?;
+        }
         let is_free = !self.connection.is_in_transaction();
         match &change {
             // `ALTER SYSTEM` cannot run in a transaction.
@@ -235,7 +252,7 @@ mod tests {
         let rest = "x".repeat(4096 - used - "{\"database\":\"\"}\n".len());
         journal.append(&JournalLine::Database(rest)).unwrap();
         std::fs::write(disk.path().join("full"), [0; 8192]).unwrap_err();
-        let changed = ChangedSettings::new(backups, Some(journal));
+        let changed = ChangedSettings::new(backups, Some(journal), None);
         let mut study = StudyConnection::new(connection, changed);
         study.execute("set work_mem = '5MB'").unwrap();
         let error = study.execute(setting).unwrap_err().to_string();
@@ -260,7 +277,7 @@ mod tests {
         let mut connection = server.connect().unwrap();
         connection.execute("create role known").unwrap();
         let backups = SettingBackup::read(&mut connection, [&change].into_iter()).unwrap();
-        let changed = ChangedSettings::new(backups, None);
+        let changed = ChangedSettings::new(backups, None, None);
         let mut study = StudyConnection::new(connection, changed.clone());
         study.execute("set work_mem = '5MB'").unwrap();
         study.execute(setting).unwrap();

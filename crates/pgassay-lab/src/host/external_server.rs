@@ -29,7 +29,7 @@ use crate::cancel::{CancelWatch, Canceler};
 use crate::connector::{connect_unless_stopped, is_pooled};
 use crate::external::{
     self, ChangedSettings, ExternalUse, JournalLine, JournaledServer, ServerState, SettingBackup,
-    StringSyntax, StudyConnection, UndoJournal,
+    SettingsClaim, StringSyntax, StudyConnection, UndoJournal,
 };
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::local_server;
@@ -302,7 +302,12 @@ impl ExternalServer {
         })?;
         let (holder, place) = (&mut self.holder, &self.place);
         let settings = changed.settings();
-        let compared = external::restore_and_compare(holder, place, &before, &settings);
+        // Again: with the session's end, another run may have begun to change settings.
+        let claimed = (!settings.is_empty())
+            .then(|| SettingsClaim::take(holder, &self.facts.key, place))
+            .transpose();
+        let compared =
+            claimed.and_then(|_| external::restore_and_compare(holder, place, &before, &settings));
         let warnings = external::with_databases_left(compared, self.drop_databases())?;
         changed.remove_journal()?;
         Ok(warnings)
@@ -322,6 +327,9 @@ impl ExternalServer {
             // Nothing interrupts the cleanup.
             self.holder = self.open_connection(&self.target.database, &Interrupt::default())?;
             external::limit_inspection(&mut self.holder)?;
+            // Its databases are in use until they are dropped.
+            let mark = format!("set application_name = '{}'", self.facts.key);
+            self.holder.execute(&mark)?;
         }
         Ok(self.holder.set_timeout(Some(statement))?)
     }
@@ -506,9 +514,11 @@ impl ExternalServer {
     /// Checks the user's permission, and keeps what is necessary to undo what the plan does.
     fn prepare_undo(&mut self, planned: &ExternalUse, context: &RunContext<'_>) -> Result<()> {
         self.check_permission(planned, context)?;
-        if planned.settings().next().is_some() {
-            external::claim_settings(&mut self.holder, &self.facts.key, &self.place)?;
-        }
+        let (holder, key) = (&mut self.holder, &self.facts.key);
+        let claim = match planned.settings().next() {
+            Some(_) => Some(SettingsClaim::take(holder, key, &self.place)?),
+            None => None,
+        };
         let settings = SettingBackup::read(&mut self.holder, planned.settings())?;
         let before = ServerState::read(&mut self.holder)?;
         let journal = match &context.options.journal_dir {
@@ -517,7 +527,7 @@ impl ExternalServer {
             }
             _ => None,
         };
-        let changed = ChangedSettings::new(settings, journal);
+        let changed = ChangedSettings::new(settings, journal, claim);
         self.undo = Some(Undo { before, changed });
         // A database takes a checkpoint to create.
         Ok(self.holder.set_timeout(Some(external::PATIENCE))?)
