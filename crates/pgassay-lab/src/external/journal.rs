@@ -2,8 +2,7 @@
 //! undo it after a crash.
 //!
 //! A journal is a file with one JSON value per line: the server, then its objects before the run, databases
-//! and settings. The run
-//! that writes it holds a lock on it; a journal without a lock is that of a run that was killed. It
+//! and settings. The run that writes it holds a lock on it; a journal without a lock is that of a run that was killed. It
 //! contains no password: neither that of the connection, nor values of settings that may be one.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::backup::{BackupScope, SettingBackup};
 
 /// The format of journals.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 const ENDING: &str = "jsonl";
 /// A run writes the first line at once. An older empty journal is that of a run that was killed
 /// before it changed anything.
@@ -33,6 +32,8 @@ pub enum JournalLine {
     Server(JournaledServer),
     /// The objects that all databases share, before the run: `role bob`.
     Objects(BTreeSet<String>),
+    /// The kinds of such objects that the study creates, by its text: `role`.
+    Creates(BTreeSet<String>),
     /// The name of a database that is about to be created.
     Database(String),
     /// A setting that is about to be changed, with the values that it is about to get.

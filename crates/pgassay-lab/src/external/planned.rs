@@ -81,6 +81,18 @@ impl ExternalUse {
         })
     }
 
+    /// The kinds of objects outside of its databases that it may create, by the text of its statements.
+    pub fn creates(&self) -> BTreeSet<String> {
+        let kinds = self.changes.iter().filter_map(|it| match &it.change {
+            ServerChange::Database => Some("database"),
+            ServerChange::Role => Some("role"),
+            ServerChange::Tablespace => Some("tablespace"),
+            ServerChange::Replication => Some("replication slot"),
+            _ => None,
+        });
+        kinds.map(str::to_owned).collect()
+    }
+
     /// What it changes, one line each; none if it only reads.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -305,6 +317,7 @@ end $$;
             ]
         );
         assert_eq!(found.settings().count(), 1);
+        assert_eq!(found.creates(), BTreeSet::from(["role".to_owned()]));
     }
 
     /// Regression: of statements in one line with the same first 100 characters, only the first was named and put back.

@@ -3,20 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pgassay_record::run::{Warning, WarningKind};
-use pgassay_server::Connection;
+use pgassay_server::{Connection, Stream as _};
 use pgassay_wire::conninfo::{Environment, FileText};
 
 use super::backup::SettingBackup;
-use super::databases::drop_database;
+use super::databases::{drop_database, is_key};
 use super::exclusive::check_no_other;
 use super::journal::{FORMAT, JournalLine, JournaledServer, UndoJournal};
 use super::limits;
 use super::restoring::{RestoredSettings, restore};
 use super::state::{AddedObject, ServerState};
+use crate::cancel::{CancelWatch, Canceler};
 use crate::connector::connect_unless_stopped;
 use crate::options::PasswordUse;
 use crate::run_context::RunContext;
@@ -24,6 +26,18 @@ use crate::system_env::RealSystem;
 
 /// Time limit for connecting to a server that a journal names.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// How long to wait for each answer: a server that fell silent must not hold up every later run for long.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+/// The same for the removal of a database, which takes a checkpoint.
+const DROP_LIMIT: Duration = Duration::from_mins(1);
+/// How long sessions of a killed run may take to end.
+const SESSIONS_LIMIT: Duration = Duration::from_secs(20);
+const SESSIONS_POLL: Duration = Duration::from_millis(100);
+/// Ends the long-lived sessions of the run with a key. A role may end sessions of the same role.
+const END_SESSIONS: &str = "select pg_terminate_backend(pid) from pg_stat_activity \
+     where usename = current_user and pid <> pg_backend_pid() and substr(application_name, 1, 16) = $1";
+const ACTIVE_SLOTS: &str =
+    "select 'replication slot ' || slot_name from pg_replication_slots where active";
 const SYSTEM_IDENTIFIER: &str = "select system_identifier from pg_control_system()";
 
 /// The environment of an earlier run. The password is that of this one.
@@ -104,6 +118,8 @@ struct KilledRun {
     settings: Vec<SettingBackup>,
     /// What all databases shared before the run; `None` if the run was killed before that was known.
     objects: Option<BTreeSet<String>>,
+    /// The kinds of objects that its statements create, by their text.
+    creates: BTreeSet<String>,
 }
 
 /// What became of it, for people.
@@ -173,17 +189,57 @@ fn undo(journal: &mut UndoJournal, context: &RunContext<'_>) -> Result<Recovered
         format!("undid what a killed run left on the server at {place}: {done}")
     });
     let kept = restored.warning(place).into_iter();
-    let added = (!added.is_empty()).then(|| {
-        let pairs = added.into_iter().map(|it| (it.name, it.drop));
+    let left = kept.chain(added.warning(place)).collect();
+    Ok(RecoveredRun { done, left })
+}
+
+/// Objects that are new since the start of a killed run.
+#[derive(Debug, Default)]
+struct ObjectsSince {
+    /// Those that the run may have created, by the text of its statements.
+    of_run: Vec<AddedObject>,
+    /// How many others there are.
+    others: usize,
+}
+
+impl ObjectsSince {
+    /// Divides them. No run created an object of a kind that its text does not create, nor keeps a replication slot
+    /// active.
+    fn of(added: Vec<AddedObject>, creates: &BTreeSet<String>, active: &[String]) -> Self {
+        let is_of_run = |it: &AddedObject| {
+            let kind_and_name = |kind: &String| it.name.strip_prefix(kind.as_str());
+            let rest = creates.iter().find_map(kind_and_name);
+            rest.is_some_and(|it| it.starts_with(' ')) && !active.contains(&it.name)
+        };
+        let (of_run, others): (Vec<_>, Vec<_>) = added.into_iter().partition(is_of_run);
+        Self {
+            of_run,
+            others: others.len(),
+        }
+    }
+
+    /// Only the run's objects have statements that drop them: of the others, someone's data may be lost.
+    fn warning(self, place: &str) -> Option<String> {
+        let pairs = self.of_run.into_iter().map(|it| (it.name, it.drop));
         let (names, statements): (Vec<String>, Vec<String>) = pairs.unzip();
         let (names, statements) = (names.join(", "), statements.join(" "));
-        format!(
-            "since the start of a killed run, the server at {place} has new objects: {names}; unless \
-             others created them, remove them with: {statements}"
-        )
-    });
-    let left = kept.chain(added).collect();
-    Ok(RecoveredRun { done, left })
+        let since = format!("since the start of a killed run, the server at {place} has");
+        let count = self.others;
+        match (names.is_empty(), count) {
+            (true, 0) => None,
+            (true, _) => Some(format!(
+                "{since} {count} new databases, roles, extensions, tablespaces or replication slots; the study's text \
+                 creates none of that kind"
+            )),
+            (false, 0) => Some(format!(
+                "{since} new objects: {names}; unless others created them, remove them with: {statements}"
+            )),
+            (false, _) => Some(format!(
+                "{since} new objects: {names} (and {count} that the study's text does not create); unless others \
+                 created them, remove them with: {statements}"
+            )),
+        }
+    }
 }
 
 impl KilledRun {
@@ -193,6 +249,7 @@ impl KilledRun {
         for line in lines {
             match line {
                 JournalLine::Objects(objects) => run.objects = Some(objects),
+                JournalLine::Creates(kinds) => run.creates = kinds,
                 JournalLine::Database(name) => run.databases.push(name),
                 JournalLine::Setting(setting) => run.settings.push(setting),
                 JournalLine::Given(given) => {
@@ -213,11 +270,22 @@ fn undo_on(
     (server, key): (&JournaledServer, &str),
     run: &KilledRun,
     context: &RunContext<'_>,
-) -> Result<(RestoredSettings, Vec<AddedObject>)> {
+) -> Result<(RestoredSettings, ObjectsSince)> {
     // The study's statements run only once its databases exist.
     if run.databases.is_empty() && run.settings.is_empty() {
         return Ok(Default::default());
     }
+    let (mut connection, watch) = connect(server, context)?;
+    let undone = undo_with(&mut connection, (server, key), run, context);
+    drop(watch);
+    context.interrupt.or(undone)
+}
+
+/// Connects to a journal's server. A stop cancels what the connection executes, and then closes it.
+fn connect(
+    server: &JournaledServer,
+    context: &RunContext<'_>,
+) -> Result<(Connection, CancelWatch)> {
     // The password file may have another password by now, and the server may ask for one.
     let passwords = if server.allow_passwords {
         PasswordUse::Allowed
@@ -226,36 +294,222 @@ fn undo_on(
     };
     let environment = JournaledEnvironment(&server.environment);
     let target = passwords.resolve(&server.dsn, &environment, context)?;
-    let (exchange, _) = connect_unless_stopped(&target, Some(CONNECT_LIMIT), context.interrupt)?
-        .map_err(|error| passwords.explain(&error))?;
-    let mut connection = Connection::from(exchange);
-    connection.set_timeout(Some(limits::PATIENCE))?;
-    limits::limit_inspection(&mut connection)?;
-    if system_identifier(&mut connection)? != server.system_identifier {
+    let (exchange, endpoint) =
+        connect_unless_stopped(&target, Some(CONNECT_LIMIT), context.interrupt)?
+            .map_err(|error| passwords.explain(&error))?;
+    let canceler = Canceler::at(endpoint, target, exchange.is_protected());
+    let (backend, closer) = (exchange.backend(), exchange.stream().closer());
+    let watch = CancelWatch::of_connection(backend, closer, canceler, context.interrupt)?;
+    let connection = Connection::from(exchange);
+    connection.set_timeout(Some(ANSWER_LIMIT))?;
+    Ok((connection, watch))
+}
+
+fn undo_with(
+    connection: &mut Connection,
+    (server, key): (&JournaledServer, &str),
+    run: &KilledRun,
+    context: &RunContext<'_>,
+) -> Result<(RestoredSettings, ObjectsSince)> {
+    limits::limit_inspection(connection)?;
+    if system_identifier(connection)? != server.system_identifier {
         bail!("the connection string leads to another server now");
     }
-    if !run.settings.is_empty() {
-        check_no_other(&mut connection, key, &server.place)?;
+    if is_key(key) {
+        end_sessions(connection, key, context)?;
     }
-    let mut restored = restore(&mut connection, &run.settings)?;
+    if !run.settings.is_empty() {
+        check_no_other(connection, key, &server.place)?;
+    }
+    let mut restored = restore(connection, &run.settings)?;
     for name in &run.databases {
         let sql = "select datname from pg_database where datname = $1";
         if !connection.query_with(sql, &[Some(name)])?.rows.is_empty() {
-            drop_database(&mut connection, name)?;
+            connection.set_timeout(Some(DROP_LIMIT))?;
+            drop_database(connection, name)?;
+            connection.set_timeout(Some(ANSWER_LIMIT))?;
             restored.done.push(format!("drop database {name}"));
         }
     }
-    let left = match &run.objects {
-        // Now, because logical replication slots go with their database.
-        Some(before) => ServerState::read(&mut connection)?.added_since(before),
-        None => Vec::new(),
+    let Some(before) = &run.objects else {
+        return Ok((restored, ObjectsSince::default()));
     };
-    Ok((restored, left))
+    // Now, because logical replication slots go with their database.
+    let added = ServerState::read(connection)?.added_since(before);
+    let active = connection.query(ACTIVE_SLOTS)?.into_iter().flatten();
+    let active: Vec<String> = active.flatten().collect();
+    Ok((restored, ObjectsSince::of(added, &run.creates, &active)))
+}
+
+/// Waits for the end of the killed run's long-lived sessions: one may still be creating a database, which would stay
+/// once the journal is removed.
+fn end_sessions(connection: &mut Connection, key: &str, context: &RunContext<'_>) -> Result<()> {
+    let until = Instant::now() + SESSIONS_LIMIT;
+    while !connection
+        .query_with(END_SESSIONS, &[Some(key)])?
+        .rows
+        .is_empty()
+    {
+        context.check()?;
+        if Instant::now() > until {
+            bail!("a session of the killed run does not end");
+        }
+        thread::sleep(SESSIONS_POLL);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_of_connection;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use pgassay_model::study::StudySource;
+    use pgassay_test_support::{servers, wait_until};
+
+    use super::*;
+    use crate::event::NoEvents;
+    use crate::interrupt::Interrupt;
+    use crate::options::ServerOptions;
+    use crate::study::LoadedStudy;
+
+    fn study() -> LoadedStudy {
+        let source = StudySource {
+            file: "s.toml".to_owned(),
+            text: "question = \"?\"\n[[variant]]\nname = \"v\"\n[[script]]\nname = \"a\"\ntext = \"select 1\"\n".to_owned(),
+        };
+        let study = source.parse().unwrap();
+        LoadedStudy::new("s", source, study).unwrap()
+    }
+
+    /// A server that accepts a connection and answers nothing after that. Returns its port.
+    fn silent_server() -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // The thread ends with the connection.
+        thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let mut buffer = [0; 1024];
+            _ = client.read(&mut buffer).unwrap();
+            let (accepted, ready) = (b"R\0\0\0\x08\0\0\0\0", b"Z\0\0\0\x05I");
+            client.write_all(&[&accepted[..], ready].concat()).unwrap();
+            while client.read(&mut buffer).is_ok_and(|count| count > 0) {}
+        });
+        port
+    }
+
+    /// Regression: every later run waited eleven minutes for the server of an old journal, and Ctrl-C did not help.
+    #[test]
+    fn a_stop_ends_the_wait_for_the_silent_server_of_a_journal() {
+        let directory = tempfile::tempdir().unwrap();
+        let server = JournaledServer {
+            format: FORMAT,
+            dsn: format!(
+                "host=127.0.0.1 port={} user=u sslmode=disable",
+                silent_server()
+            ),
+            allow_passwords: false,
+            environment: BTreeMap::new(),
+            system_identifier: None,
+            place: "h".to_owned(),
+            file: String::new(),
+        };
+        let mut journal =
+            UndoJournal::create(directory.path(), "pgassay_0123abcd", server).unwrap();
+        let database = JournalLine::Database("pgassay_0123abcd_data_0".to_owned());
+        journal.append(&database).unwrap();
+        drop(journal);
+        // Programs that other tests start hold our locks between fork and exec.
+        let abandoned = || UndoJournal::abandoned(directory.path()).len();
+        wait_until("no other process has the lock", || abandoned() == 1);
+
+        let (study, options, interrupt) = (study(), ServerOptions::default(), Interrupt::default());
+        let context = RunContext {
+            study: &study,
+            options: &options,
+            interrupt: &interrupt,
+            events: &NoEvents,
+        };
+        let begin = Instant::now();
+        let flag = interrupt.flag().clone();
+        let user = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(200));
+            flag.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let warnings = recover(directory.path(), &context);
+        user.join().unwrap();
+        assert!(begin.elapsed() < ANSWER_LIMIT / 2, "{:?}", begin.elapsed());
+        assert_eq!(warnings.len(), 1);
+        assert_eq!(abandoned(), 1, "it is kept");
+    }
+
+    /// Regression: a database that a killed run was still creating stayed, and its journal was removed.
+    #[test]
+    fn sessions_of_a_killed_run_end_before_its_databases_are_looked_for() {
+        for version in ["12", "18"] {
+            let Some(server) = servers::start(version) else {
+                continue;
+            };
+            let key = "pgassay_0123abcd";
+            let mut sessions = Vec::new();
+            for name in [
+                key,
+                "pgassay_0123abcd_settings_x",
+                "pgassay_99999999",
+                "pgassay",
+            ] {
+                let mut session = server.connect().unwrap();
+                let named = format!("set application_name = '{name}'");
+                session.execute(&named).unwrap();
+                sessions.push(session);
+            }
+            let study = study();
+            let context = RunContext {
+                study: &study,
+                options: &ServerOptions::default(),
+                interrupt: &Interrupt::default(),
+                events: &NoEvents,
+            };
+            let mut connection = server.connect().unwrap();
+            end_sessions(&mut connection, key, &context).unwrap();
+            let alive: Vec<bool> = sessions
+                .iter_mut()
+                .map(|it| it.value("select 1").is_ok())
+                .collect();
+            assert_eq!(alive, [false, false, true, true], "{version}");
+        }
+    }
+
+    /// Regression: statements that drop others' replication slots, roles and databases were ready to be pasted.
+    #[test]
+    fn only_what_a_killed_run_can_have_created_has_a_statement_that_drops_it() {
+        let added = || {
+            let names = ["replication slot standby", "replication slot s", "role bob"];
+            let object = |name: &str| AddedObject {
+                name: name.to_owned(),
+                drop: format!("drop {name};"),
+            };
+            names.map(object).into_iter().collect::<Vec<_>>()
+        };
+        let active = ["replication slot standby".to_owned()];
+        let warning = |creates: &[&str]| {
+            let creates = creates.iter().map(|it| (*it).to_owned()).collect();
+            let found = ObjectsSince::of(added(), &creates, &active);
+            found.warning("h").unwrap()
+        };
+        let nothing = warning(&[]);
+        assert!(nothing.contains("h has 3 new databases"), "{nothing}");
+        assert!(!nothing.contains("drop"), "{nothing}");
+        let slots = warning(&["replication slot"]);
+        let expected = "new objects: replication slot s (and 2 that the study's text does not create); unless others \
+                        created them, remove them with: drop replication slot s;";
+        assert!(slots.ends_with(expected), "{slots}");
+        assert!(
+            ObjectsSince::of(Vec::new(), &BTreeSet::new(), &[])
+                .warning("h")
+                .is_none()
+        );
+    }
 
     #[test]
     fn the_password_is_not_a_variable_of_a_journal() {

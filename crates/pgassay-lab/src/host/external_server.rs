@@ -338,6 +338,7 @@ impl ExternalServer {
     fn open_journal(
         &mut self,
         directory: &Path,
+        planned: &ExternalUse,
         before: &ServerState,
         settings: &[SettingBackup],
     ) -> Result<UndoJournal> {
@@ -345,6 +346,7 @@ impl ExternalServer {
             JournaledServer::of((&self.dsn, self.passwords), &self.place, &mut self.holder)?;
         let mut journal = UndoJournal::create(directory, &self.facts.key, server)?;
         journal.append(&JournalLine::Objects(before.droppable()))?;
+        journal.append(&JournalLine::Creates(planned.creates()))?;
         for setting in settings {
             journal.append(&JournalLine::Setting(setting.without_secrets()))?;
         }
@@ -523,7 +525,7 @@ impl ExternalServer {
         let before = ServerState::read(&mut self.holder)?;
         let journal = match &context.options.journal_dir {
             Some(directory) if !planned.is_in_place() => {
-                Some(self.open_journal(directory, &before, &settings)?)
+                Some(self.open_journal(directory, planned, &before, &settings)?)
             }
             _ => None,
         };
