@@ -59,7 +59,7 @@ impl Canceler {
             Some(endpoint) => endpoint.clone(),
             None => self.first_endpoint()?,
         };
-        let stream = connector::open(&endpoint, Some(REQUEST_LIMIT))?;
+        let stream = connector::open(&endpoint, &self.target, Some(REQUEST_LIMIT))?;
         pgassay_wire::cancel(stream, &self.target, &endpoint, self.with_tls, key)?;
         Ok(())
     }

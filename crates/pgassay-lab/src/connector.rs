@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixStream};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result as Anyhow;
-use pgassay_load::endpoints;
+use pgassay_load::{endpoints, set_keepalive};
 pub use pgassay_server::TimedStream;
 use pgassay_wire::conninfo::{Address, Endpoint, Target};
 use pgassay_wire::{Exchange, ExchangeError};
@@ -90,9 +90,10 @@ pub fn connect(target: &Target, limit: Option<Duration>) -> Connected {
     } else {
         0
     };
-    let (exchange, place) =
-        Exchange::connect(target, &found, first, |endpoint| open(endpoint, limit))
-            .map_err(ConnectError::Tried)?;
+    let (exchange, place) = Exchange::connect(target, &found, first, |endpoint| {
+        open(endpoint, target, limit)
+    })
+    .map_err(ConnectError::Tried)?;
     let tried = |error| ConnectError::Tried(vec![(found[place].address.clone(), error)]);
     exchange
         .stream()
@@ -161,15 +162,30 @@ pub(crate) fn is_pooled(exchange: &mut Exchange<TimedStream>) -> Result<bool, Ex
 }
 
 /// Opens a stream to an address; `limit` bounds this and all that follows on the stream.
-pub(crate) fn open(endpoint: &Endpoint, limit: Option<Duration>) -> io::Result<TimedStream> {
+pub(crate) fn open(
+    endpoint: &Endpoint,
+    target: &Target,
+    limit: Option<Duration>,
+) -> io::Result<TimedStream> {
     let until = limit.map(|limit| Instant::now() + limit);
-    let stream = match (endpoint.tcp, limit) {
-        (Some(address), Some(limit)) => TcpStream::connect_timeout(&address, limit)?,
-        (Some(address), None) => TcpStream::connect(address)?,
-        (None, _) => return Ok(TimedStream::unix(open_unix(&endpoint.address)?, until)),
+    Ok(match endpoint.tcp {
+        Some(address) => TimedStream::tcp(open_tcp(&address, target, limit)?, until),
+        None => TimedStream::unix(open_unix(&endpoint.address)?, until),
+    })
+}
+
+fn open_tcp(
+    address: &SocketAddr,
+    target: &Target,
+    limit: Option<Duration>,
+) -> io::Result<TcpStream> {
+    let stream = match limit {
+        Some(limit) => TcpStream::connect_timeout(address, limit)?,
+        None => TcpStream::connect(address)?,
     };
     stream.set_nodelay(true)?;
-    Ok(TimedStream::tcp(stream, until))
+    set_keepalive(&stream, target)?;
+    Ok(stream)
 }
 
 fn open_unix(address: &Address) -> io::Result<UnixStream> {
@@ -213,5 +229,40 @@ pub fn os_error_text(error: &io::Error) -> String {
     match text.rfind(" (os error ") {
         Some(end) => text[..end].to_owned(),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// Regression: only connections of the load had keepalives; others waited for a machine that had vanished.
+    #[test]
+    fn all_connections_have_the_keepalives_of_the_connection_string() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let target = Target {
+            keepalives: true,
+            keepalives_idle_s: 77,
+            tcp_user_timeout_ms: 9_000,
+            ..Target::default()
+        };
+        let stream = open_tcp(&address, &target, Some(Duration::from_secs(10))).unwrap();
+        let option = |level, name| {
+            let (mut value, mut length): (libc::c_int, _) =
+                (0, size_of::<libc::c_int>() as libc::socklen_t);
+            let fd = stream.as_raw_fd();
+            let pointer = (&raw mut value).cast();
+            // SAFETY: the descriptor is open; pointer and length are those of our own value.
+            let result = unsafe { libc::getsockopt(fd, level, name, pointer, &raw mut length) };
+            assert_eq!(result, 0);
+            value
+        };
+        assert_eq!(option(libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
+        assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 77);
+        assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT), 9_000);
     }
 }

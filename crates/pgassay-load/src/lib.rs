@@ -76,7 +76,7 @@ pub use measurement::{
     ScriptMeasurement, TimerLag,
 };
 pub use redis::{RedisClientPool, RedisError};
-pub use socket::endpoints;
+pub use socket::{endpoints, set_keepalive};
 pub use socket::{open_files_with, raise_open_files};
 pub use thread_usage::ThreadUsage;
 pub use timing::Timing;

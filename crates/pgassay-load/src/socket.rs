@@ -71,36 +71,46 @@ pub(crate) fn open(endpoint: &Endpoint, target: &Target, timeout: Duration) -> i
 fn open_tcp(address: &SocketAddr, target: &Target, timeout: Duration) -> io::Result<OwnedFd> {
     let stream = TcpStream::connect_timeout(address, timeout)?;
     stream.set_nodelay(true)?;
-    let fd = OwnedFd::from(stream);
+    set_keepalive(&stream, target)?;
+    Ok(stream.into())
+}
+
+/// Sets what a target says about a connection whose other end has vanished: `keepalives`, `tcp_user_timeout` and the
+/// like.
+///
+/// # Errors
+/// The system's error.
+pub fn set_keepalive(stream: &TcpStream, target: &Target) -> io::Result<()> {
     if target.keepalives {
-        set_option(&fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+        set_option(stream, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
         for (option, value) in [
             (libc::TCP_KEEPIDLE, target.keepalives_idle_s),
             (libc::TCP_KEEPINTVL, target.keepalives_interval_s),
             (libc::TCP_KEEPCNT, target.keepalives_count),
         ] {
             if value > 0 {
-                set_option(&fd, libc::IPPROTO_TCP, option, value)?;
+                set_option(stream, libc::IPPROTO_TCP, option, value)?;
             }
         }
     }
     if target.tcp_user_timeout_ms > 0 {
-        set_option(
-            &fd,
-            libc::IPPROTO_TCP,
-            libc::TCP_USER_TIMEOUT,
-            target.tcp_user_timeout_ms,
-        )?;
+        let (option, value) = (libc::TCP_USER_TIMEOUT, target.tcp_user_timeout_ms);
+        set_option(stream, libc::IPPROTO_TCP, option, value)?;
     }
-    Ok(fd)
+    Ok(())
 }
 
-fn set_option(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: u32) -> io::Result<()> {
+fn set_option(
+    stream: &TcpStream,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: u32,
+) -> io::Result<()> {
     let value = libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX);
     // SAFETY: the descriptor is open; pointer and size are those of our own value.
     let result = unsafe {
         libc::setsockopt(
-            fd.as_raw_fd(),
+            stream.as_raw_fd(),
             level,
             option,
             (&raw const value).cast(),
