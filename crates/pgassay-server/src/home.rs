@@ -61,29 +61,34 @@ impl ServerHome {
         parent: &Path,
         account: &OsAccount,
     ) -> Result<(Self, ServerLog), ServerError> {
+        let short = socket_parent(Path::new(SHORT_DIRECTORY), default_parent());
+        Self::create_in(parent, &short, account)
+    }
+
+    /// As [`Self::create`]; a separate directory for the socket is created in `short`.
+    fn create_in(
+        parent: &Path,
+        short: &Path,
+        account: &OsAccount,
+    ) -> Result<(Self, ServerLog), ServerError> {
         let failed = |doing, path: &Path| {
             let path = path.to_owned();
             move |source| ServerError::writing(doing, &path, source)
         };
         let base = ServerDir::create(parent)
             .map_err(failed("create the server's directory in", parent))?;
-        let socket = if can_hold_a_socket(&base.path().join(SOCKET_DIRECTORY))
-            && parent == default_parent()
-        {
-            None
-        } else {
-            let short = socket_parent(Path::new(SHORT_DIRECTORY), default_parent());
-            Some(
-                ServerDir::create(&short)
-                    .map_err(failed("create the socket's directory in", &short))?,
-            )
-        };
+        // From here on, an error removes what exists.
         let mut home = Self {
             base,
-            socket,
+            socket: None,
             keeper: None,
             postmaster: Mutex::new(None),
         };
+        let is_usual = parent == default_parent();
+        if !is_usual || !can_hold_a_socket(&home.base.path().join(SOCKET_DIRECTORY)) {
+            let socket = ServerDir::create(short);
+            home.socket = Some(socket.map_err(failed("create the socket's directory in", short))?);
+        }
         let path = home.base.path().to_owned();
         let keeper = Keeper::start(&home.base, home.socket.as_ref());
         home.keeper = Some(keeper.map_err(failed("start the keeper of", &path))?);
@@ -284,6 +289,16 @@ mod tests {
         let (mut home, _log) = ServerHome::create(parent.path(), &account).unwrap();
         home.keeper.as_mut().unwrap().kill().unwrap();
         home.clear().unwrap();
+        assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 0);
+    }
+
+    /// Regression: the server's directory stayed if that of its socket could not be created.
+    #[test]
+    fn a_server_without_a_directory_for_its_socket_leaves_none_of_its_data() {
+        let parent = tempfile::tempdir().unwrap();
+        let account = OsAccount::choose(None).unwrap();
+        let missing = parent.path().join("missing");
+        ServerHome::create_in(parent.path(), &missing, &account).unwrap_err();
         assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 0);
     }
 
