@@ -120,6 +120,29 @@ mod tests {
         assert!(!base.path().exists() && !socket.path().exists());
     }
 
+    /// Regression: the keeper ended `/usr/lib/postgresql/18/bin/psql` of a user in the directory of a server.
+    #[test]
+    fn a_program_in_a_directory_named_like_postgres_is_not_ended_by_the_keeper() {
+        let parent = tempfile::tempdir().unwrap();
+        let base = ServerDir::create(parent.path()).unwrap();
+        let programs = parent.path().join("postgresql");
+        fs::create_dir(&programs).unwrap();
+        let program = programs.join("psql");
+        pgassay_test_support::copy_program(Path::new("/bin/sleep"), &program);
+        let start = || {
+            Command::new(&program)
+                .arg("60")
+                .current_dir(base.path())
+                .spawn()
+        };
+        let mut user = start().unwrap();
+        let mut keeper = Keeper::start(&base, None).unwrap();
+        keeper.release().unwrap();
+        assert!(user.try_wait().unwrap().is_none());
+        user.kill().unwrap();
+        user.wait().unwrap();
+    }
+
     /// Regression: root's keeper took what another user had written into a pipe. An open for writing waits until the
     /// pipe is opened for reading, so it shows whether that happens.
     #[test]

@@ -13,10 +13,12 @@ while read -r started; do pid=$started; done
 # True for a process that runs PostgreSQL (or the program $2) and has its working directory in ours.
 lives_here() {
     case $(readlink "/proc/$1/cwd") in "$base" | "$base"/*) ;; *) return 1 ;; esac
-    case $(readlink "/proc/$1/exe") in
-    */"${2:-postgres}"* | */initdb*) ;;
+    program=$(readlink "/proc/$1/exe")
+    # Its name alone: psql is in a directory such as /usr/lib/postgresql, too.
+    case ${program##*/} in
+    "${2:-postgres}"* | initdb*) ;;
     # A server under valgrind.
-    */callgrind-* | */valgrind*) [ "$2" != initdb ] || return 1 ;;
+    callgrind-* | valgrind*) [ "$2" != initdb ] || return 1 ;;
     *) return 1 ;;
     esac
 }
