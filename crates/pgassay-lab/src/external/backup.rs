@@ -34,7 +34,21 @@ const LISTS: [&str; 9] = [
     "unix_socket_directories",
 ];
 /// A setting whose name or value has one of these words may contain a password, which is not kept.
-const SECRET: [&str; 5] = ["password", "passphrase", "passwd", "secret", "conninfo"];
+const SECRET: [&str; 13] = [
+    "api_key",
+    "apikey",
+    "conninfo",
+    "credential",
+    "passphrase",
+    "passwd",
+    "password",
+    "private_key",
+    "privatekey",
+    "pwd",
+    "secret",
+    "sshpass",
+    "token",
+];
 /// What has a setting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -250,8 +264,23 @@ impl SettingBackup {
 
 /// Whether this value may contain a password.
 pub(super) fn may_be_secret(name: &str, value: &str) -> bool {
-    let is_secret = |text: &str| SECRET.iter().any(|word| text.to_lowercase().contains(word));
-    is_secret(name) || is_secret(value)
+    names_secret(name) || names_secret(value) || has_url_with_password(value)
+}
+
+/// Whether a text has a word that a password may follow.
+pub(super) fn names_secret(text: &str) -> bool {
+    let text = text.to_lowercase();
+    SECRET.iter().any(|word| text.contains(word))
+}
+
+/// Whether a text has a URL such as `s3://user:password@host/`.
+fn has_url_with_password(text: &str) -> bool {
+    text.split("://").skip(1).any(|rest| {
+        // A password may contain a slash that is not encoded, but no white space.
+        let word = rest.split_whitespace().next().unwrap_or_default();
+        let user = word.rsplit_once('@').map(|(user, _)| user);
+        user.is_some_and(|it| it.contains(':'))
+    })
 }
 
 pub(super) fn scope_of(connection: &mut Connection, scope: &SettingScope) -> Result<BackupScope> {
@@ -379,7 +408,7 @@ mod tests {
     #[test]
     fn a_given_value_that_may_be_a_password_is_not_for_a_journal() {
         let mut backup = of_list("public", &AssignedValue::Reset);
-        backup.name = "app.token".to_owned();
+        backup.name = "app.note".to_owned();
         assert!(backup.add_given(Some("password=s3cret".to_owned())));
         assert!(!backup.add_given(Some("password=s3cret".to_owned())));
         assert!(backup.add_given(Some("plain".to_owned())));
@@ -387,6 +416,28 @@ mod tests {
         assert_eq!(kept, [None, Some("plain".to_owned())]);
         backup.name = "app.password".to_owned();
         assert_eq!(backup.without_secrets().given, [None]);
+    }
+
+    /// Regression: these were in the journal, and in the results.
+    #[test]
+    fn tokens_keys_and_urls_with_a_password_are_secret() {
+        for (name, value) in [
+            ("app.api_key", "x"),
+            ("app.pwd", "x"),
+            ("archive_command", "SSHPASS=x sshpass -e scp %p h:"),
+            ("archive_command", "curl -H 'Authorization: Token x'"),
+            ("archive_command", "put --to s3://me:pa/ss@host/%f"),
+            ("app.credentials", "x"),
+        ] {
+            assert!(may_be_secret(name, value), "{name} = {value}");
+        }
+        for (name, value) in [
+            ("archive_command", "put --to s3://me@host/%f"),
+            ("archive_command", "put --to http://host:80/%f you@host"),
+            ("work_mem", "64MB"),
+        ] {
+            assert!(!may_be_secret(name, value), "{name} = {value}");
+        }
     }
 
     #[test]

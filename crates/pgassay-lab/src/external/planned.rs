@@ -12,6 +12,7 @@ use pgassay_script::{
 
 use pgassay_load::WeightedScript;
 
+use super::backup::{may_be_secret, names_secret};
 use crate::load::scripts;
 use crate::study_errors::at_line;
 
@@ -231,8 +232,9 @@ fn without_comments_and_passwords(statement: &str) -> String {
     let mut is_password = false;
     let mut shown = String::new();
     for (lexeme, text) in lexemes(statement) {
-        let names = text.to_ascii_lowercase().contains("password");
-        let is_hidden = lexeme == SqlLexeme::Constant && (is_password || names);
+        let names = names_secret(text);
+        let is_constant = lexeme == SqlLexeme::Constant;
+        let is_hidden = is_constant && (is_password || may_be_secret("", text));
         shown.push_str(match lexeme {
             SqlLexeme::Blank => " ",
             _ if is_hidden => "'…'",
@@ -350,6 +352,10 @@ end $$;
             (
                 "alter role bob set app.password = 's3cret'",
                 "alter role bob set app.password = '…'",
+            ),
+            (
+                "alter role bob set app.token = 's3cret'",
+                "alter role bob set app.token = '…'",
             ),
             (
                 "alter /* not much */ role bob superuser",
