@@ -136,13 +136,7 @@ fn failed(
     let Some(sql) = error.sql() else {
         return anyhow!("{error}");
     };
-    // The server's position counts characters from 1.
-    let before: String = statement
-        .text
-        .chars()
-        .take(sql.position.map_or(0, |at| at as usize - 1))
-        .collect();
-    let line = statement.line as usize + before.matches('\n').count();
+    let line = statement.line as usize + lines_before(&statement.text, sql.position);
     if source.file.is_empty() {
         let text = statement.text.split_whitespace();
         let text: String = text.collect::<Vec<_>>().join(" ");
@@ -150,6 +144,12 @@ fn failed(
         return anyhow!("line {line}: {sql} (in: {text})");
     }
     at_line(source, path, line, &sql.to_string()).context("the study's SQL failed")
+}
+
+/// The line breaks before a position that the server named, in characters from 1.
+fn lines_before(text: &str, position: Option<u32>) -> usize {
+    let before = position.map_or(0, |at| at.saturating_sub(1) as usize);
+    text.chars().take(before).filter(|it| *it == '\n').count()
 }
 
 /// Restores the state before a trial: runs the load's reset SQL and truncates a large log.
@@ -182,4 +182,17 @@ fn close(connection: Box<dyn SqlConnection>, host: &dyn Host) -> Result<()> {
         pgassay_server::wait_until_gone(pid, EXIT_PATIENCE);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lines_before;
+
+    /// Regression: an error at position 0, which PostgreSQL does not send, ended the run with a panic.
+    #[test]
+    fn an_error_at_any_position_has_a_line() {
+        let lines = |at| lines_before("a\nb\nc", at);
+        assert_eq!([None, Some(0), Some(1), Some(3)].map(lines), [0, 0, 0, 1]);
+        assert_eq!(lines(Some(u32::MAX)), 2);
+    }
 }
