@@ -8,6 +8,7 @@ use pgassay_record::activity::{
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
+use super::index_builds::update_first;
 use super::live_view::{LiveView, StatementLoad};
 use super::names;
 use super::signature::OperatorSignature;
@@ -285,8 +286,8 @@ fn invalid(view: &LiveView<'_>) -> Vec<Detection> {
                     .risk("None for queries: no plan can use it.")
             } else {
                 detection
-                    .fix(
-                        "Build it again, or drop it if it is not needed: a concurrent build failed, for \
+                    .fix(format!(
+                        "{}Build it again, or drop it if it is not needed: a concurrent build failed, for \
                          example by a duplicate key, a timeout, or a canceled session.",
                     )
                     .sql(format!(
@@ -296,7 +297,8 @@ fn invalid(view: &LiveView<'_>) -> Vec<Detection> {
                     .risk(
                         "The build reads the table, waits for open transactions, and needs free disk \
                          space; a unique index fails again if there are duplicates.",
-                    )
+                        update_first(view)
+                    ))
             }
         })
         .collect()
@@ -396,10 +398,11 @@ fn uncovered(
             "no row was deleted, and an update that sets the key to the value that it has is not checked",
         )
         .context_figure("size of the table at its last VACUUM or ANALYZE", key.size_bytes as f64, FactUnit::Bytes)
-        .fix(
-            "Create an index on the referencing columns: each row deleted from the referenced table, or \
+        .fix(format!(
+            "{}Create an index on the referencing columns: each row deleted from the referenced table, or \
              whose key changes, is looked up there.",
-        )
+            update_first(view)
+        ))
         .sql(format!(
             "create index concurrently on {} ({})",
             names::relation(&key.table),

@@ -6,9 +6,9 @@ use pgassay_record::activity::TableActivity;
 use pgassay_record::finding::FactUnit;
 
 use super::detection::Detection;
+use super::index_builds::with_build;
 use super::indexes;
 use super::live_view::LiveView;
-use super::locks::{ACTIONABLE_US, is_idle_in_transaction};
 use super::names;
 use super::ordered_reads;
 use super::signature::OperatorSignature;
@@ -260,7 +260,7 @@ fn of_condition(
         view.catalog.indexes_are_cut,
         "not all indexes are known: one for its filter may exist",
     );
-    Some(unserved.with_fix(detection, table, is_indexed))
+    Some(unserved.with_fix(view, detection, table, is_indexed))
 }
 
 /// Without a condition that can be read.
@@ -274,22 +274,6 @@ fn with_explain(detection: Detection) -> Detection {
 }
 
 /// Suggests an index on the columns of the filter; to look for it first if it may be one of those that are not listed.
-/// A session of this database that was idle in a transaction for a while, and blocks others or holds locks: a
-/// concurrent build of an index waits for its end.
-fn idle_transaction(view: &LiveView<'_>) -> Option<u32> {
-    let blockers = view.activity.blocking.iter().filter(|it| it.is_lasting);
-    let holders = view.activity.idle_lock_holders.iter();
-    let roots = blockers
-        .map(|it| &it.root)
-        .chain(holders.map(|it| &it.holder));
-    let mut idle = roots.filter(|it| {
-        is_idle_in_transaction(&it.state)
-            && it.state_age_us >= ACTIONABLE_US
-            && it.database == view.catalog.database
-    });
-    idle.find_map(|it| it.pid)
-}
-
 fn with_index(
     view: &LiveView<'_>,
     detection: Detection,
@@ -299,37 +283,18 @@ fn with_index(
     if view.catalog.indexes_are_cut {
         let name = names::relation(&table.relation);
         let columns = names::columns(&filter.index_columns());
+        let of_each = table.partition_of.as_ref();
+        let of_each = of_each.map_or("", |_| " on each partition,");
         return detection
             .against(true, "not all indexes are known: one for its filter may exist")
             .fix(format!(
                 "Look at the indexes of {name} in pg_indexes. If none begins with a column of the filter, create \
-                 one on {columns} with CREATE INDEX CONCURRENTLY. Otherwise see with EXPLAIN why it is not used."
+                 one on {columns},{of_each} with CREATE INDEX CONCURRENTLY. Otherwise see with EXPLAIN why it is not used."
             ))
             .risk("None; it only reads.");
     }
     let columns = names::columns(&filter.index_columns());
-    let name = names::relation(&table.relation);
-    if table.partition_of.is_some() {
-        return detection
-            .fix(
-                "Create an index on the columns of the filter; each partition gets one. To write to the table \
-                 meanwhile, create the index of each partition with CREATE INDEX CONCURRENTLY first: the index of \
-                 the whole table then takes them over. Check with EXPLAIN that the statement uses it.",
-            )
-            .sql(format!("create index on {name} ({columns})"))
-            .risk("While it builds, writes to the partitions wait; it needs free disk space.");
-    }
-    let waits_now = idle_transaction(view).map_or_else(String::new, |pid| {
-        format!(" Now it would wait for session {pid}, which is idle in a transaction.")
-    });
-    detection
-        .fix(
-            "Create an index on the columns of the filter. Check with EXPLAIN that the statement uses \
-             it, and drop it otherwise.",
-        )
-        .sql(format!("create index concurrently on {name} ({columns})"))
-        .risk(format!(
-            "The build reads the table twice, waits for open transactions, and needs free disk space; if \
-             it fails, drop the invalid index that it leaves.{waits_now}"
-        ))
+    let words = "Create an index on the columns of the filter. Check with EXPLAIN that the statement uses it, and \
+                 drop it otherwise.";
+    with_build(view, detection, table, words, Some(format!("({columns})")))
 }

@@ -14,6 +14,7 @@ mod deadlocks;
 mod detection;
 mod ending;
 mod horizon;
+mod index_builds;
 mod index_not_used;
 mod indexes;
 mod live_view;

@@ -4,6 +4,7 @@ use pgassay_record::activity::{ActivityStatement, TableActivity};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
+use super::index_builds::with_build;
 use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::names;
 use super::sql_order::{OrderColumn, extreme_column, order_columns, sorts_for_first_rows};
@@ -110,39 +111,30 @@ pub(super) fn of_sort(
             None => "A statement sorts a whole table for its first rows",
         }))
         .saved(load.local)
-        .with(rows, |it, rows| it.counter("rows returned per execution", rows, FactUnit::Count))
+        .with(rows, |it, rows| {
+            it.counter("rows returned per execution", rows, FactUnit::Count)
+        })
         .against(
             rows.is_none() && extreme.is_none(),
             "how many rows it returns is unknown without pg_stat_statements",
-        )
-        .risk(
-            "The build reads the table, waits for open transactions, and needs free disk space; writes to the table \
-             take longer afterward.",
         );
-    Some(with_order(detection, table, order))
+    Some(with_order(view, detection, table, order))
 }
 
 fn with_order(
+    view: &LiveView<'_>,
     detection: Detection,
     table: &TableActivity,
     order: Option<Vec<OrderColumn>>,
 ) -> Detection {
     let Some(order) = order else {
-        return detection.fix(
-            "Create an index on the expression of ORDER BY as the statement has it, if its functions are immutable: \
-             it ends after the rows of the LIMIT. Check with EXPLAIN that the statement uses it.",
-        );
+        let words = "Create an index on the expression of ORDER BY as the statement has it, if its functions are \
+                     immutable: it ends after the rows of the LIMIT. Check with EXPLAIN that the statement uses it.";
+        return with_build(view, detection, table, words, None);
     };
-    let name = names::relation(&table.relation);
     let columns: Vec<String> = order.iter().map(OrderColumn::sql).collect();
-    let concurrently = match table.partition_of {
-        Some(_) => "",
-        None => "concurrently ",
-    };
-    detection
-        .fix(
-            "Create an index that has the order: its scan ends after the first rows. Check with EXPLAIN that the \
-             statement uses it, and drop it otherwise.",
-        )
-        .sql(format!("create index {concurrently}on {name} ({})", columns.join(", ")))
+    let words = "Create an index that has the order: its scan ends after the first rows. Check with EXPLAIN that the \
+                 statement uses it, and drop it otherwise.";
+    let definition = format!("({})", columns.join(", "));
+    with_build(view, detection, table, words, Some(definition))
 }

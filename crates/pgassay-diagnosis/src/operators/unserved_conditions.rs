@@ -5,6 +5,8 @@
 use pgassay_record::activity::{IndexActivity, TableActivity};
 
 use super::detection::Detection;
+use super::index_builds::{create_on, risk_of_build, with_build};
+use super::live_view::LiveView;
 use super::names;
 use super::sql_expressions::{computed_from, is_value, sides};
 use super::sql_text;
@@ -24,10 +26,6 @@ const EXPRESSION: &str = "expression";
 const NOT_FUNCTIONS: [&str; 9] = [
     "not", "exists", "any", "all", "some", "row", "array", "and", "or",
 ];
-
-/// The risk of a new index.
-const RISK: &str = "The build reads the table, waits for open transactions, and needs free disk space; writes to the \
-                    table take longer afterward.";
 
 /// A condition that no index on its column serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -217,6 +215,7 @@ impl UnservedCondition {
     /// Says that an index cannot serve it, and what does. `is_indexed`: an index begins with the column.
     pub fn with_fix(
         &self,
+        view: &LiveView<'_>,
         detection: Detection,
         table: &TableActivity,
         is_indexed: bool,
@@ -227,27 +226,20 @@ impl UnservedCondition {
                 "an index begins with {column}, but cannot serve this condition"
             ))
         });
-        let name = names::relation(&table.relation);
-        let create = match table.partition_of {
-            Some(_) => format!("create index on {name}"),
-            None => format!("create index concurrently on {name}"),
-        };
         if self.kind == UnservedKind::Cast {
-            return without_cast(detection, &column, &create, is_indexed);
+            return without_cast(view, detection, table, &column, is_indexed);
         }
-        let (words, sql) = self.fix(&column, &create);
+        let (words, definition) = self.fix(&column, &create_on(view, table));
+        let words = format!("{words} Check with EXPLAIN that the statement uses it.");
+        let detection = with_build(view, detection, table, &words, definition);
+        if self.kind == UnservedKind::Element {
+            let risk = risk_of_build(view, table);
+            return detection.risk(format!("It requires a change of the statement. {risk}"));
+        }
         detection
-            .fix(format!("{words} Check with EXPLAIN that the statement uses it."))
-            .with(sql, Detection::sql)
-            .risk(match self.kind {
-                UnservedKind::Element => {
-                    "It requires a change of the statement; an index makes writes to the table more expensive."
-                }
-                _ => RISK,
-            })
     }
 
-    /// What to do, in words and as a statement, if the normalized text shows what it needs.
+    /// What to do, in words, and what the index is on, if the normalized text shows it.
     fn fix(&self, column: &str, create: &str) -> (String, Option<String>) {
         match &self.kind {
             UnservedKind::Function(function) => (
@@ -256,7 +248,7 @@ impl UnservedCondition {
                      {column} without the function. An index on {column} serves conditions on {column} itself, not \
                      on a function of it."
                 ),
-                Some(format!("{create} ({function}({column}))")),
+                Some(format!("({function}({column}))")),
             ),
             UnservedKind::Pattern(operator) => (
                 if operator == "ilike" {
@@ -272,14 +264,14 @@ impl UnservedCondition {
                          constant letters, and if it has the operator class text_pattern_ops or the collation C."
                     )
                 },
-                Some(format!("{create} using gin ({column} gin_trgm_ops)")),
+                Some(format!("using gin ({column} gin_trgm_ops)")),
             ),
             UnservedKind::Contains(operator) => (
                 format!(
                     "Create an index that serves {operator}: of the kind GIN if {column} is jsonb, an array or a \
                      tsvector, of the kind GiST if it is a range or a geometric type. A B-tree does not serve it."
                 ),
-                Some(format!("{create} using gin ({column})")),
+                Some(format!("using gin ({column})")),
             ),
             UnservedKind::Key(operator) => (
                 format!(
@@ -319,22 +311,30 @@ impl UnservedCondition {
 }
 
 /// Suggests to compare the column itself.
-fn without_cast(detection: Detection, column: &str, create: &str, is_indexed: bool) -> Detection {
+fn without_cast(
+    view: &LiveView<'_>,
+    detection: Detection,
+    table: &TableActivity,
+    column: &str,
+    is_indexed: bool,
+) -> Detection {
     let first = if is_indexed {
         format!("Compare {column}")
     } else {
         format!("Create an index on {column}, and compare it")
     };
-    let detection = detection.fix(format!(
+    let words = format!(
         "{first} without the cast: convert the value to the type of the column instead, and compare a time with the \
          beginning and the end of a day instead of casting it to a date. An index on {column} serves conditions on \
          {column} itself, and not on its cast to another kind of type. If the statement cannot be changed, create an \
          index on the expression, if the cast is immutable."
-    ));
+    );
     if is_indexed {
-        return detection.risk("It requires a change of the application.");
+        return detection
+            .fix(words)
+            .risk("It requires a change of the application.");
     }
-    detection.sql(format!("{create} ({column})")).risk(RISK)
+    with_build(view, detection, table, &words, Some(format!("({column})")))
 }
 
 #[cfg(test)]

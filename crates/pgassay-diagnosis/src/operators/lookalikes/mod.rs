@@ -12,6 +12,7 @@ mod checkpoints;
 mod deadlocks;
 mod endings;
 mod gave_up;
+mod harmless_fixes;
 mod horizon;
 mod index_evidence;
 mod offsets;

@@ -9,7 +9,7 @@ use super::row::CatalogRow;
 use super::tables::StorageParameters;
 
 /// Settings in the result, in this order, if the server has them.
-const LISTED: [&str; 51] = [
+const LISTED: [&str; 52] = [
     "autovacuum",
     "autovacuum_analyze_scale_factor",
     "autovacuum_analyze_threshold",
@@ -48,6 +48,7 @@ const LISTED: [&str; 51] = [
     "plan_cache_mode",
     "random_page_cost",
     "reserved_connections",
+    "server_version_num",
     "shared_buffers",
     "statement_timeout",
     "subtransaction_buffers",
