@@ -6,6 +6,7 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 use super::detection::Detection;
 use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::names;
+use super::session_settings::RoleInDatabase;
 use super::signature::OperatorSignature;
 use super::sql_text;
 
@@ -179,13 +180,41 @@ fn slow_wal_sync(view: &LiveView<'_>) -> Vec<Detection> {
     let role = load
         .map(StatementLoad::role_in_database)
         .unwrap_or_default();
-    let sql = role.command(view, "synchronous_commit", "off");
     let detection = Detection::of(ObjectKind::Server, "")
         .statement(statement.and_then(|index| view.activity.statements.get(index)))
         .saved(waiting.load)
-        .load("average sessions that wait for WAL to be written", waiting.load)
+        .load(
+            "average sessions that wait for WAL to be written",
+            waiting.load,
+        )
         .counter("waiting per commit", each_us, FactUnit::Micros)
-        .counter("commits", committed / view.window_s, FactUnit::PerSecond)
+        .counter("commits", committed / view.window_s, FactUnit::PerSecond);
+    vec![with_faster_commits(view, detection, role)]
+}
+
+/// What makes commits wait less for the disk. Without `synchronous_commit`, they do not wait for a synchronous standby
+/// either.
+fn with_faster_commits(
+    view: &LiveView<'_>,
+    detection: Detection,
+    role: RoleInDatabase<'_>,
+) -> Detection {
+    let names = view.setting("synchronous_standby_names");
+    let standbys = names.filter(|it| !it.trim().is_empty());
+    if let Some(standbys) = standbys {
+        return detection
+            .state(format!("synchronous_standby_names is {}", names::literal(standbys)))
+            .fix(
+                "Commit more rows per transaction, or put pg_wal on a faster disk (pg_test_fsync measures it), \
+                 here and on the synchronous standbys.",
+            )
+            .risk(
+                "None. Do not turn synchronous_commit off: commits would not wait for the synchronous standbys \
+                 either, and a failover could lose transactions that were confirmed to clients.",
+            );
+    }
+    let sql = role.command(view, "synchronous_commit", "off");
+    detection
         .fix(
             "Commit more rows per transaction, put pg_wal on a faster disk (pg_test_fsync measures it), or \
              give up durability of the last moments where that is acceptable.",
@@ -195,8 +224,7 @@ fn slow_wal_sync(view: &LiveView<'_>) -> Vec<Detection> {
              lost, without inconsistency.",
             names::reach_of(&sql)
         ))
-        .sql(sql);
-    vec![detection]
+        .sql(sql)
 }
 
 fn checkpoints(view: &LiveView<'_>) -> Vec<Detection> {

@@ -78,7 +78,8 @@ fn commit_sync(e: &Evidence) -> Evaluation {
         )
         .remedy(format!(
             "Group more changes into one transaction{}. If you can lose the most recent commits in \
-             a crash (consistency is never at risk), set synchronous_commit=off. A disk with a \
+             a crash (consistency is never at risk), set synchronous_commit=off; with synchronous standbys, \
+             commits then do not wait for these either, and a failover may lose some. A disk with a \
              power-loss-protected write cache flushes in tens of microseconds.",
             if e.clients > COMMIT_SIBLINGS {
                 ", or set commit_delay so that concurrent commits share one WAL flush"

@@ -2,6 +2,7 @@
 
 use super::build::{calls, relation, table};
 use super::catalog::{BY_CUSTOMER, first, scanned};
+use super::statements::committing;
 
 /// Regression: to sort or to serve an expression, an index of a partitioned table was to be created without a word on
 /// the writes that wait for it; in version 10 the statement fails.
@@ -49,4 +50,25 @@ fn an_index_is_built_concurrently_after_an_update_from_14_3() {
     for version in ["130023", "140004", "180000"] {
         assert!(fix(version).starts_with("Create an index"), "{version}");
     }
+}
+
+/// Regression: `synchronous_commit = off` also gives up waiting for the standby, so that a failover loses commits.
+#[test]
+fn commits_with_synchronous_standbys_are_not_made_asynchronous() {
+    let of = |standbys: &str| {
+        let setting = ("synchronous_standby_names".to_owned(), standbys.to_owned());
+        let server = committing("IO:WalSync", 3.0, 500);
+        let found = first(
+            "slow-wal-sync",
+            &server.catalog(|it| it.settings.push(setting)),
+        );
+        (found.fix_sql, found.risk.expect("a risk"))
+    };
+    let (sql, risk) = of("ANY 1 (a, b)");
+    assert_eq!(sql, None);
+    assert!(risk.contains("failover"), "{risk}");
+    assert_eq!(
+        of("").0.as_deref(),
+        Some("alter role web set synchronous_commit = off")
+    );
 }

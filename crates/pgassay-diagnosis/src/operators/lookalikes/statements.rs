@@ -110,7 +110,7 @@ fn rolled_back(count: f64) -> ExampleServer {
     })
 }
 
-fn committing(wait: &str, load: f64, commits: u64) -> ExampleServer {
+pub(super) fn committing(wait: &str, load: f64, commits: u64) -> ExampleServer {
     let server = ExampleServer::new().load("insert into log values ($1)", wait, load);
     server.catalog(|it| it.databases[0].committed = commits)
 }
