@@ -41,8 +41,10 @@ const MEMORY_PER_BYTE: f64 = 4.0;
 /// `work_mem` and `maintenance_work_mem` if they are not known: the server's defaults.
 const WORK_MEM: f64 = 4_194_304.0;
 const MAINTENANCE_WORK_MEM: f64 = 67_108_864.0;
-/// More memory for each sort of each session is not advisable.
+/// More memory for each sort of each session is not advisable, nor for those of a role together …
 const MEMORY_MAX: f64 = 1_073_741_824.0;
+/// … nor this much for each of them.
+const ROLE_MEMORY_MAX: f64 = 134_217_728.0;
 /// Bytes written to and read from temporary files per second of execution: a disk of 200 MB/s takes a twentieth of the
 /// time for it. Those who wait for a slower one are seen.
 const TEMP_BYTES_PER_S_MIN: f64 = 10_000_000.0;
@@ -386,19 +388,48 @@ fn with_work_mem(
              LIMIT. It would take more memory than is advisable for one statement.",
         );
     }
-    let sql = role.command(view, "work_mem", &format!("'{}'", names::memory(wanted)));
-    let risk = format!(
-        "{} Each sort and hash of each session and parallel worker may take this much memory; if memory runs \
-         out, the kernel's OOM killer may end a backend, and all sessions are disconnected.",
-        names::reach_of(&sql)
-    );
+    let value = names::literal(&names::memory(wanted));
+    if role.user.is_none() && role.database.is_some() {
+        return detection
+            .fix(format!(
+                "Find the statements that write them (log_temp_files = 0), and increase work_mem for these alone, with \
+                 set local work_mem = {value} in their transactions: {DOES_NOT_FIT}"
+            ))
+            .risk(format!("Do not set it for the whole database. {RISK_OF_WORK_MEM}"));
+    }
+    if !is_modest(view, wanted, role) {
+        return detection
+            .fix(format!(
+                "Increase work_mem for this statement alone, with set local work_mem = {value} in its transaction: \
+                 {DOES_NOT_FIT}"
+            ))
+            .risk(format!("It is much for all sessions of a role. {RISK_OF_WORK_MEM}"));
+    }
+    let sql = role.command(view, "work_mem", &value);
+    let risk = format!("{} {RISK_OF_WORK_MEM}", names::reach_of(&sql));
     detection
-        .fix(
-            "Increase work_mem for those who run it: a sort, a hash table or a stored result, such as that of a \
-             CTE or of a function in FROM, does not fit. An index that gives the order needs no sort.",
-        )
+        .fix(format!(
+            "Increase work_mem for those who run it: {DOES_NOT_FIT}"
+        ))
         .sql(sql)
         .risk(risk)
+}
+
+const DOES_NOT_FIT: &str = "a sort, a hash table or a stored result, such as that of a CTE or of a function in FROM, \
+                            does not fit. An index that gives the order needs no sort.";
+
+const RISK_OF_WORK_MEM: &str = "Each sort and hash of each session and parallel worker may take this much memory; if \
+                                memory runs out, the kernel's OOM killer may end a backend, and all sessions are \
+                                disconnected.";
+
+/// Whether all sessions of the role that were at work may have this `work_mem` at once.
+fn is_modest(view: &LiveView<'_>, bytes: f64, role: RoleInDatabase<'_>) -> bool {
+    let Some(user) = role.user else {
+        return true;
+    };
+    let sessions = view.activity.sessions.iter();
+    let sessions = sessions.filter(|it| it.user == user).count().max(1) as f64;
+    bytes <= ROLE_MEMORY_MAX && bytes * sessions <= MEMORY_MAX
 }
 
 /// What spills writes as much as fits into memory, and more.
@@ -459,26 +490,24 @@ fn planning_time(view: &LiveView<'_>) -> Vec<Detection> {
                 FactUnit::Micros,
             )
             .counter("executions", counters.calls as f64 / view.activity.counters_s(), FactUnit::PerSecond)
-            .fix(
-                "Prepare the statement, so that its plan is kept: in the driver, or with PREPARE; a pooler \
-                 in transaction mode must support it. If it is prepared already, its custom plans look \
-                 cheaper than the generic one: force the generic plan.",
+            .fix(format!("{PREPARE}{}", if view.major >= 12 { FORCE_GENERIC } else { "" }))
+            .risk(
+                "A generic plan does not know the values: with skewed data it may be much slower, and of a \
+                 partitioned table it locks all partitions.",
             );
-        let skewed = "A generic plan does not know the values: with skewed data it may be much slower, and of a \
-             partitioned table it locks all partitions.";
-        let role = load.role_in_database();
-        let role = (view.major >= 12 && role.user.is_some()).then_some(role);
-        found.push(match role {
-            Some(role) => {
-                let sql = role.command(view, "plan_cache_mode", "force_generic_plan");
-                let risk = format!("{} {skewed}", names::reach_of(&sql));
-                detection.sql(sql).risk(risk)
-            }
-            None => detection.risk(skewed),
-        });
+        found.push(detection);
     }
     found
 }
+
+const PREPARE: &str = "Prepare the statement, so that its plan is kept: in the driver, or with PREPARE; a pooler in \
+                       transaction mode must support it.";
+
+/// Whether a statement is prepared is not known, and the setting concerns all that are.
+const FORCE_GENERIC: &str = " If it is prepared already, its custom plans look cheaper than the generic one. Then set \
+                             plan_cache_mode = force_generic_plan in its transactions, or in the function that \
+                             executes it, but not for the role: it would force generic plans on all prepared \
+                             statements.";
 
 fn empty_polling(view: &LiveView<'_>) -> Vec<Detection> {
     let without_index = missing_index::statements_without_index(view);

@@ -1,8 +1,8 @@
 //! Suggested fixes that would have done harm, or nothing.
 
-use super::build::{calls, relation, table};
+use super::build::{ExampleServer, calls, relation, table};
 use super::catalog::{BY_CUSTOMER, first, scanned};
-use super::statements::committing;
+use super::statements::{committing, planned, sorted};
 
 /// Regression: to sort or to serve an expression, an index of a partitioned table was to be created without a word on
 /// the writes that wait for it; in version 10 the statement fails.
@@ -71,4 +71,37 @@ fn commits_with_synchronous_standbys_are_not_made_asynchronous() {
         of("").0.as_deref(),
         Some("alter role web set synchronous_commit = off")
     );
+}
+
+/// Regression: a gigabyte of `work_mem` was to be set for a whole database, or for a role with many sessions.
+#[test]
+fn much_work_mem_is_for_the_transaction_alone() {
+    let of = |server: &ExampleServer| {
+        let found = first("temp-spill", server);
+        (found.fix_sql, found.suggested_fix)
+    };
+    let (sql, fix) = of(&sorted(1.0, 8000));
+    assert_eq!(sql, None);
+    assert!(fix.contains("set local work_mem = '256MB'"), "{fix}");
+    let of_role = Some("alter role web set work_mem = '128MB'".to_owned());
+    assert_eq!(of(&sorted(1.0, 4000)).0, of_role);
+    let mut many = sorted(1.0, 4000);
+    let session = many.activity.sessions[0].clone();
+    many.activity.sessions.extend(vec![session; 8]);
+    assert_eq!(of(&many).0, None);
+    let of_database = ExampleServer::new().catalog(|it| {
+        it.databases[0].temp_files = 1000;
+        it.databases[0].temp_bytes = 8_000_000_000;
+    });
+    let (sql, fix) = of(&of_database);
+    assert_eq!(sql, None);
+    assert!(fix.contains("set local work_mem = '32MB'"), "{fix}");
+}
+
+/// Regression: generic plans were to be forced on all statements of a role, for one that is perhaps not even prepared.
+#[test]
+fn generic_plans_are_not_forced_on_a_role() {
+    let found = first("planning-time", &planned(400.0, 100.0));
+    assert_eq!(found.fix_sql, None);
+    assert!(found.suggested_fix.contains("not for the role"));
 }
