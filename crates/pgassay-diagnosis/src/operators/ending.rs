@@ -41,6 +41,7 @@ pub(super) fn end_session(
             .sql(terminate)
             .risk(TERMINATED),
         EndingSignal::WritingWal => detection.fix(STALLED_WAL).risk("None; it only reads."),
+        EndingSignal::Replicating => detection.fix(REPLICATING).risk("None."),
         EndingSignal::Committed => detection
             .fix(
                 "Bring the synchronous standby back, see synchronous-standby: the transaction has committed on \
@@ -94,6 +95,17 @@ pub(super) fn waiting(detection: Detection, wait: &ActivityWait) -> Detection {
 pub(super) const STALLED_WAL: &str = "Find out why the disk of pg_wal stalls: the session waits for it, mostly in its \
      commit, and neither a cancel nor pg_terminate_backend has an effect until the write is done. Look for other \
      writers on that disk; pg_test_fsync measures it.";
+
+/// What to do about a worker of a subscription that blocks others.
+pub(super) const REPLICATING: &str = "Let it end: it applies a transaction that the publisher has committed. If it is \
+     canceled or terminated, it starts again with the same transaction; with disable_on_error, the subscription is \
+     disabled. Then find out why it takes long: a large transaction on the publisher, or a table whose rows it finds \
+     by a sequential scan (REPLICA IDENTITY FULL without an index).";
+
+/// What to do so that it does not block others again.
+pub(super) const REPLICATED: &str = "No session waits for it anymore. It applied a transaction that the publisher has \
+     committed. Find out why that took long: a large transaction on the publisher, or a table whose rows it finds by a \
+     sequential scan (REPLICA IDENTITY FULL without an index).";
 
 /// The risk of `pg_terminate_backend`.
 const TERMINATED: &str =

@@ -12,7 +12,7 @@ use pgassay_record::activity::{
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
-use super::ending::{end_session, waiting};
+use super::ending::{REPLICATING, end_session, waiting};
 use super::live_view::LiveView;
 use super::locks::{ACTIONABLE_US, is_root_still_there};
 use super::names;
@@ -260,6 +260,8 @@ fn session(view: &LiveView<'_>) -> Vec<Detection> {
             let is_autovacuum =
                 holder.is_some_and(|it| it.detail.starts_with(RootBlocker::AUTOVACUUM));
             let signal = holder.map_or(EndingSignal::CancelIfBusy, HorizonHolder::ending_signal);
+            let is_replication =
+                holder.is_some_and(|it| it.detail.starts_with(RootBlocker::REPLICATION));
             let it = it.with(holder.and_then(|it| it.wait.as_ref()), waiting);
             let pid = it.name().to_owned();
             if is_autovacuum {
@@ -270,6 +272,8 @@ fn session(view: &LiveView<'_>) -> Vec<Detection> {
                 )
                 .risk("None.")
             } else if signal == EndingSignal::Terminate {
+            } else if is_replication {
+                it.fix(REPLICATING).risk("None.")
                 it.fix(
                     "End the session: it is idle in a transaction that holds back the xmin horizon. \
                      Commit before pauses, and set idle_in_transaction_session_timeout.",

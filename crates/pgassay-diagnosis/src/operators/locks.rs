@@ -7,7 +7,7 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
 use super::ending::{
-    STALLED_WAL, end_session, is_concurrent, rewrites_at_once, risk_of_cancel, waiting,
+    REPLICATED, STALLED_WAL, end_session, is_concurrent, rewrites_at_once, risk_of_cancel, waiting,
 };
 use super::live_view::{LiveView, statement_name};
 use super::names;
@@ -313,6 +313,8 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
                 detection
                     .fix(format!("No session waits for it anymore. {STALLED_WAL}"))
                     .risk("None; it only reads.")
+            } else if root.ending_signal() == EndingSignal::Replicating {
+                detection.fix(REPLICATED).risk("None.")
             } else {
                 detection
                     .fix(format!(
@@ -351,7 +353,6 @@ fn wraparound_vacuum(view: &LiveView<'_>) -> Vec<Detection> {
     let blocked = weighty(view).filter(|it| it.root.prevents_wraparound);
     blocked
         .map(|episode| {
-            let first = episode.blocked.first().map_or(0, |it| it.pid);
             let detection = blocker(view, episode)
                 .fix(
                     "Let it finish: it does not yield to others, and begins again if it is canceled. \
@@ -359,11 +360,13 @@ fn wraparound_vacuum(view: &LiveView<'_>) -> Vec<Detection> {
                      lock_timeout.",
                 )
                 .risk(CANCELED);
-            if episode.is_lasting {
-                detection.sql(format!("select pg_cancel_backend({first})"))
-            } else {
-                detection
-            }
+            // Those behind this command wait for it.
+            let mut directly = directly_blocked(episode);
+            let strong = directly
+                .find(|it| it.waits_for.kind == "relation" && is_strong(&it.waits_for.mode));
+            detection.with(strong.filter(|_| episode.is_lasting), |it, command| {
+                it.sql(format!("select pg_cancel_backend({})", command.pid))
+            })
         })
         .collect()
 }

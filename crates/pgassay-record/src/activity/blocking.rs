@@ -41,8 +41,9 @@ pub struct RootBlocker {
     pub application: String,
     /// Client address, or `local`.
     pub client: String,
-    /// `state`, such as `idle in transaction`; `prepared transaction`; `autovacuum worker`; `recovery`, which
-    /// is the startup process of a standby; or the `backend_type` of another process without a state.
+    /// `state`, such as `idle in transaction`; `prepared transaction`; `recovery`, which is the startup process of a
+    /// standby; or the `backend_type` of an autovacuum worker, a worker of logical replication, or another process
+    /// without a state.
     pub state: String,
     /// Time in this state, in microseconds.
     pub state_age_us: f64,
@@ -99,6 +100,8 @@ impl RootBlocker {
     pub const RECOVERY: &str = "recovery";
     /// The `state` of an autovacuum worker.
     pub const AUTOVACUUM: &str = "autovacuum worker";
+    /// How the `state` of a worker of logical replication begins (from version 11).
+    pub const REPLICATION: &str = EndingSignal::REPLICATION;
 
     /// It is a standby's startup process, which no session can cancel or terminate.
     pub fn is_recovery(&self) -> bool {

@@ -24,9 +24,15 @@ pub enum EndingSignal {
     /// None: it waits for the disk of the WAL, mostly in its commit, and heeds no signal until the write is done.
     /// PostgreSQL's `src/backend/access/transam/xact.c`, `CommitTransaction`, holds off interrupts.
     WritingWal,
+    /// None: it applies what a publisher has committed. After an error, such as a cancel, it starts again and applies
+    /// the same transaction, or disables the subscription (`disable_on_error`, from version 15).
+    Replicating,
 }
 
 impl EndingSignal {
+    /// How the `state` of a worker of logical replication begins (from version 11).
+    pub(super) const REPLICATION: &str = "logical replication ";
+
     /// For a session in this state of `pg_stat_activity`, with its wait; the state is empty or `unknown` if
     /// it is hidden.
     pub fn of(state: &str, wait: Option<&ActivityWait>) -> Self {
@@ -39,6 +45,7 @@ impl EndingSignal {
                 ("IO", "WALSync" | "WalSync" | "WALWrite" | "WalWrite")
                 | ("LWLock" | "LWLockNamed", "WALWrite" | "WALWriteLock"),
             ) => Self::WritingWal,
+            _ if state.starts_with(Self::REPLICATION) => Self::Replicating,
             (_, ("Client", "ClientRead" | "ClientWrite")) => Self::TerminateAtClient,
             ("" | "unknown" | "disabled", _) => Self::CancelIfBusy,
             _ => Self::Cancel,
@@ -63,6 +70,9 @@ mod tests {
         assert_eq!(EndingSignal::of("active", None), EndingSignal::Cancel);
         assert_eq!(of("active", "IO", "DataFileRead"), EndingSignal::Cancel);
         assert_eq!(of("active", "IPC", "SyncRep"), EndingSignal::Committed);
+        // Regression: a subscription's worker was to be canceled, and began again.
+        let worker = EndingSignal::of("logical replication apply worker", None);
+        assert_eq!(worker, EndingSignal::Replicating);
         for (kind, name) in [
             ("IO", "WalSync"),
             ("IO", "WALWrite"),

@@ -1,6 +1,10 @@
 //! Suggested fixes that would have done harm, or nothing.
 
-use super::build::{ExampleServer, calls, relation, table};
+use pgassay_record::activity::{BlockedSession, RootBlocker};
+
+use super::build::{
+    ExampleServer, blocked, blocking, calls, episode, queued, relation, root, table,
+};
 use super::catalog::{BY_CUSTOMER, first, scanned};
 use super::statements::{committing, planned, sorted};
 
@@ -104,4 +108,41 @@ fn generic_plans_are_not_forced_on_a_role() {
     let found = first("planning-time", &planned(400.0, 100.0));
     assert_eq!(found.fix_sql, None);
     assert!(found.suggested_fix.contains("not for the role"));
+}
+
+/// Regression: behind an anti-wraparound vacuum, the session with the longest wait was to be canceled: a reader.
+#[test]
+fn the_command_that_waits_for_the_vacuum_is_canceled_and_no_reader_behind_it() {
+    let sql = |blocked: Vec<BlockedSession>| {
+        let vacuum = RootBlocker {
+            prevents_wraparound: true,
+            ..root("autovacuum worker", 60e6)
+        };
+        first(
+            "wraparound-vacuum-blocks",
+            &blocking(episode(vacuum, blocked)),
+        )
+        .fix_sql
+    };
+    let ddl = || queued(20, 4711, "AccessExclusiveLock", 6e6);
+    let reader = |behind| queued(7, behind, "AccessShareLock", 9e6);
+    let cancel = Some("select pg_cancel_backend(20)".to_owned());
+    assert_eq!(sql(vec![reader(20), ddl()]), cancel);
+    assert_eq!(sql(vec![blocked(1, 9e6), ddl()]), cancel);
+    assert_eq!(
+        sql(vec![queued(7, 4711, "ShareUpdateExclusiveLock", 9e6)]),
+        None
+    );
+}
+
+/// Regression: a worker of a subscription was to be canceled: it applies the same transaction again.
+#[test]
+fn a_worker_of_logical_replication_is_not_canceled() {
+    let worker = root("logical replication apply worker", 60e6);
+    let found = first(
+        "long-blocker",
+        &blocking(episode(worker, vec![blocked(1, 11e6)])),
+    );
+    assert_eq!(found.fix_sql, None);
+    assert!(found.suggested_fix.contains("starts again"));
 }

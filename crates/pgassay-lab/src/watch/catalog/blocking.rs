@@ -353,6 +353,10 @@ fn ended_by_signal(pid: u32, signal: EndingSignal) -> String {
         EndingSignal::WritingWal => {
             "-- find out why the disk of pg_wal stalls: until the write is done, a signal has no effect".to_owned()
         }
+        EndingSignal::Replicating => {
+            "-- let it end: a worker of logical replication starts again with the same transaction if it is canceled"
+                .to_owned()
+        }
         EndingSignal::Committed => {
             "-- bring the synchronous standby back: it has committed, and a cancel would only end its wait, \
              committed without replication"
@@ -367,8 +371,9 @@ fn state(session: &LockSession) -> String {
         return RootBlocker::RECOVERY.to_owned();
     }
     // Its state is `active` for as long as it works.
-    if session.backend_type == RootBlocker::AUTOVACUUM {
-        return session.backend_type.clone();
+    let kind = &session.backend_type;
+    if kind == RootBlocker::AUTOVACUUM || kind.starts_with(RootBlocker::REPLICATION) {
+        return kind.clone();
     }
     let known = [&session.state, &session.backend_type];
     let known = known.into_iter().find(|it| !it.is_empty());
