@@ -17,6 +17,7 @@ use super::live_view::LiveView;
 use super::locks::{ACTIONABLE_US, is_root_still_there};
 use super::names;
 use super::signature::OperatorSignature;
+use super::slots::{is_copy, look_at_primary};
 
 /// A transaction manager resolves its prepared transactions within seconds.
 const FORGOTTEN_US: f64 = 300e6;
@@ -259,9 +260,9 @@ fn session(view: &LiveView<'_>) -> Vec<Detection> {
             let holder = by_name(it.name());
             let is_autovacuum =
                 holder.is_some_and(|it| it.detail.starts_with(RootBlocker::AUTOVACUUM));
-            let signal = holder.map_or(EndingSignal::CancelIfBusy, HorizonHolder::ending_signal);
             let is_replication =
                 holder.is_some_and(|it| it.detail.starts_with(RootBlocker::REPLICATION));
+            let signal = holder.map_or(EndingSignal::CancelIfBusy, HorizonHolder::ending_signal);
             let it = it.with(holder.and_then(|it| it.wait.as_ref()), waiting);
             let pid = it.name().to_owned();
             if is_autovacuum {
@@ -271,9 +272,9 @@ fn session(view: &LiveView<'_>) -> Vec<Detection> {
                      columns that do not need it, or partition the table.",
                 )
                 .risk("None.")
-            } else if signal == EndingSignal::Terminate {
             } else if is_replication {
                 it.fix(REPLICATING).risk("None.")
+            } else if signal == EndingSignal::Terminate {
                 it.fix(
                     "End the session: it is idle in a transaction that holds back the xmin horizon. \
                      Commit before pauses, and set idle_in_transaction_session_timeout.",
@@ -381,6 +382,12 @@ fn slot(view: &LiveView<'_>) -> Vec<Detection> {
     let found = holders(view, &[HorizonKind::Slot, HorizonKind::SlotCatalog]);
     let with_fix = |it: Detection| {
         let mut slots = view.catalog.slots.iter();
+        if slots
+            .clone()
+            .any(|slot| slot.name == it.name() && is_copy(view, slot))
+        {
+            return look_at_primary(it);
+        }
         let active = slots.find(|slot| slot.name == it.name() && slot.is_active);
         let name = names::literal(it.name());
         match active.map(|slot| slot.kind.as_str()) {

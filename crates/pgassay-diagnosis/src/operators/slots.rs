@@ -32,16 +32,33 @@ fn slot_wal(view: &LiveView<'_>) -> Vec<Detection> {
         .collect()
 }
 
+/// Whether it is a failover slot that this standby copies from the primary.
+pub(super) fn is_copy(view: &LiveView<'_>, slot: &SlotState) -> bool {
+    view.catalog.is_standby && slot.is_synced
+}
+
+/// The fix for such a slot: the standby cannot drop it.
+pub(super) fn look_at_primary(detection: Detection) -> Detection {
+    detection
+        .fix(
+            "Look at the slot on the primary: this one is its copy for a failover, follows it, and cannot be dropped \
+             here. If it stays behind, see the server's log for messages of the slot sync worker.",
+        )
+        .risk("None; it only reads.")
+}
+
 fn detection(view: &LiveView<'_>, slot: &SlotState, own: f64) -> Detection {
     let kept = slot.retained_bytes.map(|it| it as f64);
     let status = slot.wal_status.as_deref().unwrap_or_default();
     let is_lost = status == "lost";
-    let receiver = if slot.is_active {
+    let is_copy = is_copy(view, slot);
+    let receiver = if is_copy {
+        "it is synchronized from the primary"
+    } else if slot.is_active {
         "its receiver is connected, but behind"
     } else {
         "no receiver is connected"
     };
-    let name = names::literal(&slot.name);
     let detection = Detection::of(ObjectKind::Slot, &slot.name)
         .title(is_lost.then_some("A replication slot is invalid"))
         .urgent(if status == "unreserved" { 9 } else { 7 })
@@ -52,18 +69,26 @@ fn detection(view: &LiveView<'_>, slot: &SlotState, own: f64) -> Detection {
                 .figure("max_wal_size", own, FactUnit::Bytes)
         })
         .state(receiver)
-        .with(slot.inactive_us, |it, us| {
+        .with(slot.inactive_us.filter(|_| !is_copy), |it, us| {
             it.figure("time since its receiver left", us, FactUnit::Micros)
         })
         .with(slot.wal_status.as_ref(), |it, status| {
             it.state(format!("wal_status {status}"))
         });
+    if is_copy {
+        return look_at_primary(detection);
+    }
+    with_fix(view, detection, slot)
+}
+
+fn with_fix(view: &LiveView<'_>, detection: Detection, slot: &SlotState) -> Detection {
+    let name = names::literal(&slot.name);
     let drop = format!("select pg_drop_replication_slot({name})");
     // Below what a slot keeps already, it would be invalidated at once.
     let slots = view.catalog.slots.iter();
     let most = slots.filter_map(|it| it.retained_bytes).max().unwrap_or(0);
     let limit = (2.0 * most as f64).max(LIMIT_MIN_BYTES);
-    match (slot.is_active, status) {
+    match (slot.is_active, slot.wal_status.as_deref().unwrap_or_default()) {
         (_, "lost") => detection
             .fix(
                 "Drop the slot. It keeps nothing anymore, and its receiver cannot continue from it: \

@@ -315,6 +315,9 @@ pub struct SlotState {
 }
 
 /// What `pg_stat_archiver` says, at the end of the window.
+    /// On a standby: it is a copy of a slot of the primary, and cannot be dropped (from version 17).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_synced: bool,
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ArchiverState {
     /// The WAL file that could not be archived; `None` if the latest attempt succeeded.

@@ -1,9 +1,11 @@
 //! Suggested fixes that would have done harm, or nothing.
 
-use pgassay_record::activity::{BlockedSession, RootBlocker};
+use pgassay_record::activity::{
+    BlockedSession, HorizonHolder, HorizonKind, RootBlocker, SlotState,
+};
 
 use super::build::{
-    ExampleServer, blocked, blocking, calls, episode, queued, relation, root, table,
+    DAY_US, ExampleServer, blocked, blocking, calls, episode, queued, relation, root, table,
 };
 use super::catalog::{BY_CUSTOMER, first, scanned};
 use super::statements::{committing, planned, sorted};
@@ -133,6 +135,45 @@ fn the_command_that_waits_for_the_vacuum_is_canceled_and_no_reader_behind_it() {
         sql(vec![queued(7, 4711, "ShareUpdateExclusiveLock", 9e6)]),
         None
     );
+}
+
+/// Regression: failover slots of a standby, which the primary keeps there, were to be dropped: that fails.
+#[test]
+fn a_slot_that_a_standby_copies_is_not_dropped_there() {
+    let server = |is_synced| {
+        let slot = SlotState {
+            name: "sub".to_owned(),
+            kind: "logical".to_owned(),
+            retained_bytes: Some(1 << 33),
+            wal_status: Some("extended".to_owned()),
+            inactive_us: Some(DAY_US),
+            is_synced,
+            ..SlotState::default()
+        };
+        let holder = HorizonHolder {
+            kind: HorizonKind::SlotCatalog,
+            name: "sub".to_owned(),
+            age: 150_000_000,
+            has_oldest_id: false,
+            lasting_us: None,
+            database: None,
+            detail: String::new(),
+            state: String::new(),
+            wait: None,
+        };
+        ExampleServer::new().catalog(|it| {
+            it.is_standby = true;
+            it.slots.push(slot);
+            it.horizon.push(holder);
+        })
+    };
+    for id in ["slot-wal", "slot-horizon"] {
+        let copy = first(id, &server(true));
+        assert_eq!(copy.fix_sql, None, "{id}");
+        assert!(copy.suggested_fix.contains("on the primary"), "{id}");
+        let own = first(id, &server(false)).fix_sql.expect("a statement");
+        assert_eq!(own, "select pg_drop_replication_slot('sub')", "{id}");
+    }
 }
 
 /// Regression: a worker of a subscription was to be canceled: it applies the same transaction again.

@@ -245,6 +245,7 @@ pub(super) fn slot(name: &str, status: &str, retained: u64) -> ExampleServer {
         retained_bytes: Some(retained),
         wal_status: Some(status.to_owned()),
         inactive_us: Some(DAY_US),
+        is_synced: false,
     };
     ExampleServer::new().catalog(|it| it.slots.push(slot))
 }

@@ -41,7 +41,7 @@ pub(super) fn slots(reader: &mut CatalogReader) -> Vec<SlotState> {
     let retained = wal_since(reader.version, "restart_lsn");
     let sql = format!(
         "select slot_name, slot_type, active, case when restart_lsn is not null then greatest(0, {retained}) end, \
-           {}, {} \
+           {}, {}, {} \
          from pg_replication_slots order by 4 desc nulls last limit {SLOTS_MAX}",
         // 13: whether the WAL is still there.
         since(130_000, "wal_status"),
@@ -50,6 +50,8 @@ pub(super) fn slots(reader: &mut CatalogReader) -> Vec<SlotState> {
             170_000,
             "extract(epoch from clock_timestamp() - inactive_since) * 1e6"
         ),
+        // 17: copies of the primary's slots. A former standby keeps the mark.
+        since(170_000, "synced and pg_is_in_recovery()"),
     );
     let rows = reader.rows("replication slots", &sql).unwrap_or_default();
     let slot = |row: &CatalogRow| SlotState {
@@ -59,6 +61,7 @@ pub(super) fn slots(reader: &mut CatalogReader) -> Vec<SlotState> {
         retained_bytes: row.get(3).map(|_| row.count(3)),
         wal_status: row.get(4).map(str::to_owned),
         inactive_us: row.duration(5),
+        is_synced: row.is_true(6),
     };
     rows.iter().map(slot).collect()
 }
