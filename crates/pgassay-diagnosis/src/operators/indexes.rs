@@ -185,9 +185,13 @@ fn unused(view: &LiveView<'_>) -> Vec<Detection> {
     });
     indexes
         .map(|index| {
-            of_index(view, index)
+            let detection = of_index(view, index)
                 .urgent(2)
-                .counter("scans since the statistics were reset", 0.0, FactUnit::Count)
+                .counter(
+                    "scans since the statistics were reset",
+                    0.0,
+                    FactUnit::Count,
+                )
                 .counter("age of the statistics", age_us, FactUnit::Micros)
                 .against(
                     age_us < STATISTICS_AGE_US,
@@ -201,19 +205,45 @@ fn unused(view: &LiveView<'_>) -> Vec<Detection> {
                 .against(
                     !standbys.is_empty(),
                     format!("queries on a standby are counted there: check {standbys}"),
-                )
-                .fix(
-                    "Drop the index, after a look at idx_scan of pg_stat_user_indexes on each standby and \
-                     over a whole business cycle. After a failover, the count from before is on the former \
-                     primary. Keep it if it supports the checks of a foreign key.",
-                )
-                .sql(drop_index(index))
-                .risk(
-                    "A rare query may become slow, and building the index again takes time; note its \
-                     definition (pg_get_indexdef).",
-                )
+                );
+            without_use(detection, index)
         })
         .collect()
+}
+
+/// The fix for an index that nothing scanned.
+fn without_use(detection: Detection, index: &IndexActivity) -> Detection {
+    let statistics = if index.columns.iter().any(|it| it == "expression") {
+        " ANALYZE gathers statistics of the expression for the index, which the planner uses also for plans without \
+         it: they would be lost."
+    } else {
+        ""
+    };
+    let risk = format!(
+        "A rare query may become slow, and building the index again takes time; note its definition \
+         (pg_get_indexdef).{statistics}"
+    );
+    if let Some(key) = &index.foreign_key {
+        let key = names::identifier(key);
+        return detection
+            .against(
+                true,
+                format!("no other index serves the checks of foreign key {key}, which may be rare"),
+            )
+            .fix(format!(
+                "Keep the index, unless you are sure that no referenced row is ever deleted and no key of one changes: \
+                 each such change looks up the referencing rows for foreign key {key}, and would read the whole table \
+                 without the index."
+            ))
+            .risk(risk);
+    }
+    detection
+        .fix(
+            "Drop the index, after a look at idx_scan of pg_stat_user_indexes on each standby and over a whole \
+             business cycle. After a failover, the count from before is on the former primary.",
+        )
+        .sql(drop_index(index))
+        .risk(risk)
 }
 
 /// Whether a redundant index, whose own finding is to drop it, depends on this one.
@@ -289,7 +319,8 @@ fn invalid(view: &LiveView<'_>) -> Vec<Detection> {
                     .fix(format!(
                         "{}Build it again, or drop it if it is not needed: a concurrent build failed, for \
                          example by a duplicate key, a timeout, or a canceled session.",
-                    )
+                        update_first(view)
+                    ))
                     .sql(format!(
                         "reindex index concurrently {}",
                         names::relation(&index.relation)
@@ -297,8 +328,7 @@ fn invalid(view: &LiveView<'_>) -> Vec<Detection> {
                     .risk(
                         "The build reads the table, waits for open transactions, and needs free disk \
                          space; a unique index fails again if there are duplicates.",
-                        update_first(view)
-                    ))
+                    )
             }
         })
         .collect()
@@ -445,10 +475,12 @@ fn gin_pending_list(view: &LiveView<'_>) -> Vec<Detection> {
                     "no view shows how long the list is, only pgstatginindex of the extension \
                      pgstattuple",
                 )
-                .fix(
+                .fix(format!(
                     "Lower the limit, so that searches read a short list and inserts empty it in small \
-                     steps; or turn fastupdate off.",
-                )
+                     steps; or turn fastupdate off. Neither empties the list that there is: afterward, \
+                     VACUUM the table, or call gin_clean_pending_list({}).",
+                    names::literal(&names::relation(&index.relation))
+                ))
                 .sql(format!(
                     "alter index {} set ({parameter})",
                     names::relation(&index.relation)

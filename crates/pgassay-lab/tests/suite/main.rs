@@ -4,6 +4,7 @@ mod catalog_blocking;
 mod catalog_common;
 mod catalog_counters;
 mod catalog_endings;
+mod catalog_evidence;
 mod catalog_indexes;
 mod catalog_processes;
 mod catalog_rights;

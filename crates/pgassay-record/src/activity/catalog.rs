@@ -185,6 +185,9 @@ pub struct IndexActivity {
     /// A valid index that serves every scan that this one serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redundant_with: Option<RelationName>,
+    /// If nothing scanned it: a foreign key whose columns are its leading ones, and that no other valid index serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign_key: Option<String>,
     /// GIN: `fastupdate` is on and its limit in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_list_limit_bytes: Option<u64>,

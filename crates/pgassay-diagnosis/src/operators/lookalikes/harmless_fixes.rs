@@ -1,11 +1,14 @@
 //! Suggested fixes that would have done harm, or nothing.
 
 use pgassay_record::activity::{
-    BlockedSession, HorizonHolder, HorizonKind, RootBlocker, SlotState,
+    BlockedSession, HorizonHolder, HorizonKind, IndexActivity, RootBlocker, SlotState,
+    TableActivity,
 };
+use pgassay_record::finding::{Confidence, Finding};
 
 use super::build::{
     DAY_US, ExampleServer, blocked, blocking, calls, episode, queued, relation, root, table,
+    unused_index,
 };
 use super::catalog::{BY_CUSTOMER, first, scanned};
 use super::statements::{committing, planned, sorted};
@@ -176,6 +179,31 @@ fn a_slot_that_a_standby_copies_is_not_dropped_there() {
     }
 }
 
+fn with_unused(change: impl FnOnce(&mut IndexActivity)) -> Finding {
+    let server = unused_index(40.0).catalog(|it| change(&mut it.indexes[0]));
+    first("unused-index", &server)
+}
+
+/// Regression: the index that keeps rare deletes of referenced rows from reading a whole table was to be dropped.
+#[test]
+fn the_only_index_of_a_foreign_key_is_not_dropped() {
+    let found = with_unused(|it| it.foreign_key = Some("note_fkey".to_owned()));
+    assert_eq!(found.confidence, Confidence::Hint);
+    assert_eq!(found.fix_sql, None);
+    assert!(found.suggested_fix.contains("note_fkey"));
+}
+
+/// Regression: an index that no plan scans may still give the planner statistics of its expression.
+#[test]
+fn an_index_on_an_expression_has_statistics_that_go_with_it() {
+    let risk = |column: &str| {
+        let found = with_unused(|it| it.columns = vec![column.to_owned()]);
+        found.risk.expect("a risk")
+    };
+    assert!(risk("expression").contains("statistics of the expression"));
+    assert!(!risk("note").contains("statistics"));
+}
+
 /// Regression: a worker of a subscription was to be canceled: it applies the same transaction again.
 #[test]
 fn a_worker_of_logical_replication_is_not_canceled() {
@@ -186,4 +214,24 @@ fn a_worker_of_logical_replication_is_not_canceled() {
     );
     assert_eq!(found.fix_sql, None);
     assert!(found.suggested_fix.contains("starts again"));
+}
+
+/// Regression: with `fastupdate` off, a long pending list stays as it is.
+#[test]
+fn a_pending_list_is_emptied_after_its_limit_is_lowered() {
+    let orders = TableActivity {
+        inserted: 10_000,
+        ..table("orders")
+    };
+    let words = IndexActivity {
+        method: "gin".to_owned(),
+        pending_list_limit_bytes: Some(64 << 20),
+        ..super::build::index("orders_words_idx", &["words"])
+    };
+    let fix = first(
+        "gin-pending-list",
+        &ExampleServer::new().table(orders).index(words),
+    );
+    let call = "gin_clean_pending_list('public.orders_words_idx')";
+    assert!(fix.suggested_fix.contains(call), "{}", fix.suggested_fix);
 }

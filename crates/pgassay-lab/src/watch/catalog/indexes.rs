@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pgassay_record::activity::{IndexActivity, RelationName};
 
 use super::counts::counted;
+use super::foreign_keys::serves_key;
 use super::locks::FIRST_USER_OID;
 use super::reader::{CatalogReader, array};
 use super::redundancy::{IndexKeys, serves};
@@ -179,15 +180,39 @@ fn sql(version: u32, of_tables: &BTreeSet<u32>) -> String {
            pg_stat_get_numscans(i.indexrelid), \
            i.indisunique or i.indisprimary or i.indisexclusion or i.indisreplident or {is_part} \
              or exists (select 1 from pg_constraint k where k.conindid = i.indexrelid), \
-           i.indisvalid, i.indisready, to_json(x.reloptions), age(i.xmin) \
+           i.indisvalid, i.indisready, to_json(x.reloptions), age(i.xmin), {} \
          from chosen join pg_index i on i.indrelid = chosen.oid \
            join pg_class x on x.oid = i.indexrelid join pg_namespace xn on xn.oid = x.relnamespace \
            join pg_class t on t.oid = i.indrelid join pg_namespace tn on tn.oid = t.relnamespace \
            join pg_am m on m.oid = x.relam \
          where x.relkind = 'i' and t.relkind in ('r', 'm') and t.relpersistence <> 't' \
          order by i.indrelid = any ('{of_tables}'::oid[]) desc, x.relpages desc, i.indexrelid limit {}",
+        foreign_key(version),
         READ_MAX + 1
     )
+}
+
+/// The SQL for the foreign key of an index that nothing scanned, if no other index serves it: its checks may be rare. Of
+/// several that nothing scanned, the oldest one serves it.
+fn foreign_key(version: u32) -> String {
+    format!(
+        "case when i.indisvalid and pg_stat_get_numscans(i.indexrelid) = 0 then \
+           (select k.conname from pg_constraint k where k.contype = 'f' and k.conrelid = i.indrelid and {} \
+             and not exists (select 1 from pg_index o join pg_class ox on ox.oid = o.indexrelid \
+               join pg_am om on om.oid = ox.relam \
+               where o.indrelid = i.indrelid and o.indexrelid <> i.indexrelid and o.indisvalid \
+                 and (o.indexrelid < i.indexrelid or o.indisunique \
+                   or pg_stat_get_numscans(o.indexrelid) > 0) and {}) \
+             order by k.oid limit 1) end",
+        serves_key(version, "i", "m"),
+        serves_key(version, "o", "om")
+    )
+}
+
+/// The age of a row's transaction ID. `age` is a signed number of 32 bits: it is negative of a row that is older than
+/// half of all transaction IDs, as frozen rows can be.
+fn definition_age(age: i64) -> u64 {
+    u64::try_from(age).unwrap_or(1 << 31)
 }
 
 fn read_index(
@@ -227,12 +252,13 @@ fn read_index(
             columns,
             size_bytes: row.count(16),
             scans_ever,
-            definition_age: row.get(22).map(|_| row.count(22)),
+            definition_age: row.get(22).map(|_| definition_age(row.number(22))),
             is_required,
             is_valid,
             is_unmaintained: !row.is_true(20),
             is_being_built: false,
             redundant_with: None,
+            foreign_key: row.get(23).map(str::to_owned),
             pending_list_limit_bytes: limit_kb
                 .filter(|_| has_pending_list)
                 .map(|kb| (kb * 1024.0) as u64),
@@ -297,6 +323,13 @@ mod tests {
             scans_ever: 0,
             ..IndexActivity::default()
         }
+    }
+
+    /// Regression: an index whose definition was three billion transactions old was new, so that it was never unused.
+    #[test]
+    fn a_definition_older_than_half_of_all_transaction_ids_is_not_new() {
+        assert_eq!(definition_age(1000), 1000);
+        assert_eq!(definition_age(-1_294_967_296), 2_147_483_648);
     }
 
     #[test]

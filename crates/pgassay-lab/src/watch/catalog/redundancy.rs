@@ -1,5 +1,7 @@
 //! Whether one index serves every scan of another: pure.
 
+use std::collections::BTreeSet;
+
 use super::row::CatalogRow;
 
 /// What defines an index, as `pg_index` has it.
@@ -16,10 +18,13 @@ pub(super) struct IndexKeys {
     expressions: Option<String>,
     /// The tree of the predicate.
     pub predicate: Option<String>,
+    /// Storage parameters that may decide what the index finds, and how fast: those of all methods but B-trees and
+    /// hash indexes, such as `pages_per_range`.
+    options: BTreeSet<String>,
 }
 
 impl IndexKeys {
-    /// From the columns 6 and 8 to 15 of the query of indexes.
+    /// From the columns 6, 8 to 15 and 21 of the query of indexes.
     pub fn parse(row: &CatalogRow, columns: usize) -> Option<Self> {
         let words = |at| -> Vec<String> {
             let text = row.get(at).unwrap_or_default();
@@ -37,13 +42,16 @@ impl IndexKeys {
                 parameter,
             ))
         };
+        let method = row.text(6);
+        let has_options = !matches!(&*method, "btree" | "hash");
         Some(Self {
-            method: row.text(6),
+            method,
             count,
             columns: words(8).iter().filter_map(|it| it.parse().ok()).collect(),
             kinds: (0..count).map(kind).collect::<Option<_>>()?,
             expressions: row.get(14).map(str::to_owned),
             predicate: row.get(15).map(str::to_owned),
+            options: row.texts(21).into_iter().filter(|_| has_options).collect(),
         })
     }
 
@@ -52,13 +60,14 @@ impl IndexKeys {
     }
 }
 
-/// Whether an index serves every scan of the other: same method and predicate, the other's keys are a
+/// Whether an index serves every scan of the other: same method, options and predicate, the other's keys are a
 /// prefix of its keys, with the same operator classes, collations, options and expressions, and it
 /// stores whatever the other stores.
 pub(super) fn serves(index: &IndexKeys, other: &IndexKeys) -> bool {
     let has = |column: &i16| index.columns.contains(column);
     index.method == other.method
         && index.predicate == other.predicate
+        && index.options == other.options
         && index.keys().starts_with(other.keys())
         && index.kinds.starts_with(&other.kinds)
         && other.columns[other.keys().len()..].iter().all(has)
@@ -88,6 +97,7 @@ mod tests {
             kinds: vec![kind(String::new()); count],
             expressions: None,
             predicate: None,
+            options: BTreeSet::new(),
         }
     }
 
@@ -108,11 +118,38 @@ mod tests {
             |it: &mut IndexKeys| it.kinds[0].2 = "3".to_owned(),
             |it: &mut IndexKeys| it.kinds[0].3 = "siglen=8".to_owned(),
             |it: &mut IndexKeys| it.predicate = Some("{NULLTEST}".to_owned()),
+            // Regression: a BRIN index of few pages per range was redundant with one of many.
+            |it: &mut IndexKeys| it.options = ["pages_per_range=4".to_owned()].into(),
         ] {
             let mut other = ab.clone();
             change(&mut other);
             assert!(!serves(&other, &a), "{other:?}");
         }
+    }
+
+    /// Rows of a B-tree and of a BRIN index with a storage parameter.
+    #[test]
+    fn the_fill_factor_of_a_btree_does_not_count_and_pages_per_range_do() {
+        let keys = |method: &str, option: &str| {
+            let mut values = vec![None; 22];
+            for (at, value) in [
+                (6, method),
+                (8, "1"),
+                (9, "1"),
+                (10, "1978"),
+                (11, "0"),
+                (12, "0"),
+                (13, "[\"\"]"),
+                (21, &*format!("[\"{option}\"]")),
+            ] {
+                values[at] = Some(value.to_owned());
+            }
+            IndexKeys::parse(&CatalogRow::new(values), 1).expect("keys")
+        };
+        let same = |method, one, other| serves(&keys(method, one), &keys(method, other));
+        assert!(same("btree", "fillfactor=70", "fillfactor=90"));
+        assert!(!same("brin", "pages_per_range=4", "pages_per_range=128"));
+        assert!(same("brin", "pages_per_range=4", "pages_per_range=4"));
     }
 
     #[test]
