@@ -6,11 +6,13 @@ use super::counts::counted;
 use super::reader::CatalogReader;
 use super::slots::wal_since;
 
-/// Timed, requested, write and sync time in microseconds, buffers written, buffers by backends, buffers
-/// through ring buffers.
+/// The counters at a time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CheckpointReading {
-    counters: [u64; 7],
+    /// Timed, requested, write and sync time in microseconds, buffers written.
+    counters: [u64; 5],
+    /// Buffers by backends, and through ring buffers: from 16 on of another view, which has another reset.
+    by_backends: [u64; 2],
     /// Those through ring buffers are counted.
     has_rings: bool,
     /// WAL written or, on a standby, replayed since the server was initialized, in bytes.
@@ -71,21 +73,16 @@ impl CheckpointReading {
         let row = rows.first()?;
         Some(Self {
             counters: std::array::from_fn(|at| row.count(at)),
+            by_backends: [row.count(5), row.count(6)],
             has_rings: row.get(6).is_some(),
             wal_bytes: row.get(7).map(|_| row.count(7)),
         })
     }
 
     pub fn since(self, then: Self) -> CheckpointActivity {
-        let [
-            timed,
-            requested,
-            write_us,
-            sync_us,
-            buffers_written,
-            buffers_by_backends,
-            through_rings,
-        ] = counted(self.counters, then.counters);
+        let [timed, requested, write_us, sync_us, buffers_written] =
+            counted(self.counters, then.counters);
+        let [buffers_by_backends, through_rings] = counted(self.by_backends, then.by_backends);
         CheckpointActivity {
             timed,
             requested,
@@ -99,5 +96,27 @@ impl CheckpointReading {
                 .zip(then.wal_bytes)
                 .map(|(now, then)| now.saturating_sub(then)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: after `pg_stat_reset_shared('io')`, all checkpoints since the server's start were in the window.
+    #[test]
+    fn a_reset_of_the_io_statistics_leaves_the_checkpoints_of_the_window() {
+        let reading = |counters, by_backends| CheckpointReading {
+            counters,
+            by_backends,
+            has_rings: true,
+            wal_bytes: None,
+        };
+        let then = reading([4000, 70, 1, 1, 9000], [500, 600]);
+        let found = reading([4001, 70, 1, 1, 9010], [3, 0]).since(then);
+        let checkpoints = (found.timed, found.requested, found.buffers_written);
+        assert_eq!(checkpoints, (1, 0, 10));
+        let by_backends = (found.buffers_by_backends, found.buffers_through_rings);
+        assert_eq!(by_backends, (3, Some(0)));
     }
 }

@@ -1,7 +1,7 @@
 //! Differences of cumulative counters.
 
-/// What was counted between two readings. If a counter fell, it was reset meanwhile, and what it shows
-/// now was counted since then.
+/// What was counted between two readings. If a counter fell, all of them, which are reset together, were reset
+/// meanwhile, and what they show now was counted since then.
 pub(super) fn counted<const N: usize>(now: [u64; N], then: [u64; N]) -> [u64; N] {
     if now.iter().zip(then).any(|(now, then)| *now < then) {
         return now;

@@ -14,10 +14,13 @@ const AGES_MAX: usize = 100;
 /// transaction IDs.
 const WRAPAROUND: u64 = (1 << 31) - 1;
 
-/// Counters of databases by name: committed, rolled back, deadlocks, temporary files, their bytes,
+/// The name of a database, and its counters: committed, rolled back, deadlocks, temporary files, their bytes,
 /// conflicts, sessions.
+type NamedCounters = (String, [u64; 7]);
+
+/// Counters of databases by OID, because a database may be renamed, or dropped and created again.
 #[derive(Debug, Default)]
-pub(super) struct DatabaseReading(BTreeMap<String, [u64; 7]>);
+pub(super) struct DatabaseReading(BTreeMap<u32, NamedCounters>);
 
 impl DatabaseReading {
     pub fn read(reader: &mut CatalogReader) -> Option<Self> {
@@ -28,22 +31,24 @@ impl DatabaseReading {
             "0"
         };
         let sql = format!(
-            "select s.datname, s.xact_commit, s.xact_rollback, s.deadlocks, s.temp_files, \
+            "select s.datid, s.datname, s.xact_commit, s.xact_rollback, s.deadlocks, s.temp_files, \
              s.temp_bytes, s.conflicts, {sessions} from pg_stat_database s \
              where s.datname is not null"
         );
         let rows = reader.rows("databases", &sql)?;
-        let counters = rows
-            .iter()
-            .map(|row| (row.text(0), std::array::from_fn(|at| row.count(at + 1))));
+        let counters = rows.iter().map(|row| {
+            let counters = std::array::from_fn(|at| row.count(at + 2));
+            (row.number(0) as u32, (row.text(1), counters))
+        });
         Some(Self(counters.collect()))
     }
 
     /// Databases with activity since an earlier reading.
     pub fn since(&self, then: &Self, version: u32) -> Vec<DatabaseActivity> {
         let mut found = Vec::new();
-        for (name, &now) in &self.0 {
-            let counters = counted(now, then.0.get(name).copied().unwrap_or_default());
+        for (oid, (name, now)) in &self.0 {
+            let then = then.0.get(oid).map(|it| it.1);
+            let counters = counted(*now, then.unwrap_or_default());
             if counters.iter().all(|it| *it == 0) {
                 continue;
             }
@@ -109,4 +114,21 @@ pub(super) fn ages(
         consumed_per_s,
     };
     rows.iter().map(age).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a database that was renamed had all of its transactions in the window.
+    #[test]
+    fn a_renamed_database_has_the_counts_of_the_window() {
+        let reading =
+            |oid, name: &str, count| DatabaseReading([(oid, (name.to_owned(), [count; 7]))].into());
+        let since = reading(5, "new", 110).since(&reading(5, "old", 100), 180_000);
+        assert_eq!((&*since[0].name, since[0].temp_files), ("new", 10));
+        // Another one of the same name.
+        let since = reading(6, "old", 7).since(&reading(5, "old", 100), 180_000);
+        assert_eq!(since[0].temp_files, 7);
+    }
 }

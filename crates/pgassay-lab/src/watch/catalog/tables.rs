@@ -78,12 +78,12 @@ impl TableReading {
 
     /// What was counted since an earlier reading, for the tables of which that is known.
     pub fn since(&self, then: &Self) -> BTreeMap<u32, TableCounters> {
-        let difference = |(&oid, &now): (&u32, &TableCounters)| match then.counters.get(&oid) {
-            Some(&then) => Some((oid, counted(now, then))),
+        let of_table = |(&oid, &now): (&u32, &TableCounters)| match then.counters.get(&oid) {
+            Some(&then) => Some((oid, difference(now, then))),
             None if then.is_cut => None,
             None => Some((oid, now)),
         };
-        self.counters.iter().filter_map(difference).collect()
+        self.counters.iter().filter_map(of_table).collect()
     }
 
     /// There are more tables than are counted; without any, the reading failed, and its refusal says why.
@@ -101,6 +101,19 @@ impl TableReading {
             reader.note(Activity::TABLES, "incomplete", limitation, None);
         }
     }
+}
+
+/// What was counted between two readings. The table's own counters are reset together. The others are sums with those
+/// of its indexes and its TOAST table, which fall if an index is dropped or the table is rewritten: then what was
+/// counted meanwhile is not known, and 0.
+fn difference(now: TableCounters, then: TableCounters) -> TableCounters {
+    const OWN: [usize; 6] = [0, 1, 3, 4, 5, 6];
+    let mut all = std::array::from_fn(|at| now[at].saturating_sub(then[at]));
+    let own = counted(OWN.map(|at| now[at]), OWN.map(|at| then[at]));
+    for (at, count) in OWN.into_iter().zip(own) {
+        all[at] = count;
+    }
+    all
 }
 
 /// Rows deleted from and updated in a table in the window.
@@ -339,6 +352,16 @@ mod tests {
     }
 
     #[test]
+    /// Regression: when an index was dropped, all rows that were ever inserted into its table were of the window.
+    #[test]
+    fn a_dropped_index_does_not_make_all_counts_of_its_table_new() {
+        let then = [10, 1000, 5000, 900_000, 400, 30, 20, 7000, 8000];
+        let dropped = [11, 1100, 40, 900_010, 400, 30, 25, 6000, 8100];
+        assert_eq!(difference(dropped, then), [1, 100, 0, 10, 0, 0, 5, 0, 100]);
+        let reset = [2, 7, 40, 3, 0, 0, 1, 9, 9];
+        assert_eq!(difference(reset, then), [2, 7, 0, 3, 0, 0, 1, 0, 0]);
+    }
+
     fn tables_that_the_first_reading_left_out_have_no_difference() {
         let reading = |tables: &[(u32, u64)], is_cut| TableReading {
             counters: tables.iter().map(|&(oid, n)| (oid, [n; 9])).collect(),
