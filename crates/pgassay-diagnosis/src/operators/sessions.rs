@@ -209,7 +209,7 @@ fn connections_exhausted(view: &LiveView<'_>) -> Vec<Detection> {
     if available <= 0.0 || used < CONNECTIONS_MAX * available {
         return Vec::new();
     }
-    let idle = f64::from(connections.idle);
+    let idle = connections.idle.map(f64::from);
     // Superusers and other privileged roles also use the reserved ones.
     let in_use = (used / available).min(1.0);
     let detection = Detection::of(ObjectKind::Server, "")
@@ -218,7 +218,7 @@ fn connections_exhausted(view: &LiveView<'_>) -> Vec<Detection> {
         .figure("of the connections for clients are in use", in_use, FactUnit::Share)
         .figure("connections", used, FactUnit::Count)
         .figure("connections for clients (max_connections less reserved ones)", available, FactUnit::Count)
-        .figure("of them idle", idle, FactUnit::Count)
+        .with(idle, |it, idle| it.figure("of them idle", idle, FactUnit::Count))
         .fix(
             "Let clients share connections: a smaller pool per application instance, or a pooler such \
              as PgBouncer. New clients are refused when none is left. As a stopgap, raise \

@@ -1,6 +1,9 @@
 //! What keeps a suggested fix from doing harm, and what is no evidence.
 
-use crate::catalog_common::{execute, on_each, open, start};
+use pgassay_lab::watch::catalog::{CatalogOptions, CatalogWatch};
+use pgassay_test_support::wait_until;
+
+use crate::catalog_common::{Waiter, exchange, execute, on_each, open, pid, start};
 
 /// Regression: the only index of a foreign key was to be dropped; and while an index for one was being built, a second
 /// one was to be created.
@@ -33,5 +36,71 @@ fn the_only_index_of_a_foreign_key_is_known_and_one_that_is_being_built_serves_i
             ("child_twice", "child_twice_fkey"),
         ];
         assert_eq!(keys, needed, "{version}");
+    });
+}
+
+/// Regression: a table with a policy for its rows was never analyzed, because its statistics are hidden.
+#[test]
+fn statistics_that_a_policy_hides_are_not_missing() {
+    on_each(&["9.6", "12", "18"], start, |version, server| {
+        let mut connection = server.connect().expect("a connection");
+        execute(
+            &mut connection,
+            "create role watcher login password 'secret'; \
+             create table t as select generate_series(1, 1000) as n; grant select on t to watcher; \
+             alter table t enable row level security; create policy p on t using (n > 5)",
+        );
+        execute(&mut connection, "analyze t");
+        // As a crash does.
+        execute(&mut connection, "select pg_stat_reset()");
+        let watcher = exchange(server, "user=watcher password=secret");
+        let options = CatalogOptions { keeps_text: true };
+        let watch = CatalogWatch::open(watcher, &options).expect("the watch opens");
+        let catalog = watch.finish().catalog.expect("a catalog");
+        let mut tables = catalog.tables.iter();
+        let table = tables
+            .find(|it| it.relation.name == "t")
+            .expect("the table");
+        assert!(table.analyzed_ago_us.is_none(), "{version}");
+        assert!(table.has_statistics, "{version}");
+        // Nor are its states those of all sessions.
+        let connections = catalog.connections.expect("connections");
+        assert_eq!(connections.idle, None, "{version}");
+        assert!(connections.used >= 2, "{version}");
+        let catalog = open(server).finish().catalog.expect("a catalog");
+        let idle = catalog.connections.and_then(|it| it.idle);
+        assert!(idle >= Some(1), "{version}: {idle:?}");
+    });
+}
+
+/// Regression: a session that waited for a row waited "in" the table of a row that it had only read.
+#[test]
+fn a_row_that_a_serializable_transaction_has_read_is_not_locked() {
+    on_each(&["9.6", "12", "18"], start, |version, server| {
+        let mut root = server.connect().expect("a connection");
+        execute(
+            &mut root,
+            "create table a_read (id int primary key); insert into a_read select generate_series(1, 1000); \
+             create table changed (id int primary key, n int); insert into changed values (1, 1)",
+        );
+        execute(&mut root, "analyze a_read; begin; update changed set n = 2");
+        let before = "set enable_seqscan = off; begin isolation level serializable; \
+                      select * from a_read where id in (1, 2, 3)";
+        let waiter = Waiter::start(server, before, "update changed set n = 3 where id = 1");
+        let mut asker = server.connect().expect("a connection");
+        let reads =
+            "select count(*) > 0 from pg_locks where mode = 'SIReadLock' and locktype = 'tuple'";
+        wait_until("rows are read", || {
+            asker.value(reads).expect("the query succeeds").as_deref() == Some("t")
+        });
+        let mut watch = open(server);
+        watch.tick(0.0, &[waiter.pid]).expect("a tick");
+        let found = watch.finish().blocking;
+        assert_eq!(found[0].root.pid, Some(pid(&root)), "{version}");
+        let relation = found[0].blocked[0].waits_for.relation.as_ref();
+        let name = relation.map(|it| it.name.as_str());
+        assert_eq!(name, Some("changed"), "{version}");
+        execute(&mut root, "rollback");
+        waiter.finish().expect("it goes on");
     });
 }

@@ -315,12 +315,12 @@ pub struct SlotState {
     /// Time since its receiver left, in microseconds (from version 17).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inactive_us: Option<f64>,
-}
-
-/// What `pg_stat_archiver` says, at the end of the window.
     /// On a standby: it is a copy of a slot of the primary, and cannot be dropped (from version 17).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_synced: bool,
+}
+
+/// What `pg_stat_archiver` says, at the end of the window.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ArchiverState {
     /// The WAL file that could not be archived; `None` if the latest attempt succeeded.
@@ -370,10 +370,11 @@ pub struct DatabaseAge {
 /// How many connections there are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ConnectionUse {
-    /// Client backends.
+    /// Client backends; before version 12 also WAL senders.
     pub used: u32,
-    /// Of which idle.
-    pub idle: u32,
+    /// Of which idle; `None` if unknown, because states of other users' sessions are hidden.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<u32>,
     /// `max_connections` without reserved ones.
     pub available: u32,
     /// Backends started in the window, by readings: a lower bound.

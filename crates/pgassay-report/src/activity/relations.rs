@@ -79,10 +79,10 @@ fn connections(it: &ConnectionUse) -> String {
         0 => String::new(),
         more => format!(" and {more} reserved"),
     };
-    format!(
-        "{of_clients} of {}{reserved} in use, {} idle",
-        it.available, it.idle
-    )
+    let idle = it
+        .idle
+        .map_or_else(String::new, |it| format!(", {it} idle"));
+    format!("{of_clients} of {}{reserved} in use{idle}", it.available)
 }
 
 /// Connections, what holds the horizon, slots, wraparound and checkpoints: a title and a text each.
@@ -389,11 +389,17 @@ mod tests {
     fn reserved_connections_are_not_among_those_for_clients() {
         let with = |used| ConnectionUse {
             used,
-            idle: 30,
+            idle: Some(30),
             available: 97,
             ..ConnectionUse::default()
         };
         assert_eq!(connections(&with(42)), "42 of 97 in use, 30 idle");
+        // Regression: "0 idle", of sessions whose states are hidden.
+        let hidden = ConnectionUse {
+            idle: None,
+            ..with(42)
+        };
+        assert_eq!(connections(&hidden), "42 of 97 in use");
         assert_eq!(
             connections(&with(99)),
             "97 of 97 and 2 reserved in use, 30 idle"

@@ -43,7 +43,7 @@ impl ExampleServer {
             }],
             connections: Some(ConnectionUse {
                 used: 20,
-                idle: 18,
+                idle: Some(18),
                 available: 97,
                 started_seen: 2,
             }),

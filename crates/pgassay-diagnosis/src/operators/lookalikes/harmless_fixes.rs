@@ -204,6 +204,25 @@ fn an_index_on_an_expression_has_statistics_that_go_with_it() {
     assert!(!risk("note").contains("statistics"));
 }
 
+/// Regression: without the right to see others' states, none of 95 connections was idle.
+#[test]
+fn idle_connections_are_not_counted_if_states_are_hidden() {
+    let facts = |idle: Option<u32>| {
+        let server = ExampleServer::new().catalog(|it| {
+            let connections = it.connections.as_mut().expect("connections");
+            (connections.used, connections.idle) = (95, idle);
+        });
+        let found = first("connections-exhausted", &server);
+        found
+            .evidence
+            .into_iter()
+            .map(|it| it.what)
+            .collect::<Vec<_>>()
+    };
+    let idle = "of them idle".to_owned();
+    assert!(facts(Some(90)).contains(&idle) && !facts(None).contains(&idle));
+}
+
 /// Regression: a worker of a subscription was to be canceled: it applies the same transaction again.
 #[test]
 fn a_worker_of_logical_replication_is_not_canceled() {

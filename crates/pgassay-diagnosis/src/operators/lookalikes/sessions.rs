@@ -166,7 +166,7 @@ fn connecting(sessions: u64, transactions: u64) -> ExampleServer {
 fn connected(used: u32) -> ExampleServer {
     ExampleServer::new().catalog(|it| {
         let connections = it.connections.as_mut().expect("connections");
-        (connections.used, connections.idle) = (used, used - 2);
+        (connections.used, connections.idle) = (used, Some(used - 2));
         connections.available = 100;
     })
 }

@@ -4,7 +4,8 @@ use pgassay_record::activity::ArchiverState;
 
 use super::reader::CatalogReader;
 
-/// What the server says of its archiver; `None` if WAL is not archived. A file's name is its timeline
+/// What the server says of its archiver; `None` if WAL is not archived, as on a standby without
+/// `archive_mode = always`, which may have the counts of the time before. A file's name is its timeline
 /// and its number, in two parts of 8 hexadecimal digits (`XLogFileName`, `access/xlog_internal.h`).
 pub(super) fn archiver(reader: &mut CatalogReader) -> Option<ArchiverState> {
     // 10: xlog became wal, and location lsn.
@@ -29,7 +30,8 @@ pub(super) fn archiver(reader: &mut CatalogReader) -> Option<ArchiverState> {
                (values (-1, last_archived_wal), \
                  (1, case when not pg_is_in_recovery() then {name}({current}()) end)) f (sign, name) \
              where f.name ~ '^[0-9A-F]{{24}}') \
-         from pg_stat_archiver where current_setting('archive_mode') <> 'off'"
+         from pg_stat_archiver where current_setting('archive_mode') = 'always' \
+           or current_setting('archive_mode') <> 'off' and not pg_is_in_recovery()"
     );
     let rows = reader.rows("archiver", &sql)?;
     let row = rows.first()?;

@@ -362,9 +362,10 @@ fn locks_sql(reader: &CatalogReader, pids: &BTreeSet<u32>) -> String {
     };
     let modes = LOCK_MODES.join(",");
     let (database, pids) = (reader.database_oid, array(pids.iter().copied()));
-    // Indexes and parents of partitions are locked with their tables and would only hide them.
+    // Indexes and parents of partitions are locked with their tables and would only hide them. What a serializable
+    // transaction has read (SIReadLock) blocks nothing.
     format!(
-        "with l as (select * from pg_locks), \
+        "with l as (select * from pg_locks where mode <> 'SIReadLock'), \
          awaited as (select distinct database, relation from l \
            where relation is not null and (not granted or locktype = 'tuple')), \
          named as (select l.*, c.oid as known, c.relname, n.nspname, c.relkind, \
