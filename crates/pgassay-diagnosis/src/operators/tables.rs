@@ -155,7 +155,8 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
         let running = running_for(view, table);
         let is_throttled = running >= 0.9 * view.activity.window_us && running > 0.0;
         let is_disabled = !table.autovacuum_enabled || view.autovacuum_is_off();
-        if !is_far || is_disabled || !(is_late || is_throttled) || is_held_back(view, table) {
+        let is_due = (is_late && !goes_on_by_hand(view, table)) || is_throttled;
+        if !is_far || is_disabled || !is_due || is_held_back(view, table) {
             continue;
         }
         let name = names::relation(&table.relation);
@@ -227,21 +228,25 @@ fn vacuum_sooner(
     }
 }
 
-/// The vacuums of the table in the window.
+/// The vacuums of the table in the window. An analyze is marked in the same way, as `autoanalyze of …`.
 fn running<'a>(view: &LiveView<'a>, table: &TableActivity) -> impl Iterator<Item = &'a LoadMark> {
-    // An analyze is marked in the same way, as `autoanalyze of …`.
-    let name = format!(
-        "vacuum of {}.{}",
-        table.relation.schema, table.relation.name
-    );
-    let marks = view.activity.marks.iter();
-    marks.filter(move |it| it.kind == LoadMarkKind::Vacuum && it.text.ends_with(&name))
+    let name = format!("{}.{}", table.relation.schema, table.relation.name);
+    let is_it = move |it: &&LoadMark| {
+        let mut kinds = [AUTOVACUUM, "vacuum of "].into_iter();
+        it.kind == LoadMarkKind::Vacuum
+            && kinds.any(|kind| it.text.strip_prefix(kind) == Some(&name))
+    };
+    view.activity.marks.iter().filter(is_it)
 }
 
-/// Time in the window in which the table was vacuumed; one that went on beyond the window counts from
+/// How the mark of an autovacuum begins. A vacuum by hand is not throttled by default.
+const AUTOVACUUM: &str = "autovacuum of ";
+
+/// Time in the window in which autovacuum vacuumed the table; one that went on beyond the window counts from
 /// its start.
 fn running_for(view: &LiveView<'_>, table: &TableActivity) -> f64 {
-    let lengths = running(view, table).map(|it| {
+    let automatic = running(view, table).filter(|it| it.text.starts_with(AUTOVACUUM));
+    let lengths = automatic.map(|it| {
         if it.length_us > 0.0 {
             it.length_us
         } else {
@@ -255,6 +260,12 @@ fn running_for(view: &LiveView<'_>, table: &TableActivity) -> f64 {
 fn goes_on(view: &LiveView<'_>, table: &TableActivity) -> bool {
     let mut running = running(view, table);
     running.any(|it| it.length_us <= 0.0)
+}
+
+/// The same for a vacuum that autovacuum did not start.
+fn goes_on_by_hand(view: &LiveView<'_>, table: &TableActivity) -> bool {
+    let mut running = running(view, table);
+    running.any(|it| it.length_us <= 0.0 && !it.text.starts_with(AUTOVACUUM))
 }
 
 /// The fix where a vacuum of the table with the oldest transaction ID runs: a second one would wait for it.
@@ -435,11 +446,16 @@ fn close(view: &LiveView<'_>, age: &DatabaseAge, days: Option<f64>) -> Detection
                  it: it was canceled, throttled, or had no free worker.";
     match oldest {
         Some(table) => detection
-            .fix(words)
+            .fix(format!("{words} {TEMPORARY}"))
             .sql(format!("vacuum {}", names::relation(&table.relation))),
         None => detection.fix(format!(
             "{words} Connect to the database, and order pg_class by age(relfrozenxid) and \
-             mxid_age(relminmxid) to find them."
+             mxid_age(relminmxid) to find them. {TEMPORARY}"
         )),
     }
 }
+
+/// The tables that are read are ordinary ones.
+const TEMPORARY: &str = "Autovacuum does not vacuum temporary tables, and a vacuum of all other tables does not help \
+                         if one of these is the oldest: see age(relfrozenxid) in pg_class where relpersistence = 't'. \
+                         Only the session that created it can vacuum it; it is gone when that session ends.";

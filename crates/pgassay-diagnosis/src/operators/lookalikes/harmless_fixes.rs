@@ -1,8 +1,8 @@
 //! Suggested fixes that would have done harm, or nothing.
 
 use pgassay_record::activity::{
-    BlockedSession, HorizonHolder, HorizonKind, IndexActivity, RootBlocker, SlotState,
-    TableActivity,
+    BlockedSession, HorizonHolder, HorizonKind, IndexActivity, LoadMark, LoadMarkKind, RootBlocker,
+    SlotState, TableActivity,
 };
 use pgassay_record::finding::{Confidence, Finding};
 
@@ -10,7 +10,7 @@ use super::build::{
     DAY_US, ExampleServer, blocked, blocking, calls, episode, queued, relation, root, table,
     unused_index,
 };
-use super::catalog::{BY_CUSTOMER, first, scanned};
+use super::catalog::{BY_CUSTOMER, dead, first, scanned};
 use super::statements::{committing, planned, sorted};
 
 /// Regression: to sort or to serve an expression, an index of a partitioned table was to be created without a word on
@@ -223,6 +223,34 @@ fn idle_connections_are_not_counted_if_states_are_hidden() {
     assert!(facts(Some(90)).contains(&idle) && !facts(None).contains(&idle));
 }
 
+/// Regression: a VACUUM by hand that ran for the whole window was a throttled autovacuum.
+#[test]
+fn a_vacuum_by_hand_is_no_throttled_autovacuum() {
+    let found = |text: &str, name: &str| {
+        let orders = TableActivity {
+            relation: relation("orders"),
+            ..dead(900_000.0, 100.0)
+        };
+        let mut server = ExampleServer::new().table(orders);
+        server.activity.marks.push(LoadMark {
+            at_us: 0.0,
+            length_us: 0.0,
+            kind: LoadMarkKind::Vacuum,
+            text: format!("{text}{name}"),
+            count: None,
+        });
+        let found = super::of_id("dead-rows", &server.activity);
+        found
+            .into_iter()
+            .map(|it| it.fix_sql.unwrap_or_default())
+            .collect::<Vec<_>>()
+    };
+    assert!(found("autovacuum of ", "public.orders")[0].contains("cost_delay"));
+    assert_eq!(found("vacuum of ", "public.orders"), [""; 0]);
+    // One of another table changes nothing.
+    assert!(found("autovacuum of ", "old.public.orders")[0].contains("scale_factor"));
+}
+
 /// Regression: a worker of a subscription was to be canceled: it applies the same transaction again.
 #[test]
 fn a_worker_of_logical_replication_is_not_canceled() {
@@ -233,6 +261,13 @@ fn a_worker_of_logical_replication_is_not_canceled() {
     );
     assert_eq!(found.fix_sql, None);
     assert!(found.suggested_fix.contains("starts again"));
+}
+
+/// Regression: nothing said that a temporary table may be the oldest, which no VACUUM of others helps.
+#[test]
+fn an_old_database_may_have_a_temporary_table() {
+    let fix = first("wraparound", &super::catalog::aged(600e6)).suggested_fix;
+    assert!(fix.contains("relpersistence = 't'"), "{fix}");
 }
 
 /// Regression: with `fastupdate` off, a long pending list stays as it is.
