@@ -131,7 +131,8 @@ pub fn connect_unless_stopped(
 }
 
 /// Limits the time of a connection's short statements on the server, too: a client that gives up
-/// does not end them. The server must not end the connection between two of them, either. Behind a pooler
+/// does not end them. The server must not end the connection between two of them, either, and no transaction keeps its
+/// snapshot between two statements, or is serializable, which fails on a standby. Behind a pooler
 /// nothing is set: its other clients would inherit the session's settings.
 ///
 /// # Errors
@@ -148,7 +149,8 @@ pub fn limit_statements(exchange: &mut Exchange<TimedStream>) -> Result<(), Exch
         ""
     };
     exchange.run(&format!(
-        "set lock_timeout = '5s'; set statement_timeout = '10s'{lasting}"
+        "set lock_timeout = '5s'; set statement_timeout = '10s'; \
+         set default_transaction_isolation = 'read committed'{lasting}"
     ))
 }
 
@@ -157,7 +159,7 @@ pub fn limit_statements(exchange: &mut Exchange<TimedStream>) -> Result<(), Exch
 /// # Errors
 /// As for statements.
 pub(crate) fn is_pooled(exchange: &mut Exchange<TimedStream>) -> Result<bool, ExchangeError> {
-    let answering = exchange.value("select pg_catalog.pg_backend_pid()")?;
+    let answering = exchange.value_read_committed("select pg_catalog.pg_backend_pid()")?;
     Ok(answering != exchange.backend().map(|it| it.pid.to_string()))
 }
 

@@ -33,8 +33,8 @@ pub fn find(exchange: &mut Exchange<TimedStream>) -> Result<(LiveServer, u32)> {
 }
 
 /// Runs a query and returns its single value as a number.
-pub fn number(exchange: &mut Exchange<TimedStream>, sql: &str) -> Result<f64> {
-    let value = exchange.value(sql)?.unwrap_or_default();
+fn number(exchange: &mut Exchange<TimedStream>, sql: &str) -> Result<f64> {
+    let value = exchange.value_read_committed(sql)?.unwrap_or_default();
     value
         .parse()
         .with_context(|| format!("unexpected result {value:?} of {sql}"))

@@ -272,6 +272,27 @@ impl<S: Read + Write> Exchange<S> {
             .and_then(|row| row.into_iter().next().flatten()))
     }
 
+    /// As [`Self::value`], for a query of the catalog outside a transaction: in one that only reads, with short limits
+    /// and the catalog's functions and operators, and whose isolation level is READ COMMITTED, whatever the role's
+    /// defaults are. On a standby, serializable transactions fail. The session's settings stay, because a pooler may
+    /// give it to others.
+    ///
+    /// # Errors
+    /// As for [`Self::value`].
+    pub fn value_read_committed(&mut self, sql: &str) -> Result<Option<String>, ExchangeError> {
+        let answers = self.query(&format!(
+            "begin transaction isolation level read committed read only; \
+             set local search_path = pg_catalog, pg_temp; set local statement_timeout = '10s'; \
+             set local lock_timeout = '100ms'; {sql}; commit"
+        ));
+        if let Err(ExchangeError::Server(_)) = answers {
+            // If it has ended the connection, the error says so.
+            _ = self.run("rollback");
+        }
+        let rows = answers?.into_iter().flat_map(|it| it.rows).next();
+        Ok(rows.and_then(|row| row.into_iter().next().flatten()))
+    }
+
     /// Returns the backend's process ID and the key to cancel its queries.
     pub fn backend(&self) -> Option<BackendKey> {
         self.session.backend()

@@ -20,7 +20,8 @@ impl ObjectNames {
 
     /// Reads all names in one transaction.
     pub fn read(exchange: &mut Exchange<TimedStream>) -> Result<Self, ExchangeError> {
-        let sql = "begin transaction read only; set local search_path = pg_catalog, pg_temp; \
+        let sql = "begin transaction isolation level read committed read only; \
+                   set local search_path = pg_catalog, pg_temp; \
                    set local statement_timeout = '10s'; set local lock_timeout = '100ms'; \
                    select pg_backend_pid(), null; select oid, datname from pg_database; \
                    select oid, rolname from pg_roles; commit";

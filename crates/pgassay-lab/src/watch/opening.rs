@@ -46,14 +46,15 @@ pub(super) fn connect(connect: &mut Connect) -> Result<Exchange<TimedStream>> {
 /// A connection for learning: it cannot write, and ends afterward.
 fn connect_to_learn(connect: &mut Connect) -> Result<Exchange<TimedStream>> {
     let mut exchange = self::connect(connect)?;
-    let answering = exchange.value("select pg_catalog.pg_backend_pid()")?;
+    let answering = exchange.value_read_committed("select pg_catalog.pg_backend_pid()")?;
     let pid = exchange.backend().map(|it| it.pid.to_string());
     if answering != pid {
         bail!("the connection goes through a pooler, so the server's memory cannot be read");
     }
     // Learning where waits are takes a wait for a lock of our own, of some milliseconds.
     exchange.run(
-        "set default_transaction_read_only = on; set statement_timeout = '10s'; \
+        "set default_transaction_read_only = on; set default_transaction_isolation = 'read committed'; \
+         set statement_timeout = '10s'; \
          set lock_timeout = '5s'; set search_path = pg_catalog, pg_temp; \
          set application_name = 'pgassay'",
     )?;
@@ -68,7 +69,7 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
     let named = exchange.backend().map(|it| it.pid.cast_unsigned());
     let is_pooled = named != names.own_pid;
     let log_settings = match server.live {
-        Some(_) => exchange.value(LOG_SETTINGS).ok().flatten(),
+        Some(_) => exchange.value_read_committed(LOG_SETTINGS).ok().flatten(),
         None => None,
     };
     let mut own_pids = options.own_pids.clone();

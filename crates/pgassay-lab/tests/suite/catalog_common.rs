@@ -60,8 +60,13 @@ pub fn exchange(server: &Server, more: &str) -> Exchange<TimedStream> {
 
 /// A connection to a server that was started by hand.
 pub fn bare_exchange(server: &BareServer) -> Exchange<TimedStream> {
+    bare_exchange_with(server, "")
+}
+
+/// The same with more options.
+pub fn bare_exchange_with(server: &BareServer, more: &str) -> Exchange<TimedStream> {
     let conninfo = format!(
-        "host='{}' port={} user=tester dbname=postgres",
+        "host='{}' port={} user=tester dbname=postgres {more}",
         server.socket_directory().display(),
         server.port()
     );

@@ -1,9 +1,13 @@
 //! What keeps a suggested fix from doing harm, and what is no evidence.
 
+use pgassay_lab::connector::limit_statements;
+use pgassay_lab::local_server;
 use pgassay_lab::watch::catalog::{CatalogOptions, CatalogWatch};
-use pgassay_test_support::wait_until;
+use pgassay_test_support::{BareServer, wait_until};
 
-use crate::catalog_common::{Waiter, exchange, execute, on_each, open, pid, start};
+use crate::catalog_common::{
+    Waiter, bare_exchange_with, exchange, execute, on_each, open, pid, start,
+};
 
 /// Regression: the only index of a foreign key was to be dropped; and while an index for one was being built, a second
 /// one was to be created.
@@ -103,4 +107,22 @@ fn a_row_that_a_serializable_transaction_has_read_is_not_locked() {
         execute(&mut root, "rollback");
         waiter.finish().expect("it goes on");
     });
+}
+
+/// Regression: with serializable transactions by default, nothing of a standby could be read.
+#[test]
+fn a_standby_is_read_whatever_the_default_isolation_level_is() {
+    let Some((_primary, standby)) = BareServer::pair("18") else {
+        return;
+    };
+    let serializable = "options='-c default_transaction_isolation=serializable'";
+    let mut exchange = bare_exchange_with(&standby, serializable);
+    exchange
+        .value("select 1")
+        .expect_err("no transaction is serializable on a standby");
+    let (_, own_pid) = local_server::find(&mut exchange).expect("it is found");
+    assert!(own_pid > 0);
+    limit_statements(&mut exchange).expect("limits are set");
+    let one = exchange.value("select 1").expect("a value");
+    assert_eq!(one.as_deref(), Some("1"));
 }

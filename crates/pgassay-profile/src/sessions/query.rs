@@ -33,7 +33,9 @@ impl<S: Read + Write> SessionQuery<S> {
     pub fn open(mut exchange: Exchange<S>) -> Result<Self, ExchangeError> {
         let setting = "select setting from pg_catalog.pg_settings \
                        where name operator(pg_catalog.=) 'track_activity_query_size'";
-        let text_bytes = exchange.value(setting)?.and_then(|it| it.parse().ok());
+        let text_bytes = exchange
+            .value_read_committed(setting)?
+            .and_then(|it| it.parse().ok());
         let mut query = Self {
             major: major(&exchange),
             is_raw: false,
@@ -197,7 +199,7 @@ fn sql(major: u32, is_raw: bool) -> String {
         ["backend_start", "xact_start", "query_start", "state_change"].map(micros);
     // The text of an idle session is not needed.
     format!(
-        "begin transaction read only; set local search_path = pg_catalog, pg_temp; \
+        "begin transaction isolation level read committed read only; set local search_path = pg_catalog, pg_temp; \
          set local statement_timeout = '5s'; set local lock_timeout = '100ms'; {encoding}\
          select pg_backend_pid(){counting}; select pid, {started}, datid, usesysid, \
          coalesce(host(client_addr), case when client_port = -1 then 'local' end), \

@@ -68,7 +68,7 @@ impl<S: Read + Write> ActivitySampler<S> {
             exchange,
             sees_processes,
         };
-        activity.ask(&[])?;
+        activity.exchange.value_read_committed(&question(&[]))?;
         Ok(activity)
     }
 

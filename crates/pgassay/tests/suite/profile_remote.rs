@@ -157,6 +157,45 @@ mod slow {
         }
     }
 
+    /// Regression: with `repeatable read` by default, VACUUM removed no row that died during the profile of a remote
+    /// server.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn the_profile_of_a_remote_server_holds_no_snapshot() {
+        if !is_root() {
+            skip("a remote server", "a PID namespace requires root");
+            return;
+        }
+        for version in ["9.6", "12", "18"] {
+            let mut config = servers::config();
+            let level = "default_transaction_isolation";
+            let repeatable = "repeatable read".to_owned();
+            config.settings.insert(level.to_owned(), repeatable);
+            let Some(server) = servers::start_with(version, &config) else {
+                continue;
+            };
+            let dsn = server.conninfo();
+            let profile = thread::spawn(move || {
+                let scratch = Scratch::new(PROGRAM);
+                run_in_pid_namespace(&scratch, &dsn, &["--duration", "2s", "--json"])
+            });
+            let mut asker = server.connect().expect("a connection");
+            let (mut idle, mut held) = (0, 0);
+            while !profile.is_finished() {
+                let sql = "select concat(count(*), ' ', count(backend_xmin)) from pg_stat_activity \
+                           where application_name = 'pgassay' and state = 'idle in transaction'";
+                let seen = asker.value(sql).expect("an answer").unwrap_or_default();
+                idle += usize::from(!seen.starts_with('0'));
+                held += usize::from(!seen.ends_with(" 0"));
+                thread::sleep(std::time::Duration::from_millis(20));
+            }
+            observed(&profile.join().expect("it does not panic"));
+            assert!(idle > 10, "{version}: {idle}");
+            assert_eq!(held, 0, "{version}");
+            server.stop().expect("the server stops");
+        }
+    }
+
     /// Regression: the transaction of all samples lasted longer than the server permits, and everything that had been
     /// sampled was lost.
     #[test]

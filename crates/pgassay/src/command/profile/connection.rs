@@ -117,17 +117,8 @@ pub fn transactions(exchange: &mut Exchange<TimedStream>) -> Result<u64> {
 /// finds before them: a profile must not execute what someone else has created. It does not queue for long behind who
 /// locks the catalog, also behind a pooler. The session keeps its settings, because a pooler may give it to others.
 fn catalog_value(exchange: &mut Exchange<TimedStream>, sql: &str) -> Result<Option<String>> {
-    let answers = exchange.query(&format!(
-        "begin transaction read only; set local search_path = pg_catalog, pg_temp; \
-         set local statement_timeout = '10s'; set local lock_timeout = '100ms'; {sql}; commit"
-    ));
-    if let Err(ExchangeError::Server(_)) = answers {
-        // If it has ended the connection, it says so itself.
-        _ = exchange.run("rollback");
-    }
-    let answers = answers.context("cannot count transactions")?;
-    let row = answers.into_iter().find_map(|mut it| it.rows.pop());
-    Ok(row.and_then(|it| it.into_iter().next().flatten()))
+    let value = exchange.value_read_committed(sql);
+    value.context("cannot count transactions")
 }
 
 /// The value of a limitation if something that worked at first failed later.

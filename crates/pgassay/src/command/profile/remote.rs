@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use pgassay_diagnosis::diagnose_observation;
 use pgassay_lab::connector::TimedStream;
-use pgassay_lab::local_server::number;
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::waits::{ACTIVITY_HZ, waits_of};
 use pgassay_lab::watch::{LiveWatch, pause_after_query};
@@ -130,8 +129,9 @@ fn sample_and_watch(
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// Begins the transaction of all samples. The server may limit how long a transaction lasts, and how long it
-/// is idle; this one lasts as long as the profile, and its connection is gone with pgassay. Returns the PID of
-/// the backend: behind a pooler, it is known only within a transaction.
+/// is idle; this one lasts as long as the profile, and its connection is gone with pgassay. It keeps no snapshot
+/// between two samples, which would hold back VACUUM. Returns the PID of the backend: behind a pooler, it is known only
+/// within a transaction.
 fn begin(exchange: &mut Exchange<TimedStream>, major: Option<&str>) -> Result<u32> {
     let major = major.and_then(|it| it.parse().ok()).unwrap_or(0);
     let lasting = if major >= 17 {
@@ -140,12 +140,14 @@ fn begin(exchange: &mut Exchange<TimedStream>, major: Option<&str>) -> Result<u3
         ""
     };
     exchange.run(&format!(
-        "begin transaction read only; set local search_path = pg_catalog, pg_temp; \
-         set local statement_timeout = '10s'; \
+        "begin transaction isolation level read committed read only; \
+         set local search_path = pg_catalog, pg_temp; set local statement_timeout = '10s'; \
          set local lock_timeout = '100ms'; set local application_name = 'pgassay'; \
          set local idle_in_transaction_session_timeout = '5min'{lasting}"
     ))?;
-    Ok(number(exchange, "select pg_backend_pid()")? as u32)
+    let pid = exchange.value("select pg_backend_pid()")?;
+    let pid = pid.and_then(|it| it.parse().ok());
+    pid.context("the server does not say which backend answers")
 }
 
 /// Ends it, and returns the transactions ended so far.
