@@ -575,28 +575,6 @@ mod slow {
     }
 }
 
-/// Regression: the report of the last pass remained, and a workflow published it as that of the failed gate.
-#[test]
-fn a_failed_gate_on_instructions_leaves_no_earlier_report() {
-    if !can_count() {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let report = scratch.path().join("gate.xml");
-    fs::write(&report, "<testsuites/>").unwrap();
-    let builds = [
-        "--binaries",
-        "/nonexistent/a,/nonexistent/b",
-        "--junit",
-        "gate.xml",
-    ];
-    let gate = ["gate", "-S", "--fail-if", "instructions > 1%"];
-    let failed = scratch.finished(&[&gate[..], &builds[..]].concat());
-    assert_eq!(failed.code, Some(1), "{failed:?}");
-    let written = fs::read_to_string(&report).unwrap();
-    assert!(written.contains("/nonexistent/a"), "{written}");
-}
-
 /// Regression: the format was checked after minutes of counting, whose result was lost.
 #[test]
 fn a_format_that_has_no_counts_is_an_error_before_the_count() {

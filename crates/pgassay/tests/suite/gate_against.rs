@@ -3,7 +3,8 @@
 use std::fs;
 use std::process::Stdio;
 
-use pgassay_test_support::{Finished, Scratch};
+use pgassay_test_support::os::on_path;
+use pgassay_test_support::{Finished, Scratch, skip};
 use serde_json::Value;
 
 const FAST: &str = "select 1";
@@ -363,4 +364,27 @@ fn a_gate_on_instructions_refuses_flags_that_it_would_ignore() {
             "{refused:?}"
         );
     }
+}
+
+/// Regression: the report of the last pass remained, and a workflow published it as that of the failed gate.
+#[test]
+fn a_failed_gate_on_instructions_leaves_no_earlier_report() {
+    if on_path("valgrind").is_none() {
+        skip("counting", "there is no valgrind");
+        return;
+    }
+    let scratch = Scratch::new(crate::PROGRAM);
+    let report = scratch.path().join("gate.xml");
+    fs::write(&report, "<testsuites/>").expect("a file");
+    let builds = [
+        "--binaries",
+        "/nonexistent/a,/nonexistent/b",
+        "--junit",
+        "gate.xml",
+    ];
+    let gate = ["gate", "-S", "--fail-if", "instructions > 1%"];
+    let failed = scratch.finished(&[&gate[..], &builds[..]].concat());
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    let written = fs::read_to_string(&report).expect("a file");
+    assert!(written.contains("/nonexistent/a"), "{written}");
 }
