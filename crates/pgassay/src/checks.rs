@@ -197,11 +197,11 @@ fn valgrind_check() -> Check {
             limitation: None,
             fix: None,
         },
-        Err(_) => Check {
+        Err(error) => Check {
             name,
             value: "none".to_owned(),
-            limitation: Some("pgassay count cannot run".to_owned()),
-            fix: Some("install the package \"valgrind\"".to_owned()),
+            limitation: Some(format!("pgassay count cannot run: {error:#}")),
+            fix: None,
         },
     }
 }

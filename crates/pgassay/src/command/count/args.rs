@@ -72,7 +72,7 @@ pub struct CountArgs {
     pub repeats: u32,
 
     /// Transactions per measurement: each round measures N, 2N and 4N transactions, so that startup cost
-    /// cancels [default: 1 to 500, depending on their cost].
+    /// cancels [default: 1 to 500, depending on their cost; up to 2000 if it is not in proportion to their number].
     #[arg(short, long, value_name = "N", value_parser = within::<u64>(1..=500_000_000))]
     pub transactions: Option<u64>,
 
@@ -84,7 +84,7 @@ pub struct CountArgs {
     #[arg(long, value_name = "N", default_value_t = pgassay_count::text::ROWS)]
     pub functions: usize,
 
-    /// Also show the callers and callees of this function.
+    /// Also show the callers and callees of this function. Saved counts do not contain them.
     #[arg(long, value_name = "FUNCTION")]
     pub around: Option<String>,
 
@@ -165,6 +165,23 @@ impl CountArgs {
         let of_study = of_study.into_iter().find(|(_, is_given)| *is_given);
         if let (Some((flag, _)), Some(_)) = (of_study, self.sql()) {
             bail!("{flag} can be used only with a study");
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// If the result would not contain the calls that `--around` is about.
+    pub fn check_around(&self) -> Result<()> {
+        let Some(function) = &self.around else {
+            return Ok(());
+        };
+        if self.show.is_some() {
+            bail!("--around {function}: saved counts contain no calls; count again without --show");
+        }
+        if self.json || self.markdown {
+            bail!(
+                "--around {function} is for the text; with --json or --markdown, use --export perf=FILE"
+            );
         }
         Ok(())
     }
@@ -251,6 +268,25 @@ mod tests {
             "--variant can be used only with a study"
         );
         assert!(parsed(&["select 1", "-S"]).is_err());
+    }
+
+    /// Regression: `--around` with saved counts printed the function's row alone, as if nothing called it; with
+    /// `--json` and `--markdown` it was ignored.
+    #[test]
+    fn calls_that_the_result_lacks_are_refused() {
+        let checked = |arguments: &[&str]| {
+            let parsed = Line::try_parse_from([&["count", "--around", "f"], arguments].concat());
+            parsed.unwrap().args.check_around()
+        };
+        assert!(checked(&["-S"]).is_ok());
+        for refused in [
+            &["--show", "x.json"][..],
+            &["-S", "--json"],
+            &["-S", "--markdown"],
+        ] {
+            let error = checked(refused).unwrap_err().to_string();
+            assert!(error.starts_with("--around f"), "{error}");
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
         check_new(path)?;
     }
     files::check(args)?;
+    args.check_around()?;
     let earlier = args.against.as_deref().map(read).transpose()?;
     let counts = match &args.show {
         Some(path) => read(path)?,
@@ -48,7 +49,7 @@ pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
     let comparisons = earlier.map(|earlier| against::compare(&earlier, &counts, args.tolerance));
     let counted = InstructionCosts::of(counts);
     let printed = if is_saved_there {
-        files::write(args, &counted, out).and_then(|_| Ok(out.flush()?))
+        files::write(args, &counted, out).and_then(|()| Ok(out.flush()?))
     } else {
         print_counted(args, &counted, comparisons.as_deref(), out)
     };
@@ -56,14 +57,15 @@ pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
     after_printing(printed, verdict)
 }
 
-/// Writes the files that were asked for, and prints the result in the format that was asked for.
+/// Writes the files that were asked for, and prints the result in the format that was asked for. The result is printed
+/// even if a file cannot be written: counting may have taken minutes.
 fn print_counted(
     args: &CountArgs,
     counted: &InstructionCosts,
     comparisons: Option<&[VariantComparison]>,
     out: &mut impl Write,
 ) -> Result<()> {
-    let is_taken = files::write(args, counted, out)?;
+    let written = files::write(args, counted, out);
     if args.json {
         let mut document = document(counted);
         if let (Some(fields), Some(comparisons)) = (document.as_object_mut(), comparisons) {
@@ -80,11 +82,11 @@ fn print_counted(
                 markdown::comparisons(comparisons, args.tolerance)
             )?;
         }
-    } else if !is_taken {
+    } else if !files::on_stdout(args) {
         print(args, &counted.counts, comparisons, out)?;
     }
     out.flush()?;
-    Ok(())
+    written
 }
 
 fn counted_now(args: &CountArgs, earlier: Option<&Counts>) -> Result<Counts> {
@@ -112,6 +114,11 @@ fn counted(args: &CountArgs, earlier: Option<&Counts>, context: &RunContext<'_>)
     };
     let overrides = overrides(args, found)?;
     let Countable { plan, left_out } = countable(clients, overrides, context)?;
+    if let Some(name) = &args.of
+        && !plan.variants.contains(name)
+    {
+        return Err(files::no_such_variant(name, &plan.variants));
+    }
     let segments_of = |condition: &str, variant: &str| {
         let conditions = &earlier?.conditions;
         let condition = conditions.iter().find(|other| other.title == condition)?;
