@@ -61,7 +61,8 @@ impl<'a> SequentialBlocks<'a> {
     }
 
     /// Those of the open conditions that take part in the next unit: all, or as many of the nearest as the time
-    /// limit leaves time for, and at least one. The others may follow.
+    /// limit leaves time for, and at least one. The others may follow; they take part at once if the time is longer
+    /// than those take in all blocks that are left.
     fn taking_part(&self, open: BTreeSet<usize>) -> BTreeSet<usize> {
         let Some(max_us) = self.plan.schedule.max_time_us else {
             return open;
@@ -72,17 +73,30 @@ impl<'a> SequentialBlocks<'a> {
         let left_us = max_us.saturating_sub(self.blocks.elapsed_us()) as f64;
         let unit_us = self.blocks.elapsed_us() as f64 / self.rounds.max(1) as f64
             * f64::from(blocks_per_unit(self.plan));
-        let mut left = (left_us / unit_us).floor() as usize;
-        let mut taking_part = BTreeSet::new();
-        for (condition, units) in nearest {
-            if units > left && !taking_part.is_empty() {
-                break;
-            }
-            left = left.saturating_sub(units);
-            taking_part.insert(condition);
-        }
-        taking_part
+        let blocks_left = self.plan.schedule.blocks.saturating_sub(self.blocks.next());
+        let each = (blocks_left / blocks_per_unit(self.plan)) as usize;
+        nearest_in(nearest, (left_us / unit_us).floor() as usize, each)
     }
+}
+
+/// The nearest of the conditions, each with the units to its verdict, for which there is time for `all_left` units, at
+/// most `each_left` of one condition.
+fn nearest_in(
+    nearest: impl IntoIterator<Item = (usize, usize)>,
+    all_left: usize,
+    each_left: usize,
+) -> BTreeSet<usize> {
+    let mut left = all_left;
+    let mut taking_part = BTreeSet::new();
+    for (condition, units) in nearest {
+        let is_too_long = units > left && all_left <= each_left * taking_part.len();
+        if is_too_long && !taking_part.is_empty() {
+            break;
+        }
+        left = left.saturating_sub(units);
+        taking_part.insert(condition);
+    }
+    taking_part
 }
 
 impl Scheduler for SequentialBlocks<'_> {
@@ -256,6 +270,19 @@ mod tests {
         );
         let without_limit = conditions(&planned_for("[1, 2, 4]", None));
         assert_eq!(without_limit[4], [1, 2]);
+    }
+
+    /// Regression: a condition waited until the nearer one had a verdict, and then there was time but no block for it.
+    #[test]
+    fn time_that_the_nearest_condition_cannot_use_goes_to_the_next() {
+        let nearest = || [(0, 9), (1, 12)];
+        let both = BTreeSet::from([0, 1]);
+        // After 4 of 12 server starts, with time for 12 units: 8 of them are the most that the first can take.
+        assert_eq!(nearest_in(nearest(), 12, 8), both);
+        assert_eq!(nearest_in(nearest(), 8, 8), BTreeSet::from([0]));
+        assert_eq!(nearest_in(nearest(), 21, 20), both);
+        assert_eq!(nearest_in(nearest(), 20, 20), BTreeSet::from([0]));
+        assert_eq!(nearest_in(nearest(), 0, 1), BTreeSet::from([0]));
     }
 
     /// Regression: after five pairs, the figures of four were repeated.

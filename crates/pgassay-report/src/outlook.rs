@@ -1,6 +1,6 @@
 //! What it would take to decide a comparison that is inconclusive.
 
-use pgassay_account::comparison::{Basis, Comparison, Ratio};
+use pgassay_account::comparison::{Basis, Comparison, Ratio, UnitOfAnalysis};
 use pgassay_model::elapsed_time::ElapsedTime;
 use pgassay_model::study::limits;
 use pgassay_record::run::{Run, WarningKind};
@@ -151,6 +151,17 @@ pub(crate) fn early_end(which: Undecided, run: &Run, basis: Basis) -> Option<Str
             "{comparison} ended {after}, at the time limit of {limit} (--max-time)."
         ));
     }
+    // Futility is not judged before.
+    let judged_from = match basis.unit {
+        UnitOfAnalysis::ServerStart => 6,
+        UnitOfAnalysis::Pair => 10,
+    };
+    if let Some(limit_us) = limit_us.filter(|_| basis.units < judged_from) {
+        let limit = number::duration(limit_us as f64);
+        return Some(format!(
+            "{comparison} ended {after}: the time limit of {limit} (--max-time) left no time for it."
+        ));
+    }
     // Comparisons that are decided leave their share of the error rate to the others.
     let is_enough_now = basis.units_needed.is_some_and(|needed| needed <= most);
     let then = if is_enough_now {
@@ -240,7 +251,10 @@ fn pairs_sentence(which: Undecided, run: &Run, comparison: &Comparison) -> Strin
 }
 
 /// The half-width of a 95% interval is 1.96 standard errors, and an effect of 2.80 of them is found in 80% of cases.
-const HALF_WIDTH_FOR_80_PERCENT: f64 = 1.96 / 2.80;
+const HALF_WIDTH_OF_EFFECT: f64 = 1.96 / 2.80;
+/// An interval whose half-width is this share of the margin is within it in 80% of cases if the true ratio is 1: the
+/// estimate must not be off by more than 1.28 standard errors, in either direction.
+const HALF_WIDTH_OF_MARGIN: f64 = 1.96 / (1.96 + 1.28);
 
 /// About how many pairs would give a verdict in 80% of cases if the true ratio is as estimated.
 ///
@@ -252,7 +266,8 @@ fn pairs_needed(comparison: &Comparison) -> Option<u64> {
     let pairs = ratio.by_pair.len();
     let units = comparison.basis.map_or(pairs, |basis| basis.units as usize);
     let effect = ratio.ratio.ln().abs();
-    let goal = effect.max((1.0 + EQUIVALENCE_MARGIN).ln() - effect);
-    let needed = ratio.pairs_for(goal * HALF_WIDTH_FOR_80_PERCENT, units)?;
+    let to_margin = (1.0 + EQUIVALENCE_MARGIN).ln() - effect;
+    let half_width = (effect * HALF_WIDTH_OF_EFFECT).max(to_margin * HALF_WIDTH_OF_MARGIN);
+    let needed = ratio.pairs_for(half_width, units)?;
     Some(needed.max(pairs as u64 + 1))
 }

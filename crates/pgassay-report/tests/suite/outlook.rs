@@ -101,6 +101,25 @@ fn a_run_without_a_verdict_says_why_it_ended_and_what_a_verdict_takes() {
                  For a verdict";
     assert!(text.contains(limit), "{text}");
 
+    // Regression: "the chance of a verdict was below 10%" of a comparison whose chance was never computed, because
+    // the rest of the time went to another condition.
+    let mut passed_over = undecided();
+    passed_over.plan.schedule.max_time_us = Some(600_000_000_000);
+    passed_over.comparisons[0].basis.as_mut().unwrap().units = 5;
+    let text = words(&passed_over);
+    let left = "The comparison ended after 5 of at most 12 server starts: the time limit of 167 h (--max-time) \
+                left no time for it. For a verdict";
+    assert!(text.contains(left), "{text}");
+
+    // Regression: an interval next to "There was a single server start, so there are no intervals."
+    let mut single = undecided();
+    single.comparisons[0].inconclusive_reason = Some(Inconclusive::OnePair);
+    assert!(
+        words(&single).contains("(no interval yet)"),
+        "{}",
+        words(&single)
+    );
+
     let mut whole = undecided();
     whole.comparisons[0].basis.as_mut().unwrap().units_max = Some(6);
     let text = words(&whole);
@@ -220,6 +239,26 @@ fn a_few_pairs_that_vary_much_need_a_few_more() {
     assert!(words(&run).contains("MDE over 900%"));
     run.comparisons[0].tps.minimum_detectable_effect_range = Some([1.0, 49.08]);
     assert!(words(&run).contains("MDE 172% or more"));
+}
+
+/// Regression: for two variants that do not differ, the number of pairs gave a verdict in 60% of runs, not in 80%: an
+/// interval must fit into the margin on both sides.
+#[test]
+fn the_pairs_of_an_equivalence_allow_for_chance_on_both_sides() {
+    let mut run = crate::fixture::small_run();
+    run.complete = true;
+    let comparison = &mut run.comparisons[0];
+    comparison.verdict = Verdict::Inconclusive;
+    comparison.inconclusive_reason = Some(Inconclusive::Noise);
+    comparison.basis = None;
+    // A standard deviation of 2% over 6 pairs: t of 2.571.
+    let half_width = 2.571 * 0.02 / 6_f64.sqrt();
+    let tps = &mut comparison.tps;
+    (tps.ratio, tps.confidence_level) = (1.0, 0.95);
+    (tps.low, tps.high) = ((-half_width).exp(), half_width.exp());
+    tps.by_pair = vec![0.98, 1.02, 0.97, 1.03, 1.0, 1.0];
+    let text = words(&run);
+    assert!(text.contains("(--pairs 14, about"), "{text}");
 }
 
 /// Regression: COST had a total of 306.1 µs and FIGURES 287.6, because a block had no samples, without a word.
