@@ -1,10 +1,12 @@
 //! Regression tests: findings that were too sure, or ranked above their cause.
 
-use pgassay_record::finding::{Confidence, Finding};
+use pgassay_account::comparison::Verdict;
+use pgassay_record::finding::{Confidence, Finding, TriedFix};
 
 use super::diagnosis::{findings_of_point, findings_of_side, sort};
 use super::evidence::Evidence;
 use super::lookalikes::load;
+use super::measured_fixes::note_fix_result;
 use super::side::EvidenceByBlock;
 
 const AT: (Option<usize>, Option<usize>) = (Some(0), Some(0));
@@ -49,6 +51,26 @@ fn a_queue_of_one_point_ranks_below_the_service_time_of_that_point() {
     assert_eq!(ids(1200.0, 3600.0), ["commit-sync", "hot-row"]);
     // A fiftieth of the queue is not what it waits for; it is not 20% of the time either.
     assert_eq!(ids(70.0, 3600.0), ["hot-row"]);
+}
+
+/// Regression: "throughput did not rise with the suggested fix" although its interval was above 1: with a fixed number
+/// of pairs, such a small rise is called equivalent.
+#[test]
+fn a_small_rise_is_a_rise() {
+    let noted = |interval: [f64; 2], has_shrunk: bool| {
+        let found = findings_of_point(&updates(1200.0, 0.0), AT);
+        let mut finding = of("commit-sync", &found).expect("it is found");
+        let fix = TriedFix {
+            name: "fix".to_owned(),
+            tps_ratio: f64::midpoint(interval[0], interval[1]),
+            interval,
+        };
+        note_fix_result(&mut finding, fix, Verdict::Equivalent, has_shrunk);
+        (finding.confidence, finding.evidence_against.len())
+    };
+    assert_eq!(noted([1.003, 1.015], true), (Confidence::Confirmed, 0));
+    assert_eq!(noted([1.003, 1.015], false), (Confidence::Likely, 0));
+    assert_eq!(noted([0.997, 1.009], true), (Confidence::Hint, 1));
 }
 
 /// Regression: a queue ranked below causes of other points that cost a tenth of what its cause did.

@@ -97,6 +97,11 @@ pub(super) fn note_fix_result(
     verdict: Verdict,
     has_shrunk: bool,
 ) {
+    // With a fixed number of pairs, a small rise is called equivalent.
+    let verdict = match verdict {
+        Verdict::Equivalent if fix.interval[0] > 1.0 => Verdict::Faster,
+        other => other,
+    };
     finding.fix_result = Some(fix);
     match verdict {
         Verdict::Faster if has_shrunk => finding.confidence = Confidence::Confirmed,

@@ -31,7 +31,7 @@ fn ratio(ratio: f64) -> Ratio {
 }
 
 /// A variant with 0.3 times the throughput and 3 times the latency.
-fn slower(verdict: Verdict) -> Comparison {
+pub(crate) fn slower(verdict: Verdict) -> Comparison {
     Comparison {
         condition: 0,
         variant: 1,

@@ -5,7 +5,7 @@
 //! that it may be missing, outdated or from another version. What happens to an index that is damaged,
 //! locked or not writable: `repair.rs`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(crate) const FILE: &str = "index.sqlite";
 /// along with it, or they would be applied to the new one.
 pub(crate) const COMPANIONS: [&str; 3] = ["-journal", "-wal", "-shm"];
 /// The version of tables and words. If the file has another one, its tables are dropped and rebuilt.
-const VERSION: i32 = 3;
+const VERSION: i32 = 4;
 /// How long to wait for another process that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 const SCHEMA: &str = include_str!("index.sql");
@@ -175,14 +175,13 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
 /// damaged file must not hide the others.
 pub(crate) fn update(connection: &mut Connection, root: &Path) -> Result<(), StoreError> {
     let on_disk: BTreeSet<String> = directories(root)?.into_iter().collect();
-    let known: BTreeSet<String> = known(connection)
-        .map_err(|source| failed(root, source))?
-        .into_iter()
-        .collect();
-    for removed in known.difference(&on_disk) {
-        forget(connection, removed).map_err(|source| failed(root, source))?;
+    let known = known(connection).map_err(|source| failed(root, source))?;
+    // A run that was incomplete may have been resumed, and the index locked when that ended.
+    let is_current = |id: &String| on_disk.contains(id) && known[id];
+    for outdated in known.keys().filter(|id| !is_current(id)) {
+        forget(connection, outdated).map_err(|source| failed(root, source))?;
     }
-    for new in on_disk.difference(&known) {
+    for new in on_disk.iter().filter(|id| known.get(*id) != Some(&true)) {
         match lookup::read(&root.join(new)) {
             // A copied directory is listed under its own name.
             Ok(run) => insert(
@@ -199,10 +198,11 @@ pub(crate) fn update(connection: &mut Connection, root: &Path) -> Result<(), Sto
     Ok(())
 }
 
-fn known(connection: &Connection) -> rusqlite::Result<Vec<String>> {
-    let mut statement = connection.prepare("select id from run_row")?;
-    let ids = statement.query_map([], |row| row.get(0))?;
-    ids.collect()
+/// The runs in the index, and whether each is complete.
+fn known(connection: &Connection) -> rusqlite::Result<BTreeMap<String, bool>> {
+    let mut statement = connection.prepare("select id, complete from run_row")?;
+    let runs = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    runs.collect()
 }
 
 fn forget(connection: &mut Connection, id: &str) -> rusqlite::Result<()> {
@@ -351,6 +351,8 @@ fn insert_comparison(connection: &Connection, run: &Run, it: &Comparison) -> rus
     let baseline = run.plan.variants.get(run.plan.baseline_of(it.variant));
     let baseline = baseline.map_or("", String::as_str);
     let cpu = |part: fn(&Ratio) -> f64| it.server_cpu.as_ref().map(part);
+    // Without an interval, the ends are those of none.
+    let end = |end: f64| it.has_interval().then_some(end);
     connection.execute(
         "insert into comparison_row values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,
          ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
@@ -363,21 +365,21 @@ fn insert_comparison(connection: &Connection, run: &Run, it: &Comparison) -> rus
             baseline,
             word(it.verdict),
             it.tps.ratio,
-            it.tps.low,
-            it.tps.high,
+            end(it.tps.low),
+            end(it.tps.high),
             it.tps.confidence_level,
             integer(it.tps.by_pair.len()),
             it.tps.pair_sd,
             it.tps.minimum_detectable_effect,
             it.latency_mean.ratio,
-            it.latency_mean.low,
-            it.latency_mean.high,
+            end(it.latency_mean.low),
+            end(it.latency_mean.high),
             it.latency_p99.ratio,
-            it.latency_p99.low,
-            it.latency_p99.high,
+            end(it.latency_p99.low),
+            end(it.latency_p99.high),
             cpu(|ratio| ratio.ratio),
-            cpu(|ratio| ratio.low),
-            cpu(|ratio| ratio.high),
+            cpu(|ratio| ratio.low).and_then(end),
+            cpu(|ratio| ratio.high).and_then(end),
         ],
     )?;
     Ok(())

@@ -5,7 +5,7 @@
 //! machine, so it compares the variant's ratio to a baseline that ran next to it, then and now. The ratio of the two
 //! ratios lies between `low now / high then` and `high now / low then` whenever both intervals cover the truth.
 //! Each interval has half of the error rate, so that this holds with the gate's own, however each run ended
-//! (Bonferroni).
+//! (Bonferroni). What is constant during a run and differs between runs is in neither interval.
 
 use pgassay_model::plan::{EarlierRatio, Plan, StoppingRule};
 use pgassay_model::trial::Trial;

@@ -123,10 +123,13 @@ pub struct Comparison {
 
 impl Comparison {
     /// Whether the ratio of throughput has an interval: not for a single pair, nor before the first analysis of a
-    /// sequential comparison.
+    /// sequential comparison, nor for the pairs of a single server start if such starts are the units.
     pub fn has_interval(&self) -> bool {
-        let is_before_analysis = self.inconclusive_reason == Some(Inconclusive::TooFewPairs);
-        self.tps.by_pair.len() >= 2 && !is_before_analysis
+        let is_too_early = matches!(
+            self.inconclusive_reason,
+            Some(Inconclusive::TooFewPairs | Inconclusive::OnePair)
+        );
+        self.tps.by_pair.len() >= 2 && !is_too_early
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pgassay_account::comparison::{Comparison, PointSummary};
+use pgassay_account::comparison::{Comparison, Inconclusive, PointSummary, Ratio};
 use pgassay_account::cost_row::CostRow;
 use pgassay_model::expression::{
     ExpectationCheck, Expression, Figure, Percentile, RatioFigure, Relation, Where, parse_check,
@@ -224,14 +224,7 @@ impl ExpressionData<'_> {
             RatioFigure::P99 => Some(&comparison.latency_p99),
             RatioFigure::Cpu => comparison.server_cpu.as_ref(),
         };
-        ratio.map(|it| {
-            // With one pair, both ends equal the ratio.
-            if it.low < it.high {
-                MeasuredValue::within(it.ratio, [it.low, it.high])
-            } else {
-                MeasuredValue::without_interval(it.ratio)
-            }
-        })
+        ratio.map(|it| with_valid_interval(comparison, it))
     }
 
     /// The phase and the subsystem with the largest difference, and whether `name` is one of them.
@@ -381,10 +374,25 @@ fn figure(value: f64) -> String {
     format!("{value:.*}", digits as usize)
 }
 
+/// A ratio of a comparison, with its interval if that is valid: before the first analysis, and if the analyses
+/// contradict each other, the ends are those of no interval.
+fn with_valid_interval(comparison: &Comparison, ratio: &Ratio) -> MeasuredValue {
+    let is_unstable = comparison.inconclusive_reason == Some(Inconclusive::Unstable);
+    // With one pair, both ends equal the ratio.
+    if comparison.has_interval() && !is_unstable && ratio.low < ratio.high {
+        MeasuredValue::within(ratio.ratio, [ratio.low, ratio.high])
+    } else {
+        MeasuredValue::without_interval(ratio.ratio)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pgassay_account::comparison::Verdict;
     use pgassay_account::cost_row::Change;
+
+    use crate::regressions::slower;
 
     fn row(name: &str, low_us: f64, high_us: f64) -> CostRow {
         CostRow {
@@ -396,6 +404,22 @@ mod tests {
             low_us,
             high_us,
             change: Change::Inconclusive,
+        }
+    }
+
+    /// Regression: expectations were met by ends that the report did not print: "no interval yet", "unstable".
+    #[test]
+    fn an_interval_that_is_not_valid_meets_no_expectation() {
+        let mut comparison = slower(Verdict::Inconclusive);
+        let measured = |it: &Comparison| with_valid_interval(it, &it.tps).interval();
+        assert!(measured(&comparison).is_some());
+        for reason in [
+            Inconclusive::TooFewPairs,
+            Inconclusive::Unstable,
+            Inconclusive::OnePair,
+        ] {
+            comparison.inconclusive_reason = Some(reason);
+            assert_eq!(measured(&comparison), None, "{reason:?}");
         }
     }
 

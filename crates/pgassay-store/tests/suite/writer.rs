@@ -126,6 +126,20 @@ fn a_locked_index_loses_and_hides_no_run() {
     assert_eq!(indexed, 2);
 }
 
+/// Regression: a run that was resumed while another program had locked the index stayed incomplete in `list`.
+#[test]
+fn a_resumed_run_is_complete_after_the_index_was_locked() {
+    let (_root, store) = store();
+    let mut interrupted = run("20261120-000000-s");
+    interrupted.complete = false;
+    let directory = store.save(&interrupted, STUDY, &[]).unwrap();
+    assert!(!store.list().unwrap()[0].complete);
+    let whole = run("20261120-000000-s");
+    let json = serde_json::to_string(&whole).unwrap();
+    fs::write(directory.join("run.json"), json).unwrap();
+    assert!(store.list().unwrap()[0].complete);
+}
+
 #[test]
 fn a_damaged_page_of_the_index_is_repaired() {
     const PAGE_BYTES: usize = 4096;
