@@ -76,6 +76,11 @@ impl MeasuredClients {
         }
     }
 
+    /// Whether the whole interval of a figure is beyond what was measured.
+    fn excludes(self, figure: &CurveFigure) -> bool {
+        figure.low.is_none_or(|it| it > f64::from(self.most))
+    }
+
     /// `[18.7, 30.2]`, `[less than 8, more than 64]`, as the page draws it.
     fn interval(self, figure: &CurveFigure) -> String {
         let end = |value: Option<f64>| match value {
@@ -180,6 +185,11 @@ fn peak(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
              {interval}.",
             measured.below(&law.peak)
         ),
+        CurvePlace::AboveMost if !measured.excludes(&law.peak) => format!(
+            "Throughput probably peaks beyond {most} clients {}. With {most}, the fitted curve (Universal Scalability \
+             Law) gives {tps} tps {interval}.",
+            measured.interval(&law.peak)
+        ),
         CurvePlace::AboveMost => format!(
             "Throughput has no peak up to {most} clients, where the fitted curve (Universal Scalability Law) gives {tps} tps \
              {interval}."
@@ -195,6 +205,10 @@ fn knee(curve: &ScalabilityCurve, law: &FittedLaw) -> String {
     let place = match measured.place(&law.knee) {
         CurvePlace::At(knee) => format!("at {} {}", about(knee), measured.interval(&law.knee)),
         CurvePlace::BelowLeast => measured.below(&law.knee),
+        CurvePlace::AboveMost if !measured.excludes(&law.knee) => {
+            let (most, interval) = (measured.most, measured.interval(&law.knee));
+            format!("probably beyond {most} clients {interval}")
+        }
         CurvePlace::AboveMost => {
             return format!(
                 "There is no knee up to {} clients: throughput still grows faster than latency.",

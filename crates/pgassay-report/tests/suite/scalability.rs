@@ -151,6 +151,23 @@ fn the_text_fits_80_columns_and_sends_no_commands() {
     assert!(text.contains("no knee up to 64 clients"), "{text}");
 }
 
+/// Regression: "Throughput has no peak up to 64 clients" although the interval contained 50.
+#[test]
+fn a_peak_that_may_have_been_measured_was_denied() {
+    let mut curve = curve();
+    let law = curve.law.as_mut().unwrap();
+    law.peak = figure(80.0, 50.0, f64::INFINITY);
+    law.knee = figure(70.0, 40.0, 90.0);
+    let text = scalability_text(&curve, &PLAIN);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "Throughput probably peaks beyond 64 clients [50.0, more than 64]. With 64,",
+        "The knee is probably beyond 64 clients [40.0, more than 64]: with more,",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
 #[test]
 fn a_curve_without_a_law_says_why_and_one_point_is_no_plot() {
     let mut curve = curve();
