@@ -43,6 +43,20 @@ pub struct Lateness {
     pub max_us: f64,
 }
 
+impl Lateness {
+    /// How late the pieces of both relays left.
+    #[must_use]
+    pub fn merged(self, other: Self) -> Self {
+        let pieces = self.pieces + other.pieces;
+        let sum_us = |it: Self| it.mean_us * it.pieces as f64;
+        Self {
+            pieces,
+            mean_us: (sum_us(self) + sum_us(other)) / pieces.max(1) as f64,
+            max_us: self.max_us.max(other.max_us),
+        }
+    }
+}
+
 #[derive(Default)]
 struct RelayState {
     stop: AtomicBool,

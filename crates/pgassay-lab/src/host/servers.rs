@@ -1,12 +1,13 @@
 //! Starts, fills and describes the servers of a plan.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use pgassay_model::plan::{Plan, Point};
 use pgassay_model::study::{Maintenance, Network, StudyError};
 use pgassay_record::run::{RelayFacts, ServerFacts, Warning};
-use pgassay_relay::Relay;
+use pgassay_relay::{Lateness, Relay};
 
 use super::builds::{self, variants_of};
 use super::own_server::check_settings;
@@ -193,29 +194,25 @@ impl Servers {
             .map(|(_, relay)| relay)
     }
 
-    /// Statistics of the relays, with the time of a one-byte round trip with and without each.
+    /// Statistics of the relays with each delay, with the time of a one-byte round trip with and without them.
     pub fn relay_facts(&self) -> Vec<RelayFacts> {
-        let mut facts: Vec<RelayFacts> = Vec::new();
+        let mut lateness: BTreeMap<Duration, Lateness> = BTreeMap::new();
         for (_, relay) in &self.relays {
-            let delay_us = relay.delay().as_secs_f64() * 1e6;
-            let known = facts
-                .iter()
-                .any(|known| known.delay_us.to_bits() == delay_us.to_bits());
-            // Fails only if no sockets can be opened, which the study would also report.
-            let Ok(round_trips) = pgassay_relay::round_trips(relay.delay()) else {
-                continue;
-            };
-            if !known {
-                facts.push(RelayFacts {
-                    delay_us,
-                    direct_us: round_trips.direct_us,
-                    relayed_us: round_trips.relayed_us,
-                    late_mean_us: relay.lateness().mean_us,
-                    late_max_us: relay.lateness().max_us,
-                });
-            }
+            let known = lateness.entry(relay.delay()).or_default();
+            *known = known.merged(relay.lateness());
         }
-        facts
+        // Fails only if no sockets can be opened, which the study would also report.
+        let facts = lateness.into_iter().filter_map(|(delay, lateness)| {
+            let round_trips = pgassay_relay::round_trips(delay).ok()?;
+            Some(RelayFacts {
+                delay_us: delay.as_secs_f64() * 1e6,
+                direct_us: round_trips.direct_us,
+                relayed_us: round_trips.relayed_us,
+                late_mean_us: lateness.mean_us,
+                late_max_us: lateness.max_us,
+            })
+        });
+        facts.collect()
     }
 
     /// Where a point's data are and how its clients connect.

@@ -110,6 +110,19 @@ fn the_connection_closes_if_the_server_is_unreachable() {
     assert!(matches!(socket.read(&mut byte), Ok(0) | Err(_)));
 }
 
+/// Regression: with two servers, the lateness of the second one's relay was left out.
+#[test]
+fn the_lateness_of_two_relays_is_that_of_all_their_pieces() {
+    let of = |pieces, mean_us, max_us| Lateness {
+        pieces,
+        mean_us,
+        max_us,
+    };
+    assert_eq!(of(30, 2.0, 9.0).merged(of(10, 6.0, 7.0)), of(40, 3.0, 9.0));
+    let none = Lateness::default();
+    assert_eq!(none.merged(none), none);
+}
+
 #[test]
 fn round_trips_measures_the_overhead_of_the_relay() {
     let found = crate::round_trips(Duration::from_millis(2)).unwrap();
