@@ -280,6 +280,18 @@ impl<S: Read + Write> Exchange<S> {
     /// # Errors
     /// As for [`Self::value`].
     pub fn value_read_committed(&mut self, sql: &str) -> Result<Option<String>, ExchangeError> {
+        let row = self.rows_read_committed(sql)?.into_iter().next();
+        Ok(row.and_then(|row| row.into_iter().next().flatten()))
+    }
+
+    /// The rows of queries, read as [`Self::value_read_committed`] does.
+    ///
+    /// # Errors
+    /// As for [`Self::query`].
+    pub fn rows_read_committed(
+        &mut self,
+        sql: &str,
+    ) -> Result<Vec<Vec<Option<String>>>, ExchangeError> {
         let answers = self.query(&format!(
             "begin transaction isolation level read committed read only; \
              set local search_path = pg_catalog, pg_temp; set local statement_timeout = '10s'; \
@@ -289,8 +301,7 @@ impl<S: Read + Write> Exchange<S> {
             // If it has ended the connection, the error says so.
             _ = self.run("rollback");
         }
-        let rows = answers?.into_iter().flat_map(|it| it.rows).next();
-        Ok(rows.and_then(|row| row.into_iter().next().flatten()))
+        Ok(answers?.into_iter().flat_map(|it| it.rows).collect())
     }
 
     /// Returns the backend's process ID and the key to cancel its queries.

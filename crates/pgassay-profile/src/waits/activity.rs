@@ -93,8 +93,7 @@ impl<S: Read + Write> ActivitySampler<S> {
         &mut self,
         pids: &[u32],
     ) -> Result<BTreeMap<u32, Option<NamedWait>>, ExchangeError> {
-        let answer = self.exchange.query(&question(pids))?.pop();
-        let rows = answer.unwrap_or_default().rows;
+        let rows = self.exchange.rows_read_committed(&question(pids))?;
         Ok(rows
             .into_iter()
             .filter_map(|row| self.parse_row(row))

@@ -3,6 +3,8 @@
 use crate::PROGRAM;
 use crate::external_server::{ALLOWED, Theirs};
 use crate::profiling::observed;
+use crate::waits::connect_as;
+use pgassay_profile::{ActivitySampler, WaitLog};
 use pgassay_test_support::{Scratch, servers};
 
 /// Functions, an operator and a view with the names of the catalog's. All of them fail.
@@ -39,6 +41,25 @@ fn a_profile_executes_nothing_that_a_search_path_finds_before_the_catalog() {
         assert!(seen.activity.is_some_and(|it| it.sweeps > 0), "{version}");
         let log = std::fs::read_to_string(server.log_path()).expect("a log");
         assert!(!log.contains("shadow was executed"), "{version}: {log}");
+        server.stop().expect("the server stops");
+    }
+}
+
+/// Regression: a study on a running server read the waits of its trials with the role's `search_path`.
+#[test]
+fn waits_are_read_with_nothing_that_a_search_path_finds_before_the_catalog() {
+    for version in ["10", "18"] {
+        let Some(server) = servers::start(version) else {
+            continue;
+        };
+        let mut connection = server.connect().expect("a connection");
+        connection.execute(SHADOWS).expect("it is created");
+        let exchange = connect_as(&server, " user=watcher password=secret");
+        let mut activity = ActivitySampler::open(exchange, true).expect("it is readable");
+        let pid = connection.backend_pid().expect("a PID").cast_unsigned();
+        let mut log = WaitLog::default();
+        log.ask(&mut activity, &[pid]).expect("the query succeeds");
+        assert_eq!(log.unreadable, 0, "{version}");
         server.stop().expect("the server stops");
     }
 }

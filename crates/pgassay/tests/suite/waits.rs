@@ -30,7 +30,7 @@ fn connect(server: &Server) -> Connection {
 }
 
 /// Connects with additional connection parameters.
-fn connect_as(server: &Server, words: &str) -> Connection {
+pub fn connect_as(server: &Server, words: &str) -> Connection {
     let conninfo = server.conninfo() + words;
     let request = Request::new().conninfo(&conninfo).expect("proper");
     let target = request.resolve(&EmptyEnvironment).expect("whole");
