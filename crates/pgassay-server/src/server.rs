@@ -94,6 +94,22 @@ impl Default for ServerConfig {
     }
 }
 
+impl ServerConfig {
+    /// The value of a setting, whose name may be in any letters.
+    fn setting(&self, name: &str) -> Option<&str> {
+        let mut settings = self.settings.iter();
+        let found = settings.find(|(other, _)| other.eq_ignore_ascii_case(name))?;
+        Some(found.1)
+    }
+}
+
+/// Whether a setting's value means on (`parse_bool_with_len`, bool.c): also a word's beginning, in any letters.
+fn is_on(value: &str) -> bool {
+    let value = value.to_ascii_lowercase();
+    let begins = |word: &str| !value.is_empty() && word.starts_with(&value);
+    begins("true") || begins("yes") || matches!(value.as_str(), "on" | "1")
+}
+
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
@@ -282,12 +298,11 @@ impl Server {
 
     /// The directories below the server's that the logging collector may write to; empty if it is off.
     fn collectors_directories(&self) -> Vec<PathBuf> {
-        let is_on = |value: &String| matches!(value.as_str(), "on" | "true" | "yes" | "1");
-        let collector = self.config.settings.get("logging_collector");
+        let collector = self.config.setting("logging_collector");
         if !collector.is_some_and(is_on) {
             return Vec::new();
         }
-        let named = self.config.settings.get("log_directory").map(PathBuf::from);
+        let named = self.config.setting("log_directory").map(PathBuf::from);
         let (base, data) = (self.home.base(), self.data_dir());
         ["log", "pg_log"]
             .into_iter()

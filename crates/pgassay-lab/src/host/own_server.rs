@@ -21,6 +21,7 @@ use crate::run_context::RunContext;
 use crate::study::LoadedStudy;
 use crate::study_errors::{self, SettingInUse};
 
+const MAX_CONNECTIONS: &str = "max_connections";
 /// PostgreSQL's own default of `max_connections`.
 const MAX_CONNECTIONS_DEFAULT: u32 = 100;
 /// A larger log is truncated before the next trial, so that a study of logging does not fill the disk
@@ -129,10 +130,8 @@ fn describe_step(step: &Fetching) -> String {
 fn config(wanted: &ServerPlan, options: &ServerOptions) -> ServerConfig {
     let mut settings = wanted.settings.clone();
     // Keep PostgreSQL's default unless the study needs more connections or sets max_connections.
-    if wanted.connections > MAX_CONNECTIONS_DEFAULT {
-        settings
-            .entry("max_connections".to_owned())
-            .or_insert_with(|| wanted.connections.to_string());
+    if wanted.connections > MAX_CONNECTIONS_DEFAULT && max_connections(&settings).is_none() {
+        settings.insert(MAX_CONNECTIONS.to_owned(), wanted.connections.to_string());
     }
     ServerConfig {
         settings,
@@ -146,9 +145,16 @@ fn config(wanted: &ServerPlan, options: &ServerOptions) -> ServerConfig {
     }
 }
 
+/// The value of this setting, whose name may be in any letters.
+fn max_connections(settings: &BTreeMap<String, String>) -> Option<&String> {
+    let mut settings = settings.iter();
+    let found = settings.find(|(name, _)| name.eq_ignore_ascii_case(MAX_CONNECTIONS))?;
+    Some(found.1)
+}
+
 /// Returns an error if a server would not accept all connections.
 fn check_connections(wanted: &ServerPlan) -> Result<()> {
-    let allowed = wanted.settings.get("max_connections");
+    let allowed = max_connections(&wanted.settings);
     let allowed = allowed.and_then(|it| it.trim().parse::<u32>().ok());
     let needed = wanted.connections;
     match allowed.filter(|it| *it < needed) {
