@@ -8,13 +8,14 @@ use anyhow::{Result, anyhow, bail};
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::{ExternalUse, LoadedStudy, study_checks};
 use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
-use pgassay_model::study::HumanDuration;
+use pgassay_model::study::{HumanDuration, Variant};
 use pgassay_model::wording::counted;
 use pgassay_report::printable;
 use pgassay_wire::conninfo::split_secrets;
 
 use crate::args::{ChoiceArgs, ExistingStudyCommand};
 use crate::catalog;
+use crate::command::compare::question::absolute;
 use crate::style::folded;
 
 /// Runs one of the subcommands.
@@ -80,6 +81,7 @@ pub fn planned(name: &str, choice: &ChoiceArgs) -> Result<PlannedStudy> {
             .add_dsn_of_user(dsn)
             .map_err(|error| anyhow!("--dsn: {error}"))?;
     }
+    check_server_choice(&found, choice)?;
     let overrides = overrides(&found, choice)?;
     PlannedStudy::of(found, overrides)
 }
@@ -97,6 +99,33 @@ impl PlannedStudy {
             notes,
         })
     }
+}
+
+/// Fails if a server that the command line names would not be used, because variants name theirs.
+fn check_server_choice(found: &LoadedStudy, choice: &ChoiceArgs) -> Result<()> {
+    let chosen = choice.variant.as_deref().map(|it| found.variants(it));
+    let is_chosen = |name: &String| chosen.as_ref().is_none_or(|it| it.contains(name));
+    let mut variants = found.study.variant.iter().filter(|it| is_chosen(&it.name));
+    let names_server = |it: &&Variant| it.version.is_some() || it.binaries.is_some();
+    let flag = match () {
+        () if choice.dsn.is_some() => "--dsn",
+        () if choice.binaries.is_some() => "--binaries",
+        () if !choice.versions.is_empty() => "--server",
+        () => return Ok(()),
+    };
+    let is_external = choice.dsn.is_some();
+    if let Some(variant) = variants.clone().find(names_server).filter(|_| is_external) {
+        bail!(
+            "{flag}: variant \"{}\" names the PostgreSQL version or binaries that it runs on; choose variants that \
+             do not (--variant NAME)",
+            variant.name
+        );
+    }
+    let has_any = variants.clone().next().is_some();
+    if has_any && variants.all(|it| names_server(&it) || it.dsn.is_some()) {
+        bail!("{flag} would have no effect: every variant names the server that it runs on");
+    }
+    Ok(())
 }
 
 /// The overrides that the command line specifies.
@@ -121,7 +150,8 @@ pub fn overrides(found: &LoadedStudy, choice: &ChoiceArgs) -> Result<Overrides> 
         scripts: choice.script.as_deref().map(|it| found.scripts(it)),
         parameters,
         versions: choice.versions.clone(),
-        binaries: choice.binaries.clone(),
+        // The run may be continued from another directory.
+        binaries: choice.binaries.as_deref().map(absolute).transpose()?,
         dsn: choice.dsn.as_deref().map(shown).transpose()?,
         seed: choice.seed.unwrap_or_else(seed_of_now),
         without_profile: choice.no_profile,

@@ -173,3 +173,23 @@ mod slow {
         assert!(of_kind(&run, WarningKind::RowsDiffer).is_empty());
     }
 }
+
+/// Regression: `run release-cost --dsn …` never contacted that server, because every variant of the study names a
+/// version.
+#[test]
+fn a_server_that_no_variant_would_use_is_refused() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let refused = |arguments: &[&str]| {
+        let refused = scratch.finished(&[&["study", "plan"], arguments].concat());
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        refused.error_message().to_owned()
+    };
+    let external = refused(&["release-cost", "--dsn", "host=db.example"]);
+    assert!(external.contains("--dsn: variant"), "{external}");
+    for flag in [["--server", "15"], ["--binaries", "/opt/pg"]] {
+        let text = refused(&[&["release-cost"][..], &flag].concat());
+        let expected = format!("{} would have no effect", flag[0]);
+        assert!(text.contains(&expected), "{text}");
+    }
+    scratch.ok(&["study", "plan", "prepared-vs-simple", "--server", "15"]);
+}

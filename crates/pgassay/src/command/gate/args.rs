@@ -53,7 +53,7 @@ by more than 1 percentage point. With --bisect: 0 good, 3 bad, 125 \
 inconclusive or not comparable, 128 an error.";
 
 /// The choices that make up a question. A study has its own.
-const QUESTION: [&str; 19] = [
+const QUESTION: [&str; 18] = [
     "sql",
     "file",
     "builtin",
@@ -72,7 +72,6 @@ const QUESTION: [&str; 19] = [
     "vs_dsn",
     "clients",
     "jobs",
-    "length",
 ];
 
 /// Flags of `pgassay gate`.
