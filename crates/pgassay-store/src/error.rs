@@ -58,7 +58,7 @@ pub enum StoreError {
         root: PathBuf,
     },
     /// A run that has no result, because it was interrupted or is not over.
-    #[error("{} has no result: its run is not over or was interrupted; its {trials} trials are in trials.jsonl; to continue it: pgassay resume {}", path.display(), path.file_name().unwrap_or_default().display())]
+    #[error("{} has no result: its run is not over or was interrupted; its {trials} trials are in trials.jsonl; to continue it: pgassay resume {}", path.display(), path.display())]
     Unfinished {
         /// The directory.
         path: PathBuf,

@@ -75,7 +75,7 @@ pub struct RunFlags {
     pub external: ExternalArgs,
 
     /// After the trials, also count instructions per transaction for each variant, with one
-    /// client and the server under valgrind (about 20 s per variant).
+    /// client and the server under valgrind (four rounds of about 20 s per variant).
     #[arg(long)]
     pub counted: bool,
 

@@ -17,7 +17,8 @@ pub const PARTIAL: u8 = 2;
 pub const REGRESSION: u8 = 3;
 /// `gate`: the limit lies within an interval; `count --against`: too few or inexact counts.
 pub const INCONCLUSIVE: u8 = 4;
-/// `gate --against`, `count --against`: there is no baseline, or it is from another machine, configuration or build.
+/// `gate --against`: there is no baseline, or it is from another machine, configuration or build; `count --against`:
+/// the counts are of something else.
 pub const NOT_COMPARABLE: u8 = 5;
 /// `gate --bisect`: `git bisect run` skips the commit.
 pub const BISECT_SKIP: u8 = 125;

@@ -7,15 +7,20 @@ use std::path::Path;
 
 /// More than any such file has.
 const BYTES_MAX: u64 = 1 << 30;
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// The text of a file.
+/// The text of a file, without a byte order mark, which psql skips, too.
 ///
 /// # Errors
 /// It cannot be read, is not UTF-8, or has more than 1 GiB.
 pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
     let not_text = |error| io::Error::new(io::ErrorKind::InvalidData, error);
-    String::from_utf8(read(File::open(path)?, BYTES_MAX)?)
-        .map_err(|error| not_text(error.utf8_error()))
+    let mut text = String::from_utf8(read(File::open(path)?, BYTES_MAX)?)
+        .map_err(|error| not_text(error.utf8_error()))?;
+    if text.starts_with(BYTE_ORDER_MARK) {
+        text.remove(0);
+    }
+    Ok(text)
 }
 
 /// The content of an open file.
@@ -52,5 +57,14 @@ mod tests {
         assert!(read(File::open(&path).unwrap(), 3).is_err());
         std::fs::write(&path, b"\xff").unwrap();
         assert!(read_text(&path).is_err());
+    }
+
+    /// Regression: `syntax error at or near "create"`, with an invisible character before it.
+    #[test]
+    fn a_byte_order_mark_is_not_part_of_the_sql() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("setup.sql");
+        std::fs::write(&path, "\u{feff}create table t ()").unwrap();
+        assert_eq!(read_text(&path).unwrap(), "create table t ()");
     }
 }

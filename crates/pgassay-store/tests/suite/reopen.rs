@@ -171,9 +171,11 @@ fn a_killed_run_is_continued_and_finished_under_its_name() {
     assert!(lines[0].unfinished && lines[0].resumable);
     assert_eq!(lines[0].headline, "(unfinished) 3 trials saved, no result");
     let error = store.load(ID).unwrap_err().to_string();
-    assert!(error.ends_with(&format!("pgassay resume {ID}")), "{error}");
-    // Regression: by its path, it was said to contain no run.
+    // Regression: with `--results`, `pgassay resume ID` did not find the run.
     let path = store.root().join(ID);
+    let resume = format!("pgassay resume {}", path.display());
+    assert!(error.ends_with(&resume), "{error}");
+    // Regression: by its path, it was said to contain no run.
     let of_path = store.load(path.to_str().unwrap()).unwrap_err();
     assert_eq!(of_path.to_string(), error);
     // Regression: a run that was moved elsewhere was said to be none.

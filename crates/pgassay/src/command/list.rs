@@ -6,6 +6,7 @@ use anyhow::Result;
 use pgassay_report::printable;
 
 use crate::args::ListArgs;
+use crate::command::resume_flags::results_flag;
 use crate::results;
 
 /// Prints one line per run, or JSON.
@@ -32,10 +33,11 @@ pub fn list(args: &ListArgs, out: &mut impl Write) -> Result<()> {
         )?;
         return Ok(());
     }
+    let results = results_flag(&args.results);
     let width = runs.iter().map(|run| run.id.len()).max().unwrap_or(0);
     for run in runs {
         let hint = if run.resumable {
-            format!("; to continue: pgassay resume {}", run.id)
+            format!("; to continue: pgassay resume {}{results}", run.id)
         } else {
             String::new()
         };

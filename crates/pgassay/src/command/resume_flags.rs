@@ -5,15 +5,28 @@ use std::path::Path;
 use crate::args::{ExternalArgs, GateAnswerArgs, ResultsArgs, ServerArgs};
 use crate::shell_word::{quoted, quoted_path};
 
+/// The flag without which another command would not find a run, with a space before it; empty if it is not needed.
+pub fn results_flag(results: &ResultsArgs) -> String {
+    let path = results.results.as_deref();
+    let path = path.filter(|it| is_new(it, "PGASSAY_RESULTS"));
+    path.map(|path| of_path("--results", path))
+        .unwrap_or_default()
+}
+
+/// Whether the environment does not say the same.
+fn is_new(path: &Path, variable: &str) -> bool {
+    std::env::var_os(variable).as_deref() != Some(path.as_os_str())
+}
+
 /// Those of a run with these flags. What the environment says, it will say again.
 pub fn resume_flags(results: &ResultsArgs, server: &ServerArgs, external: ExternalArgs) -> String {
     let directory = |flag: &str, path: Option<&Path>, variable: &str| {
-        let path = path.filter(|it| std::env::var_os(variable).as_deref() != Some(it.as_os_str()));
+        let path = path.filter(|it| is_new(it, variable));
         path.map(|path| of_path(flag, path)).unwrap_or_default()
     };
     let user = server.run_as.as_ref();
     let parts = [
-        directory("--results", results.results.as_deref(), "PGASSAY_RESULTS"),
+        results_flag(results),
         directory("--cache", server.cache.as_deref(), "PGASSAY_CACHE"),
         user.map(|it| format!(" --run-as {}", quoted(it)))
             .unwrap_or_default(),

@@ -80,7 +80,8 @@ pub fn sql_or_file(flag: &str, value: &str) -> Result<String> {
     let path = Path::new(value);
     // A statement contains a space; the name of a missing file should not be run as SQL.
     let names_a_file = path.extension().is_some_and(|it| it == "sql") && !value.contains(' ');
-    if path.is_file() || names_a_file {
+    // A pipe, as in `--setup <(…)`, is one, too.
+    if (path.exists() && !path.is_dir()) || names_a_file {
         return read_text(path).with_context(|| format!("{flag}: cannot read {value}"));
     }
     Ok(value.to_owned())
@@ -97,6 +98,18 @@ pub fn setup_sql(given: &[String]) -> Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: `--setup <(…)` executed the name of the pipe.
+    #[test]
+    fn a_setup_in_a_pipe_is_read() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        std::io::Write::write_all(&mut writer, b"create table t ()").unwrap();
+        drop(writer);
+        let path = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
+        let text = sql_or_file("--setup", &path).unwrap();
+        assert_eq!(text, "create table t ()");
+        assert_eq!(sql_or_file("--setup", "/").unwrap(), "/");
+    }
 
     /// Regression: `compare --dsn dbname=shop 'select … from orders'` wanted to create a database with pgbench's
     /// tables, in which there are no orders.

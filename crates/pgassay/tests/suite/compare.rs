@@ -220,8 +220,13 @@ fn a_saved_comparison_names_the_flags_that_are_no_part_of_a_study() {
         "--no-plans",
     ];
     std::fs::remove_file(saved).expect("the study was saved");
-    let output = scratch.ok(&[&asked[..], &flags].concat());
-    let run = format!("pgassay run {saved} {}\n", flags.join(" "));
+    let disk = ["--data-parent", "/var/tmp"];
+    let output = scratch.ok(&[&asked[..], &flags, &disk].concat());
+    let run = format!(
+        "pgassay run {saved} {} {}\n",
+        flags.join(" "),
+        disk.join(" ")
+    );
     assert!(output.ends_with(&run), "{output}");
     scratch.ok(&[&["study", "plan", saved], &flags[..]].concat());
 }

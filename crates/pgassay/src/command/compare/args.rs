@@ -140,6 +140,7 @@ pub struct CompareArgs {
     pub jobs: u32,
 
     /// Maximum measuring time of all trials together, such as 10s or 2min, without warm-up and setup [default: 30s].
+    /// A trial takes at least 50 ms, so many variants and conditions may take longer.
     #[arg(long, value_name = "TIME", value_parser = HumanDuration::parse_positive)]
     pub length: Option<HumanDuration>,
 

@@ -16,6 +16,7 @@ use question::{AskedOf, which_is_faster};
 
 use crate::args::ColorWhen;
 use crate::catalog;
+use crate::command::resume_flags::resume_flags;
 use crate::command::run::run_planned;
 use crate::command::study::{PlannedStudy, seed_of_now};
 use crate::output::print_line_stderr;
@@ -106,5 +107,8 @@ fn not_in_study(args: &CompareArgs) -> String {
     ];
     let alone = alone.into_iter().filter(|(is_given, _)| *is_given);
     let alone = alone.map(|(_, flag)| flag.to_owned());
-    of_value.into_iter().flatten().chain(alone).collect()
+    let run = &args.run;
+    let of_run = resume_flags(&run.results, &run.server, run.external);
+    let all = of_value.into_iter().flatten().chain(alone);
+    all.chain([of_run]).collect()
 }

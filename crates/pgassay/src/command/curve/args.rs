@@ -68,7 +68,8 @@ pub struct CurveArgs {
     #[arg(long, value_name = "MIN|MIN..MAX|N,…")]
     pub rate: Option<Levels>,
 
-    /// Measure all numbers of a range of clients equally often, instead of those that determine the knee.
+    /// Measure all numbers of a range of clients (four per doubling) equally often, instead of those that determine
+    /// the knee.
     #[arg(long, conflicts_with = "rate")]
     pub exhaustive: bool,
 
