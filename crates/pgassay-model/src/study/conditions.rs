@@ -190,8 +190,9 @@ impl Default for Length {
 }
 
 /// When the servers that pgassay starts run checkpoints and vacuum. A checkpoint or autovacuum that
-/// runs during only some trials adds noise, or even a false difference. If a study sets `autovacuum`,
-/// `checkpoint_timeout` or `max_wal_size`, its setting applies. pgassay does not change external servers.
+/// runs during only some trials adds noise, or even a false difference. If a study sets `checkpoint_…`,
+/// `max_wal_size` or `min_wal_size`, or `autovacuum…`, on any of its servers, all servers keep their settings of
+/// checkpoints, or of vacuum. pgassay does not change external servers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Maintenance {

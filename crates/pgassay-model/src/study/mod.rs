@@ -97,15 +97,16 @@ pub struct Study {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServerChoice {
-    /// A major version, `"18"` or `"9.6"` (its newest minor release), or an exact one, `"10.23"`.
-    /// Default: `"18"`.
+    /// A major version, `"18"` or `"9.6"` (its newest minor release in the cache, otherwise its newest), or an exact
+    /// one, `"10.23"`. Default: `"18"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// A directory that contains `bin/postgres`, instead of a version to download.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binaries: Option<String>,
     /// An external server, as a libpq connection string: `"host=… user=…"` or a URI. pgassay does not
-    /// change its configuration; it creates databases for the run and drops them afterwards.
+    /// change its configuration; it creates databases for the run and drops them afterwards, unless the load only reads
+    /// and there is no setup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dsn: Option<String>,
     /// Settings for `postgresql.conf`.
