@@ -39,6 +39,9 @@ pub struct ClientOptions {
     pub continues_on_error: bool,
     /// Whether each transaction opens a connection of its own.
     pub reconnects: bool,
+    /// Whether a client that has finished closes its connection at once, as pgbench's do: others may
+    /// wait for what its session holds. The pool then has only one run.
+    pub closes_finished: bool,
     /// What an aborted client does to the run.
     pub on_abort: OnAbort,
     /// Whether to time each command and to count its failures and retries.
@@ -61,6 +64,7 @@ impl Default for ClientOptions {
             tries_max: 1,
             continues_on_error: false,
             reconnects: false,
+            closes_finished: false,
             on_abort: OnAbort::EndRun,
             times_commands: false,
             shell: None,

@@ -293,7 +293,7 @@ impl ClientPool {
             shared.stopped_ns.load(Ordering::Relaxed) > 0,
         );
         let (threads, unfinished) = ran?;
-        self.is_spent = unfinished > 0 || self.aborted() > 0;
+        self.is_spent = self.options.closes_finished || unfinished > 0 || self.aborted() > 0;
         let begin_ns = start.begin_ns.load(Ordering::Relaxed);
         if let Some(reason) = start.refusal.into_inner().unwrap_or_default() {
             self.io = fall_back_to_epoll(self.io_choice, reason)?;

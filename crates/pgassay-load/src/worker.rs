@@ -187,7 +187,7 @@ impl<D: Driver> Worker<D> {
                 .end_ns
                 .fetch_min(stopped_ns + STOP_AHEAD_NS, Ordering::Relaxed);
             if self.pace.is_some() || !shared.starts.is_empty() {
-                self.release_throttled();
+                self.release_throttled(shared);
             }
             if self.now_ns > stopped_ns + shared.limits.stop.as_nanos() as u64 {
                 return Ok(true);

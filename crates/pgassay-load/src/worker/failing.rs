@@ -86,6 +86,6 @@ impl<D: Driver> Worker<D> {
         if shared.connector.is_some() {
             self.close(index);
         }
-        self.finish(index);
+        self.finish(index, shared);
     }
 }

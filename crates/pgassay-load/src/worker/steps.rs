@@ -58,7 +58,7 @@ impl<D: Driver> Worker<D> {
         self.recorder.book(Doing::Between, run.since_ns, now_ns);
         run.since_ns = now_ns;
         if is_over {
-            self.finish(index);
+            self.finish(index, shared);
             return Ok(None);
         }
         run.script = shared.program.choose(&mut self.choose);
@@ -72,7 +72,7 @@ impl<D: Driver> Worker<D> {
                     return Ok(None);
                 }
                 Pace::Over => {
-                    self.finish(index);
+                    self.finish(index, shared);
                     return Ok(None);
                 }
             }
@@ -99,11 +99,14 @@ impl<D: Driver> Worker<D> {
             .map_err(aborted)
     }
 
-    pub(super) fn finish(&mut self, index: usize) {
+    pub(super) fn finish(&mut self, index: usize, shared: &WorkerShared<'_>) {
         let run = &mut self.clients[index].run;
         run.stage = ClientStage::Idle;
         run.progress = RunProgress::Finished;
         self.active -= 1;
+        if shared.options.closes_finished {
+            self.close(index);
+        }
     }
 
     /// Draws when the client's transaction is due, skipping any that are already late.
@@ -324,7 +327,7 @@ impl<D: Driver> Worker<D> {
                     .book(Doing::Between, client.run.since_ns, now_ns);
                 client.run.since_ns = now_ns;
                 if now_ns >= shared.end_ns.load(Ordering::Relaxed) {
-                    self.finish(index);
+                    self.finish(index, shared);
                     return Ok(());
                 }
                 match self.start(index, now_ns, shared)? {
@@ -340,7 +343,7 @@ impl<D: Driver> Worker<D> {
     }
 
     /// Finishes clients that wait for their first or next transaction to be due.
-    pub(super) fn release_throttled(&mut self) {
+    pub(super) fn release_throttled(&mut self, shared: &WorkerShared<'_>) {
         for index in 0..self.clients.len() {
             let run = &mut self.clients[index].run;
             if matches!(
@@ -350,7 +353,7 @@ impl<D: Driver> Worker<D> {
                 self.recorder
                     .book(Doing::Between, run.since_ns, self.now_ns);
                 run.since_ns = self.now_ns;
-                self.finish(index);
+                self.finish(index, shared);
             }
         }
     }

@@ -45,6 +45,8 @@ struct Mock {
     writable: Vec<usize>,
     /// The client whose connection ends after its first answer.
     closing: Option<usize>,
+    /// Clients whose connection was closed, and when.
+    closed: Vec<(usize, u64)>,
     /// The last answer that arrived.
     received: Vec<u8>,
 }
@@ -153,6 +155,7 @@ impl Driver for Mock {
     }
 
     fn close(&mut self, client: usize) {
+        self.closed.push((client, self.now_ns));
         self.heard[client].clear();
         self.answers.retain(|_, (of, _)| *of != client);
     }

@@ -394,6 +394,7 @@ fn conduct(settings: &Settings, common: &Arc<Common>) -> Result<ClientOptions, E
         tries_max: settings.tries_max,
         continues_on_error: settings.continue_on_error,
         reconnects: settings.connects,
+        closes_finished: true,
         on_abort: if settings.exit_on_abort {
             OnAbort::EndRun
         } else {
