@@ -15,6 +15,7 @@ use crate::client_options::FailureKind;
 use crate::error::{AbortCause, LoadError, ScriptLocation};
 use crate::prefetch::prefetch_at;
 use crate::program::Program;
+use run::Preparation;
 pub(crate) use run::{ClientRun, RunProgress};
 
 /// The token of ROLLBACK, which is not a script command. A command's token is its index.
@@ -97,13 +98,13 @@ impl Client {
                 .parse(&statement.name, &statement.sql, index as u32)?;
             self.session.sync(index as u32);
         }
-        self.run.prepared.fill(true);
+        self.run.prepared.fill(Preparation::Done);
         Ok(())
     }
 
     /// Records that a statement could not be prepared yet.
     pub fn mark_unprepared(&mut self, statement: u32) {
-        self.run.prepared[statement as usize] = false;
+        self.run.prepared[statement as usize] = Preparation::Missing;
     }
 
     /// Begins the first try of a transaction of the chosen script.
@@ -228,6 +229,7 @@ impl Client {
     /// Ends a failed transaction, after a ROLLBACK if a transaction block is open.
     #[cold]
     fn fail_transaction(&mut self, program: &Program) -> Result<ClientStep, Abort> {
+        self.run.forget_requested_statements();
         if self.session.status() == TransactionStatus::Idle {
             return Ok(ClientStep::Failed);
         }
@@ -405,10 +407,8 @@ impl Client {
                 let index = program.parts[run.script].statements[run.command]
                     .expect("in prepared mode every SQL command has a statement");
                 let statement = &program.statements[index];
-                let parsed = if run.prepared[index] {
-                    Ok(())
-                } else {
-                    run.prepared[index] = true;
+                let parsed = if run.prepared[index] == Preparation::Missing {
+                    run.prepared[index] = Preparation::Requested;
                     // In a request of its own, as pgbench does, unless that would split a pipeline.
                     let prepare = if run.in_pipeline {
                         token
@@ -420,6 +420,8 @@ impl Client {
                         session.sync(prepare);
                     }
                     parsed
+                } else {
+                    Ok(())
                 };
                 parsed.and_then(|()| {
                     let name = Execution::Prepared(&statement.name);

@@ -25,6 +25,15 @@ pub(crate) enum RunProgress {
     Finished,
 }
 
+/// Whether a statement is prepared on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Preparation {
+    Missing,
+    /// The server has not confirmed it yet. It may skip it, after an error in the same pipeline.
+    Requested,
+    Done,
+}
+
 /// The state of a client without its session: handling an event changes this state while the event
 /// borrows the session.
 pub(crate) struct ClientRun {
@@ -73,7 +82,7 @@ pub(crate) struct ClientRun {
     /// The error from preparing a statement just before its execution.
     pub(super) unprepared: Option<Box<ServerMessage>>,
     /// Which of the program's statements are prepared on this connection.
-    pub(super) prepared: Vec<bool>,
+    pub(super) prepared: Vec<Preparation>,
     pub(super) captured: Captured,
     pub(super) failure: Option<TransactionFailure>,
 }
@@ -114,7 +123,7 @@ impl ClientRun {
             begin_rng: rng,
             query: 0,
             unprepared: None,
-            prepared: vec![false; program.statements.len()],
+            prepared: vec![Preparation::Missing; program.statements.len()],
             captured: Captured::default(),
             failure: None,
         }
@@ -268,6 +277,13 @@ impl ClientRun {
                 self.fail(command, cause);
                 Ok(())
             }
+            Event::Prepared { token } => {
+                let commands = &program.parts[self.script].statements;
+                if let Some(Some(index)) = commands.get((token & !TOKEN_PREPARE) as usize) {
+                    self.prepared[*index] = Preparation::Done;
+                }
+                Ok(())
+            }
             // The server announces an immediate shutdown or a crash with only a warning.
             Event::Notice(notice) => {
                 if let (Some(tell), Ok(notice)) = (&program.notices, notice.read()) {
@@ -298,6 +314,15 @@ impl ClientRun {
         });
     }
 
+    /// Forgets the statements that the failed transaction was to prepare, but has not.
+    pub(super) fn forget_requested_statements(&mut self) {
+        for preparation in &mut self.prepared {
+            if *preparation == Preparation::Requested {
+                *preparation = Preparation::Missing;
+            }
+        }
+    }
+
     /// Returns the error that failed the transaction, and the command.
     pub fn take_failure(&mut self) -> Option<(usize, Box<ServerMessage>)> {
         let failure = self.failure.take()?;
@@ -315,7 +340,7 @@ impl ClientRun {
 
     /// Resets the connection state for a new connection, which has no prepared statements.
     pub fn forget_connection(&mut self) {
-        self.prepared.fill(false);
+        self.prepared.fill(Preparation::Missing);
         self.in_pipeline = false;
         self.last_words = None;
     }

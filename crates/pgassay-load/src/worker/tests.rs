@@ -39,6 +39,8 @@ struct Mock {
     said: Vec<Vec<Vec<u8>>>,
     /// Requests to fail with a serialization failure, by number from 1.
     failing: Vec<u64>,
+    /// The statements that each client has prepared.
+    prepared: Vec<(usize, Vec<u8>)>,
     requests: u64,
     /// Maximum bytes per send; the rest is blocked until the next wait.
     send_max: Option<usize>,
@@ -61,6 +63,7 @@ impl Mock {
     fn answer(&mut self, client: usize) {
         let heard = std::mem::take(&mut self.heard[client]);
         let (mut rest, mut answer) = (&heard[..], Vec::new());
+        let mut skips_to_sync = false;
         while let Some((&tag, after)) = rest.split_first() {
             let Some(length) = after
                 .first_chunk::<4>()
@@ -72,7 +75,13 @@ impl Mock {
                 break;
             }
             rest = &after[length..];
+            let mut texts = after[4..length].split(|&byte| byte == 0);
             match tag {
+                b'S' => {
+                    skips_to_sync = false;
+                    answer.extend(message(b'Z', b"I"));
+                }
+                _ if skips_to_sync => {}
                 b'Q' => {
                     self.requests += 1;
                     self.said.resize_with(self.heard.len(), Vec::new);
@@ -84,11 +93,30 @@ impl Mock {
                     }
                     answer.extend(message(b'Z', b"I"));
                 }
-                b'B' => answer.extend(message(b'2', b"")),
+                b'B' => {
+                    let name = texts.nth(1).unwrap().to_vec();
+                    skips_to_sync = !name.is_empty() && !self.prepared.contains(&(client, name));
+                    answer.extend(if skips_to_sync {
+                        message(b'E', b"SERROR\0C26000\0Munknown statement\0\0")
+                    } else {
+                        message(b'2', b"")
+                    });
+                }
                 b'D' => answer.extend(message(b'n', b"")),
-                b'E' => answer.extend(message(b'C', b"SELECT 1\0")),
-                b'P' => answer.extend(message(b'1', b"")),
-                b'S' => answer.extend(message(b'Z', b"I")),
+                b'E' => {
+                    self.requests += 1;
+                    skips_to_sync = self.failing.contains(&self.requests);
+                    answer.extend(if skips_to_sync {
+                        message(b'E', b"SERROR\0C40001\0Mserialize\0\0")
+                    } else {
+                        message(b'C', b"SELECT 1\0")
+                    });
+                }
+                b'P' => {
+                    let name = texts.next().unwrap().to_vec();
+                    self.prepared.push((client, name));
+                    answer.extend(message(b'1', b""));
+                }
                 b'X' => {}
                 _ => panic!("unexpected message {tag}"),
             }

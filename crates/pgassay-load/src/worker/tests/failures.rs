@@ -73,3 +73,18 @@ fn a_transaction_that_fails_after_a_window_has_failed() {
     bench.run(1..2_501, None, false).unwrap();
     assert_eq!(bench.worker.recorder.failed_total, 1);
 }
+
+/// Regression: after an error, the server skips the rest of a pipeline, and so what the pipeline was to prepare. The
+/// retry executed it: "prepared statement "P_1" does not exist".
+#[test]
+fn the_retry_of_a_pipeline_executes_no_statement_that_was_never_prepared() {
+    let script = "\\startpipeline\nselect 1;\nselect 2;\nselect 2;\n\\endpipeline";
+    let mut bench = Bench::new(1, QueryProtocol::Prepared, &[(script, 1)]);
+    bench.options.tries_max = 2;
+    bench.worker.driver.failing = vec![1];
+    bench.run(1..u64::MAX, Some(3), false).unwrap();
+    let recorder = &bench.worker.recorder;
+    assert_eq!((recorder.transactions_total, recorder.failed_total), (3, 0));
+    let names = [b"P_0", b"P_1"].map(|name| (0, name.to_vec()));
+    assert_eq!(bench.worker.driver.prepared, names, "each one once");
+}
