@@ -39,11 +39,11 @@ fn resolve(
         }
     }
     let variable = |name: &str| environment.variable(name).filter(|it| !it.is_empty());
-    if let Some(database) = &given.database {
-        request = request.database(database)?;
-    } else if let (None, Some(user)) = (variable("PGDATABASE"), variable("PGUSER")) {
-        // In pgbench these two variables take precedence, even over -U.
-        request = request.option("dbname", &user)?;
+    // In pgbench the two variables take precedence over a service, and even over -U. They may be connection strings.
+    let database = given.database.clone();
+    let database = database.or_else(|| variable("PGDATABASE").or_else(|| variable("PGUSER")));
+    if let Some(database) = database {
+        request = request.database(&database)?;
     } else if let Some(user) = environment.user() {
         // In pgbench the system's user, not that of -U, names the database.
         request = request.fallback_database(&user);
@@ -257,6 +257,19 @@ mod tests {
             (app, None, &[("PGUSER", "peer")], "peer"),
             (app, None, &[("PGDATABASE", ""), ("PGUSER", "")], "me"),
             (app, None, &[("PGSERVICE", "one")], "of_service"),
+            // Regression: `-i` dropped the tables in the database of the service.
+            (
+                app,
+                None,
+                &[("PGDATABASE", "db"), ("PGSERVICE", "one")],
+                "db",
+            ),
+            (
+                app,
+                None,
+                &[("PGDATABASE", "dbname=db service=one")],
+                "db",
+            ),
         ] {
             let environment = UserOfSystem(variables);
             let found = resolve(&given(user, database), &environment, "test");
