@@ -18,6 +18,8 @@ use crate::recorder::{Doing, Ended};
 
 /// Maximum number of unserved transactions to count.
 const UNSERVED_MAX: u64 = 100_000_000;
+/// After how many skipped transactions to see whether the run is over.
+const SKIPS_BETWEEN_CHECKS: u64 = 256;
 
 /// When a client's next transaction begins under pacing.
 enum Pace {
@@ -143,7 +145,10 @@ impl<D: Driver> Worker<D> {
             }
             run.ended += 1;
             let limit = shared.transactions_per_client;
-            if limit.is_some_and(|limit| run.ended >= limit) || self.due_ns >= end_ns {
+            // At rates above one per µs the gaps are 0, so that skipping may not reach the end by itself.
+            let is_over = self.recorder.skipped.is_multiple_of(SKIPS_BETWEEN_CHECKS)
+                && (self.driver.now_ns() >= end_ns || shared.stop.load(Ordering::Relaxed));
+            if is_over || limit.is_some_and(|limit| run.ended >= limit) || self.due_ns >= end_ns {
                 return Pace::Over;
             }
         }

@@ -30,6 +30,9 @@ const SERVICE_NS: u64 = 1_000;
 #[derive(Default)]
 struct Mock {
     now_ns: u64,
+    /// What each reading of the clock takes, and how many there were.
+    reading_ns: u64,
+    readings: std::cell::Cell<u64>,
     /// Answers by arrival time.
     answers: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
     sequence: u64,
@@ -132,7 +135,8 @@ impl Mock {
 
 impl Driver for Mock {
     fn now_ns(&self) -> u64 {
-        self.now_ns
+        self.readings.set(self.readings.get() + 1);
+        self.now_ns + self.readings.get() * self.reading_ns
     }
 
     fn send(&mut self, client: usize, bytes: &[u8]) -> io::Result<usize> {

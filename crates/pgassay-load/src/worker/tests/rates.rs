@@ -97,3 +97,18 @@ fn stop_ends_postponed_clients() {
     bench.run(1..5_001, None, false).unwrap();
     assert_eq!(bench.worker.recorder.clients, [4, 4]);
 }
+
+/// Regression: `-R 1000000000 -L 1 -T 5` never ended, because all transactions are due at once.
+#[test]
+fn a_rate_at_which_all_transactions_are_late_goes_on_until_the_end_only() {
+    for (end_ns, stop, skipped) in [(100_001, false, 256), (u64::MAX, true, 512)] {
+        let mut bench = Bench::new(2, QueryProtocol::Simple, &[("select 1;", 1)]);
+        bench.worker.pace = Some((Rng::from_seed(7), 0.2));
+        bench.options.latency_limit = Some(std::time::Duration::from_micros(1));
+        // The first client begins before the end, and has skipped some when it looks again.
+        bench.worker.driver.reading_ns = 90_000;
+        assert_eq!(bench.run(1..end_ns, None, stop).unwrap(), 0);
+        let recorder = &bench.worker.recorder;
+        assert_eq!((recorder.skipped, recorder.transactions_total), (skipped, 0));
+    }
+}
