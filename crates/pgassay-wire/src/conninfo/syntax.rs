@@ -102,9 +102,9 @@ pub(super) fn uri(text: &str) -> Result<OptionPairs, ConninfoError> {
     let rest = &text[start..];
     let authority = rest.find('/').map_or(rest, |slash| &rest[..slash]);
     if authority.contains('@') {
-        store(&mut found, "user", cursor.take_until(&[':', '@']))?;
+        store_filled(&mut found, "user", cursor.take_until(&[':', '@']))?;
         if cursor.eat(':') {
-            store(&mut found, "password", cursor.take_until(&['@']))?;
+            store_filled(&mut found, "password", cursor.take_until(&['@']))?;
         }
         cursor.eat('@');
     }
@@ -126,10 +126,7 @@ pub(super) fn uri(text: &str) -> Result<OptionPairs, ConninfoError> {
     store_list(&mut found, "host", &hosts)?;
     store_list(&mut found, "port", &ports)?;
     if cursor.eat('/') {
-        let name = cursor.take_until(&['?']);
-        if !name.1.is_empty() {
-            store(&mut found, "dbname", name)?;
-        }
+        store_filled(&mut found, "dbname", cursor.take_until(&['?']))?;
     }
     if cursor.eat('?') {
         parameters(&mut cursor, &mut found)?;
@@ -203,12 +200,15 @@ impl<'a> OptionCursor<'a> {
     }
 }
 
-fn store(
+/// Stores a part of a URI unless it is empty: an option or the environment may then set it.
+fn store_filled(
     found: &mut OptionPairs,
     name: &str,
     (at, raw): (usize, &str),
 ) -> Result<(), ConninfoError> {
-    found.push((name.into(), decode(at, raw)?));
+    if !raw.is_empty() {
+        found.push((name.into(), decode(at, raw)?));
+    }
     Ok(())
 }
 

@@ -247,6 +247,26 @@ fn later_options_win_then_service_then_environment() {
     assert_eq!(target.settings, [("application_name".into(), "me".into())]);
 }
 
+/// Regression: an empty part of a URI hid the user of `-U` and the variables.
+#[test]
+fn an_empty_user_or_password_of_a_uri_leaves_those_of_options_and_variables() {
+    let fake = Fake {
+        variables: HashMap::from([("PGUSER", "env-user"), ("PGPASSWORD", "secret")]),
+        ..Fake::default()
+    };
+    for (text, expected) in [
+        ("postgresql://@h/db", "env-user db h:5432=secret"),
+        ("postgresql://:@h/db", "env-user db h:5432=secret"),
+        ("postgresql://u:@h/db", "u db h:5432=secret"),
+        ("postgresql://:p@h/db", "env-user db h:5432=p"),
+    ] {
+        assert_eq!(shown(&resolve(text, &fake).unwrap()), expected, "{text}");
+    }
+    let request = Request::new().option("user", "given").unwrap();
+    let target = request.database("postgresql://@h/db").unwrap();
+    assert_eq!(target.resolve(&fake).unwrap().user, "given");
+}
+
 #[test]
 fn broken_service_files_name_the_line() {
     for (text, expected) in [
