@@ -173,3 +173,22 @@ fn compat(words: &[String]) -> Result<Compat, Exit> {
         ))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn settings(line: &str) -> Settings {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        read(&words, true, Compat::V18).unwrap()
+    }
+
+    /// Regression: with a limit of 0, all transactions were late, and with -R skipped.
+    #[test]
+    fn a_latency_limit_below_a_microsecond_is_none_as_in_pgbench() {
+        assert_eq!(settings("-L 0.0009 -T 1").latency_limit_us, None);
+        assert_eq!(settings("-L 0.001 -T 1").latency_limit_us, Some(1));
+    }
+}

@@ -332,7 +332,8 @@ impl Settings {
         match opt {
             Opt::Rate => self.rate_per_s = Some(positive("rate limit")?),
             Opt::LatencyLimit => {
-                self.latency_limit_us = Some((positive("latency limit")? * 1000.0) as u64);
+                let limit_us = (positive("latency limit")? * 1000.0) as u64;
+                self.latency_limit_us = Some(limit_us).filter(|us| *us > 0);
             }
             Opt::Progress => {
                 let every_s = integer(value, "-P/--progress", 1, i32::MAX)?;
