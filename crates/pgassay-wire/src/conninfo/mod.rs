@@ -17,6 +17,7 @@ mod environment;
 mod error;
 mod files;
 mod keywords;
+mod locale;
 mod methods;
 mod options;
 mod resolve;

@@ -11,7 +11,7 @@ use super::keywords::{self, KEYWORDS, SETTINGS, Support};
 use super::methods::Methods;
 use super::options::ConninfoOptions;
 use super::target::{Address, SessionAttributes, SslMode, Target, TargetHost};
-use super::{ConninfoError, Environment, Request, encryption, files};
+use super::{ConninfoError, Environment, Request, encryption, files, locale};
 use crate::password::Password;
 
 const DEFAULT_PORT: &str = "5432";
@@ -61,7 +61,7 @@ pub(super) fn resolve(
             &[("disable", false), ("random", true)],
             "disable or random",
         )?,
-        settings: settings(&options, request, environment),
+        settings: settings(&options, request, environment)?,
         connect_timeout_s: options
             .number("connect_timeout")?
             .filter(|&seconds| seconds > 0)
@@ -175,7 +175,7 @@ fn settings(
     options: &ConninfoOptions,
     request: &Request,
     environment: &dyn Environment,
-) -> Vec<(String, String)> {
+) -> Result<Vec<(String, String)>, ConninfoError> {
     let mut settings = Vec::new();
     let mut add = |name: &str, value: Option<&str>| {
         settings.extend(value.map(|value| (name.to_owned(), value.to_owned())));
@@ -188,7 +188,11 @@ fn settings(
         "application_name",
         options.get("application_name").or(fallback),
     );
-    add("client_encoding", options.get("client_encoding"));
+    let encoding = match options.get("client_encoding") {
+        Some("auto") => Some(locale::encoding(environment)?),
+        named => named,
+    };
+    add("client_encoding", encoding);
     for (variable, setting) in SETTINGS {
         let value = environment.variable(variable);
         // The word "default" selects the server's own setting.
@@ -199,7 +203,7 @@ fn settings(
                 .filter(|value| !value.eq_ignore_ascii_case("default")),
         );
     }
-    settings
+    Ok(settings)
 }
 
 /// Splits a comma-separated list; an unset value is an empty list.

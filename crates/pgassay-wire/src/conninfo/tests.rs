@@ -267,6 +267,43 @@ fn an_empty_user_or_password_of_a_uri_leaves_those_of_options_and_variables() {
     assert_eq!(target.resolve(&fake).unwrap().user, "given");
 }
 
+/// Regression: the server refused the encoding "auto".
+#[test]
+fn the_client_encoding_auto_is_that_of_the_locale() {
+    for (variables, expected) in [
+        (&[][..], Some("SQL_ASCII")),
+        (&[("LANG", "C")], Some("SQL_ASCII")),
+        (&[("LANG", "C.UTF-8")], Some("UTF8")),
+        (&[("LANG", "C"), ("LC_ALL", "en_US.utf8")], Some("UTF8")),
+        (
+            &[("LC_ALL", ""), ("LC_CTYPE", "de_DE.ISO8859-15@euro")],
+            Some("LATIN9"),
+        ),
+        (&[("LANG", "de_DE")], None),
+        (&[("LANG", "xx.unknown")], None),
+    ] {
+        let fake = Fake {
+            variables: variables.iter().copied().collect(),
+            ..Fake::default()
+        };
+        let settings = resolve("client_encoding=auto", &fake).map(|target| target.settings);
+        match expected {
+            Some(name) => assert_eq!(
+                settings.unwrap(),
+                [("client_encoding".into(), name.into())],
+                "{variables:?}"
+            ),
+            None => assert!(settings.unwrap_err().to_string().contains("LC_ALL")),
+        }
+    }
+    let fake = Fake {
+        variables: HashMap::from([("PGCLIENTENCODING", "auto"), ("LANG", "C.UTF-8")]),
+        ..Fake::default()
+    };
+    let settings = resolve("", &fake).unwrap().settings;
+    assert_eq!(settings, [("client_encoding".into(), "UTF8".into())]);
+}
+
 #[test]
 fn broken_service_files_name_the_line() {
     for (text, expected) in [
