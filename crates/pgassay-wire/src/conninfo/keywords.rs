@@ -67,7 +67,7 @@ pub(super) const KEYWORDS: &[Keyword] = &[
     keyword("sslcert", "PGSSLCERT", Taken),
     keyword("sslkey", "PGSSLKEY", Taken),
     keyword("sslcertmode", "PGSSLCERTMODE", Taken),
-    keyword("sslpassword", "", Idle),
+    keyword("sslpassword", "", Refused),
     keyword("sslrootcert", "PGSSLROOTCERT", Taken),
     keyword("sslcrl", "PGSSLCRL", Taken),
     keyword("sslcrldir", "PGSSLCRLDIR", Taken),

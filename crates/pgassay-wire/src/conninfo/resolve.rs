@@ -138,11 +138,11 @@ fn reject_unsupported(options: &ConninfoOptions) -> Result<(), ConninfoError> {
             } else {
                 "…"
             };
-            return unsupported(
-                keyword.name,
-                shown,
-                "pgassay does not implement this option",
-            );
+            let reason = match keyword.name {
+                "sslpassword" => "remove the passphrase of the key with \"openssl pkey\"",
+                _ => "pgassay does not implement this option",
+            };
+            return unsupported(keyword.name, shown, reason);
         }
     }
     match options.get("gssencmode") {

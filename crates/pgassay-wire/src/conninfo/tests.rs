@@ -166,6 +166,8 @@ fn errors_are_specific() {
             "before 1.2",
         ),
         ("sslcertmode=require", "not supported"),
+        // Regression: it was ignored, the key not read, and the connection continued without TLS.
+        ("sslpassword=x", "sslpassword=*** is not supported"),
         ("sslcertmode=never", "\"sslcertmode\""),
         ("sslsni=2", "0 or 1"),
         ("sslcrldir=/x", "sslcrl"),
