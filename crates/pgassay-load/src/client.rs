@@ -151,14 +151,16 @@ impl Client {
     ) -> Result<bool, (AttemptFailure, LoadError)> {
         let client = self.run.id;
         let mut input = bytes;
+        let mut is_ready = false;
         loop {
             let event = self.session.next(&mut input).map_err(|error| {
                 let failure = AttemptFailure::of_wire(&error);
                 (failure, LoadError::Wire { client, error })
             })?;
             match event {
-                None => return Ok(false),
-                Some(Event::Ready { .. }) => return Ok(true),
+                // What follows may be a part of a message, which the session keeps.
+                None => return Ok(is_ready),
+                Some(Event::Ready { .. }) => is_ready = true,
                 Some(Event::Error { error, .. }) => {
                     let failure = AttemptFailure::of_server(&error, &self.session);
                     let refused = LoadError::Refused {

@@ -253,7 +253,9 @@ impl Opener<'_> {
             };
             match event {
                 Event::Ready { .. } => is_ready = true,
-                Event::Error { error, .. } if error.is_fatal() => {
+                Event::Error { error, .. }
+                    if error.is_fatal() || self.progress[index] == ConnectProgress::SigningIn =>
+                {
                     let failure = AttemptFailure::of_server(&error, &client.session);
                     let refused = LoadError::Refused {
                         client: id,

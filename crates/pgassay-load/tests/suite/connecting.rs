@@ -346,6 +346,46 @@ fn starting_and_unsuitable_hosts_are_skipped() {
     );
 }
 
+/// Regression: only errors of severity FATAL were refusals; the reason was lost with the connection.
+#[test]
+fn a_refusal_with_the_severity_of_an_error_names_its_reason() {
+    let port = server(|stream, _| {
+        is_asking_for_tls(stream)?;
+        stream.write_all(&message(b'E', b"SERROR\0VERROR\0C53300\0Mtoo many\0\0"))
+    });
+    for reconnects in [false, true] {
+        let options = ClientOptions {
+            reconnects,
+            ..ClientOptions::default()
+        };
+        let error = run(&config(&text(port, "sslmode=disable"), 1, options)).unwrap_err();
+        assert!(
+            matches!(&error, LoadError::Refused { error, .. } if error.sqlstate == "53300"),
+            "{error}"
+        );
+    }
+}
+
+/// Regression: with a connection for each transaction, it was discarded, and the rest of the message violated the
+/// protocol.
+#[test]
+fn what_arrives_with_the_end_of_the_sign_in_is_not_discarded() {
+    let port = server(|stream, _| {
+        is_asking_for_tls(stream)?;
+        let notice = message(b'N', b"SNOTICE\0C00000\0Mhello\0\0");
+        stream.write_all(&[&welcome(&[])[..], &notice[..7]].concat())?;
+        std::thread::sleep(Duration::from_millis(2));
+        stream.write_all(&notice[7..])?;
+        serve(stream, usize::MAX)
+    });
+    let options = ClientOptions {
+        reconnects: true,
+        ..ClientOptions::default()
+    };
+    let measured = run_counted(&config(&text(port, "sslmode=disable"), 2, options), 5);
+    assert_eq!(measured.transactions, 10);
+}
+
 #[test]
 fn silent_host_times_out() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
