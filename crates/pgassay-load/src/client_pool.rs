@@ -298,7 +298,10 @@ impl ClientPool {
         if let Some(reason) = start.refusal.into_inner().unwrap_or_default() {
             self.io = fall_back_to_epoll(self.io_choice, reason)?;
         }
-        let instants = self.instants(begin_ns, start.settle_ns, end_ns);
+        let mut instants = self.instants(begin_ns, start.settle_ns, end_ns);
+        if !start.counts_late_ends || unfinished > 0 {
+            instants.idle_ns = instants.idle_ns.max(instants.window_end_ns);
+        }
         if end_ns < u64::MAX {
             let without_clients = self
                 .workers
@@ -352,7 +355,7 @@ impl ClientPool {
             begin_ns,
             window_begin_ns,
             window_end_ns,
-            idle_ns: idle_ns.max(window_end_ns),
+            idle_ns,
         }
     }
 }

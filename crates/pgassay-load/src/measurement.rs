@@ -220,7 +220,8 @@ pub struct Instants {
     /// The window ends; no transaction begins after this. Earlier than planned if the run was
     /// stopped, or if all clients were aborted.
     pub window_end_ns: u64,
-    /// The last transaction has ended, and the last client that was aborted.
+    /// The last client has finished or was aborted. Not before the end of the window, unless the run is
+    /// [`RunLength::Whole`](crate::RunLength::Whole): with pacing, its clients may have nothing left to do earlier.
     pub idle_ns: u64,
 }
 

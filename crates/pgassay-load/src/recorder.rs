@@ -66,7 +66,7 @@ pub(crate) struct Recorder {
     pub asleep_ns: u64,
     pub between_ns: u64,
     pub timer_lag: TimerLag,
-    /// When the last transaction ended, or the last client was aborted.
+    /// When the last client finished or was aborted; before that, when the last transaction ended.
     pub last_end_ns: u64,
     pub skipped: u64,
     pub unserved: u64,

@@ -82,7 +82,6 @@ impl<D: Driver> Worker<D> {
         let run = &mut self.clients[index].run;
         self.recorder.book(Doing::Transaction, run.since_ns, now_ns);
         run.since_ns = now_ns;
-        self.recorder.last_end_ns = self.recorder.last_end_ns.max(now_ns);
         if shared.connector.is_some() {
             self.close(index);
         }

@@ -106,6 +106,7 @@ impl<D: Driver> Worker<D> {
         run.stage = ClientStage::Idle;
         run.progress = RunProgress::Finished;
         self.active -= 1;
+        self.recorder.last_end_ns = self.recorder.last_end_ns.max(self.driver.now_ns());
         if shared.options.closes_finished {
             self.close(index);
         }

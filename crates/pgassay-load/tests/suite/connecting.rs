@@ -476,6 +476,27 @@ fn a_run_whose_clients_were_all_aborted_ends_with_them() {
     assert!(sum_us.abs_diff(4 * measured.window_us) < 10, "{time:?}");
 }
 
+/// Regression: as in pgbench, the rate of a paced run is that of the time until its last client has finished. The rest
+/// of the time, in which no transaction is due, lowered it.
+#[test]
+fn a_paced_run_in_which_nothing_more_is_due_ends_before_its_time() {
+    let port = server(|stream, _| {
+        is_asking_for_tls(stream)?;
+        write(stream, &welcome(&[]), 64)?;
+        serve(stream, usize::MAX)
+    });
+    let options = ClientOptions {
+        rate_per_s: Some(1e-6),
+        ..ClientOptions::default()
+    };
+    let duration = Duration::from_mins(1);
+    let config = config(&text(port, "sslmode=disable"), 2, options);
+    let instants = run_for(&config, &RunLength::Whole { duration });
+    let instants = instants.unwrap().instants;
+    assert_eq!(instants.window_end_ns - instants.begin_ns, 60_000_000_000);
+    assert!(instants.idle_ns < instants.window_end_ns, "{instants:?}");
+}
+
 #[test]
 fn reconnecting_clients_survive_a_server_restart() {
     // The first server ends in the middle of a reply and closes all connections.
