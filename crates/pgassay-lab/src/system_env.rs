@@ -22,6 +22,10 @@ impl Environment for RealSystem {
         std::env::var(name).ok()
     }
 
+    fn is_garbled(&self, name: &str) -> bool {
+        std::env::var_os(name).is_some_and(|value| value.to_str().is_none())
+    }
+
     fn user(&self) -> Option<String> {
         account().map(|(name, _)| name)
     }

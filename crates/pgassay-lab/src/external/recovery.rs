@@ -56,6 +56,10 @@ impl Environment for JournaledEnvironment<'_> {
         RealSystem.variable(name)
     }
 
+    fn is_garbled(&self, name: &str) -> bool {
+        !is_of_connection(name) && RealSystem.is_garbled(name)
+    }
+
     fn user(&self) -> Option<String> {
         RealSystem.user()
     }

@@ -23,6 +23,10 @@ pub struct FileText {
 pub trait Environment {
     /// Returns an environment variable.
     fn variable(&self, name: &str) -> Option<String>;
+    /// Whether an environment variable is set, but not to text: [`Self::variable`] then returns `None`.
+    fn is_garbled(&self, _name: &str) -> bool {
+        false
+    }
     /// Returns the operating system's user name.
     fn user(&self) -> Option<String>;
     /// Returns the user's home directory.

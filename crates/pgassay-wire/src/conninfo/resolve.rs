@@ -28,11 +28,7 @@ pub(super) fn resolve(
     }
     let may_supply = |name: &str| !(request.has_all_passwords && keywords::has_secret_value(name));
     add_service(&mut options, environment, may_supply)?;
-    for keyword in KEYWORDS.iter().filter(|keyword| may_supply(keyword.name)) {
-        if let Some(value) = keyword.variable.and_then(|name| environment.variable(name)) {
-            options.set_default(keyword.name, value);
-        }
-    }
+    add_variables(&mut options, environment, may_supply)?;
     // Older than sslmode, but libpq still honors it.
     if environment
         .variable("PGREQUIRESSL")
@@ -117,6 +113,29 @@ fn add_service(
         }
     }
     Err(ConninfoError::ServiceNotFound { name })
+}
+
+/// Adds the options that environment variables may supply.
+fn add_variables(
+    options: &mut ConninfoOptions,
+    environment: &dyn Environment,
+    may_supply: impl Fn(&str) -> bool,
+) -> Result<(), ConninfoError> {
+    for keyword in KEYWORDS.iter().filter(|keyword| may_supply(keyword.name)) {
+        let Some(name) = keyword.variable else {
+            continue;
+        };
+        if let Some(value) = environment.variable(name) {
+            options.set_default(keyword.name, value);
+        } else if environment.is_garbled(name) && options.get(keyword.name).is_none() {
+            return Err(ConninfoError::Value {
+                option: name,
+                value: "…".into(),
+                expected: "text in UTF-8",
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Rejects options that promise something that is not implemented.
@@ -255,10 +274,12 @@ fn add_hosts(
             database: &target.database,
             user: &target.user,
         };
-        let password = options
-            .get("password")
-            .map(str::to_owned)
-            .or_else(|| password_file.and_then(|text| files::password(text, &entry)));
+        let of_file = password_file.and_then(|text| files::password(text, &entry));
+        if of_file.as_ref().is_some_and(|it| it.contains(char::REPLACEMENT_CHARACTER)) {
+            let warning = "a password in the password file is not text in UTF-8";
+            target.warnings.push(warning.into());
+        }
+        let password = options.get("password").map(str::to_owned).or(of_file);
         target.hosts.push(TargetHost {
             address: resolved,
             password: password.map(Password::new),

@@ -14,12 +14,18 @@ struct Fake {
     files: HashMap<&'static str, (&'static str, u32)>,
 }
 
+/// A variable that is not text.
+const GARBLED: &str = "\u{fffd}";
 /// The mode of a pipe, with its type.
 const PIPE: u32 = 0o010_600;
 
 impl Environment for Fake {
     fn variable(&self, name: &str) -> Option<String> {
-        self.variables.get(name).map(|&value| value.into())
+        let value = self.variables.get(name).filter(|it| **it != GARBLED);
+        value.map(|&value| value.into())
+    }
+    fn is_garbled(&self, name: &str) -> bool {
+        self.variables.get(name) == Some(&GARBLED)
     }
     fn user(&self) -> Option<String> {
         Some("os_user".into())
@@ -362,6 +368,26 @@ fn passwords_from_the_file() {
         "{:?}",
         ignored.warnings
     );
+}
+
+/// Regression: the variable was ignored, and the server received another password than that of the file.
+#[test]
+fn a_password_that_is_not_text_is_said_to_be_none() {
+    let fake = Fake {
+        variables: HashMap::from([("PGPASSWORD", GARBLED)]),
+        ..Fake::default()
+    };
+    let error = resolve("host=h", &fake).unwrap_err().to_string();
+    assert!(error.contains("\"PGPASSWORD\""), "{error}");
+    let own = resolve("host=h password=mine", &fake).unwrap();
+    assert_eq!(shown(&own), "os_user os_user h:5432=mine");
+
+    let fake = Fake {
+        files: HashMap::from([("/home/me/.pgpass", ("*:*:*:*:caf\u{fffd}", 0o600))]),
+        ..Fake::default()
+    };
+    let warnings = resolve("host=h", &fake).unwrap().warnings;
+    assert_eq!(warnings, ["a password in the password file is not text in UTF-8"]);
 }
 
 #[test]

@@ -55,9 +55,6 @@ fn last_part(program: &str) -> &str {
 /// as `pgbench` it does so only on request.
 pub fn bench(program: &str, words: impl Iterator<Item = OsString>) -> ExitCode {
     let is_drop_in = is_pgbench(program);
-    let words: Vec<String> = words
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
     let (application, command) = if is_drop_in {
         (last_part(program), last_part(program))
     } else {
@@ -69,10 +66,21 @@ pub fn bench(program: &str, words: impl Iterator<Item = OsString>) -> ExitCode {
         format!("{application} (rank {})", it.rank)
     });
     message::set_program(&name, command);
-    match dispatch(application, is_drop_in, &words) {
+    let words = as_text(words);
+    match words.and_then(|words| dispatch(application, is_drop_in, &words)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Exit(code)) => ExitCode::from(code),
     }
+}
+
+/// The arguments. One that is not UTF-8, such as the name of a file, would be another after a conversion.
+fn as_text(words: impl Iterator<Item = OsString>) -> Result<Vec<String>, Exit> {
+    let text = words.map(|word| {
+        word.into_string().map_err(|word| {
+            message::fatal(&format!("argument {word:?} is not valid UTF-8"))
+        })
+    });
+    text.collect()
 }
 
 fn dispatch(application: &str, is_drop_in: bool, words: &[String]) -> Result<(), Exit> {
@@ -178,7 +186,16 @@ fn compat(words: &[String]) -> Result<Compat, Exit> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
+
+    /// Regression: another file was read, or a variable had another value.
+    #[test]
+    fn an_argument_that_is_not_text_is_refused() {
+        let words = [&b"-f"[..], b"caf\xe9.sql"].map(|word| OsString::from_vec(word.to_vec()));
+        assert_eq!(as_text(words.into_iter()).unwrap_err().0, 1);
+    }
 
     fn settings(line: &str) -> Settings {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
