@@ -158,7 +158,7 @@ impl Client {
                 (failure, LoadError::Wire { client, error })
             })?;
             match event {
-                // What follows may be a part of a message, which the session keeps.
+                // The session keeps the beginning of a message that is cut here.
                 None => return Ok(is_ready),
                 Some(Event::Ready { .. }) => is_ready = true,
                 Some(Event::Error { error, .. }) => {

@@ -25,6 +25,10 @@ pub type ObserverMaker = Arc<dyn Fn(usize, Rng) -> Box<dyn Observer> + Send + Sy
 
 /// Client options.
 #[derive(Clone)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "they are independent of each other"
+)]
 pub struct ClientOptions {
     /// Transactions per second over all clients, of all pools if the pool is a part. Transactions are due at the events of a Poisson
     /// process and begin then, or as soon as a client is free. Latency counts from the due time.

@@ -44,9 +44,11 @@ pub(super) fn encoding(environment: &dyn Environment) -> Result<&'static str, Co
         plain.collect::<String>().to_ascii_lowercase()
     });
     let known = ENCODINGS.iter().find(|(name, _)| *name == characters);
-    known.map(|(_, encoding)| *encoding).ok_or_else(|| ConninfoError::Unsupported {
-        option: "client_encoding",
-        value: "auto".into(),
-        reason: "the encoding of the locale (LC_ALL, LC_CTYPE, LANG) is not known; name it",
-    })
+    known
+        .map(|(_, encoding)| *encoding)
+        .ok_or_else(|| ConninfoError::Unsupported {
+            option: "client_encoding",
+            value: "auto".into(),
+            reason: "the encoding of the locale (LC_ALL, LC_CTYPE, LANG) is not known; name it",
+        })
 }

@@ -275,7 +275,10 @@ fn add_hosts(
             user: &target.user,
         };
         let of_file = password_file.and_then(|text| files::password(text, &entry));
-        if of_file.as_ref().is_some_and(|it| it.contains(char::REPLACEMENT_CHARACTER)) {
+        if of_file
+            .as_ref()
+            .is_some_and(|it| it.contains(char::REPLACEMENT_CHARACTER))
+        {
             let warning = "a password in the password file is not text in UTF-8";
             target.warnings.push(warning.into());
         }

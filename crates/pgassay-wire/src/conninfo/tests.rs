@@ -387,7 +387,10 @@ fn a_password_that_is_not_text_is_said_to_be_none() {
         ..Fake::default()
     };
     let warnings = resolve("host=h", &fake).unwrap().warnings;
-    assert_eq!(warnings, ["a password in the password file is not text in UTF-8"]);
+    assert_eq!(
+        warnings,
+        ["a password in the password file is not text in UTF-8"]
+    );
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn a_transaction_that_fails_after_a_window_has_failed() {
 }
 
 /// Regression: after an error, the server skips the rest of a pipeline, and so what the pipeline was to prepare. The
-/// retry executed it: "prepared statement "P_1" does not exist".
+/// retry executed an unknown statement (26000).
 #[test]
 fn the_retry_of_a_pipeline_executes_no_statement_that_was_never_prepared() {
     let script = "\\startpipeline\nselect 1;\nselect 2;\nselect 2;\n\\endpipeline";

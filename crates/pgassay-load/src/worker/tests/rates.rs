@@ -109,6 +109,9 @@ fn a_rate_at_which_all_transactions_are_late_goes_on_until_the_end_only() {
         bench.worker.driver.reading_ns = 90_000;
         assert_eq!(bench.run(1..end_ns, None, stop).unwrap(), 0);
         let recorder = &bench.worker.recorder;
-        assert_eq!((recorder.skipped, recorder.transactions_total), (skipped, 0));
+        assert_eq!(
+            (recorder.skipped, recorder.transactions_total),
+            (skipped, 0)
+        );
     }
 }

@@ -264,12 +264,7 @@ mod tests {
                 &[("PGDATABASE", "db"), ("PGSERVICE", "one")],
                 "db",
             ),
-            (
-                app,
-                None,
-                &[("PGDATABASE", "dbname=db service=one")],
-                "db",
-            ),
+            (app, None, &[("PGDATABASE", "dbname=db service=one")], "db"),
         ] {
             let environment = UserOfSystem(variables);
             let found = resolve(&given(user, database), &environment, "test");

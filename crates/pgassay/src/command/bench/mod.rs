@@ -77,7 +77,8 @@ pub fn bench(program: &str, words: impl Iterator<Item = OsString>) -> ExitCode {
 fn as_text(words: impl Iterator<Item = OsString>) -> Result<Vec<String>, Exit> {
     let text = words.map(|word| {
         word.into_string().map_err(|word| {
-            message::fatal(&format!("argument {word:?} is not valid UTF-8"))
+            let shown = word.display();
+            message::fatal(&format!("argument \"{shown}\" is not valid UTF-8"))
         })
     });
     text.collect()
