@@ -62,65 +62,77 @@ impl Role {
         let Some(title) = title.strip_prefix("postgres: ") else {
             return Self::Unknown;
         };
-        let behind_cluster_name = || title.split_once(": ").and_then(|(_, t)| Self::known(t));
-        Self::known(title)
-            .or_else(behind_cluster_name)
-            .unwrap_or(Self::Backend)
+        // A `cluster_name`, unless it is a part of the name of a user or of an extension's worker.
+        let rest = title.split_once(": ").map_or(title, |(_, rest)| rest);
+        let either = |read: fn(&str) -> Option<Self>| read(title).or_else(|| read(rest));
+        let backend = || has_client(title).then_some(Self::Backend);
+        either(Self::before_names)
+            .or_else(backend)
+            .or_else(|| either(Self::without_client))
+            .unwrap_or_else(|| Self::Other(without_kind(rest).to_owned()))
     }
 
-    fn known(title: &str) -> Option<Self> {
-        let title = title.trim();
-        let title = title.strip_prefix("bgworker: ").unwrap_or(title);
-        for (prefix, role) in [
+    /// Roles whose titles go on with the names of users or databases. A user of the name `walsender` is taken for a
+    /// WAL sender: only what it does would tell them apart.
+    fn before_names(title: &str) -> Option<Self> {
+        let roles = [
             ("autovacuum worker", Self::AutovacuumWorker),
             ("walsender", Self::WalSender),
-            ("wal sender", Self::WalSender),
-            ("walreceiver", Self::WalReceiver),
-            ("wal receiver", Self::WalReceiver),
-            ("io worker", Self::IoWorker),
-            ("startup", Self::Startup),
-            ("archiver", Self::Archiver),
-        ] {
-            if is_followed_by_words(title, prefix) {
-                return Some(role);
-            }
-        }
+            ("wal sender process", Self::WalSender),
+        ];
+        Self::first_of(roles, title)
+    }
+
+    fn without_client(title: &str) -> Option<Self> {
+        let title = without_kind(title);
         if let Some(rest) = title.strip_prefix("parallel worker") {
             let leader_pid = rest
                 .strip_prefix(" for PID ")
                 .and_then(|r| r.trim().parse().ok());
             return Some(Self::ParallelWorker { leader_pid });
         }
-        for other in ["logical replication", "slotsync worker", "walsummarizer"] {
-            if title.starts_with(other) {
-                return Some(Self::Other(title.to_owned()));
-            }
-        }
-        Some(match title.strip_suffix(" process").unwrap_or(title) {
-            "checkpointer" => Self::Checkpointer,
-            "background writer" | "writer" => Self::BackgroundWriter,
-            "walwriter" | "wal writer" => Self::WalWriter,
-            "logger" => Self::Logger,
-            "autovacuum launcher" => Self::AutovacuumLauncher,
-            "stats collector" => Self::StatsCollector,
-            _ => return None,
-        })
+        let roles = [
+            ("checkpointer", Self::Checkpointer),
+            ("background writer", Self::BackgroundWriter),
+            ("writer process", Self::BackgroundWriter),
+            ("walwriter", Self::WalWriter),
+            ("wal writer", Self::WalWriter),
+            ("logger", Self::Logger),
+            ("autovacuum launcher", Self::AutovacuumLauncher),
+            ("stats collector", Self::StatsCollector),
+            ("walreceiver", Self::WalReceiver),
+            ("wal receiver", Self::WalReceiver),
+            ("io worker", Self::IoWorker),
+            ("startup", Self::Startup),
+            ("archiver", Self::Archiver),
+        ];
+        Self::first_of(roles, title)
+    }
+
+    fn first_of<const N: usize>(roles: [(&str, Self); N], title: &str) -> Option<Self> {
+        let mut roles = roles.into_iter();
+        let found = roles.find(|(prefix, _)| is_followed_by_words(title, prefix));
+        found.map(|(_, role)| role)
     }
 }
 
-/// The title of a process that serves no client, without what the titles of all processes begin with;
-/// `None` if it has ended or has no title yet.
-pub(crate) fn worker_title(pid: u32) -> Option<String> {
-    let path = format!("/proc/{pid}/cmdline");
-    with_line(path, |title| parse_worker(&String::from_utf8_lossy(title))).ok()?
+/// A title without what 9.6 and 10 begin those of all workers with.
+fn without_kind(title: &str) -> &str {
+    title.strip_prefix("bgworker: ").unwrap_or(title)
 }
 
-fn parse_worker(title: &str) -> Option<String> {
-    let title = title.trim_matches(['\0', ' ']).strip_prefix("postgres: ")?;
-    // A cluster name; version 10 has `bgworker: ` behind it.
-    let title = title.split_once(": ").map_or(title, |it| it.1);
-    let title = title.strip_prefix("bgworker: ").unwrap_or(title);
-    Some(title.to_owned())
+/// Whether a title has a client behind the names of a user and a database, which may contain spaces: `[local]` or
+/// `host(port)`. See `BackendInitialize` in PostgreSQL; `???` is an address that could not be formatted.
+fn has_client(title: &str) -> bool {
+    let is_client = |word: &str| {
+        let host_and_port = word.strip_suffix(')').and_then(|it| it.split_once('('));
+        let is_port = |it: &str| {
+            it == "???" || (!it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit()))
+        };
+        word.starts_with("[local]")
+            || host_and_port.is_some_and(|(host, port)| !host.is_empty() && is_port(port))
+    };
+    title.split_whitespace().skip(2).any(is_client)
 }
 
 /// The name in reports, as PostgreSQL 18 titles its processes.
@@ -183,6 +195,18 @@ mod tests {
                 "postgres: walsender repl [local] streaming 0/3000148",
                 Role::WalSender,
             ),
+            (
+                "postgres: wal sender process repl 10.0.0.7(5432) idle",
+                Role::WalSender,
+            ),
+            (
+                "postgres: 17/main: walsender repl shop ::1(5432) START_REPLICATION",
+                Role::WalSender,
+            ),
+            (
+                "postgres: checkpointer performing shutdown checkpoint",
+                Role::Checkpointer,
+            ),
             ("postgres: nobody postgres [local] idle", Role::Backend),
             (
                 "postgres: 15/main: ann shop 127.0.0.1(5000) SELECT",
@@ -214,28 +238,48 @@ mod tests {
         }
     }
 
+    /// Regression: an extension's worker was a client backend.
     #[test]
-    fn workers_of_extensions_have_the_names_in_their_titles() {
+    fn workers_of_extensions_are_no_client_backends() {
         for (title, name) in [
             (
                 "postgres: pg_wait_sampling collector ",
-                Some("pg_wait_sampling collector"),
+                "pg_wait_sampling collector",
             ),
             (
                 "postgres: 15/main: TimescaleDB Background Worker Launcher \0",
-                Some("TimescaleDB Background Worker Launcher"),
+                "TimescaleDB Background Worker Launcher",
             ),
             (
                 "postgres: bgworker: pg_cron launcher   ",
-                Some("pg_cron launcher"),
+                "pg_cron launcher",
             ),
             (
                 "postgres: 10/main: bgworker: pg_cron launcher",
-                Some("pg_cron launcher"),
+                "pg_cron launcher",
             ),
-            ("/usr/lib/postgresql/15/bin/postgres\0-D\0/x\0", None),
+            (
+                "postgres: pg_partman dynamic background worker (dbname=shop)",
+                "pg_partman dynamic background worker (dbname=shop)",
+            ),
         ] {
-            assert_eq!(parse_worker(title).as_deref(), name, "{title:?}");
+            assert_eq!(Role::parse(title), Role::Other(name.to_owned()), "{title}");
+        }
+    }
+
+    /// Regression: the backends of a user with the name `archiver` were the archiver.
+    #[test]
+    fn a_user_with_the_name_of_a_process_has_client_backends() {
+        for title in [
+            "postgres: archiver shop [local] SELECT",
+            "postgres: startup shop 10.0.0.7(50000) idle in transaction",
+            "postgres: 15/main: logger shop fe80::1%eth0(50000) authentication",
+            "postgres: parallel worker [local] idle",
+            "postgres: walreceiver shop db.example.org(50000) ",
+            "postgres: ann: smith my shop [local]",
+            "postgres: checkpointer shop ???(???) startup",
+        ] {
+            assert_eq!(Role::parse(title), Role::Backend, "{title}");
         }
     }
 }

@@ -26,7 +26,7 @@ use super::reading::{SessionIdentity, SessionReading, SessionState, SessionWait}
 use super::shared::mapping_around;
 use crate::proc::live::LiveServer;
 use crate::proc::memory;
-use crate::proc::role::{Role, worker_title};
+use crate::proc::role::Role;
 use crate::waits::reader::WaitReader;
 
 /// Vectors per system call (`UIO_MAXIOV`), of which a slot takes five.
@@ -320,8 +320,7 @@ impl SessionReader {
         let (_, length) = self.array.application(slot);
         let application = &bytes[layout.stride + self.array.text(slot).1..][..length];
         let client = entry.client();
-        let backend_type =
-            backend_type(Role::read(pid), entry.user(), &client, || worker_title(pid));
+        let backend_type = backend_type(Role::read(pid), entry.user(), &client);
         SessionIdentity {
             pid,
             started_us: entry.started_us(),
@@ -340,19 +339,12 @@ impl SessionReader {
     }
 }
 
-/// The type of a process from its role, the OID of its user, its client's address, and the title of a worker.
-fn backend_type(
-    role: Role,
-    user: u32,
-    client: &str,
-    title: impl FnOnce() -> Option<String>,
-) -> String {
+/// The type of a process from its role, the OID of its user, and its client's address.
+fn backend_type(role: Role, user: u32, client: &str) -> String {
     match role {
-        // Extensions choose the titles of their workers, and their users, but workers have no clients.
-        Role::Backend if client.is_empty() => {
-            title().unwrap_or_else(|| "background worker".to_owned())
-        }
         Role::Backend => "client backend".to_owned(),
+        // The title may be cut off before the client; workers have none.
+        Role::Other(_) if !client.is_empty() => "client backend".to_owned(),
         // A backend that is still starting has no title; only backends have users.
         Role::Unknown if user != 0 => "client backend".to_owned(),
         role => role.to_string(),
@@ -373,17 +365,15 @@ mod tests {
     /// Regression: a worker of an extension was a client backend.
     #[test]
     fn a_process_without_a_client_is_no_client_backend() {
-        let type_of = |role, client: &str, title: Option<&str>| {
-            backend_type(role, 10, client, || title.map(str::to_owned))
-        };
+        let type_of = |role, client| backend_type(role, 10, client);
         let title = "pg_wait_sampling collector";
-        assert_eq!(type_of(Role::Backend, "", Some(title)), title);
-        assert_eq!(type_of(Role::Backend, "", None), "background worker");
+        assert_eq!(type_of(Role::Other(title.to_owned()), ""), title);
         for client in ["local", "10.0.0.7"] {
-            let title = Some("ann shop [local] idle");
-            assert_eq!(type_of(Role::Backend, client, title), "client backend");
+            assert_eq!(type_of(Role::Backend, client), "client backend");
+            let cut = Role::Other("ann sh".to_owned());
+            assert_eq!(type_of(cut, client), "client backend");
         }
-        assert_eq!(type_of(Role::Checkpointer, "", None), "checkpointer");
-        assert_eq!(type_of(Role::Unknown, "", None), "client backend");
+        assert_eq!(type_of(Role::Checkpointer, ""), "checkpointer");
+        assert_eq!(type_of(Role::Unknown, ""), "client backend");
     }
 }
