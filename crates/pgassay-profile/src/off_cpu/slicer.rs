@@ -62,11 +62,15 @@ impl Slicer {
         let stacks = Rings::open(EventKind::SwitchStacks { every, stack_bytes }, ring_bytes)?;
         let switches = Rings::open(EventKind::Switches, ring_bytes)?;
         let wake_ups = match wake_up_tracepoint() {
-            // Tracepoints require more privileges than switches; without them there are no wake-ups.
-            Ok((id, pid_offset)) => Rings::open(EventKind::Tracepoint { id }, ring_bytes)
-                .inspect_err(|error| tracing::debug!(%error, "wake-ups are not recorded"))
-                .ok()
-                .map(|rings| (rings, pid_offset)),
+            Ok((id, pid_offset)) => match Rings::open(EventKind::Tracepoint { id }, ring_bytes) {
+                Ok(rings) => Some((rings, pid_offset)),
+                Err(error) if event::may_fit_if_smaller(&error) => return Err(error),
+                // Tracepoints require more privileges than switches; without them there are no wake-ups.
+                Err(error) => {
+                    tracing::debug!(%error, "wake-ups are not recorded");
+                    None
+                }
+            },
             Err(hidden) => {
                 tracing::debug!(?hidden, "wake-ups are not recorded");
                 None
@@ -288,7 +292,10 @@ mod tests {
 
     #[test]
     fn a_switch_record_has_no_space_for_a_stack() {
-        let mut slicer = match Slicer::open(OffCpuConfig::default(), 24 * 1024, 8 << 20) {
+        let opened = event::open_with_rings(8 << 20, |ring_bytes| {
+            Slicer::open(OffCpuConfig::default(), 24 * 1024, ring_bytes)
+        });
+        let mut slicer = match opened {
             Ok(slicer) => slicer,
             Err(error @ (SamplerError::NotPermitted(_) | SamplerError::Unsupported { .. })) => {
                 pgassay_test_support::skip("records of switches", &error.to_string());

@@ -118,6 +118,21 @@ impl NotPermitted {
         }
     }
 
+    /// The smallest ring buffers of all CPUs exceed the limit of locked memory; see `perf_mmap` in Linux's
+    /// `kernel/events/core.c`.
+    pub(crate) fn locking_memory(program: Option<PathBuf>) -> Self {
+        Self {
+            what: "CPU stacks cannot be sampled".to_owned(),
+            why: "the ring buffers exceed the memory that may be locked: kernel.perf_event_mlock_kb for each CPU, \
+                  and ulimit -l"
+                .to_owned(),
+            commands: vec![
+                "sudo sysctl kernel.perf_event_mlock_kb=2112".to_owned(),
+                setcap(program),
+            ],
+        }
+    }
+
     /// The memory maps of the server's processes are not readable.
     pub(crate) fn reading_maps(pid: u32, program: Option<PathBuf>) -> Self {
         Self {
@@ -200,10 +215,11 @@ impl NotPermitted {
 }
 
 /// `CAP_PERFMON` for the events, `CAP_SYS_PTRACE` for other users' processes (not required by
-/// newer kernels), and `CAP_SYSLOG` for the names of kernel functions.
+/// newer kernels), `CAP_SYSLOG` for the names of kernel functions, and `CAP_IPC_LOCK` for large ring
+/// buffers.
 fn setcap(program: Option<PathBuf>) -> String {
     let program = program.map_or_else(|| "PROGRAM".to_owned(), |p| p.display().to_string());
-    format!("sudo setcap cap_perfmon,cap_sys_ptrace,cap_syslog+ep {program}")
+    format!("sudo setcap cap_perfmon,cap_sys_ptrace,cap_syslog,cap_ipc_lock+ep {program}")
 }
 
 #[cfg(test)]
@@ -219,7 +235,9 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("setcap cap_perfmon,cap_sys_ptrace,cap_syslog+ep /usr/bin/pgassay"),
+            text.contains(
+                "setcap cap_perfmon,cap_sys_ptrace,cap_syslog,cap_ipc_lock+ep /usr/bin/pgassay"
+            ),
             "{text}"
         );
     }

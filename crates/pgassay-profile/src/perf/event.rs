@@ -41,6 +41,8 @@ pub(crate) enum EventKind {
 /// The smallest useful ring buffer.
 const RING_BYTES_MIN: usize = 128 * 1024;
 
+const MAPPING: &str = "mapping a perf ring buffer";
+
 /// One CPU's event with its ring, disabled at first.
 pub(crate) struct CpuEvent {
     pub ring: Ring,
@@ -60,7 +62,8 @@ impl CpuEvent {
             opened => opened,
         }
         .map_err(|error| refusal(error, shape))?;
-        let ring = map_ring(&fd, shape.ring_bytes)?;
+        let ring = Ring::map(fd.as_fd(), shape.ring_bytes)
+            .map_err(|error| ring_refusal(error, shape.ring_bytes))?;
         Ok(Self {
             ring,
             fd: fd.into(),
@@ -137,6 +140,28 @@ pub(crate) fn try_one(kind: EventKind) -> Result<(), SamplerError> {
 pub(crate) fn open_all(shape: EventShape) -> Result<Vec<CpuEvent>, SamplerError> {
     let cpus = online_cpus()?.into_iter();
     cpus.map(|cpu| CpuEvent::open(cpu, shape)).collect()
+}
+
+/// Opens events with rings of this size or, if they exceed the limit of locked memory, with smaller ones: all of the
+/// same size, since otherwise the first would leave nothing for the last.
+pub(crate) fn open_with_rings<T>(
+    mut ring_bytes: usize,
+    open: impl Fn(usize) -> Result<T, SamplerError>,
+) -> Result<T, SamplerError> {
+    loop {
+        match open(ring_bytes) {
+            Err(error) if may_fit_if_smaller(&error) => ring_bytes /= 2,
+            opened => {
+                tracing::debug!(ring_bytes, "opened events");
+                return opened;
+            }
+        }
+    }
+}
+
+/// Whether the rings exceeded the limit of locked memory and can be smaller.
+pub(crate) fn may_fit_if_smaller(error: &SamplerError) -> bool {
+    matches!(error, SamplerError::Os { call: MAPPING, source } if source.raw_os_error() == Some(libc::EPERM))
 }
 
 fn online_cpus() -> Result<Vec<u32>, SamplerError> {
@@ -242,27 +267,16 @@ fn with_stacks(attr: &mut sys::perf_event_attr, stack_bytes: u32) {
     attr.set_exclude_callchain_user(1);
 }
 
-/// Maps a ring buffer, a smaller one if it exceeds the limit of locked memory
-/// (`kernel.perf_event_mlock_kb`, per CPU and user).
-fn map_ring(fd: &OwnedFd, ring_bytes: usize) -> Result<Ring, SamplerError> {
-    let mut bytes = ring_bytes;
-    loop {
-        match Ring::map(fd.as_fd(), bytes) {
-            Ok(ring) => return Ok(ring),
-            Err(error) if error.raw_os_error() == Some(libc::EPERM) && bytes > RING_BYTES_MIN => {
-                bytes /= 2;
-                tracing::debug!(
-                    bytes,
-                    "reduced the ring buffer to the limit of locked memory"
-                );
-            }
-            Err(source) => {
-                return Err(SamplerError::Os {
-                    call: "mapping a perf ring buffer",
-                    source,
-                });
-            }
-        }
+/// The kernel refuses a ring with `EPERM` if all rings exceed the limit of locked memory (`perf_mmap` in
+/// `kernel/events/core.c`).
+fn ring_refusal(source: io::Error, ring_bytes: usize) -> SamplerError {
+    if source.raw_os_error() == Some(libc::EPERM) && ring_bytes <= RING_BYTES_MIN {
+        let program = std::env::current_exe().ok();
+        return SamplerError::NotPermitted(NotPermitted::locking_memory(program));
+    }
+    SamplerError::Os {
+        call: MAPPING,
+        source,
     }
 }
 
@@ -302,16 +316,44 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
+    /// Regression: the rings of the first CPUs took all memory that may be locked, and the last CPU had none.
+    #[test]
+    fn the_first_cpus_leave_locked_memory_to_the_last() {
+        let cpus = 8;
+        let open = |may_lock: usize| {
+            open_with_rings(2 << 20, |ring_bytes| {
+                let mut locked = 0;
+                let cpu = || {
+                    locked += ring_bytes;
+                    let refused = || io::Error::from_raw_os_error(libc::EPERM);
+                    let refused = || ring_refusal(refused(), ring_bytes);
+                    (locked <= may_lock).then_some(ring_bytes).ok_or_else(refused)
+                };
+                std::iter::repeat_with(cpu)
+                    .take(cpus)
+                    .collect::<Result<Vec<_>, _>>()
+            })
+        };
+        assert_eq!(open(16 << 20).unwrap(), [2 << 20; 8]);
+        assert_eq!(open(12 << 20).unwrap(), [1 << 20; 8]);
+        assert_eq!(open(1 << 20).unwrap(), [RING_BYTES_MIN; 8]);
+        let Err(SamplerError::NotPermitted(refusal)) = open((1 << 20) - 1) else {
+            panic!("the smallest rings do not fit");
+        };
+        let text = refusal.to_string();
+        for way in ["kernel.perf_event_mlock_kb", "ulimit -l", "cap_ipc_lock"] {
+            assert!(text.contains(way), "{text}");
+        }
+    }
+
     #[test]
     fn records_that_do_not_fit_into_the_ring_are_counted() {
-        let shape = EventShape {
-            kind: EventKind::Clock {
-                frequency_hz: 2000,
-                stack_bytes: 60_000,
-            },
-            ring_bytes: 32 * crate::perf::ring::page_bytes(),
+        let kind = EventKind::Clock {
+            frequency_hz: 2000,
+            stack_bytes: 60_000,
         };
-        let mut events = match open_all(shape) {
+        let ring_bytes = 32 * crate::perf::ring::page_bytes();
+        let mut events = match open_all(EventShape { kind, ring_bytes }) {
             Ok(events) => events,
             Err(error @ (SamplerError::NotPermitted(_) | SamplerError::Unsupported { .. })) => {
                 pgassay_test_support::skip("a full ring", &error.to_string());

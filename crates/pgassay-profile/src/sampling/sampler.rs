@@ -113,17 +113,18 @@ impl Sampler {
     /// Opens the events of all CPUs, disabled, and adds the servers in `config`.
     pub fn open(config: &SamplerConfig) -> Result<Self, SamplerError> {
         config.check()?;
-        let events = event::open_all(EventShape {
-            kind: EventKind::Clock {
+        let (events, slicer) = event::open_with_rings(config.ring_bytes, |ring_bytes| {
+            let kind = EventKind::Clock {
                 frequency_hz: config.frequency_hz,
                 stack_bytes: config.stack_bytes,
-            },
-            ring_bytes: config.ring_bytes,
+            };
+            let events = event::open_all(EventShape { kind, ring_bytes })?;
+            let slicer = config
+                .off_cpu
+                .map(|off_cpu| Slicer::open(off_cpu, config.stack_bytes, ring_bytes))
+                .transpose()?;
+            Ok((events, slicer))
         })?;
-        let slicer = config
-            .off_cpu
-            .map(|off_cpu| Slicer::open(off_cpu, config.stack_bytes, config.ring_bytes))
-            .transpose()?;
         let wake = Arc::new(Wake::new().map_err(|source| os("eventfd", source))?);
         let (orders, received) = channel();
         let reader_wake = wake.clone();
