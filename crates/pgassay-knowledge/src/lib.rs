@@ -24,4 +24,4 @@ pub use class::Subsystem;
 pub use phase::Phase;
 pub use symbols::{SourceFile, Symbols};
 pub use tag::Tag;
-pub use wait_event::{WaitEvent, wait_event, wait_number};
+pub use wait_event::{WaitEvent, present_spelling, wait_event, wait_number};

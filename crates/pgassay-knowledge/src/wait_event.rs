@@ -8,6 +8,7 @@
 //! Invariant: numbers that are not in the table are not guessed; those in the range of extensions are
 //! named `extension`.
 
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use super::packed::{self, WaitEventRow};
@@ -25,6 +26,12 @@ static TEXT: LazyLock<String> = LazyLock::new(|| {
 
 static TABLE: LazyLock<Vec<WaitEventRow<'static>>> = LazyLock::new(|| {
     packed::wait_events(&TEXT).expect("a test checks the format of the embedded table")
+});
+
+/// The last spelling of each name, by class and [`spelled_alike`]. The rows begin with the oldest version.
+static SPELLINGS: LazyLock<HashMap<(&str, String), &str>> = LazyLock::new(|| {
+    let key = |row: &WaitEventRow<'static>| (class(row.kind), spelled_alike(row.name));
+    TABLE.iter().map(|row| (key(row), row.name)).collect()
 });
 
 /// A wait event, as in `pg_stat_activity`.
@@ -80,9 +87,61 @@ pub fn wait_number(major: &str, kind: &str, name: &str) -> Option<u32> {
         .map(|row| row.info)
 }
 
+/// The name in the newest version of a wait event that was spelled in another way before, as `WALSync` and
+/// `ProcArrayLock`; the name itself if it is unknown. Names that have become others are not known to be the same.
+pub fn present_spelling<'a>(kind: &str, name: &'a str) -> &'a str {
+    let key = (class(kind), spelled_alike(name));
+    SPELLINGS.get(&key).copied().unwrap_or(name)
+}
+
+/// 9.6 distinguishes two types of lightweight locks.
+fn class(kind: &str) -> &str {
+    if kind.starts_with("LWLock") {
+        "LWLock"
+    } else {
+        kind
+    }
+}
+
+/// What a name has in common in all versions: the letters, without the suffix of lightweight locks up to 12.
+fn spelled_alike(name: &str) -> String {
+    let letters = name.chars().filter(|it| !matches!(it, '_' | '/'));
+    let lower: String = letters.map(|it| it.to_ascii_lowercase()).collect();
+    lower.strip_suffix("lock").unwrap_or(&lower).to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: of two releases, a report had two rows for the same wait.
+    #[test]
+    fn a_name_that_is_spelled_anew_is_the_same_in_all_releases() {
+        let mut versions: HashMap<_, Vec<usize>> = HashMap::new();
+        let mut majors: Vec<&str> = Vec::new();
+        for row in TABLE.iter() {
+            if majors.last() != Some(&row.major) {
+                majors.push(row.major);
+            }
+            let of_name = versions.entry((class(row.kind), row.name)).or_default();
+            of_name.push(majors.len());
+        }
+        let mut renamed = 0;
+        for ((kind, before), known) in &versions {
+            for ((_, after), since) in versions.iter().filter(|((it, _), _)| it == kind) {
+                let is_next = known.iter().max().map(|it| it + 1) == since.iter().min().copied();
+                if is_next && spelled_alike(before) == spelled_alike(after) {
+                    let present = present_spelling(kind, before);
+                    assert_eq!(present, present_spelling(kind, after), "{before}");
+                    renamed += 1;
+                }
+            }
+        }
+        assert!(renamed > 60, "{renamed}");
+        assert_eq!(present_spelling("IO", "DSMFillZeroWrite"), "DsmFillZeroWrite");
+        assert_eq!(present_spelling("LWLockNamed", "XidGenLock"), "XidGen");
+        assert_eq!(present_spelling("Extension", "MyWait"), "MyWait");
+    }
 
     fn named(major: &str, info: u32) -> Option<(&'static str, &'static str)> {
         wait_event(major, info).map(|wait| (wait.kind, wait.name))

@@ -10,7 +10,7 @@
 //! `postmaster/bgworker.c`, `storage/ipc/shm_mq.c`, `executor/nodeGather.c`; wait classes in
 //! `utils/activity/wait_event_names.txt`.
 
-use pgassay_knowledge::FrameName;
+use pgassay_knowledge::{FrameName, present_spelling};
 
 use super::row::{Nature, Part};
 
@@ -72,43 +72,54 @@ const STACKS: &[(WaitRule, &[&str])] = &[
     (Event("IPC", "ExecuteGather"), &["gather_readnext", "ExecGather"]),
 ];
 
-/// Wait events of files, by prefix; other `IO` events keep their own name.
+/// Wait events of files, by prefix of their present names; other `IO` events keep those.
 #[rustfmt::skip]
 const FILES: &[(&str, &[&str])] = &[
-    ("WAL sync", &["WALSync", "WalSync"]),
-    ("WAL write", &["WALWrite", "WalWrite", "WALInit", "WalInit"]),
+    ("WAL sync", &["WalSync"]),
+    ("WAL write", &["WalWrite", "WalInit"]),
     ("data file sync", &["DataFileSync", "DataFileImmediateSync"]),
     ("data file read", &["DataFileRead", "DataFilePrefetch", "AioIo"]),
     ("data file extension", &["DataFileExtend"]),
     ("data file write", &["DataFileWrite", "DataFileFlush", "DataFileTruncate"]),
-    ("temporary file", &["BufFile", "BuffileRead", "BuffileWrite"]),
-    ("SLRU read and write", &["SLRU", "Slru"]),
+    ("temporary file", &["Buffile"]),
+    ("SLRU read and write", &["Slru"]),
 ];
 
-/// The present names of waits that had others: of lightweight locks up to 12 (`lwlock.c`; the suffix `Lock` is left
-/// out), of other waits up to 12 and 16 (`pgstat.c`, `wait_event.c`). When releases are compared, a wait has one row.
+/// The present names of waits that had others, apart from their spelling: of lightweight locks up to 12 (`lwlock.c`;
+/// the suffix `Lock` is left out), of other waits up to 12 and 15 (`pgstat.c`, `wait_event.c`). When releases are
+/// compared, a wait has one row.
 #[rustfmt::skip]
 const RENAMED: &[(&str, &str)] = &[
-    ("ProcArrayGroupUpdate", "ProcarrayGroupUpdate"), ("speculative token", "spectoken"),
-    ("AsyncCtl", "NotifySLRU"), ("AsyncQueue", "NotifyQueue"), ("BgWorkerShutdown", "BgworkerShutdown"),
-    ("BgWorkerStartup", "BgworkerStartup"), ("CLogControl", "XactSLRU"), ("CLogTruncation", "XactTruncation"),
-    ("ClogGroupUpdate", "XactGroupUpdate"), ("CommitTsControl", "CommitTsSLRU"),
-    ("MultiXactMemberControl", "MultiXactMemberSLRU"), ("MultiXactOffsetControl", "MultiXactOffsetSLRU"),
-    ("OldSerXid", "SerialSLRU"), ("SubtransControl", "SubtransSLRU"), ("async", "NotifyBuffer"),
-    ("buffer_content", "BufferContent"), ("buffer_mapping", "BufferMapping"),
-    ("clog", "XactBuffer"), ("commit_timestamp", "CommitTsBuffer"), ("lock_manager", "LockManager"),
+    ("speculative token", "spectoken"), ("AsyncCtl", "NotifySLRU"), ("AsyncQueue", "NotifyQueue"),
+    ("CLogControl", "XactSLRU"), ("CLogTruncation", "XactTruncation"), ("ClogGroupUpdate", "XactGroupUpdate"),
+    ("CommitTsControl", "CommitTsSLRU"), ("MultiXactMemberControl", "MultiXactMemberSLRU"),
+    ("MultiXactOffsetControl", "MultiXactOffsetSLRU"), ("OldSerXid", "SerialSLRU"),
+    ("SerializablePredicateLockList", "SerializablePredicateList"), ("SubtransControl", "SubtransSLRU"),
+    ("async", "NotifyBuffer"), ("clog", "XactBuffer"), ("commit_timestamp", "CommitTsBuffer"),
     ("multixact_member", "MultiXactMemberBuffer"), ("multixact_offset", "MultiXactOffsetBuffer"),
-    ("oldserxid", "SerialBuffer"), ("parallel_append", "ParallelAppend"),
-    ("parallel_hash_join", "ParallelHashJoin"), ("parallel_query_dsa", "ParallelQueryDSA"),
-    ("predicate_lock_manager", "PredicateLockManager"), ("proc", "LockFastPath"),
-    ("replication_slot_io", "ReplicationSlotIO"), ("shared_tuplestore", "SharedTupleStore"),
-    ("subtrans", "SubtransBuffer"), ("tbm", "SharedTidBitmap"), ("wal_insert", "WALInsert"),
+    ("oldserxid", "SerialBuffer"), ("proc", "LockFastPath"), ("replication_origin", "ReplicationOriginState"),
+    ("serializable_xact", "PerXactPredicateList"), ("session_dsa", "PerSessionDSA"),
+    ("session_record_table", "PerSessionRecordType"), ("session_typmod_table", "PerSessionRecordTypmod"),
+    ("subtrans", "SubtransBuffer"), ("tbm", "SharedTidBitmap"),
+    ("Hash/Batch/Allocating", "HashBatchAllocate"), ("Hash/Batch/Electing", "HashBatchElect"),
+    ("Hash/Batch/Loading", "HashBatchLoad"), ("Hash/Build/Allocating", "HashBuildAllocate"),
+    ("Hash/Build/Electing", "HashBuildElect"), ("Hash/Build/HashingInner", "HashBuildHashInner"),
+    ("Hash/Build/HashingOuter", "HashBuildHashOuter"),
+    ("Hash/GrowBatches/Allocating", "HashGrowBatchesReallocate"),
+    ("Hash/GrowBatches/Deciding", "HashGrowBatchesDecide"), ("Hash/GrowBatches/Electing", "HashGrowBatchesElect"),
+    ("Hash/GrowBatches/Finishing", "HashGrowBatchesFinish"),
+    ("Hash/GrowBatches/Repartitioning", "HashGrowBatchesRepartition"),
+    ("Hash/GrowBuckets/Allocating", "HashGrowBucketsReallocate"),
+    ("Hash/GrowBuckets/Electing", "HashGrowBucketsElect"),
+    ("Hash/GrowBuckets/Reinserting", "HashGrowBucketsReinsert"),
+    ("HashGrowBatchesAllocate", "HashGrowBatchesReallocate"),
+    ("HashGrowBucketsAllocate", "HashGrowBucketsReallocate"),
 ];
 
 /// The present name of a wait event.
-fn present_name(event: &str) -> &str {
+fn present_name<'a>(kind: &str, event: &'a str) -> &'a str {
     let renamed = RENAMED.iter().find(|(before, _)| *before == event);
-    renamed.map_or(event, |(_, name)| name)
+    renamed.map_or_else(|| present_spelling(kind, event), |(_, name)| name)
 }
 
 impl Reason {
@@ -150,6 +161,7 @@ impl Reason {
             "Client" if event == "ClientRead" => Self::client(),
             "Client" if event == "ClientWrite" => Self::blocked(Queueing, "client not reading"),
             "IO" => {
+                let event = present_name(kind, event);
                 let known = FILES
                     .iter()
                     .find(|(_, starts)| starts.iter().any(|start| event.starts_with(start)));
@@ -180,14 +192,16 @@ impl Reason {
             // 9.6 distinguishes two types of lightweight locks.
             "LWLockNamed" | "LWLockTranche" | "LWLock" => {
                 let name = event.strip_suffix("Lock").unwrap_or(event);
-                Self::blocked(Queueing, &format!("LWLock {}", present_name(name)))
+                let name = present_name(kind, name);
+                let name = name.strip_suffix("Lock").unwrap_or(name);
+                Self::blocked(Queueing, &format!("LWLock {name}"))
             }
             "" | "not known" => Self {
                 part: Part::Unexplained,
                 nature: Nature::Unknown,
                 mechanism: "blocked, reason unknown".to_owned(),
             },
-            _ => Self::blocked(Queueing, &format!("{kind} {}", present_name(event))),
+            _ => Self::blocked(Queueing, &format!("{kind} {}", present_name(kind, event))),
         }
     }
 
@@ -226,6 +240,7 @@ fn bare(symbol: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pgassay_knowledge::wait_number;
 
     fn of(stack: &str, kind: &str, event: &str) -> String {
         let frame = |symbol| FrameName {
@@ -306,16 +321,49 @@ mod tests {
     #[test]
     fn a_wait_has_one_name_in_all_releases() {
         let of = |kind, event| Reason::of_event(kind, event).mechanism;
-        for (before, after) in [
-            ("buffer_content", "BufferContent"),
-            ("CLogControlLock", "XactSLRU"),
-            ("proc", "LockFastPath"),
-            ("WALWriteLock", "WALWrite"),
+        for (kind, before, after) in [
+            ("LWLock", "buffer_content", "BufferContent"),
+            ("LWLock", "CLogControlLock", "XactSLRU"),
+            ("LWLock", "proc", "LockFastPath"),
+            ("LWLock", "replication_origin", "ReplicationOriginState"),
+            (
+                "LWLock",
+                "SerializablePredicateLockListLock",
+                "SerializablePredicateList",
+            ),
+            ("LWLock", "session_dsa", "PerSessionDSA"),
+            ("LWLock", "WALWriteLock", "WALWrite"),
+            ("IO", "BaseBackupRead", "BasebackupRead"),
+            ("IO", "BufFileTruncate", "BuffileTruncate"),
+            ("IO", "DSMFillZeroWrite", "DsmFillZeroWrite"),
+            ("IO", "SLRURead", "SlruRead"),
+            ("IO", "WALRead", "WalRead"),
+            ("IPC", "BgWorkerStartup", "BgworkerStartup"),
+            ("IPC", "Hash/GrowBuckets/Electing", "HashGrowBucketsElect"),
+            (
+                "IPC",
+                "HashGrowBatchesAllocate",
+                "HashGrowBatchesReallocate",
+            ),
+            ("Client", "SSLOpenServer", "SslOpenServer"),
         ] {
-            assert_eq!(of("LWLock", before), of("LWLock", after), "{before}");
+            assert_eq!(of(kind, before), of(kind, after), "{before}");
         }
-        assert_eq!(of("IO", "SLRURead"), of("IO", "SlruRead"));
-        assert_eq!(of("IPC", "BgWorkerStartup"), of("IPC", "BgworkerStartup"));
+        // Every name that has become another one is of some release, and its present name of the newest.
+        for (before, after) in RENAMED {
+            let is_known = |name: &str, majors: &[&str]| {
+                majors.iter().any(|major| {
+                    ["LWLock", "LWLockNamed", "LWLockTranche", "IPC", "Lock"]
+                        .iter()
+                        .any(|kind| {
+                            wait_number(major, kind, name).is_some()
+                                || wait_number(major, kind, &format!("{name}Lock")).is_some()
+                        })
+                })
+            };
+            assert!(is_known(before, &["9.6", "10", "11", "12", "15"]), "{before}");
+            assert!(is_known(after, &["18"]), "{after}");
+        }
     }
 
     /// Regression: a table that grows was "Backends write dirty buffers themselves".
