@@ -368,11 +368,14 @@ impl Profile {
         }
     }
 
-    /// Blocked time as a call tree whose counts are microseconds within the observed slices. The leaf of a
-    /// stack is its wait event, as a frame of the object `[wait]`.
+    /// Blocked time as a call tree whose counts are microseconds within the observed slices, or a multiple if a stack
+    /// has more than 4,294 s. The leaf of a stack is its wait event, as a frame of the object `[wait]`.
     #[must_use]
     pub fn off_cpu(&self) -> Self {
         let mut builder = ProfileBuilder::new(1);
+        let us = |blocked: &BlockedStack| blocked.blocked_ns.iter().sum::<u64>() / 1000;
+        let longest_us = self.blocked.iter().map(us).max().unwrap_or(0);
+        let unit_us = longest_us.div_ceil(u32::MAX.into()).max(1);
         for blocked in &self.blocked {
             let stack = blocked.node.map_or_else(Vec::new, |node| self.stack(node));
             let wait = (!blocked.wait_event.is_empty()).then(|| Frame {
@@ -384,8 +387,7 @@ impl Profile {
                 offset: 0,
                 kernel: false,
             });
-            let blocked_us = blocked.blocked_ns.iter().sum::<u64>() / 1000;
-            let count = u32::try_from(blocked_us).unwrap_or(u32::MAX);
+            let count = u32::try_from(us(blocked) / unit_us).unwrap_or(u32::MAX);
             builder.add(0, stack.into_iter().cloned().chain(wait), count);
         }
         builder.finish()
@@ -452,6 +454,23 @@ mod tests {
             builder.finish().off_cpu().folded(),
             "[no stack] 4\nmain;read 1\nmain;read;Client: ClientRead 7\n"
         );
+    }
+
+    /// Regression: each stack had 4,295 s at most, so that the shares of all others were too large.
+    #[test]
+    fn hours_of_blocked_time_do_not_change_the_shares() {
+        let mut builder = ProfileBuilder::new(1);
+        for (leaf, hours) in [("read", 10), ("lock", 2)] {
+            let blocked_ns = hours * 3_600_000_000_000;
+            builder.add_blocked(0, [frame("main"), frame(leaf)], ("", ""), blocked_ns);
+        }
+        let tree = builder.finish().off_cpu();
+        let count = |leaf: &str| {
+            let label = |node: &&Node| tree.frames[node.frame as usize].label() == leaf;
+            tree.nodes.iter().find(label).unwrap().total()
+        };
+        assert_eq!(count("read"), 5 * count("lock"));
+        assert_eq!(count("read") + count("lock"), tree.total());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The Firefox Profiler's processed format, through the crate of samply's author.
 //!
 //! One sample per stack, weighted by its number of samples, so that the call tree and the flame graph
-//! are complete. Timestamps are synthetic, one interval per sample.
+//! are complete. Timestamps are synthetic, one interval per sample. A weight has 31 bits: if a stack has more samples,
+//! all weights are divided by the same number.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use fxprof_processed_profile::{
     CategoryColor, CpuDelta, Frame as ShownFrame, FrameFlags, FrameInfo, Profile as Shown,
     ReferenceTimestamp, SamplingInterval, Timestamp, WeightType,
 };
-use pgassay_model::profile::Profile;
+use pgassay_model::profile::{Node, Profile};
 use pgassay_record::observation::Observation;
 
 /// The file's content.
@@ -53,13 +54,15 @@ pub(super) fn json(observation: &Observation, profile: &Profile) -> String {
             }
         })
         .collect();
+    let most = profile.nodes.iter().map(Node::total).max().unwrap_or(0);
+    let unit = most.div_ceil(i32::MAX as u64).max(1);
     let mut at_ns = 0;
     for (stack, samples) in super::stacks::stacks_of(profile) {
         let infos = stack
             .into_iter()
             .map(|frame| frames[frame as usize].clone());
         let stack = shown.intern_stack_frames(thread, infos);
-        let weight = i32::try_from(samples).unwrap_or(i32::MAX);
+        let weight = i32::try_from(samples / unit).unwrap_or(i32::MAX);
         let at = Timestamp::from_nanos_since_reference(at_ns);
         shown.add_sample(thread, at, stack, CpuDelta::from_nanos(interval_ns), weight);
         at_ns += interval_ns;

@@ -10,7 +10,7 @@ use pgassay_record::observation::Observation;
 pub enum ExportedStacks {
     /// Stacks on CPU.
     OnCpu,
-    /// Blocked stacks; a sample is one microsecond of recorded blocked time.
+    /// Blocked stacks; a sample is one microsecond of recorded blocked time (see [`Profile::off_cpu`]).
     OffCpu,
 }
 

@@ -331,6 +331,26 @@ fn firefox_gets_whole_tables_and_every_sample() {
     }
 }
 
+/// Regression: each stack had at most 4,295 s, and 2,147 s in this format.
+#[test]
+fn hours_of_blocked_time_keep_their_shares() {
+    let mut observation = observation();
+    let blocked = |name: &str, hours: u64| BlockedStack {
+        node: Some(1),
+        wait_event_type: "Lock".to_owned(),
+        wait_event: name.to_owned(),
+        blocked_ns: vec![hours * 3_600_000_000_000],
+        in_transactions_ns: 0,
+        in_tail_ns: 0,
+    };
+    observation.profile.as_mut().unwrap().blocked = vec![blocked("tuple", 3), blocked("extend", 1)];
+    let file = export(&observation, ExportedStacks::OffCpu, ExportFormat::Firefox).unwrap();
+    let file: Value = serde_json::from_slice(&file).unwrap();
+    let weights = file["threads"][0]["samples"]["weight"].as_array().unwrap();
+    let weights: Vec<f64> = weights.iter().filter_map(Value::as_f64).collect();
+    assert!((weights[0] / weights[1] - 3.0).abs() < 1e-6, "{weights:?}");
+}
+
 #[test]
 fn the_layout_is_that_of_perf_report() {
     let expected = "\
