@@ -3,7 +3,9 @@
 //! The clients are external, so waiting for them is one row, which includes idle time.
 
 use pgassay_account::ledger::account::{BlockedKey, BlockedWeights, Exact, name_locks, rows};
-use pgassay_account::ledger::{Divider, Row, blocked_key, blocked_weights, cpu_weights};
+use pgassay_account::ledger::{
+    Divider, Nature, Part, Row, blocked_key, blocked_weights, cpu_weights,
+};
 
 use super::Observation;
 
@@ -12,7 +14,7 @@ impl Observation {
     /// up to `backends_present_us`.
     pub fn ledger(&self) -> Vec<Row> {
         let exact = Exact {
-            whole_us: self.backends_present_us,
+            whole_us: self.backends_present_us - self.ended_us(),
             on_cpu_us: self.on_cpu_us(),
             run_queue_us: self.backends.map_or(0.0, |it| it.run_queue_us),
             idle_us: None,
@@ -30,8 +32,22 @@ impl Observation {
             name_locks(&mut blocked, &waits);
         }
         let mut rows = rows(&exact, &on_cpu, &blocked);
+        rows.extend(self.ended());
         rows.sort_by(|a, b| b.us.total_cmp(&a.us));
         rows
+    }
+
+    fn ended(&self) -> Option<Row> {
+        let us = self.ended_us();
+        (us > 0.0).then(|| Row {
+            part: Part::Unexplained,
+            nature: Nature::Service,
+            phase: String::new(),
+            mechanism: "CPU of ended processes".to_owned(),
+            us,
+            system_us: 0.0,
+            possible_us: 0.0,
+        })
     }
 
     /// Whether stacks divide the on-CPU time, and the source that divides the blocked time.
@@ -100,6 +116,34 @@ mod tests {
             ..Waits::default()
         });
         assert_eq!(rows(&observation), ["Lock tuple"]);
+    }
+
+    /// Regression: CPU time of sessions that end was blocked time.
+    #[test]
+    fn sessions_that_end_do_not_wait_while_they_use_the_cpu() {
+        let mut observation = observation();
+        observation.waits = Some(Waits {
+            blocked_samples: 1,
+            events: vec![event("Lock", "tuple", 1)],
+            ..Waits::default()
+        });
+        let blocked_us = observation.blocked_us();
+        observation.ended_cpu_us = Some(1e6);
+        assert!((blocked_us - observation.blocked_us() - 1e6).abs() < 1e-6);
+        let rows = observation.ledger();
+        let us = |mechanism: &str| rows.iter().find(|it| it.mechanism == mechanism).unwrap().us;
+        assert!((us("CPU of ended processes") - 1e6).abs() < 1e-6);
+        assert!((us("Lock tuple") - observation.blocked_us()).abs() < 1e-6);
+        let sum: f64 = rows.iter().map(|row| row.us).sum();
+        assert!((sum - observation.backends_present_us).abs() < 1e-6);
+        let blocked: f64 = observation.blocked().iter().map(|it| it.blocked_us).sum();
+        assert!((blocked - observation.blocked_us()).abs() < 1e-6);
+        // It may be that of processes whose time is not known.
+        observation.ended_cpu_us = Some(1e9);
+        assert!(observation.blocked_us().abs() < 1e-6);
+        // The processes of other sessions.
+        observation.subject.backend_pid = Some(1);
+        assert!((observation.blocked_us() - blocked_us).abs() < 1e-6);
     }
 
     #[test]

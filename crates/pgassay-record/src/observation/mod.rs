@@ -158,14 +158,26 @@ impl Observation {
         blocked.filter(|profile| profile.total() > 0)
     }
 
+    /// CPU time that backends which have ended used after their last readings. The times in which they were present
+    /// include it on average, the exact totals do not. 0 if it is unknown, and for a single backend, since the
+    /// processes of other sessions end, too.
+    pub fn ended_us(&self) -> f64 {
+        match (&self.backends, self.subject.backend_pid) {
+            (Some(exact), None) => self.ended_cpu_us.unwrap_or(0.0).min(self.unused_us(exact)),
+            _ => 0.0,
+        }
+    }
+
+    fn unused_us(&self, exact: &CpuTotals) -> f64 {
+        let used_us = exact.on_cpu_us + exact.run_queue_us;
+        (self.backends_present_us - used_us).max(0.0)
+    }
+
     /// The time in which the backends were neither on CPU nor in the run queue. Without exact totals, it
     /// is the share of samples that found a wait, applied to the backends' time.
     pub fn blocked_us(&self) -> f64 {
         match (&self.backends, &self.waits) {
-            (Some(exact), _) => {
-                let used_us = exact.on_cpu_us + exact.run_queue_us;
-                (self.backends_present_us - used_us).max(0.0)
-            }
+            (Some(exact), _) => self.unused_us(exact) - self.ended_us(),
             (None, Some(waits)) => {
                 let share = waits.blocked_samples as f64 / waits.samples().max(1) as f64;
                 self.backends_present_us * share

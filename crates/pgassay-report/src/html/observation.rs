@@ -85,7 +85,7 @@ fn limits(observation: &Observation) -> Markup {
     }
 }
 
-/// The three exact totals or, if they are unknown, estimates from samples of `pg_stat_activity`.
+/// The exact totals or, if they are unknown, estimates from samples of `pg_stat_activity`.
 fn time(observation: &Observation) -> Markup {
     let basis = observation.basis();
     let (source, parts) = match &observation.backends {
@@ -110,13 +110,15 @@ fn time(observation: &Observation) -> Markup {
             .to_vec(),
         ),
     };
+    let ended = ("CPU of ended processes", observation.ended_us());
+    let ended = (ended.1 > 0.0).then_some(ended);
     html! {
         section #time {
             h2 { "Time" }
             div.scroll { table {
                 caption { "The backends' time, " (source) ", in " (basis.unit()) "." }
                 tbody {
-                    @for (what, us) in parts {
+                    @for (what, us) in parts.into_iter().chain(ended) {
                         tr {
                             th scope="row" { (what) }
                             td.n { (number::micros(basis.of(us))) }

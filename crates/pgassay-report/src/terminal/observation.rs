@@ -77,7 +77,7 @@ fn opening(observation: &Observation, style: Style) -> String {
     )
 }
 
-/// The three exact totals; empty if they are unknown.
+/// The exact totals; empty if they are unknown.
 fn time(observation: &Observation, style: Style) -> String {
     let Some(exact) = &observation.backends else {
         return String::new();
@@ -90,11 +90,14 @@ fn time(observation: &Observation, style: Style) -> String {
         Alignment::Left,
         Alignment::Right,
     ]);
-    for (what, us) in [
+    let ended = ("CPU of ended processes", observation.ended_us());
+    let ended = (ended.1 > 0.0).then_some(ended);
+    let parts = [
         ("on CPU", exact.on_cpu_us),
         ("run queue", exact.run_queue_us),
         ("blocked", observation.blocked_us()),
-    ] {
+    ];
+    for (what, us) in parts.into_iter().chain(ended) {
         let share = if whole_us > 0.0 { us / whole_us } else { 0.0 };
         table.row(vec![
             cell(what),
