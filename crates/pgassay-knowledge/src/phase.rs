@@ -131,6 +131,9 @@ const ANCHORS: &[(Anchor, &[&str])] = &[
     (Anchor::Is(Phase::Rewrite), &["pg_rewrite_query", "QueryRewrite"]),
     (Anchor::Is(Phase::Plan), &["pg_plan_queries", "pg_plan_query", "planner", "standard_planner"]),
     (Anchor::Is(Phase::Execute), &["PortalStart", "PortalRun", "PortalDrop", "HandleFunctionRequest"]),
+    // What parallel workers do for a query, an index and a vacuum.
+    (Anchor::Is(Phase::Execute), &["ParallelQueryMain", "_bt_parallel_build_main",
+        "_brin_parallel_build_main", "_gin_parallel_build_main", "parallel_vacuum_main"]),
     (Anchor::Is(Phase::Commit), &["finish_xact_command", "CommitTransactionCommand",
         "CommitTransactionCommandInternal", "CommitTransaction", "AbortCurrentTransaction",
         "AbortCurrentTransactionInternal", "AbortTransaction"]),
@@ -296,6 +299,22 @@ mod tests {
             "{SERVER};exec_execute_message;PortalRun;ExecutorRun;fmgr_sql;init_execution_state;pg_plan_query;planner"
         );
         assert_eq!(Phase::of(&stack(&frames)), Phase::Execute);
+    }
+
+    /// Regression: all CPU time of parallel workers was in no phase.
+    #[test]
+    fn parallel_workers_execute() {
+        for work in [
+            "ParallelQueryMain;ExecutorRun;standard_ExecutorRun;ExecSeqScan",
+            "_bt_parallel_build_main;_bt_parallel_scan_and_sort;tuplesort_performsort",
+            "parallel_vacuum_main;parallel_vacuum_process_safe_indexes",
+        ] {
+            let worker = "main;PostmasterMain;BackgroundWorkerMain;ParallelWorkerMain";
+            let phase = |work: &str| Phase::of(&stack(&format!("{worker};{work}")));
+            assert_eq!(phase(work), Phase::Execute, "{work}");
+            assert_eq!(phase("CommitTransactionCommand"), Phase::Commit);
+            assert_eq!(phase("RestoreGUCState"), Phase::Other);
+        }
     }
 
     #[test]
