@@ -168,6 +168,7 @@ const PATHS: &[(FileClass, &[&str])] = &[
         "storage/block", "storage/checksum", "postmaster/bgwriter", "postmaster/datachecksum"]),
     (Is(S::Vacuum), &["access/heap/vacuumlazy", "commands/vacuum", "commands/analyze",
         "postmaster/autovacuum", "access/common/tidstore", "lib/radixtree"]),
+    (Is(S::Expression), &["access/hash/hashfunc"]),
     (Is(S::Index), &["access/nbtree", "access/gin", "access/gist", "access/brin", "access/hash",
         "access/spgist", "access/index/", "access/itup", "access/common/indextuple",
         "access/common/scankey"]),
@@ -249,10 +250,15 @@ const HELPERS: &[&str] = &[
     "GetCurrentIntegerTimestamp",
 ];
 
+/// Functions of `hashfunc.c` that are in `hashfn.c` since 12.
+const HASHES: &[&str] = &["hash_any", "hash_uint32"];
+
 /// The class of a function whose file is known.
 pub(super) fn class_of_function(symbol: &str, path: &str) -> FileClass {
     if HELPERS.iter().any(|helper| symbol.starts_with(helper)) {
         Caller
+    } else if path.ends_with("/hashfunc.c") && HASHES.iter().any(|hash| symbol.starts_with(hash)) {
+        Is(S::Memory)
     } else {
         class_of_path(path)
     }
@@ -392,16 +398,22 @@ mod tests {
             ("9.6", "18", "pg_checksum_page"),
             ("9.6", "18", "appendStringInfo"),
             ("9.6", "18", "ScanKeywordLookup"),
+            // Regression: up to 11, computing a hash was a cost of indexes.
+            ("11", "12", "hash_any"),
+            ("9.6", "12", "hash_uint32"),
+            ("9.6", "18", "hashint4"),
+            ("9.6", "18", "hashtext"),
         ] {
             let class = |major: &str| {
                 let home = Symbols::for_major(major).path(symbol, None);
                 home.unwrap_or_else(|| panic!("{symbol} in {major}"))
                     .paths()
                     .iter()
-                    .map(|p| class_of_path(p))
+                    .map(|p| class_of_function(symbol, p))
                     .collect::<Vec<_>>()
             };
             assert_eq!(class(older), class(newer), "{symbol}");
+            assert!(!class(older).contains(&Is(S::Index)), "{symbol}");
         }
     }
 
