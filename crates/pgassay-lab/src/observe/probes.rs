@@ -100,14 +100,9 @@ impl Probes {
 
     /// Opens the sampler, with context switches if permitted, and attaches it to each local server.
     fn open_sampler(&mut self, slices: OffCpuConfig, warnings: &mut Vec<Warning>) {
-        let mut refused = |error: &SamplerError| {
-            warn(warnings, format!("no CPU profile: {error}"));
-        };
-        self.sampler = sampler(Some(slices)).ok();
-        if self.sampler.is_none() {
-            self.sampler = sampler(None).inspect_err(&mut refused).ok();
-        }
+        self.sampler = with_switches_or_without(slices, sampler, warnings);
         let Some(sampler) = &self.sampler else { return };
+        let mut refused = |error: &SamplerError| warn(warnings, no_profile(error));
         for probed in &mut self.servers {
             let Some(live) = &probed.live else { continue };
             let watched = sampler.watch(live.postmaster_pid);
@@ -152,6 +147,28 @@ fn warn(warnings: &mut Vec<Warning>, message: String) {
     }
 }
 
+fn no_profile(error: &SamplerError) -> String {
+    format!("no CPU profile: {error}")
+}
+
+/// A sampler with context switches or, if it cannot be opened, without; with a warning of what is missing.
+fn with_switches_or_without<T>(
+    slices: OffCpuConfig,
+    open: impl Fn(Option<OffCpuConfig>) -> Result<T, SamplerError>,
+    warnings: &mut Vec<Warning>,
+) -> Option<T> {
+    let refusal = match open(Some(slices)) {
+        Ok(sampler) => return Some(sampler),
+        Err(error) => error,
+    };
+    let (opened, message) = match open(None) {
+        Ok(sampler) => (Some(sampler), format!("no context switches: {refusal}")),
+        Err(error) => (None, no_profile(&error)),
+    };
+    warn(warnings, message);
+    opened
+}
+
 fn sampler(off_cpu: Option<OffCpuConfig>) -> Result<Sampler, SamplerError> {
     Sampler::open(&SamplerConfig {
         frequency_hz: SAMPLES_HZ,
@@ -175,4 +192,32 @@ fn exchange(host: &dyn Host) -> Result<Exchange<TimedStream>> {
     exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
     limit_statements(&mut exchange)?;
     Ok(exchange)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a study whose context switches could not be recorded did not say so.
+    #[test]
+    fn missing_context_switches_are_no_secret() {
+        let opened = |switches: bool, stacks: bool| {
+            let open = |off_cpu: Option<OffCpuConfig>| {
+                let is_permitted = if off_cpu.is_some() { switches } else { stacks };
+                is_permitted
+                    .then_some(off_cpu.is_some())
+                    .ok_or(SamplerError::ReaderEnded)
+            };
+            let mut warnings = Vec::new();
+            let opened = with_switches_or_without(OffCpuConfig::default(), open, &mut warnings);
+            let messages = warnings.into_iter().map(|it| it.message);
+            (opened, messages.collect::<Vec<_>>())
+        };
+        assert_eq!(opened(true, true), (Some(true), Vec::new()));
+        let why = SamplerError::ReaderEnded;
+        let missing = vec![format!("no context switches: {why}")];
+        assert_eq!(opened(false, true), (Some(false), missing));
+        let missing = vec![format!("no CPU profile: {why}")];
+        assert_eq!(opened(false, false), (None, missing));
+    }
 }
