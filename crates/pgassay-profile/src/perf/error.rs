@@ -205,6 +205,10 @@ impl NotPermitted {
                 "the tracepoint sched_wakeup under /sys/kernel/tracing is not readable",
                 vec![open.to_owned()],
             ),
+            Some(Hidden::OtherPids) => (
+                "the tracepoint sched_wakeup has the PIDs of the machine, which are others in this container",
+                vec!["run pgassay outside the container".to_owned()],
+            ),
         };
         Self {
             what: "run-queue wait and blocked time cannot be separated by stack".to_owned(),
@@ -261,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_for_unmounted_tracefs_suggests_mounting_it() {
+    fn a_refusal_of_wake_ups_suggests_what_its_reason_requires() {
         let refusal = |hidden| NotPermitted::seeing_wake_ups(hidden, None);
         let mounting = refusal(Some(Hidden::NotMounted));
         assert!(mounting.commands[0].starts_with("sudo mount -t tracefs"));
@@ -269,6 +273,8 @@ mod tests {
         let opening = refusal(Some(Hidden::NotReadable));
         assert!(opening.commands[0].starts_with("sudo chmod"));
         assert!(refusal(None).commands[0].contains("paranoid=-1"));
+        let container = refusal(Some(Hidden::OtherPids));
+        assert!(container.commands[0].contains("outside the container"));
     }
 
     #[test]

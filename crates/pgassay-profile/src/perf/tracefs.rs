@@ -20,13 +20,15 @@ pub(crate) struct TracepointDir {
     _mount: Option<OwnedFd>,
 }
 
-/// Why tracepoints cannot be found.
+/// Why tracepoints cannot be found or used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hidden {
     /// It is not mounted, and we are not permitted to mount it.
     NotMounted,
     /// It is mounted but not readable.
     NotReadable,
+    /// Their data have other PIDs than this process sees.
+    OtherPids,
 }
 
 impl TracepointDir {
@@ -79,8 +81,12 @@ fn is_mounted(mounts: &str) -> bool {
     mounts.lines().any(kind)
 }
 
-/// The id of the tracepoint `sched_wakeup`, and the offset of the woken process's PID in its data.
+/// The id of the tracepoint `sched_wakeup`, and the offset of the woken process's PID in its data, which is that of
+/// the initial PID namespace (`include/trace/events/sched.h`). Other records have the PIDs of our namespace.
 pub(crate) fn wake_up_tracepoint() -> Result<(u64, usize), Hidden> {
+    if std::fs::read_link("/proc/self/ns/pid").is_ok_and(|it| !is_initial(&it)) {
+        return Err(Hidden::OtherPids);
+    }
     let events = TracepointDir::open()?;
     let read = |file| events.read(&format!("sched/sched_wakeup/{file}")).ok();
     let found = || {
@@ -90,6 +96,11 @@ pub(crate) fn wake_up_tracepoint() -> Result<(u64, usize), Hidden> {
         ))
     };
     found().ok_or(Hidden::NotReadable)
+}
+
+/// Whether a link to a PID namespace is to the initial one: `PROC_PID_INIT_INO` in `include/linux/proc_ns.h`.
+fn is_initial(namespace: &Path) -> bool {
+    namespace.as_os_str() == "pid:[4026531836]"
 }
 
 /// The offset of a field in the raw data of a tracepoint, from its `format` file.
@@ -131,6 +142,16 @@ mod tests {
         drop(mount);
         assert_eq!(before, mounts());
         assert!(!Path::new(&path).exists());
+    }
+
+    /// Regression: in a container, wake-ups of any processes of the machine were those of the server.
+    #[test]
+    fn wake_ups_of_another_pid_namespace_are_not_used() {
+        assert!(is_initial(Path::new("pid:[4026531836]")));
+        assert!(!is_initial(Path::new("pid:[4026532573]")));
+        let own = std::fs::read_link("/proc/self/ns/pid").unwrap();
+        let is_refused = wake_up_tracepoint() == Err(Hidden::OtherPids);
+        assert_eq!(is_refused, !is_initial(&own));
     }
 
     #[test]
