@@ -171,7 +171,7 @@ fn write_files(
     };
     for export in &args.export {
         let content = pgassay_report::export(observation, stacks, export.format)
-            .ok_or_else(|| anyhow!("no stacks to export: {}", why(observation)))?;
+            .ok_or_else(|| anyhow!("no stacks to export: {}", why(observation, stacks)))?;
         is_taken |= write_to(&export.file, &content, out)?;
     }
     if let Some(file) = &args.html {
@@ -181,16 +181,23 @@ fn write_files(
     Ok(is_taken)
 }
 
-/// Why there are no stacks.
-fn why(observation: &Observation) -> String {
+/// Why there are no such stacks.
+fn why(observation: &Observation, stacks: ExportedStacks) -> String {
     let limits = observation.limitations.iter();
     let limits: Vec<String> = limits
         .filter_map(|check| check.limitation.clone())
         .collect();
     if observation.profile.is_some() || limits.is_empty() {
-        "no backend was on a CPU when sampled".to_owned()
+        not_seen(stacks).to_owned()
     } else {
         limits.join("; ")
+    }
+}
+
+fn not_seen(stacks: ExportedStacks) -> &'static str {
+    match stacks {
+        ExportedStacks::OnCpu => "no backend was on a CPU when sampled",
+        ExportedStacks::OffCpu => "no backend was blocked while context switches were recorded",
     }
 }
 
@@ -211,5 +218,12 @@ mod tests {
             text_of(&error),
             "interrupted before the profile began; there is no result"
         );
+    }
+
+    /// Regression: without blocked stacks, the reason was that no backend was on a CPU.
+    #[test]
+    fn a_backend_that_never_blocked_was_not_off_the_cpu() {
+        assert!(not_seen(ExportedStacks::OnCpu).contains("on a CPU"));
+        assert!(not_seen(ExportedStacks::OffCpu).contains("blocked"));
     }
 }
