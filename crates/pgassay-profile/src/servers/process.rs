@@ -11,6 +11,7 @@ use crate::proc::maps::{self, MappedFile, Mapping};
 use crate::proc::role::Role;
 use crate::unwind::space::{SpaceId, Spaces};
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::sync::Arc;
 
 /// Maximum number of generations between a server process and its postmaster.
@@ -256,11 +257,23 @@ impl ProcessTable {
             }
             match ProcessStat::read(ancestor) {
                 Ok(stat) => ancestor = stat.parent_pid,
+                // The postmaster's processes are visible.
+                Err(_) if exists(ancestor) => break,
                 Err(_) => return Ancestry::Ended,
             }
         }
         Ancestry::OtherProgram
     }
+}
+
+/// Whether there is a process, even if `/proc` hides it: see `hidepid` in proc(5).
+fn exists(pid: u32) -> bool {
+    let Ok(pid) = i32::try_from(pid) else {
+        return false;
+    };
+    // SAFETY: signal 0 is never sent.
+    let answer = unsafe { libc::kill(pid, 0) };
+    answer == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }
 
 enum Ancestry {
@@ -308,6 +321,16 @@ mod tests {
 
     /// A PID that no process has.
     const PID: u32 = 5_000_000;
+
+    /// Regression: with `hidepid`, the processes of other users had ended before they could be identified.
+    #[test]
+    fn a_process_that_proc_hides_has_not_ended() {
+        // Another user's, unless the test runs as root.
+        assert!(exists(1) && exists(std::process::id()));
+        for ended in [PID, u32::MAX] {
+            assert!(!exists(ended));
+        }
+    }
 
     /// Regression: each mapping of each program, such as an `archive_command`, had an address space of 20 KB until the
     /// end of the window.
