@@ -8,6 +8,7 @@
 
 use crate::arch::REGS_MASK;
 use crate::perf::error::{NotPermitted, SamplerError};
+use crate::perf::open_files;
 use crate::perf::ring::Ring;
 use crate::proc::files;
 use perf_event_open_sys::bindings as sys;
@@ -138,7 +139,9 @@ pub(crate) fn try_one(kind: EventKind) -> Result<(), SamplerError> {
 
 /// Opens an event on every online CPU.
 pub(crate) fn open_all(shape: EventShape) -> Result<Vec<CpuEvent>, SamplerError> {
-    let cpus = online_cpus()?.into_iter();
+    let cpus = online_cpus()?;
+    open_files::permit(cpus.len());
+    let cpus = cpus.into_iter();
     cpus.map(|cpu| CpuEvent::open(cpu, shape)).collect()
 }
 
