@@ -138,7 +138,10 @@ mod tests {
             }
         }
         assert!(renamed > 60, "{renamed}");
-        assert_eq!(present_spelling("IO", "DSMFillZeroWrite"), "DsmFillZeroWrite");
+        assert_eq!(
+            present_spelling("IO", "DSMFillZeroWrite"),
+            "DsmFillZeroWrite"
+        );
         assert_eq!(present_spelling("LWLockNamed", "XidGenLock"), "XidGen");
         assert_eq!(present_spelling("Extension", "MyWait"), "MyWait");
     }

@@ -361,7 +361,10 @@ mod tests {
                         })
                 })
             };
-            assert!(is_known(before, &["9.6", "10", "11", "12", "15"]), "{before}");
+            assert!(
+                is_known(before, &["9.6", "10", "11", "12", "15"]),
+                "{before}"
+            );
             assert!(is_known(after, &["18"]), "{after}");
         }
     }

@@ -330,7 +330,9 @@ mod tests {
                     locked += ring_bytes;
                     let refused = || io::Error::from_raw_os_error(libc::EPERM);
                     let refused = || ring_refusal(refused(), ring_bytes);
-                    (locked <= may_lock).then_some(ring_bytes).ok_or_else(refused)
+                    (locked <= may_lock)
+                        .then_some(ring_bytes)
+                        .ok_or_else(refused)
                 };
                 std::iter::repeat_with(cpu)
                     .take(cpus)
