@@ -1,13 +1,13 @@
 //! What went wrong on the screen or in a snapshot, by symptom.
 
 use pgassay_record::activity::{
-    ActivityWait, CatalogActivity, DatabaseActivity, LoadCell, LoadInterval,
+    Activity, ActivityWait, CatalogActivity, DatabaseActivity, LoadCell, LoadInterval,
 };
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::columns::TopView;
 use super::keys::TopAction;
-use super::rows::rows;
+use super::rows::{Urgency, rows};
 use super::saving;
 use super::state::{KeyMode, TopState};
 use super::tests::{activity, press, screen_of, state};
@@ -85,6 +85,34 @@ fn only_waits_for_locks_have_a_blocker() {
     assert_ne!(row("Lock").cells[3].text, "");
     assert_eq!(row("WALSync").cells[3].text, "");
     assert_eq!(row("WALSync").episode, None);
+}
+
+/// Regression: a session that waited for 200 ms was red, "blocked by 4000" and ended by terminating 4000, which had
+/// blocked it for 12 s until a minute ago.
+#[test]
+fn a_session_is_not_blocked_by_what_blocked_it_before() {
+    let mut activity = activity();
+    let mut past = activity.blocking[0].clone();
+    past.is_lasting = false;
+    past.last_seen_us = -50e6;
+    past.root.pid = Some(4000);
+    for blocked in &mut past.blocked {
+        blocked.blocked_by = 4000;
+        blocked.waited_us = 12e6;
+    }
+    activity.blocking[0].blocked[0].waited_us = 0.2e6;
+    activity.blocking.insert(0, past);
+    let blocked = |activity: &Activity| {
+        let mut found = rows(activity, TopView::Waiting, ' ', "4712").into_iter();
+        let row = found.next().unwrap();
+        (row.cells[3].text.clone(), row.urgency, row.episode)
+    };
+    assert_eq!(
+        blocked(&activity),
+        ("4711".to_owned(), Urgency::Calm, Some(1))
+    );
+    activity.blocking.truncate(1);
+    assert_eq!(blocked(&activity), (String::new(), Urgency::Calm, None));
 }
 
 /// Regression: the line below a list of tables named the time of the sessions.

@@ -195,9 +195,9 @@ fn waiting(activity: &Activity) -> Vec<TopRow> {
             let wait = activity.waits.get(wait as usize)?;
             // Other waits of a session have no blocker.
             let is_lock = WaitClass::of(&wait.kind) == WaitClass::Lock;
-            let blocked = blocked(activity, session.pid).filter(|_| is_lock);
-            let age_us = blocked.map_or(0.0, |it| it.waited_us);
-            let blocker = blocker(blocked);
+            let blocked = blocked_now(activity, session.pid).filter(|_| is_lock);
+            let age_us = blocked.map_or(0.0, |(_, it)| it.waited_us);
+            let blocker = blocker(blocked.map(|it| it.1));
             let text = statement_text(activity, statement);
             let name = wait_name(wait);
             Some(TopRow {
@@ -224,7 +224,7 @@ fn waiting(activity: &Activity) -> Vec<TopRow> {
                     word(text),
                 ],
                 statement,
-                episode: episode_of(activity, session.pid).filter(|_| is_lock),
+                episode: blocked.map(|it| it.0),
             })
         })
         .collect()
@@ -240,14 +240,12 @@ fn blocker(blocked: Option<&BlockedSession>) -> TopCell {
     figure(text, order)
 }
 
-fn blocked(activity: &Activity, pid: u32) -> Option<&BlockedSession> {
-    let mut blocked = activity.blocking.iter().flat_map(|it| &it.blocked);
-    blocked.find(|it| it.pid == pid)
-}
-
-fn episode_of(activity: &Activity, pid: u32) -> Option<usize> {
-    let mut episodes = activity.blocking.iter();
-    episodes.position(|it| it.blocked.iter().any(|it| it.pid == pid))
+/// The session among those that are blocked now, and the index of its episode. Episodes that have ended stay on the
+/// screen for a while.
+fn blocked_now(activity: &Activity, pid: u32) -> Option<(usize, &BlockedSession)> {
+    let lasting = activity.blocking.iter().enumerate();
+    let mut lasting = lasting.filter(|(_, it)| it.is_lasting);
+    lasting.find_map(|(at, it)| Some((at, it.blocked.iter().find(|it| it.pid == pid)?)))
 }
 
 /// The trees: each root and what is behind it. A filter keeps or drops a whole tree.
