@@ -30,11 +30,55 @@ pub(super) struct BlockingWatch {
 
 /// A root and its transaction's start.
 type EpisodeKey = (LockOwner, Option<i64>);
+
 #[derive(Debug)]
 struct OpenEpisode {
+    /// With the sessions of the last reading.
     episode: BlockingEpisode,
+    /// Those of the reading with the most of them.
+    most_blocked: Vec<BlockedSession>,
     /// Until when the waits of each session are in the sum.
     summed_until_us: BTreeMap<u32, f64>,
+}
+
+impl OpenEpisode {
+    fn new(at_us: f64) -> Self {
+        Self {
+            episode: BlockingEpisode {
+                root: RootBlocker::default(),
+                blocked: Vec::new(),
+                first_seen_us: at_us,
+                last_seen_us: at_us,
+                is_lasting: true,
+                waited_us: 0.0,
+                ended_by: String::new(),
+            },
+            most_blocked: Vec::new(),
+            summed_until_us: BTreeMap::new(),
+        }
+    }
+
+    /// Takes what a reading found.
+    fn update(&mut self, at_us: f64, blocked: Vec<BlockedSession>) {
+        for session in &blocked {
+            let began = (at_us - session.waited_us).max(0.0);
+            let summed = self.summed_until_us.insert(session.pid, at_us);
+            self.episode.waited_us += at_us - began.max(summed.unwrap_or(0.0)).min(at_us);
+        }
+        self.episode.last_seen_us = at_us;
+        if blocked.len() >= self.most_blocked.len() {
+            self.most_blocked.clone_from(&blocked);
+        }
+        self.episode.blocked = blocked;
+    }
+
+    /// The whole episode, with the most sessions.
+    fn whole(&self) -> BlockingEpisode {
+        BlockingEpisode {
+            blocked: self.most_blocked.clone(),
+            ..self.episode.clone()
+        }
+    }
 }
 
 impl BlockingWatch {
@@ -87,10 +131,19 @@ impl BlockingWatch {
         Some((reading.graph.len(), behind))
     }
 
-    /// All episodes, longest total wait first.
-    pub fn episodes(&self) -> Vec<BlockingEpisode> {
-        let open = self.episodes.values().map(|open| &open.episode);
-        let mut all: Vec<BlockingEpisode> = self.ended.iter().chain(open).cloned().collect();
+    /// All episodes, longest total wait first; of those that last, the sessions that wait now.
+    pub fn present(&self) -> Vec<BlockingEpisode> {
+        self.all(|open| open.episode.clone())
+    }
+
+    /// All episodes, longest total wait first, each with the sessions of the reading with the most of them.
+    pub fn whole(&self) -> Vec<BlockingEpisode> {
+        self.all(OpenEpisode::whole)
+    }
+
+    fn all(&self, describe: impl Fn(&OpenEpisode) -> BlockingEpisode) -> Vec<BlockingEpisode> {
+        let open = self.episodes.values().map(describe);
+        let mut all: Vec<BlockingEpisode> = self.ended.iter().cloned().chain(open).collect();
         all.sort_by(|a, b| {
             b.waited_us
                 .total_cmp(&a.waited_us)
@@ -184,30 +237,11 @@ impl BlockingWatch {
         let session = reading.sessions.get(&tree.root.pid());
         let key = (tree.root, session.and_then(|it| it.transaction_started_us));
         let ended_by = ended_by(reader, reading, tree.root, &root, &blocked);
-        let open = self.episodes.entry(key).or_insert_with(|| OpenEpisode {
-            episode: BlockingEpisode {
-                root: RootBlocker::default(),
-                blocked: Vec::new(),
-                first_seen_us: at_us,
-                last_seen_us: at_us,
-                is_lasting: true,
-                waited_us: 0.0,
-                ended_by: String::new(),
-            },
-            summed_until_us: BTreeMap::new(),
-        });
-        for session in &blocked {
-            let began = (at_us - session.waited_us).max(0.0);
-            let summed = open.summed_until_us.insert(session.pid, at_us);
-            open.episode.waited_us += at_us - began.max(summed.unwrap_or(0.0)).min(at_us);
-        }
-        let episode = &mut open.episode;
-        episode.root = root;
-        episode.ended_by = ended_by;
-        episode.last_seen_us = at_us;
-        if blocked.len() >= episode.blocked.len() {
-            episode.blocked = blocked;
-        }
+        let open = self.episodes.entry(key);
+        let open = open.or_insert_with(|| OpenEpisode::new(at_us));
+        open.episode.root = root;
+        open.episode.ended_by = ended_by;
+        open.update(at_us, blocked);
         key
     }
 
@@ -215,9 +249,11 @@ impl BlockingWatch {
         let is_over = |key: &EpisodeKey| !keys.contains(key);
         let over: Vec<EpisodeKey> = self.episodes.keys().copied().filter(is_over).collect();
         for key in over {
-            if let Some(mut open) = self.episodes.remove(&key) {
-                open.episode.is_lasting = false;
-                self.ended.push(open.episode);
+            if let Some(open) = self.episodes.remove(&key) {
+                self.ended.push(BlockingEpisode {
+                    is_lasting: false,
+                    ..open.whole()
+                });
             }
         }
         if self.ended.len() > ENDED_MAX {
@@ -405,6 +441,38 @@ pub fn waits_within(episodes: Vec<BlockingEpisode>, window_us: f64) -> Vec<Block
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: `top` listed 8 sessions behind a blocker, with the waits of that moment, although 6 had their lock.
+    #[test]
+    fn sessions_that_got_their_lock_are_no_longer_behind_a_blocker_that_lasts() {
+        let waiting = |count, waited_us| {
+            let session = |pid| BlockedSession {
+                pid,
+                waited_us,
+                ..BlockedSession::default()
+            };
+            (0..count).map(session).collect::<Vec<_>>()
+        };
+        let mut open = OpenEpisode::new(1e6);
+        open.update(1e6, waiting(8, 0.5e6));
+        open.update(3e6, waiting(2, 2.5e6));
+        let mut watch = BlockingWatch::new(true);
+        watch
+            .episodes
+            .insert((LockOwner::Session(4711), None), open);
+        let present = watch.present();
+        assert_eq!(present[0].blocked, waiting(2, 2.5e6));
+        assert!((present[0].waited_us - 8e6).abs() < 1.0);
+        let whole = watch.whole();
+        assert_eq!(whole[0].blocked, waiting(8, 0.5e6));
+        watch.end_all_but(&BTreeSet::new());
+        let ended = BlockingEpisode {
+            is_lasting: false,
+            ..whole[0].clone()
+        };
+        assert_eq!(watch.present(), [ended.clone()]);
+        assert_eq!(watch.whole(), [ended]);
+    }
 
     /// Regression: "average sessions waiting for it 2.03; most sessions waiting at once 2".
     #[test]

@@ -205,9 +205,9 @@ impl CatalogWatch {
         self.tick(at_us, lock_waiters)
     }
 
-    /// Who blocked whom so far, longest total wait first.
+    /// Who blocked whom so far, longest total wait first; of episodes that last, the sessions that wait now.
     pub fn blocking(&self) -> Vec<BlockingEpisode> {
-        self.blocking.episodes()
+        self.blocking.present()
     }
 
     /// Checkpoints, vacuums and lock storms that last, or were found to have ended since the last call.
@@ -307,7 +307,7 @@ impl CatalogWatch {
         reader.end();
         CatalogResult {
             catalog: reader.is_connected().then_some(catalog),
-            blocking: self.blocking.episodes(),
+            blocking: self.blocking.whole(),
             idle_lock_holders,
             statements: statements.unwrap_or_default(),
             marks: self.marks.marks(),

@@ -127,7 +127,7 @@ impl ReadingPause {
 type WaitsBefore = BTreeMap<(Option<u32>, u64), f64>;
 
 /// Episodes with the waits of the last interval only: a watch counts from its start. Intervals may be shorter
-/// than the time between two readings of locks, so of an episode that lasts all sessions still wait.
+/// than the time between two readings of locks, so of an episode that lasts, those count that waited at the last one.
 fn waits_since(
     before: &mut WaitsBefore,
     episodes: Vec<BlockingEpisode>,
