@@ -202,6 +202,13 @@ impl Collector {
         window.map(|(start_us, _)| start_us)
     }
 
+    /// When these sums begin, in microseconds since the first reading.
+    pub fn began_us(&self, sums: &LoadSums) -> f64 {
+        let began_us = sums.window_us.map(|(began_us, _)| began_us);
+        let both = began_us.zip(self.start_us());
+        both.map_or(0.0, |(began_us, start_us)| began_us - start_us)
+    }
+
     /// The sums since the last call.
     pub fn take(&mut self) -> LoadSums {
         let sums = self.attribution.take();

@@ -40,7 +40,7 @@ use pgassay_record::activity::{Activity, CatalogActivity, LoadMark, WatchCost};
 use crate::interrupt::Interrupt;
 use crate::system_env::monotonic_ns;
 use attribution::LoadSums;
-use catalog::{CatalogWatch, CountedStatements, RECENT_RATE_US, TransactionRates};
+use catalog::{CatalogWatch, CountedStatements, TransactionRates};
 use collector::{Collector, locked};
 use log_watch::LogWatch;
 use names::ObjectNames;
@@ -226,17 +226,23 @@ impl LiveWatch {
     }
 
     /// What was seen since the last call, with the blocking so far, and what cannot be seen now. Transactions per second
-    /// are those of the last seconds.
+    /// in the last part of the timeline are those of the last seconds.
     pub fn take(&mut self) -> Activity {
-        let sums = locked(&self.collector).take();
+        let (sums, since_us) = {
+            let mut collector = locked(&self.collector);
+            let sums = collector.take();
+            let since_us = collector.began_us(&sums);
+            (sums, since_us)
+        };
         self.read_missing_names(&sums);
         let unseen = locked(&self.collector).unseen;
         let grant = self.catalog.as_ref().map(CatalogWatch::grant);
         self.note_limitations(unseen, grant);
         let (mut activity, _) = self.describe(&sums, &self.counters);
-        activity.marks = self.take_marks(activity.window_us);
-        self.note_recent_transactions(&mut activity);
-        if let Some(catalog) = &self.catalog {
+        activity.marks = self.take_marks(since_us);
+        if let Some(catalog) = &mut self.catalog {
+            let now_us = at_us(&self.collector, self.epoch_ns);
+            catalog.note_transactions(&mut activity, since_us, now_us);
             activity.blocking = catalog.blocking();
             activity.unavailable.extend(catalog.unavailable());
         }
@@ -248,28 +254,6 @@ impl LiveWatch {
         activity
     }
 
-    fn note_recent_transactions(&mut self, activity: &mut Activity) {
-        let now_us = at_us(&self.collector, self.epoch_ns);
-        let Some(catalog) = &mut self.catalog else {
-            return;
-        };
-        let rates = catalog.recent_transactions(now_us);
-        // A session can report a transaction of this window in the next one.
-        let window_s = activity.window_us.max(RECENT_RATE_US) / 1e6;
-        // Workers of autovacuum are among the sessions whose transactions were seen.
-        let of_autovacuum = rates.recent_autovacuum_per_s(now_us).unwrap_or(0.0);
-        let recent = rates
-            .recent_per_s(now_us)
-            .filter(|it| activity.is_transaction_count((it + of_autovacuum) * window_s))
-            .filter(|it| activity.is_transaction_rate(*it));
-        for interval in &mut activity.timeline {
-            interval.transactions_per_s = recent;
-        }
-        activity.unavailable.extend(rates.autovacuum_note());
-        let stalls = catalog::stalls(&activity.timeline, rates.most_per_s());
-        activity.marks.splice(0..0, stalls);
-    }
-
     /// Writes transactions per second into the timeline, if they can be right.
     fn fill_rates(activity: &mut Activity, rates: &TransactionRates) {
         let autovacuum = rates.of_autovacuum(activity.window_us);
@@ -277,17 +261,15 @@ impl LiveWatch {
         // Workers of autovacuum are among the sessions whose transactions were seen.
         let all = rates.counted().map(|it| it + autovacuum.unwrap_or(0.0));
         if all.is_none_or(|it| activity.is_transaction_count(it)) {
-            rates.fill(&mut activity.timeline);
+            rates.fill(&mut activity.timeline, 0.0);
             activity.unavailable.extend(rates.autovacuum_note());
             let elsewhere = catalog::autovacuum_elsewhere(activity);
             activity.unavailable.extend(elsewhere);
         }
     }
 
-    /// What lasts or was noticed since the last call, on the time axis of the last so many microseconds.
-    fn take_marks(&mut self, window_us: f64) -> Vec<LoadMark> {
-        let now_us = at_us(&self.collector, self.epoch_ns);
-        let since_us = now_us - window_us;
+    /// What lasts or was noticed since the last call, on the time axis that begins at `since_us`.
+    fn take_marks(&mut self, since_us: f64) -> Vec<LoadMark> {
         let seen = self.catalog.iter_mut().flat_map(CatalogWatch::take_marks);
         let errors = self.log.iter().flat_map(LogWatch::marks);
         let errors = errors.filter(|it| it.at_us + it.length_us > self.taken_us);
@@ -304,7 +286,7 @@ impl LiveWatch {
             })
             .collect();
         marks.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
-        self.taken_us = now_us;
+        self.taken_us = at_us(&self.collector, self.epoch_ns);
         marks
     }
 

@@ -26,6 +26,7 @@ mod locks;
 mod marks;
 mod reader;
 mod reading;
+mod recent_rates;
 mod reconnecting;
 mod redundancy;
 mod replay;
@@ -42,7 +43,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use pgassay_model::check::Check;
-use pgassay_record::activity::{BlockingEpisode, CatalogActivity, IdleLockHolder, LoadMark};
+use pgassay_record::activity::{Activity, BlockingEpisode, CatalogActivity, IdleLockHolder, LoadMark};
 use pgassay_server::TimedStream;
 use pgassay_wire::Exchange;
 
@@ -56,8 +57,7 @@ use marks::MarkWatch;
 use reader::CatalogReader;
 use reading::CatalogReading;
 pub use transactions::{
-    ENDED_TRANSACTIONS, RECENT_RATE_US, TransactionRates, autovacuum_elsewhere, stalls,
-    without_autovacuum,
+    ENDED_TRANSACTIONS, TransactionRates, autovacuum_elsewhere, stalls, without_autovacuum,
 };
 
 /// At most one reading in this time, minus the jitter of a caller that ticks every second.
@@ -215,10 +215,10 @@ impl CatalogWatch {
         self.marks.take()
     }
 
-    /// Transactions per second in the last minute.
-    pub fn recent_transactions(&mut self, now_us: f64) -> &TransactionRates {
+    /// Writes transactions per second into the timeline, which begins at `since_us` and ends now, and adds stalls.
+    pub fn note_transactions(&mut self, activity: &mut Activity, since_us: f64, now_us: f64) {
+        recent_rates::note(activity, &self.transactions, (since_us, now_us));
         self.transactions.prune(now_us);
-        &self.transactions
     }
 
     /// The PID of the backend that served the connection's first reading.

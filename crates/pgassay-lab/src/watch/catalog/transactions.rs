@@ -12,7 +12,7 @@ const EVERY_WITH_FILES_US: f64 = 10e6;
 /// the report of a whole second, or none.
 const APART_US_MIN: f64 = 0.9e6;
 /// Sessions that report once a second, each at its time, do so about evenly over this time.
-pub const RECENT_RATE_US: f64 = 1.9e6;
+pub(super) const RECENT_RATE_US: f64 = 1.9e6;
 /// A rate that is older is not the present one.
 const RECENT_AGE_US_MAX: f64 = 3e6;
 /// Readings that a present stall is compared with.
@@ -195,12 +195,20 @@ impl TransactionRates {
         rates.fold(0.0, f64::max)
     }
 
-    /// Writes the rates into a timeline. Sessions report their transactions up to a second late.
-    pub fn fill(&self, timeline: &mut [LoadInterval]) {
+    /// Writes the rates into a timeline that begins at `since_us`. Sessions report their transactions up to a second
+    /// late.
+    pub fn fill(&self, timeline: &mut [LoadInterval], since_us: f64) {
         let apart = self.apart();
         for interval in timeline {
-            interval.transactions_per_s = Self::rate_per_s(&apart, interval);
+            let start_us = since_us + interval.start_us;
+            let end_us = start_us + interval.length_us;
+            interval.transactions_per_s = Self::rate_per_s(&apart, (start_us, end_us));
         }
+    }
+
+    /// Whether the count was read at that time or later.
+    pub(super) fn is_read(&self, at_us: f64) -> bool {
+        self.readings.last().is_some_and(|it| it.at_us >= at_us)
     }
 
     fn apart(&self) -> Vec<TransactionReading> {
@@ -214,8 +222,10 @@ impl TransactionRates {
         apart
     }
 
-    fn rate_per_s(readings: &[TransactionReading], interval: &LoadInterval) -> Option<f64> {
-        let (start_us, end_us) = (interval.start_us, interval.start_us + interval.length_us);
+    fn rate_per_s(
+        readings: &[TransactionReading],
+        (start_us, end_us): (f64, f64),
+    ) -> Option<f64> {
         let (mut transactions, mut covered_us) = (0.0, 0.0);
         for pair in readings.windows(2) {
             let (before, after) = (pair[0], pair[1]);
@@ -227,7 +237,7 @@ impl TransactionRates {
                 covered_us += overlap_us;
             }
         }
-        let is_known = covered_us > 0.0 && covered_us >= COVERED_SHARE_MIN * interval.length_us;
+        let is_known = covered_us > 0.0 && covered_us >= COVERED_SHARE_MIN * (end_us - start_us);
         is_known.then(|| transactions / covered_us * 1e6)
     }
 }
@@ -311,7 +321,7 @@ mod tests {
     }
 
     impl TransactionRates {
-        fn add(&mut self, at_us: f64, ended: f64, own: u64) {
+        pub(in super::super) fn add(&mut self, at_us: f64, ended: f64, own: u64) {
             self.add_with(at_us, ended, own, 0.0);
         }
 
@@ -410,7 +420,7 @@ mod tests {
         log.add_with(0.0, 0.0, 0, 0.0);
         log.add_with(2e6, 60.0, 0, 85.0);
         let mut timeline = timeline(&[]);
-        log.fill(&mut timeline);
+        log.fill(&mut timeline, 0.0);
         assert_eq!(
             (log.counted(), timeline[0].transactions_per_s),
             (None, None)
@@ -432,18 +442,18 @@ mod tests {
         let mut timeline = timeline(&[]);
         assert_eq!(log().counted(), Some(300.0));
         assert_eq!(TransactionRates::default().counted(), None);
-        log().fill(&mut timeline);
+        log().fill(&mut timeline, 0.0);
         let rates: Vec<_> = timeline.iter().map(|it| it.transactions_per_s).collect();
         assert_eq!(rates, [Some(100.0), Some(100.0), Some(0.0), Some(100.0)]);
         timeline[3].start_us = 5e6;
-        log().fill(&mut timeline);
+        log().fill(&mut timeline, 0.0);
         assert_eq!(timeline[3].transactions_per_s, None);
         timeline[3].start_us = 2.5e6;
-        log().fill(&mut timeline);
+        log().fill(&mut timeline, 0.0);
         let half = timeline[3].transactions_per_s.unwrap();
         assert!((half - 50.0).abs() < 1e-9, "{half}");
         timeline[3].start_us = 3.6e6;
-        log().fill(&mut timeline);
+        log().fill(&mut timeline, 0.0);
         assert_eq!(timeline[3].transactions_per_s, None);
     }
 
@@ -460,7 +470,7 @@ mod tests {
         // Shortly after a report of all sessions, and after pgassay's own.
         log.add(3.01e6, 960.0, 0);
         log.add(3.02e6, 963.0, 0);
-        log.fill(&mut timeline);
+        log.fill(&mut timeline, 0.0);
         let rates: Vec<_> = timeline.iter().map(|it| it.transactions_per_s).collect();
         assert_eq!(rates, [Some(300.0), Some(300.0), None, None]);
         assert_eq!(log.counted(), Some(903.0));
@@ -498,12 +508,12 @@ mod tests {
     #[test]
     fn sessions_that_wait_while_nothing_ends_are_a_stall_and_long_computations_are_not() {
         let mut waiting = timeline(&[("", 0.2), ("Lock", 3.0)]);
-        log().fill(&mut waiting);
+        log().fill(&mut waiting, 0.0);
         let marks = stalls(&waiting, 100.0);
         assert_eq!(marks.len(), 1);
         assert!((marks[0].at_us - 2e6).abs() < 1.0 && (marks[0].length_us - 1e6).abs() < 1.0);
         let mut computing = timeline(&[("", 3.0), ("Lock", 0.2)]);
-        log().fill(&mut computing);
+        log().fill(&mut computing, 0.0);
         assert!(stalls(&computing, 100.0).is_empty());
         // Nothing ever ended: there is no throughput to compare with.
         assert!(stalls(&timeline(&[("Lock", 3.0)]), 0.0).is_empty());
