@@ -83,13 +83,18 @@ impl TopState {
                 self.text_from = 0;
             }
             KeyCode::Esc => self.filter_by(String::new()),
-            KeyCode::Enter if self.selected_row().is_some() => {
-                self.mode = KeyMode::Detail;
-                self.text_from = 0;
-            }
+            KeyCode::Enter => self.show_details(),
             other => self.move_selection(other),
         }
         TopAction::Draw
+    }
+
+    fn show_details(&mut self) {
+        if let Some(row) = self.selected_row() {
+            self.detailed = row.key;
+            self.mode = KeyMode::Detail;
+            self.text_from = 0;
+        }
     }
 
     fn move_selection(&mut self, code: KeyCode) {

@@ -115,6 +115,50 @@ fn a_session_is_not_blocked_by_what_blocked_it_before() {
     assert_eq!(blocked(&activity), (String::new(), Urgency::Calm, None));
 }
 
+/// Regression: the details of a statement that was no longer executed became those of another one, and the line below
+/// them said how to end the blocker of that.
+#[test]
+fn details_of_a_row_that_is_gone_are_not_those_of_another() {
+    let mut state = state();
+    press(&mut state, "2\n");
+    let detail = screen_of(&state, 100, 30);
+    assert!(detail.contains("Blocked by session 4711"), "{detail}");
+    let mut gone = activity();
+    gone.cells.retain(|it| it.session != 1);
+    state.update(gone);
+    let detail = screen_of(&state, 100, 30);
+    assert!(
+        detail.contains("It was not seen in the last interval."),
+        "{detail}"
+    );
+    assert!(!detail.contains("terminate"), "{detail}");
+    state.update(activity());
+    let detail = screen_of(&state, 100, 30);
+    assert!(detail.contains("Blocked by session 4711"), "{detail}");
+}
+
+/// Regression: the details of a blocked session became those of a session behind another blocker whose waits were
+/// longer.
+#[test]
+fn details_of_a_blocked_session_stay_when_blockers_change_places() {
+    let mut state = state();
+    press(&mut state, "3j\n");
+    let details = |state: &TopState| state.selected_row().unwrap().cells[0].text.clone();
+    assert_eq!(details(&state), "└ 4712");
+    let mut next = activity();
+    for root in [4000, 4711] {
+        let mut other = next.blocking[0].clone();
+        other.root.pid = Some(root);
+        // Of the same root, an earlier one.
+        other.is_lasting = root == 4000;
+        other.last_seen_us = if other.is_lasting { 2e6 } else { -5e6 };
+        next.blocking.insert(0, other);
+    }
+    state.update(next);
+    assert_eq!(details(&state), "└ 4712");
+    assert_eq!(state.selected_row().unwrap().episode, Some(2));
+}
+
 /// Regression: the line below a list of tables named the time of the sessions.
 #[test]
 fn the_time_below_a_list_is_that_of_its_figures() {

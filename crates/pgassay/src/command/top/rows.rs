@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use pgassay_record::activity::{
-    Activity, BlockedSession, BlockingEpisode, LoadBy, LoadRow, RelationName, SessionStatus,
-    TableActivity,
+    Activity, BlockedSession, BlockingEpisode, LoadBy, LoadRow, RelationName, RootBlocker,
+    SessionStatus, TableActivity,
 };
 use pgassay_report::activity::{
     ClassLoads, Executions, WaitClass, age, dead_share, executions, known_wait, load, mean,
@@ -253,8 +253,10 @@ fn blocking(activity: &Activity) -> Vec<TopRow> {
     let mut rows = Vec::new();
     for (at, episode) in activity.blocking.iter().enumerate() {
         let from = rows.len();
-        rows.push(root(activity, at, episode));
-        rows.extend(episode.blocked.iter().map(|it| branch(activity, at, it)));
+        let key = episode_key(activity, episode);
+        rows.push(root(activity, episode, (at, &key)));
+        let behind = episode.blocked.iter();
+        rows.extend(behind.map(|it| branch(activity, it, (at, &key))));
         let searched: Vec<String> = rows[from..].iter().map(|it| it.searched.clone()).collect();
         let searched = searched.join(" ");
         for row in &mut rows[from..] {
@@ -275,19 +277,32 @@ fn known(activity: &Activity, fingerprint: Option<&str>) -> Option<u32> {
     u32::try_from(at).ok()
 }
 
-fn root(activity: &Activity, at: usize, episode: &BlockingEpisode) -> TopRow {
-    let root = &episode.root;
-    let name = match (root.pid, &root.gid) {
+fn name(root: &RootBlocker) -> String {
+    match (root.pid, &root.gid) {
         (Some(pid), _) => pid.to_string(),
         (None, Some(gid)) => gid.clone(),
         (None, None) => "?".to_owned(),
-    };
+    }
+}
+
+/// The root, and how many later episodes it has: the order of episodes changes with their waits.
+fn episode_key(activity: &Activity, episode: &BlockingEpisode) -> String {
+    let root = &episode.root;
+    let its = activity.blocking.iter();
+    let its = its.filter(|it| it.root.pid == root.pid && it.root.gid == root.gid);
+    let later = its.filter(|it| it.last_seen_us > episode.last_seen_us);
+    format!("{} {}", name(root), later.count())
+}
+
+fn root(activity: &Activity, episode: &BlockingEpisode, (at, key): (usize, &str)) -> TopRow {
+    let root = &episode.root;
+    let name = name(root);
     let text = pgassay_report::activity::one_line(root.statement.as_deref().unwrap_or_default());
     // The session may remain: those that waited for it may have had a timeout.
     let was = if episode.is_lasting { "" } else { "(past) " };
     let held = relation(root.holds.as_ref().map(|it| &it.relation));
     TopRow {
-        key: format!("root {name}"),
+        key: format!("root {key}"),
         urgency: if episode.is_lasting {
             Urgency::of(root.state_age_us)
         } else {
@@ -309,13 +324,13 @@ fn root(activity: &Activity, at: usize, episode: &BlockingEpisode) -> TopRow {
     }
 }
 
-fn branch(activity: &Activity, at: usize, blocked: &BlockedSession) -> TopRow {
+fn branch(activity: &Activity, blocked: &BlockedSession, (at, key): (usize, &str)) -> TopRow {
     let indent = "  ".repeat(blocked.depth.clamp(1, 4) as usize - 1);
     let text = blocked.statement.as_deref().unwrap_or_default();
     let text = pgassay_report::activity::one_line(text);
     let awaited = relation(blocked.waits_for.relation.as_ref());
     TopRow {
-        key: format!("{at} {}", blocked.pid),
+        key: format!("{key} {}", blocked.pid),
         urgency: Urgency::of(blocked.waited_us),
         searched: format!(
             "{} {} {} {awaited} {text}",

@@ -61,6 +61,8 @@ pub struct TopState {
     pub history: VecDeque<f64>,
     /// Position of the selected row among those of the view.
     pub selected: usize,
+    /// The key of the row whose details are shown, which can be gone.
+    pub detailed: String,
     /// The first line of the details or the help that is shown.
     pub text_from: usize,
     /// With which the last line is shown, on the screen as it was drawn last.
@@ -86,6 +88,7 @@ impl TopState {
             latest: None,
             history: VecDeque::new(),
             selected: 0,
+            detailed: String::new(),
             text_from: 0,
             text_from_max: Cell::new(0),
             message: None,
@@ -105,7 +108,7 @@ impl TopState {
             return;
         }
         // The selection stays with its row.
-        let key = self.selected_row().map(|row| row.key);
+        let key = self.selected_key();
         self.shown = Some(activity);
         self.latest = None;
         self.select(key.as_deref());
@@ -120,9 +123,21 @@ impl TopState {
         rows(activity, self.view, sorted_by, &self.filter)
     }
 
+    /// The selected row; while details are shown, the row that they are of, unless it is gone.
     pub fn selected_row(&self) -> Option<TopRow> {
         let mut rows = self.rows();
-        (self.selected < rows.len()).then(|| rows.swap_remove(self.selected))
+        let at = match self.mode {
+            KeyMode::Detail => rows.iter().position(|row| row.key == self.detailed)?,
+            _ => self.selected,
+        };
+        (at < rows.len()).then(|| rows.swap_remove(at))
+    }
+
+    fn selected_key(&self) -> Option<String> {
+        match self.mode {
+            KeyMode::Detail => Some(self.detailed.clone()),
+            _ => self.selected_row().map(|row| row.key),
+        }
     }
 
     /// Selects the row with this key; if it is gone, the row in its place.
@@ -143,7 +158,7 @@ impl TopState {
     pub fn toggle_pause(&mut self) {
         self.is_paused = !self.is_paused;
         if let (false, Some(latest)) = (self.is_paused, self.latest.take()) {
-            let key = self.selected_row().map(|row| row.key);
+            let key = self.selected_key();
             self.shown = Some(latest);
             self.select(key.as_deref());
         }
