@@ -44,7 +44,8 @@ impl PsqlOptions {
     }
 
     /// The connection string for a database name, a URI or a connection string, which may be empty unless it is an
-    /// option.
+    /// option. What a connection string says overrides the options, as for psql (startup.c, whose options come before
+    /// `dbname`; fe-connect.c, `conninfo_array_parse`).
     pub fn conninfo(&self, database: &str) -> Result<String, ConninfoError> {
         let given = [
             ("host", &self.host),
@@ -53,11 +54,11 @@ impl PsqlOptions {
         ];
         let database = self.dbname.as_deref().unwrap_or(database);
         let mut request = Request::new();
-        if !database.is_empty() {
-            request = request.database(database)?;
-        }
         for (name, value) in given {
             request = request.option(name, value.as_deref().unwrap_or_default())?;
+        }
+        if !database.is_empty() {
+            request = request.database(database)?;
         }
         Ok(request.keyword_string())
     }
@@ -67,8 +68,9 @@ impl PsqlOptions {
 mod tests {
     use super::*;
 
+    /// Regression: `-h replica "host=primary"` connected to the replica, and psql's to the primary.
     #[test]
-    fn options_join_a_name_a_connection_string_and_a_uri() {
+    fn options_are_overridden_by_a_connection_string_as_for_psql() {
         let options = PsqlOptions {
             host: Some("/run/a b".to_owned()),
             port: Some("6500".to_owned()),
@@ -79,15 +81,19 @@ mod tests {
             ("", "host='/run/a b' port=6500 user='o\\'hara'"),
             (
                 "shop",
-                "dbname=shop host='/run/a b' port=6500 user='o\\'hara'",
+                "host='/run/a b' port=6500 user='o\\'hara' dbname=shop",
             ),
             (
                 "dbname=shop host=x",
-                "dbname=shop host='/run/a b' port=6500 user='o\\'hara'",
+                "port=6500 user='o\\'hara' dbname=shop host=x",
             ),
             (
                 "postgresql:///shop",
-                "dbname=shop host='/run/a b' port=6500 user='o\\'hara'",
+                "host='/run/a b' port=6500 user='o\\'hara' dbname=shop",
+            ),
+            (
+                "postgresql://web@x:7000/shop",
+                "user=web host=x port=7000 dbname=shop",
             ),
         ] {
             assert_eq!(options.conninfo(database).unwrap(), expected);
