@@ -429,6 +429,10 @@ fn hint(state: &TopState, paint: Paint) -> (String, Style) {
     if let Some(message) = &state.message {
         return (message.clone(), plain);
     }
+    if let Some(why) = &state.lost {
+        let text = format!("no connection, trying again: {why}");
+        return (text, paint.of(Color::Yellow));
+    }
     let episode = state.shown.as_ref().and_then(|activity| {
         let at = state.selected_row()?.episode?;
         activity.blocking.get(at)

@@ -159,6 +159,18 @@ fn details_of_a_blocked_session_stay_when_blockers_change_places() {
     assert_eq!(state.selected_row().unwrap().episode, Some(2));
 }
 
+/// Regression: while a server restarted, the screen did not say why it stood still.
+#[test]
+fn a_server_that_is_away_is_named_with_the_reason() {
+    let mut state = state();
+    press(&mut state, "3");
+    state.lost = Some("the database system is starting up".to_owned());
+    let shown = screen_of(&state, 80, 24);
+    let why = "no connection, trying again: the database system is starting up";
+    assert!(shown.contains(why), "{shown}");
+    assert!(!shown.contains("pg_terminate_backend"), "{shown}");
+}
+
 /// Regression: the line below a list of tables named the time of the sessions.
 #[test]
 fn the_time_below_a_list_is_that_of_its_figures() {

@@ -28,9 +28,9 @@ const KEYS_MAX: usize = 1000;
 const FIRST_INTERVAL: Duration = Duration::from_millis(500);
 /// A reading that is this much overdue is said to be missing.
 const OVERDUE: Duration = Duration::from_secs(2);
-/// How long a server may take to restart, and the pause between two attempts to connect.
-const REOPEN_LIMIT: Duration = Duration::from_secs(20);
-const REOPEN_PAUSE: Duration = Duration::from_millis(500);
+/// The pause before the first attempt to connect again, which doubles from attempt to attempt, and the longest.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+const REOPEN_PAUSE_MAX: Duration = Duration::from_mins(1);
 /// Time for the watch to end and to close its connection.
 const END_LIMIT: Duration = Duration::from_millis(500);
 
@@ -40,7 +40,9 @@ enum WatchMessage {
     Opened(TopServer),
     /// A reading.
     Seen(Box<Activity>),
-    /// It failed.
+    /// The server is away, or still away. It connects again.
+    Lost(anyhow::Error),
+    /// It could not connect at all.
     Failed(anyhow::Error),
 }
 
@@ -55,6 +57,8 @@ struct Shared {
     /// The length of the interval in progress.
     running_ms: Arc<AtomicU64>,
     wants_tables: Arc<AtomicBool>,
+    /// Before the first attempt to connect again.
+    reopen_pause: Duration,
 }
 
 impl Shared {
@@ -65,6 +69,7 @@ impl Shared {
             interval_ms: Arc::new(AtomicU64::new(interval.as_millis() as u64)),
             running_ms: Arc::default(),
             wants_tables: Arc::default(),
+            reopen_pause: REOPEN_PAUSE,
         }
     }
 
@@ -128,7 +133,7 @@ where
     })
 }
 
-/// The watching thread. If the server restarts, it connects again.
+/// The watching thread. If the server goes away, it connects again until the user quits.
 fn watch<F>(mut open: F, shared: &Shared, sender: &SyncSender<WatchMessage>)
 where
     F: FnMut() -> Result<(TopServer, ActivityFeed)>,
@@ -154,35 +159,46 @@ where
         };
         let message = match feed(request) {
             Ok(activity) => WatchMessage::Seen(Box::new(activity)),
-            Err(error) => match reopen(&mut open, &shared.interrupt) {
+            Err(error) => match reopen(&mut open, error, (shared, sender)) {
                 Some((server, opened)) => {
                     feed = opened;
                     WatchMessage::Opened(server)
                 }
-                None => WatchMessage::Failed(error),
+                None => return,
             },
         };
-        let is_end = matches!(message, WatchMessage::Failed(_));
-        if sender.send(message).is_err() || is_end {
+        if sender.send(message).is_err() {
             return;
         }
         next = Duration::from_millis(shared.interval_ms.load(Ordering::Relaxed));
     }
 }
 
-/// Connects again, as long as a restart may take; `None` if the server stays away or the user quits.
-fn reopen<F>(open: &mut F, interrupt: &Interrupt) -> Option<(TopServer, ActivityFeed)>
+/// Connects again, and says why it is not connected; `None` if the user quits.
+fn reopen<F>(
+    open: &mut F,
+    mut error: anyhow::Error,
+    (shared, sender): (&Shared, &SyncSender<WatchMessage>),
+) -> Option<(TopServer, ActivityFeed)>
 where
     F: FnMut() -> Result<(TopServer, ActivityFeed)>,
 {
-    let until = Instant::now() + REOPEN_LIMIT;
-    while Instant::now() < until && !interrupt.is_requested() {
-        std::thread::sleep(REOPEN_PAUSE);
-        if let Ok(opened) = open() {
-            return Some(opened);
+    let mut pause = shared.reopen_pause;
+    loop {
+        sender.send(WatchMessage::Lost(error)).ok()?;
+        let until = Instant::now() + pause;
+        while Instant::now() < until && !shared.interrupt.is_requested() {
+            std::thread::sleep(KEY_LIMIT.min(pause));
         }
+        if shared.interrupt.is_requested() {
+            return None;
+        }
+        match open() {
+            Ok(opened) => return Some(opened),
+            Err(refused) => error = refused,
+        }
+        pause = REOPEN_PAUSE_MAX.min(2 * pause);
     }
-    None
 }
 
 /// The main thread. The terminal is opened only once the server has answered, so that errors of
@@ -192,7 +208,7 @@ fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared
         match messages.recv_timeout(KEY_LIMIT) {
             Ok(WatchMessage::Opened(server)) => break server,
             Ok(WatchMessage::Failed(error)) => return Err(error),
-            Ok(WatchMessage::Seen(_)) => {}
+            Ok(WatchMessage::Seen(_) | WatchMessage::Lost(_)) => {}
             Err(RecvTimeoutError::Timeout) => shared.interrupt.check()?,
             Err(RecvTimeoutError::Disconnected) => return Err(ended()),
         }
@@ -216,8 +232,13 @@ fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared
                 continue;
             }
             Ok(WatchMessage::Failed(error)) => return Err(error),
-            Ok(WatchMessage::Opened(server)) => state.server = server,
+            Ok(WatchMessage::Lost(error)) => state.lost = Some(exit::text_of(&error)),
+            Ok(WatchMessage::Opened(server)) => {
+                state.server = server;
+                state.lost = None;
+            }
             Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) if shared.interrupt.is_requested() => return Ok(()),
             Err(TryRecvError::Disconnected) => return Err(ended()),
         }
         // All keys that have arrived: a text that is pasted is not drawn after each letter.
@@ -274,6 +295,46 @@ mod tests {
 
     /// The time until a hang is a failure.
     const HANG: Duration = Duration::from_mins(1);
+
+    /// Regression: `top` ended if a server was away for more than 20 s.
+    #[test]
+    fn a_server_that_stays_away_is_connected_to_until_the_user_quits() {
+        let mut shared = Shared::new(Interrupt::default(), Duration::from_secs(1));
+        shared.reopen_pause = Duration::from_millis(1);
+        let (sender, messages) = sync_channel(1);
+        let of_thread = shared.clone();
+        let watching = std::thread::spawn(move || {
+            let mut attempts = 0;
+            let open = move || {
+                attempts += 1;
+                // It restarts, and later goes for good.
+                if (2..=6).contains(&attempts) || attempts > 7 {
+                    return Err(anyhow!("attempt {attempts}"));
+                }
+                let feed = |_: FeedRequest<'_>| Err(anyhow!("lost"));
+                Ok((TopServer::default(), Box::new(feed) as ActivityFeed))
+            };
+            watch(open, &of_thread, &sender);
+        });
+        let mut lost = Vec::new();
+        let mut opened = 0;
+        while lost.len() < 8 {
+            match messages.recv_timeout(HANG).unwrap() {
+                WatchMessage::Opened(_) => opened += 1,
+                WatchMessage::Lost(error) => lost.push(error.to_string()),
+                WatchMessage::Seen(_) | WatchMessage::Failed(_) => panic!("nothing to see"),
+            }
+        }
+        let attempts = (2..=6).map(|it| format!("attempt {it}"));
+        let lost_once = || std::iter::once("lost".to_owned());
+        let mut expected: Vec<String> = lost_once().chain(attempts).chain(lost_once()).collect();
+        expected.push("attempt 8".to_owned());
+        assert_eq!((lost, opened), (expected, 2));
+        shared.end();
+        // It may be about to say once more why it is not connected.
+        while messages.recv_timeout(HANG).is_ok() {}
+        watching.join().unwrap();
+    }
 
     /// Regression: "no answer from the server for 8 s", because an interval of 30 s had become one of 0.5 s, which was
     /// noticed only at its end.

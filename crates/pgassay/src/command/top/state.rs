@@ -71,6 +71,8 @@ pub struct TopState {
     pub message: Option<String>,
     /// Time since the last reading, if it is overdue.
     pub silent_for: Option<Duration>,
+    /// Why there is no connection, while the server is away.
+    pub lost: Option<String>,
 }
 
 impl TopState {
@@ -93,6 +95,7 @@ impl TopState {
             text_from_max: Cell::new(0),
             message: None,
             silent_for: None,
+            lost: None,
         }
     }
 
