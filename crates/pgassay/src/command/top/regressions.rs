@@ -10,7 +10,7 @@ use super::keys::TopAction;
 use super::rows::{Urgency, rows};
 use super::saving;
 use super::state::{KeyMode, TopState};
-use super::tests::{activity, press, screen_of, state};
+use super::tests::{READ_US, activity, press, screen_of, state};
 
 fn press_with(state: &mut TopState, modifiers: KeyModifiers, letter: char) -> TopAction {
     state.press(KeyEvent::new(KeyCode::Char(letter), modifiers))
@@ -39,8 +39,8 @@ fn a_snapshot_has_the_transactions_of_its_window_and_says_what_tables_were_count
         })
         .into();
     let directory = tempfile::tempdir().unwrap();
-    let place = (directory.path(), 5_000_000);
-    let file = saving::save(&activity, &state().server, place).unwrap();
+    let origin = state().origin;
+    let file = saving::save(&activity, &origin, directory.path()).unwrap();
     let name = file.to_str().unwrap();
     let snapshot = crate::observation_file::load(name).unwrap().unwrap();
     assert_eq!(snapshot.transactions, Some(300));
@@ -52,10 +52,33 @@ fn a_snapshot_has_the_transactions_of_its_window_and_says_what_tables_were_count
     assert!(page.contains("scans and writes over 46 s"));
 
     activity.timeline[0].transactions_per_s = None;
-    let file = saving::save(&activity, &state().server, place).unwrap();
+    let file = saving::save(&activity, &origin, directory.path()).unwrap();
     let name = file.to_str().unwrap();
     let snapshot = crate::observation_file::load(name).unwrap().unwrap();
     assert_eq!(snapshot.transactions, None);
+}
+
+/// Regression: a snapshot of a screen that was paused at 14:00 and saved at 14:20 was of 14:20, and of the server that
+/// had been started since.
+#[test]
+fn a_snapshot_of_a_paused_screen_is_of_when_and_where_it_was_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let save = |state: &TopState| {
+        let shown = state.shown.as_ref().unwrap();
+        let file = saving::save(shown, &state.origin, directory.path()).unwrap();
+        let file = crate::observation_file::load(file.to_str().unwrap());
+        let snapshot = file.unwrap().unwrap();
+        (snapshot.started_us, snapshot.subject.postmaster_pid)
+    };
+    let mut state = state();
+    press(&mut state, " ");
+    let before = state.server.postmaster_pid;
+    state.server.postmaster_pid = Some(5000);
+    state.update(activity(), READ_US + 1_200_000_000);
+    assert_eq!(save(&state), (READ_US - 2_000_000, before));
+    press(&mut state, " ");
+    let later = READ_US + 1_198_000_000;
+    assert_eq!(save(&state), (later, Some(5000)));
 }
 
 /// Regression: a session that waited for a lock, and later for the disk, had its blocker in both rows.
@@ -125,14 +148,14 @@ fn details_of_a_row_that_is_gone_are_not_those_of_another() {
     assert!(detail.contains("Blocked by session 4711"), "{detail}");
     let mut gone = activity();
     gone.cells.retain(|it| it.session != 1);
-    state.update(gone);
+    state.update(gone, READ_US);
     let detail = screen_of(&state, 100, 30);
     assert!(
         detail.contains("It was not seen in the last interval."),
         "{detail}"
     );
     assert!(!detail.contains("terminate"), "{detail}");
-    state.update(activity());
+    state.update(activity(), READ_US);
     let detail = screen_of(&state, 100, 30);
     assert!(detail.contains("Blocked by session 4711"), "{detail}");
 }
@@ -154,7 +177,7 @@ fn details_of_a_blocked_session_stay_when_blockers_change_places() {
         other.last_seen_us = if other.is_lasting { 2e6 } else { -5e6 };
         next.blocking.insert(0, other);
     }
-    state.update(next);
+    state.update(next, READ_US);
     assert_eq!(details(&state), "└ 4712");
     assert_eq!(state.selected_row().unwrap().episode, Some(2));
 }
@@ -287,7 +310,7 @@ fn a_snapshot_that_does_not_fit_on_the_disk_leaves_no_file() {
     let Some(disk) = pgassay_test_support::SmallDisk::mount("4k") else {
         return;
     };
-    let saved = saving::save(&activity(), &state().server, (disk.path(), 5_000_000));
+    let saved = saving::save(&activity(), &state().origin, disk.path());
     let words = format!("{:#}", saved.unwrap_err());
     assert!(words.contains("No space left on device"), "{words}");
     assert_eq!(std::fs::read_dir(disk.path()).unwrap().count(), 0);

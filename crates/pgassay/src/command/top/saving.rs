@@ -10,19 +10,15 @@ use pgassay_diagnosis::diagnose_observation;
 use pgassay_record::activity::Activity;
 use pgassay_record::observation::{Observation, SCHEMA, Subject};
 
-use super::state::TopServer;
+use super::state::ReadingOrigin;
 
 /// More snapshots in one directory are a mistake.
 const NUMBER_MAX: u32 = 9999;
 
 /// Writes the activity as an observation into a new file of the directory, which only the user may
 /// read: statements can contain secrets in names. Returns its path.
-pub fn save(
-    activity: &Activity,
-    server: &TopServer,
-    (directory, now_us): (&Path, i64),
-) -> Result<PathBuf> {
-    let text = pgassay_report::observation_json(&observation(activity, server, now_us));
+pub fn save(activity: &Activity, origin: &ReadingOrigin, directory: &Path) -> Result<PathBuf> {
+    let text = pgassay_report::observation_json(&observation(activity, origin));
     for number in 1..=NUMBER_MAX {
         let path = directory.join(format!("pgassay-top-{number}.json"));
         let mut options = OpenOptions::new();
@@ -59,12 +55,13 @@ fn transactions(activity: &Activity) -> Option<u64> {
 }
 
 /// An observation of nothing but this activity.
-fn observation(activity: &Activity, server: &TopServer, now_us: i64) -> Observation {
+fn observation(activity: &Activity, origin: &ReadingOrigin) -> Observation {
+    let ReadingOrigin { server, read_us } = origin;
     let seconds = activity.window_us / 1e6;
     let mut observation = Observation {
         schema: SCHEMA.to_owned(),
         pgassay_version: env!("CARGO_PKG_VERSION").to_owned(),
-        started_us: now_us - activity.window_us as i64,
+        started_us: read_us - activity.window_us as i64,
         window_us: activity.window_us,
         frequency_hz: (activity.sweeps as f64 / seconds.max(f64::MIN_POSITIVE)).round() as u32,
         subject: Subject {

@@ -228,7 +228,7 @@ fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared
         match messages.try_recv() {
             Ok(WatchMessage::Seen(activity)) => {
                 heard = Instant::now();
-                state.update(*activity);
+                state.update(*activity, unix_us());
                 continue;
             }
             Ok(WatchMessage::Failed(error)) => return Err(error),
@@ -279,7 +279,7 @@ fn save(state: &mut TopState) {
     };
     let saved = std::env::current_dir()
         .map_err(anyhow::Error::from)
-        .and_then(|directory| saving::save(activity, &state.server, (&directory, unix_us())));
+        .and_then(|directory| saving::save(activity, &state.origin, &directory));
     state.message = Some(match saved {
         Ok(path) => {
             let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -37,6 +37,14 @@ pub struct TopServer {
     pub address: Option<String>,
 }
 
+/// Where and when a reading was taken.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReadingOrigin {
+    pub server: TopServer,
+    /// Its end, in microseconds since 1970.
+    pub read_us: i64,
+}
+
 /// The intervals that `+` and `-` choose from, in milliseconds.
 const INTERVALS_MS: [u64; 7] = [500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
 /// Readings in the chart of the header.
@@ -55,8 +63,10 @@ pub struct TopState {
     pub uses_color: bool,
     /// What is shown; while paused, an older reading than the latest.
     pub shown: Option<Activity>,
+    /// The origin of what is shown.
+    pub origin: ReadingOrigin,
     /// The latest reading, if it is not shown.
-    pub latest: Option<Activity>,
+    pub latest: Option<(Activity, ReadingOrigin)>,
     /// Average active sessions of the latest readings, oldest first.
     pub history: VecDeque<f64>,
     /// Position of the selected row among those of the view.
@@ -87,6 +97,7 @@ impl TopState {
             interval,
             uses_color,
             shown: None,
+            origin: ReadingOrigin::default(),
             latest: None,
             history: VecDeque::new(),
             selected: 0,
@@ -99,21 +110,30 @@ impl TopState {
         }
     }
 
-    /// A new reading.
-    pub fn update(&mut self, activity: Activity) {
+    /// A new reading, which ended at that time, in microseconds since 1970.
+    pub fn update(&mut self, activity: Activity, read_us: i64) {
         self.silent_for = None;
         self.history.push_back(activity.active_sessions());
         if self.history.len() > HISTORY_MAX {
             self.history.pop_front();
         }
+        let origin = ReadingOrigin {
+            server: self.server.clone(),
+            read_us,
+        };
         if self.is_paused && self.shown.is_some() {
-            self.latest = Some(activity);
+            self.latest = Some((activity, origin));
             return;
         }
+        self.latest = None;
+        self.show_reading(activity, origin);
+    }
+
+    fn show_reading(&mut self, activity: Activity, origin: ReadingOrigin) {
         // The selection stays with its row.
         let key = self.selected_key();
         self.shown = Some(activity);
-        self.latest = None;
+        self.origin = origin;
         self.select(key.as_deref());
     }
 
@@ -160,10 +180,8 @@ impl TopState {
     /// Stops and continues; the latest reading is shown at once.
     pub fn toggle_pause(&mut self) {
         self.is_paused = !self.is_paused;
-        if let (false, Some(latest)) = (self.is_paused, self.latest.take()) {
-            let key = self.selected_key();
-            self.shown = Some(latest);
-            self.select(key.as_deref());
+        if let (false, Some((latest, origin))) = (self.is_paused, self.latest.take()) {
+            self.show_reading(latest, origin);
         }
     }
 

@@ -20,6 +20,8 @@ use super::rows::rows;
 use super::saving;
 use super::state::{KeyMode, TopServer, TopState};
 
+/// When readings end.
+pub(super) const READ_US: i64 = 5_000_000;
 const UPDATE: &str = "UPDATE accounts SET balance = balance + $1 WHERE id = $2";
 
 fn relation(name: &str) -> RelationName {
@@ -184,7 +186,7 @@ pub(super) fn state() -> TopState {
         postmaster_pid: Some(4000),
         address: None,
     };
-    state.update(activity());
+    state.update(activity(), READ_US);
     state
 }
 
@@ -275,7 +277,7 @@ fn a_blocker_of_a_moment_is_not_to_be_ended() {
         session.waited_us = 5e3;
     }
     let mut state = state();
-    state.update(short);
+    state.update(short, READ_US);
     press(&mut state, "3");
     let list = screen_of(&state, 80, 24);
     press(&mut state, "\n");
@@ -292,7 +294,7 @@ fn what_no_session_waits_for_need_not_have_ended() {
     let mut over = activity();
     over.blocking[0].is_lasting = false;
     let mut state = state();
-    state.update(over);
+    state.update(over, READ_US);
     press(&mut state, "3");
     let shown = screen_of(&state, 120, 24);
     assert!(shown.contains("(past) idle in transaction"), "{shown}");
@@ -316,7 +318,7 @@ fn what_happened_in_the_interval_is_on_the_screen() {
             mark(LoadMarkKind::LogError, "ERROR: division by zero"),
         ],
         ..activity()
-    });
+    }, READ_US);
     let shown = screen_of(&state, 80, 24);
     let expected = "Events: checkpoint; ERROR: division by zero";
     assert!(shown.contains(expected), "{shown}");
@@ -371,7 +373,7 @@ fn what_cannot_be_seen_does_not_look_like_nothing_happens() {
     ] {
         let mut state = state();
         press(&mut state, keys);
-        state.update(blind());
+        state.update(blind(), READ_US);
         let shown = screen_of(&state, 80, 24);
         let words: Vec<&str> = shown
             .lines()
@@ -389,7 +391,7 @@ fn what_cannot_be_seen_does_not_look_like_nothing_happens() {
     }
     let mut state = state();
     press(&mut state, "1");
-    state.update(blind());
+    state.update(blind(), READ_US);
     assert_snapshot!("blind", screen_of(&state, 80, 24));
 }
 
@@ -399,12 +401,12 @@ fn the_first_line_says_that_the_server_does_not_answer() {
     let mut state = state();
     let mut silent = activity();
     silent.unavailable = vec![missing(Activity::ANSWERS, Activity::NOT_READ, "none", None)];
-    state.update(silent.clone());
+    state.update(silent.clone(), READ_US);
     let first = |state: &TopState| screen_of(state, 80, 24).lines().next().map(str::to_owned);
     let line = first(&state).expect("a line");
     assert!(line.contains("[the server does not answer]"), "{line}");
     silent.unavailable[0].value = Activity::AT_TIMES.to_owned();
-    state.update(silent);
+    state.update(silent, READ_US);
     let line = first(&state).expect("a line");
     assert!(!line.contains("answer"), "{line}");
     state.silent_for = Some(std::time::Duration::from_secs(7));
@@ -422,10 +424,10 @@ fn tables_that_are_too_many_to_list_are_not_unreadable() {
     let mut few = activity();
     few.catalog = Some(CatalogActivity::default());
     few.unavailable = vec![missing(Activity::TABLES, "incomplete", "many", None)];
-    state.update(few.clone());
+    state.update(few.clone(), READ_US);
     assert!(screen_of(&state, 80, 24).contains("No table was read or written."));
     few.unavailable[0].value = Activity::NOT_READ.to_owned();
-    state.update(few);
+    state.update(few, READ_US);
     assert!(screen_of(&state, 80, 24).contains("Tables cannot be read: many"));
 }
 
@@ -437,14 +439,14 @@ fn the_selection_stays_with_its_row() {
     let mut next = activity();
     // The scan is the largest now.
     next.cells[3].time_us = 9e6;
-    state.update(next);
+    state.update(next, READ_US);
     assert_eq!(
         (state.selected, state.selected_row().unwrap().key),
         (0, "f1".to_owned())
     );
     let mut gone = activity();
     gone.cells.truncate(3);
-    state.update(gone);
+    state.update(gone, READ_US);
     assert_eq!(state.selected_row().unwrap().key, "f0");
     press(&mut state, "jjjjkG");
     assert_eq!(state.selected, 0);
@@ -458,7 +460,7 @@ fn a_pause_keeps_the_screen_and_ends_with_the_latest_reading() {
     assert!(before.contains("[paused]"));
     let mut next = activity();
     next.blocking.clear();
-    state.update(next);
+    state.update(next, READ_US);
     state.history.pop_back();
     assert_eq!(screen_of(&state, 80, 24), before);
     press(&mut state, " 3");
@@ -539,7 +541,7 @@ fn names_cannot_send_commands_to_the_terminal() {
     for keys in ["1", "2", "3", "t", "1\n", "3\n"] {
         let mut state = state();
         state.server.title = attack.to_owned();
-        state.update(evil.clone());
+        state.update(evil.clone(), READ_US);
         press(&mut state, keys);
         let shown = screen_of(&state, 100, 30);
         let is_bad = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
@@ -551,8 +553,8 @@ fn names_cannot_send_commands_to_the_terminal() {
 fn a_snapshot_is_a_private_file_that_can_be_shown() {
     use std::os::unix::fs::PermissionsExt;
     let directory = tempfile::tempdir().unwrap();
-    let server = state().server;
-    let save = || saving::save(&activity(), &server, (directory.path(), 5_000_000)).unwrap();
+    let origin = state().origin;
+    let save = || saving::save(&activity(), &origin, directory.path()).unwrap();
     let (first, second) = (save(), save());
     assert_ne!(first, second);
     let mode = std::fs::metadata(&first).unwrap().permissions().mode();
