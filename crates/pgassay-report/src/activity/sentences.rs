@@ -129,6 +129,10 @@ pub fn seen_when(episode: &BlockingEpisode, window_us: f64) -> String {
     match (episode.is_lasting, from_start) {
         (true, true) => "still blocking".to_owned(),
         (true, false) => format!("since {first} into the window, still blocking"),
+        // Before an interval of `pgassay top`, which shows it for a while.
+        (false, _) if episode.last_seen_us < 0.0 => {
+            format!("until {} before the window", age(-episode.last_seen_us))
+        }
         (false, _) if is_moment(episode) => format!("at {first} into the window"),
         (false, _) => format!("from {first} to {last} into the window"),
     }
@@ -213,6 +217,25 @@ mod tests {
         let text = |is_lasting| waited_in_all(&episode(is_lasting)).replace('\u{a0}', " ");
         assert_eq!(text(false), ", which had waited 3.8 s when they were seen");
         assert_eq!(text(true), ", which waited 414 ms in all");
+    }
+
+    /// Regression: "from 0.0 ms to -12000.0 ms into the window", of a blocker in a snapshot of `top`.
+    #[test]
+    fn blocking_that_ended_before_the_window_is_not_within_it() {
+        let when = |last_seen_us| {
+            let episode = BlockingEpisode {
+                root: RootBlocker::default(),
+                blocked: vec![blocked(1, 2.5e6)],
+                first_seen_us: 0.0,
+                last_seen_us,
+                is_lasting: false,
+                waited_us: 0.0,
+                ended_by: String::new(),
+            };
+            seen_when(&episode, 2e6).replace('\u{a0}', " ")
+        };
+        assert_eq!(when(-12e6), "until 12 s before the window");
+        assert_eq!(when(1.5e6), "from 0.0 ms to 1.5 s into the window");
     }
 
     /// Regression: "25846 waits 2.5 s for relation `AccessExclusiveLock`", of a standby's recovery.
