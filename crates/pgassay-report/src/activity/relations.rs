@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use pgassay_record::activity::{
-    ArchiverState, CatalogActivity, ConnectionUse, HorizonHolder, HorizonKind, IndexActivity,
+    ArchiverState, CatalogActivity, ConnectionUse, DatabaseAge, HorizonHolder, HorizonKind, IndexActivity,
     ReplayState, TableActivity,
 };
 
@@ -107,12 +107,7 @@ pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
         lines.push(("replay", replay(it)));
     }
     if let Some(closest) = catalog.ages.first() {
-        let text = format!(
-            "{} transaction IDs left in database {}",
-            number::whole(closest.left as f64),
-            closest.database
-        );
-        lines.push(("wraparound", text));
+        lines.push(("wraparound", wraparound(closest)));
     }
     if let Some(it) = &catalog.checkpoints {
         let text = format!("{} timed, {} requested", it.timed, it.requested);
@@ -124,6 +119,18 @@ pub fn server_lines(catalog: &CatalogActivity) -> Vec<(&'static str, String)> {
         lines.push((title, text));
     }
     lines
+}
+
+/// How many IDs are left of the kind that is closer to its end. Both kinds have as many.
+fn wraparound(closest: &DatabaseAge) -> String {
+    let (kind, left) = if closest.multixact_age > closest.age {
+        let all = closest.left.saturating_add(closest.age);
+        ("multixact", all.saturating_sub(closest.multixact_age))
+    } else {
+        ("transaction", closest.left)
+    };
+    let left = number::whole(left as f64);
+    format!("{left} {kind} IDs left in database {}", closest.database)
 }
 
 /// The oldest holder of the xmin horizon; if it keeps only rows of system catalogs or of another database, also the
@@ -219,6 +226,32 @@ mod tests {
         assert_eq!(dead_share(&table(0, None)), "");
         assert_eq!(dead_share(&table(19_000, None)), "5.0%");
         assert_eq!(dead_share(&table(0, Some(1e6))), "100%");
+    }
+
+    /// Regression: "2,144,483,547 transaction IDs left in database logs" of a server whose other database had fewer, for
+    /// logs was the closest by its MultiXacts.
+    #[test]
+    fn the_ids_that_are_closest_to_wraparound_are_named() {
+        let left = |age, multixact_age| {
+            let ages = vec![DatabaseAge {
+                database: "logs".to_owned(),
+                age,
+                multixact_age,
+                left: 2_144_483_647 - age,
+                ..DatabaseAge::default()
+            }];
+            let catalog = CatalogActivity {
+                ages,
+                ..CatalogActivity::default()
+            };
+            server_lines(&catalog).pop().map(|it| it.1)
+        };
+        let text = |left: &str| Some(format!("{left} IDs left in database logs"));
+        assert_eq!(left(100, 1_144_483_647), text("1,000,000,000 multixact"));
+        assert_eq!(
+            left(1_144_483_647, 100),
+            text("1,000,000,000 transaction")
+        );
     }
 
     /// Regressions: "at an age of 1 transactions"; "session 5909 holds back the removal of dead rows, at an age of 0
