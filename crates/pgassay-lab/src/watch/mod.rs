@@ -9,6 +9,7 @@
 //! [`Activity::unavailable`].
 
 mod attribution;
+mod backend_cpu;
 pub mod catalog;
 mod collector;
 mod disabled_sessions;
@@ -26,7 +27,7 @@ mod statements;
 mod text_join;
 mod unseen_sessions;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -40,6 +41,7 @@ use pgassay_record::activity::{Activity, CatalogActivity, LoadMark, WatchCost};
 use crate::interrupt::Interrupt;
 use crate::system_env::monotonic_ns;
 use attribution::LoadSums;
+use backend_cpu::BackendCpu;
 use catalog::{CatalogWatch, CountedStatements, TransactionRates};
 use collector::{Collector, locked};
 use log_watch::LogWatch;
@@ -82,8 +84,9 @@ pub struct LiveWatch {
     statements_sent: u64,
     /// Transactions on connections of the caller, since the start.
     callers_transactions: u64,
-    /// CPU time of pgassay and of its backends before.
-    cpu_before: (u64, BTreeMap<u32, u64>),
+    /// CPU time of pgassay before.
+    own_cpu_before_ns: u64,
+    backend_cpu: BackendCpu,
 }
 
 impl LiveWatch {
@@ -93,16 +96,16 @@ impl LiveWatch {
     /// # Errors
     /// The server accepts no connection, or its sessions cannot be read in either way.
     pub fn open(mut server: WatchedServer, options: &WatchOptions) -> Result<Self> {
-        let own_before_ns = own_cpu_ns();
-        let callers = options.own_pids.iter().copied();
-        let mut cpu_before: BTreeMap<u32, u64> = callers
-            .map(|pid| (pid, process_cpu_ns(pid).unwrap_or(0)))
-            .collect();
+        let own_cpu_before_ns = own_cpu_ns();
+        let mut backend_cpu = BackendCpu::default();
+        for &pid in &options.own_pids {
+            backend_cpu.add(pid, process_cpu_ns(pid).unwrap_or(0));
+        }
         let opened = opening::open(&mut server, options)?;
         let own_pids = opened.own_pids;
         // The others have started for this watch.
-        for pid in &own_pids {
-            cpu_before.entry(*pid).or_insert(0);
+        for &pid in &own_pids {
+            backend_cpu.add(pid, 0);
         }
         let epoch_ns = monotonic_ns();
         let readings = options.keeps_readings.then(|| ReadingLog::new(epoch_ns));
@@ -110,7 +113,8 @@ impl LiveWatch {
         collector.is_pooled = opened.is_pooled;
         Ok(Self {
             taken_us: 0.0,
-            cpu_before: (own_before_ns, cpu_before),
+            own_cpu_before_ns,
+            backend_cpu,
             collector: Mutex::new(collector),
             source: opened.source,
             names: opened.names,
@@ -183,7 +187,7 @@ impl LiveWatch {
             ticked,
             server,
             callers_transactions,
-            cpu_before,
+            backend_cpu,
             ..
         } = self;
         let statements = source.statements();
@@ -209,7 +213,9 @@ impl LiveWatch {
                     *ticked = Some(Instant::now());
                     context.read_log(log.as_mut());
                     let new = tick(catalog.as_mut(), &mut server.connect, &context);
-                    cpu_before.1.extend(new.map(|pid| (pid, 0)));
+                    if let Some(pid) = new {
+                        backend_cpu.add(pid, 0);
+                    }
                 }
                 let left = until.saturating_duration_since(Instant::now());
                 thread::sleep(left.min(CHECK_EVERY).max(Duration::from_millis(1)));
@@ -238,7 +244,9 @@ impl LiveWatch {
         let unseen = locked(&self.collector).unseen;
         let grant = self.catalog.as_ref().map(CatalogWatch::grant);
         self.note_limitations(unseen, grant);
+        let cost = self.cost();
         let (mut activity, _) = self.describe(&sums, &self.counters);
+        activity.cost = cost;
         activity.marks = self.take_marks(since_us);
         if let Some(catalog) = &mut self.catalog {
             let now_us = at_us(&self.collector, self.epoch_ns);
@@ -409,22 +417,18 @@ impl LiveWatch {
         let is_local = self.server.live.is_some();
         activity.processors = processors.ok().filter(|_| is_local);
         activity.unavailable.clone_from(&self.unavailable);
-        activity.cost = self.cost();
         (activity, statements)
     }
 
-    fn cost(&self) -> WatchCost {
-        let used_ns = own_cpu_ns().saturating_sub(self.cpu_before.0);
-        let backends = self.cpu_before.1.iter();
-        let backends = backends.filter_map(|(&pid, before)| {
-            process_cpu_ns(pid).map(|now| now.saturating_sub(*before))
-        });
+    fn cost(&mut self) -> WatchCost {
+        let used_ns = own_cpu_ns().saturating_sub(self.own_cpu_before_ns);
+        let of_backends_ns = self.backend_cpu.used_ns(process_cpu_ns);
         let is_known = self.server.live.is_some() && !locked(&self.collector).is_pooled;
         let catalog = self.catalog.as_ref();
         let of_catalog = catalog.map_or(0, CatalogWatch::statements_sent);
         WatchCost {
             own_cpu_us: used_ns as f64 / 1e3,
-            backend_cpu_us: is_known.then(|| backends.sum::<u64>() as f64 / 1e3),
+            backend_cpu_us: is_known.then_some(of_backends_ns as f64 / 1e3),
             peak_memory_bytes: own_peak_bytes(),
             statements_sent: self.statements_sent + of_catalog,
         }
