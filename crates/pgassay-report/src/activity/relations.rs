@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 
 use pgassay_record::activity::{
-    ArchiverState, CatalogActivity, ConnectionUse, DatabaseAge, HorizonHolder, HorizonKind, IndexActivity,
-    ReplayState, TableActivity,
+    ArchiverState, CatalogActivity, ConnectionUse, DatabaseAge, HorizonHolder, HorizonKind,
+    IndexActivity, ReplayState, TableActivity,
 };
 
 use super::figures::{share, size};
@@ -228,8 +228,8 @@ mod tests {
         assert_eq!(dead_share(&table(0, Some(1e6))), "100%");
     }
 
-    /// Regression: "2,144,483,547 transaction IDs left in database logs" of a server whose other database had fewer, for
-    /// logs was the closest by its MultiXacts.
+    /// Regression: "2,144,483,547 transaction IDs left in database logs", which was the closest by its multixacts;
+    /// another database had fewer.
     #[test]
     fn the_ids_that_are_closest_to_wraparound_are_named() {
         let left = |age, multixact_age| {
@@ -248,10 +248,7 @@ mod tests {
         };
         let text = |left: &str| Some(format!("{left} IDs left in database logs"));
         assert_eq!(left(100, 1_144_483_647), text("1,000,000,000 multixact"));
-        assert_eq!(
-            left(1_144_483_647, 100),
-            text("1,000,000,000 transaction")
-        );
+        assert_eq!(left(1_144_483_647, 100), text("1,000,000,000 transaction"));
     }
 
     /// Regressions: "at an age of 1 transactions"; "session 5909 holds back the removal of dead rows, at an age of 0

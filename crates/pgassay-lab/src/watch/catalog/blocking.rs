@@ -470,7 +470,7 @@ mod tests {
             is_lasting: false,
             ..whole[0].clone()
         };
-        assert_eq!(watch.present(), [ended.clone()]);
+        assert_eq!(watch.present(), watch.whole());
         assert_eq!(watch.whole(), [ended]);
     }
 

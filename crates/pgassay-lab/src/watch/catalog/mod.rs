@@ -43,7 +43,9 @@ use std::time::Instant;
 
 use anyhow::Result;
 use pgassay_model::check::Check;
-use pgassay_record::activity::{Activity, BlockingEpisode, CatalogActivity, IdleLockHolder, LoadMark};
+use pgassay_record::activity::{
+    Activity, BlockingEpisode, CatalogActivity, IdleLockHolder, LoadMark,
+};
 use pgassay_server::TimedStream;
 use pgassay_wire::Exchange;
 

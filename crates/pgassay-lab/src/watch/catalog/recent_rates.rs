@@ -90,13 +90,15 @@ mod tests {
 
     fn ended(activity: &Activity) -> Option<f64> {
         let rates = activity.timeline.iter();
-        rates.map(|it| Some(it.transactions_per_s? * it.length_us / 1e6)).sum()
+        rates
+            .map(|it| Some(it.transactions_per_s? * it.length_us / 1e6))
+            .sum()
     }
 
     /// Regression: a snapshot of 60 s had 0 transactions, because none had ended in the last 2 s; the screen said
     /// nothing of stalls that began and ended within an interval of 5 s or more.
     #[test]
-    fn an_interval_has_its_own_rates_and_stalls_and_not_those_of_its_last_two_seconds() {
+    fn an_interval_has_the_rates_and_stalls_within_it_and_not_those_of_its_last_two_seconds() {
         let mut long = waiting(60);
         note(&mut long, &rates(80, (77, 80)), (20e6, 80e6));
         let ended = ended(&long).unwrap();

@@ -222,10 +222,7 @@ impl TransactionRates {
         apart
     }
 
-    fn rate_per_s(
-        readings: &[TransactionReading],
-        (start_us, end_us): (f64, f64),
-    ) -> Option<f64> {
+    fn rate_per_s(readings: &[TransactionReading], (start_us, end_us): (f64, f64)) -> Option<f64> {
         let (mut transactions, mut covered_us) = (0.0, 0.0);
         for pair in readings.windows(2) {
             let (before, after) = (pair[0], pair[1]);

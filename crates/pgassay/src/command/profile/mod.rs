@@ -6,6 +6,7 @@ mod remote;
 mod sessions;
 
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use pgassay_lab::{Interrupt, Interrupted, Patience};
@@ -31,14 +32,13 @@ pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Re
     let observation = interrupt.or(observe(args, conninfo, &interrupt));
     let observation = observation.map_err(without_observation)?;
     // The report is printed also if a file cannot be written.
-    let written = write_files(args, &observation, out);
-    let is_taken = *written.as_ref().unwrap_or(&false);
+    let (is_taken, written) = write_files(contents(args, &observation), out);
     if args.json {
         out.write_all(pgassay_report::observation_json(&observation).as_bytes())?;
     } else if !is_taken {
         let style = style::style(color);
         out.write_all(pgassay_report::observation_text(&observation, &style).as_bytes())?;
-        if let (Some(file), Ok(_)) = (&args.html, &written) {
+        if let (Some(file), Ok(())) = (&args.html, &written) {
             writeln!(out, "\nHTML page: {}", file.display())?;
         }
     }
@@ -157,28 +157,39 @@ fn subject(pid: Option<u32>, connection: Option<&LocalConnection>) -> Result<Pro
     })
 }
 
-/// Writes exports and the HTML page. Returns whether one of them went to stdout.
-fn write_files(
-    args: &ProfileArgs,
-    observation: &Observation,
-    out: &mut impl Write,
-) -> Result<bool> {
-    let mut is_taken = false;
+/// Exports and the HTML page.
+fn contents<'a>(
+    args: &'a ProfileArgs,
+    observation: &'a Observation,
+) -> impl Iterator<Item = (&'a Path, Result<Vec<u8>>)> {
     let stacks = if args.off_cpu {
         ExportedStacks::OffCpu
     } else {
         ExportedStacks::OnCpu
     };
-    for export in &args.export {
-        let content = pgassay_report::export(observation, stacks, export.format)
-            .ok_or_else(|| anyhow!("no stacks to export: {}", why(observation, stacks)))?;
-        is_taken |= write_to(&export.file, &content, out)?;
-    }
-    if let Some(file) = &args.html {
+    let exports = args.export.iter().map(move |it| {
+        let content = pgassay_report::export(observation, stacks, it.format);
+        let content = content.ok_or_else(|| anyhow!("no stacks to export: {}", why(observation, stacks)));
+        (&*it.file, content)
+    });
+    let page = args.html.iter().map(move |file| {
         let page = pgassay_report::observation_html(observation);
-        is_taken |= write_to(file, page.as_bytes(), out)?;
-    }
-    Ok(is_taken)
+        (&**file, Ok(page.into_bytes()))
+    });
+    exports.chain(page)
+}
+
+/// Writes files until one fails. Says whether one of them went to stdout.
+fn write_files<'a>(
+    mut files: impl Iterator<Item = (&'a Path, Result<Vec<u8>>)>,
+    out: &mut impl Write,
+) -> (bool, Result<()>) {
+    let mut is_taken = false;
+    let written = files.try_for_each(|(file, content)| {
+        is_taken |= is_stdout(file) && content.is_ok();
+        write_to(file, &content?, out).map(drop)
+    });
+    (is_taken, written)
 }
 
 /// Why there are no such stacks.
@@ -205,6 +216,23 @@ fn not_seen(stacks: ExportedStacks) -> &'static str {
 mod tests {
     use super::*;
     use crate::exit::text_of;
+
+    /// Regression: `--export folded=- --html FILE` printed the report after the stacks if the disk of FILE was full.
+    #[test]
+    fn stdout_has_only_the_stacks_if_a_later_file_fails() {
+        let missing = Path::new("/nonexistent/page.html");
+        let written = |first: &str, content: Result<Vec<u8>>| {
+            let mut out = Vec::new();
+            let files = [(Path::new(first), content), (missing, Ok(Vec::new()))];
+            let (is_taken, written) = write_files(files.into_iter(), &mut out);
+            assert!(written.is_err());
+            (is_taken, out)
+        };
+        let stacks = || Ok(b"a;b 1\n".to_vec());
+        assert_eq!(written("-", stacks()), (true, b"a;b 1\n".to_vec()));
+        assert_eq!(written("-", Err(anyhow!("none"))), (false, Vec::new()));
+        assert_eq!(written("/dev/null", stacks()), (false, Vec::new()));
+    }
 
     /// Regression: "interrupted" did not say whether anything had been observed.
     #[test]

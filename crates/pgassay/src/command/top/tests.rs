@@ -312,13 +312,16 @@ fn what_happened_in_the_interval_is_on_the_screen() {
     };
     let mut state = state();
     assert!(!screen_of(&state, 80, 24).contains("Events:"));
-    state.update(Activity {
-        marks: vec![
-            mark(LoadMarkKind::Checkpoint, "checkpoint"),
-            mark(LoadMarkKind::LogError, "ERROR: division by zero"),
-        ],
-        ..activity()
-    }, READ_US);
+    state.update(
+        Activity {
+            marks: vec![
+                mark(LoadMarkKind::Checkpoint, "checkpoint"),
+                mark(LoadMarkKind::LogError, "ERROR: division by zero"),
+            ],
+            ..activity()
+        },
+        READ_US,
+    );
     let shown = screen_of(&state, 80, 24);
     let expected = "Events: checkpoint; ERROR: division by zero";
     assert!(shown.contains(expected), "{shown}");
