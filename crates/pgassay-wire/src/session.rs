@@ -47,18 +47,15 @@ impl Session {
         if !login.database.is_empty() {
             parameters.push(("database", &login.database));
         }
-        parameters.extend(
-            login
-                .settings
-                .iter()
-                .map(|(name, value)| (name.as_str(), value.as_str())),
-        );
-        // An empty name would terminate the list.
-        if parameters.iter().any(|(name, _)| name.is_empty()) {
-            return Err(WireError::Encode {
-                what: "start-up message",
-                reason: "a setting's name is empty".into(),
-            });
+        for (name, value) in &login.settings {
+            // An empty name would terminate the list, and the server uses the last user and database.
+            if matches!(name.as_str(), "" | "user" | "database" | "replication") {
+                return Err(WireError::Encode {
+                    what: "start-up message",
+                    reason: format!("a setting cannot be named \"{name}\""),
+                });
+            }
+            parameters.push((name, value));
         }
         frontend::startup_message(parameters, &mut out)
             .map_err(|error| encode_error("start-up message", &error))?;

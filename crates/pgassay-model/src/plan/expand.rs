@@ -191,16 +191,25 @@ impl Expansion<'_> {
         at: &Combination,
         values: &BTreeMap<String, String>,
     ) -> Result<BTreeMap<String, String>, StudyError> {
+        let number = index.to_string();
+        let sources: [(&[&str], &BTreeMap<String, Scalar>); 2] = [
+            (&["conditions", "session"], &at.session),
+            (&["variant", &number, "session"], &variant.session),
+        ];
         let mut session = BTreeMap::new();
-        for (name, value) in &at.session {
-            let path = ["conditions", "session", name];
-            let value = self.fill_parameters(value.as_str(), values, &path)?;
-            replace_setting(&mut session, name, value);
-        }
-        for (name, value) in &variant.session {
-            let path = ["variant", &index.to_string(), "session", name];
-            let value = self.fill_parameters(value.as_str(), values, &path)?;
-            replace_setting(&mut session, name, value);
+        for (place, given) in sources {
+            for (name, value) in given {
+                let path: Vec<&str> = place.iter().copied().chain([name.as_str()]).collect();
+                if is_part_of_connection(name) {
+                    let message = format!(
+                        "`{name}` is not a setting but part of the connection, which the study and its `dsn` decide; \
+                         remove it"
+                    );
+                    return Err(self.source.error_at(&path, message));
+                }
+                let value = self.fill_parameters(value.as_str(), values, &path)?;
+                replace_setting(&mut session, name, value);
+            }
         }
         Ok(session)
     }
@@ -320,6 +329,13 @@ impl Expansion<'_> {
         };
         chosen.into_iter().map(fill).collect()
     }
+}
+
+/// Whether a server takes a parameter of this name, in the message that starts a session, for something else than a
+/// setting (`ProcessStartupPacket` in `backend_startup.c`).
+fn is_part_of_connection(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    matches!(name.as_str(), "user" | "database" | "replication") || name.starts_with("_pq_.")
 }
 
 #[cfg(test)]

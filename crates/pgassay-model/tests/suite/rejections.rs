@@ -149,6 +149,26 @@ fn a_value_of_a_variant_that_hides_one_of_the_conditions_is_rejected() {
     }
 }
 
+/// Regression: with `session = { database = "shop" }`, the load ran in that database, which it must not change.
+#[test]
+fn a_session_setting_that_would_choose_another_database_or_user_is_rejected() {
+    for (keys, line) in [
+        ("session = { database = \"shop\" }\n", 11),
+        ("session = { User = \"postgres\" }\n", 11),
+        ("[conditions]\nsession = { replication = [\"on\"] }\n", 12),
+        ("session = { \"_pq_.a\" = \"1\" }\n", 11),
+    ] {
+        let message = rejection(&format!("{SMALL}{keys}"));
+        let begin = format!("s.toml:{line}:");
+        assert!(
+            message.starts_with(&begin) && message.contains("is not a setting"),
+            "{message}"
+        );
+    }
+    let other = format!("{SMALL}session = {{ \"my.user\" = \"a\" }}\n");
+    assert!(planned(&other, &Overrides::default()).is_ok());
+}
+
 #[test]
 fn a_value_that_a_list_has_twice_is_rejected() {
     for list in [

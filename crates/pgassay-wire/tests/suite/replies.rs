@@ -244,6 +244,21 @@ fn unexpected_messages_are_errors() {
     }
 }
 
+/// Regression: the server takes the last user and database of a start-up message.
+#[test]
+fn a_setting_cannot_replace_the_user_or_the_database() {
+    for name in ["user", "database", "replication"] {
+        let login = Login {
+            user: "a".into(),
+            database: "b".into(),
+            settings: vec![(name.into(), "c".into())],
+            ..Login::default()
+        };
+        let error = Session::start(&login).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+}
+
 #[test]
 fn zero_bytes_cannot_be_sent() {
     let bad = Login {
