@@ -69,9 +69,9 @@ pub(super) fn combinations(
         script_named(study, source, name, &path)?;
     }
     // A version on the command line replaces the shared version, or the list of versions. So does a
-    // server, which has only one version.
+    // server or a build, which has only one version.
     let versions = match overrides.versions.len() {
-        _ if overrides.dsn.is_some() => &Vec::new(),
+        _ if overrides.dsn.is_some() || overrides.binaries.is_some() => &Vec::new(),
         0 => quick
             .and_then(|quick| quick.version.as_ref())
             .unwrap_or(&conditions.version),

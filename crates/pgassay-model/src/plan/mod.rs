@@ -68,7 +68,7 @@ pub struct Overrides {
     pub parameters: BTreeMap<String, String>,
     /// Replaces `server.version` or the conditions' versions.
     pub versions: Vec<String>,
-    /// Replaces `server.binaries`.
+    /// Replaces `server.binaries` and the conditions' versions.
     pub binaries: Option<String>,
     /// Replaces `server` and the conditions' versions.
     pub dsn: Option<String>,

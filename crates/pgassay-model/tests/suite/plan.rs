@@ -364,6 +364,25 @@ fn binaries_without_a_version_accept_any_version() {
     assert_eq!(plan.servers[0].version.as_deref(), Some("latest"));
 }
 
+/// Regression: the list of versions won, and `--binaries` had no effect.
+#[test]
+fn binaries_replace_a_list_of_versions() {
+    let text = format!(
+        "{SMALL}[conditions]\nversion = [\"10\", \"18\"]\n[quick]\nversion = [\"18\"]\n"
+    );
+    for quick in [false, true] {
+        let overrides = Overrides {
+            binaries: Some("/opt/pg".to_owned()),
+            quick,
+            ..Overrides::default()
+        };
+        let plan = planned(&text, &overrides).unwrap();
+        let binaries = plan.servers.iter().map(|it| it.binaries.as_deref());
+        assert_eq!(binaries.collect::<Vec<_>>(), [Some("/opt/pg")]);
+        assert_eq!(plan.conditions.len(), 1);
+    }
+}
+
 #[test]
 fn a_variant_with_other_data_gets_a_database_on_the_shared_server() {
     let text = format!(
