@@ -56,7 +56,7 @@ pub(super) fn combinations(
     overrides: &Overrides,
     variants: usize,
 ) -> Result<Vec<Combination>, StudyError> {
-    let conditions = &study.conditions;
+    let conditions = &with_given_parameters(study, overrides);
     let quick = study.quick.as_ref().filter(|_| overrides.quick);
     let clients = numbers_of_clients(study, source, overrides)?;
     let scripts = overrides
@@ -109,12 +109,28 @@ pub(super) fn combinations(
             at.network = Some(*value);
         },
     );
-    expand_by_named_lists(&mut all, source, study)?;
+    expand_by_named_lists(&mut all, source, conditions)?;
     // Every title includes the number of clients, so the label does not.
     expand_by_list(&mut all, "", clients, u32::to_string, |at, value| {
         at.clients = *value;
     });
     Ok(all)
+}
+
+/// The study's conditions. A parameter that `--quick` or the command line sets has no other values.
+fn with_given_parameters(study: &Study, overrides: &Overrides) -> Conditions {
+    let mut conditions = study.conditions.clone();
+    let quick = study.quick.as_ref().filter(|_| overrides.quick);
+    let of_quick = quick.into_iter().flat_map(|quick| &quick.parameters);
+    let of_quick = of_quick.map(|(name, value)| (name, value.clone()));
+    let given = overrides.parameters.iter();
+    let given = given.map(|(name, value)| (name, Scalar(value.clone())));
+    for (name, value) in of_quick.chain(given) {
+        if let Some(list) = conditions.parameters.get_mut(name) {
+            *list = vec![value];
+        }
+    }
+    conditions
 }
 
 /// Scripts, versions, networks and numbers of clients: lists that `--quick` or the command line may replace.
@@ -221,9 +237,8 @@ type SetValue = fn(&mut Combination, &str, &Scalar);
 fn expand_by_named_lists(
     all: &mut Vec<Combination>,
     source: &StudySource,
-    study: &Study,
+    conditions: &Conditions,
 ) -> Result<(), StudyError> {
-    let conditions = &study.conditions;
     let set_setting: SetValue = |at, name, value| {
         at.settings.insert(name.to_owned(), value.clone());
     };

@@ -68,7 +68,8 @@ fn unique<'a>(
     Ok(())
 }
 
-/// Rejects `--param` for a name that no text of the study refers to and that has no value in it.
+/// Rejects `--param` for a name that no text of the study refers to and that has no value in it, and parameters that
+/// are named like the number of clients, which is always defined.
 pub(super) fn check_parameters(
     study: &Study,
     source: &StudySource,
@@ -84,6 +85,11 @@ pub(super) fn check_parameters(
         .chain(quick)
         .map(String::as_str)
         .collect();
+    if known.contains("clients") || overrides.parameters.contains_key("clients") {
+        let message =
+            "the parameter `clients` is always the number of clients; choose another name";
+        return Err(source.error_at(&["conditions", "clients"], message));
+    }
     // pgbench's scripts and data have a scale, also without `parameters`.
     known.insert("scale");
     let scripts = study.script.iter().filter_map(|it| it.text.as_deref());

@@ -1,6 +1,6 @@
 //! From study files to plans: the expansion, and the error messages for invalid studies.
 
-use pgassay_model::plan::{Overrides, Plan, PointId, plan};
+use pgassay_model::plan::{Overrides, Plan, Point, PointId, plan};
 use pgassay_model::study::{Protocol, StudyError, StudySource};
 
 pub const FOUNDING: &str = include_str!("../../../../studies/prepared-vs-simple.toml");
@@ -367,9 +367,8 @@ fn binaries_without_a_version_accept_any_version() {
 /// Regression: the list of versions won, and `--binaries` had no effect.
 #[test]
 fn binaries_replace_a_list_of_versions() {
-    let text = format!(
-        "{SMALL}[conditions]\nversion = [\"10\", \"18\"]\n[quick]\nversion = [\"18\"]\n"
-    );
+    let text =
+        format!("{SMALL}[conditions]\nversion = [\"10\", \"18\"]\n[quick]\nversion = [\"18\"]\n");
     for quick in [false, true] {
         let overrides = Overrides {
             binaries: Some("/opt/pg".to_owned()),
@@ -450,6 +449,38 @@ fn quick_overrides_the_study_and_the_command_line_overrides_quick() {
     let plan = planned(&text, &overrides).unwrap();
     assert_eq!(plan.conditions.len(), 4);
     assert_eq!(plan.servers[0].version.as_deref(), Some("9.6"));
+}
+
+/// Regression: three conditions labeled 0, 16 and 128 all had the value 4 that `--param` gave.
+#[test]
+fn a_parameter_on_the_command_line_shortens_the_list_of_the_conditions() {
+    let text = format!(
+        "{SMALL}[conditions]\nparameters = {{ x = [0, 16, 128] }}\n[quick]\nparameters = {{ x = 16 }}\n"
+    );
+    let of = |quick: bool, given: Option<&str>| {
+        let overrides = Overrides {
+            quick,
+            parameters: given
+                .map(|it| ("x".to_owned(), it.to_owned()))
+                .into_iter()
+                .collect(),
+            ..Overrides::default()
+        };
+        let plan = planned(&text, &overrides).unwrap();
+        let of_point = |it: &Point| it.scripts[0].text.replace("select ", "");
+        let values: Vec<_> = plan.points.iter().step_by(2).map(of_point).collect();
+        let labels: Vec<_> = plan
+            .conditions
+            .iter()
+            .map(|it| it.values["x"].clone())
+            .collect();
+        assert_eq!(values, labels);
+        values.join(" ")
+    };
+    assert_eq!(of(false, None), "0 16 128");
+    assert_eq!(of(true, None), "16");
+    assert_eq!(of(false, Some("4")), "4");
+    assert_eq!(of(true, Some("4")), "4");
 }
 
 #[test]

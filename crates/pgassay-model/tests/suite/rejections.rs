@@ -204,4 +204,9 @@ fn a_misspelled_param_is_an_error_and_one_without_a_default_is_not() {
     assert!(with(&text, "rows").is_ok());
     assert!(with(&SMALL.replace("${x}", "${y}"), "y").is_ok());
     assert!(with(SMALL, "scale").is_ok());
+    // Regression: it was accepted, and had no effect.
+    let message = with(&SMALL.replace("${x}", "${clients}"), "clients").expect_err("it is fixed");
+    assert!(message.contains("choose another name"), "{message}");
+    let text = format!("{SMALL}parameters = {{ clients = 3 }}\n");
+    assert!(rejection(&text).contains("choose another name"));
 }
