@@ -44,6 +44,9 @@ const FIRST_ANALYSIS: f64 = 4.0;
 /// Below the directory of results: what is to be undone on external servers after a crash.
 const JOURNALS: &str = ".external-servers";
 
+/// The longest name of a profile's file before its number, in bytes: file systems allow 255.
+const FILE_NAME_BYTES: usize = 200;
+
 /// Runs a study, stores its result, prints the answer.
 pub fn run(args: &RunArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
     let all = planned(&args.study, &args.choice)?;
@@ -490,12 +493,11 @@ pub fn files(run: &Run, logs: Vec<(String, Vec<u8>)>) -> Vec<(String, Vec<u8>)> 
         "report.html".to_owned(),
         pgassay_report::html(run).into_bytes(),
     ));
+    let mut known = BTreeSet::new();
     for (point, profile) in run.plan.points.iter().zip(&run.profiles) {
         let condition = run.plan.conditions[point.condition].title();
-        let name = file_name(&format!(
-            "{}, {condition}",
-            run.plan.variants[point.variant]
-        ));
+        let title = format!("{}, {condition}", run.plan.variants[point.variant]);
+        let name = file_name(&title, &mut known);
         files.push((
             format!("profiles/{name}.folded"),
             profile.folded().into_bytes(),
@@ -504,12 +506,21 @@ pub fn files(run: &Run, logs: Vec<(String, Vec<u8>)>) -> Vec<(String, Vec<u8>)> 
     files
 }
 
-/// Names of variants and conditions may contain any character, including path separators.
-fn file_name(name: &str) -> String {
+/// A name for a file that differs from the `known` ones, and is then one of them. Names of variants and conditions may
+/// have any length and contain any character, including path separators.
+fn file_name(name: &str, known: &mut BTreeSet<String>) -> String {
     let words = name
         .split(|c: char| !c.is_alphanumeric() && c != '-')
         .filter(|word| !word.is_empty());
-    words.collect::<Vec<_>>().join("_")
+    let mut plain = words.collect::<Vec<_>>().join("_");
+    plain.truncate(plain.floor_char_boundary(FILE_NAME_BYTES));
+    let mut unique = plain.clone();
+    let mut number = 1;
+    while !known.insert(unique.clone()) {
+        number += 1;
+        unique = format!("{plain}_{number}");
+    }
+    unique
 }
 
 #[cfg(test)]
@@ -519,9 +530,21 @@ mod tests {
     #[test]
     fn profiles_get_plain_file_names() {
         assert_eq!(
-            file_name("../a b, version=9.6, 1 client"),
+            file_name("../a b, version=9.6, 1 client", &mut BTreeSet::new()),
             "a_b_version_9_6_1_client"
         );
+    }
+
+    /// Regression: the profile of `a > 1` replaced that of `a < 1`, and a long name could not be written.
+    #[test]
+    fn profiles_of_different_variants_get_different_file_names() {
+        let mut known = BTreeSet::new();
+        let names = ["a < 1", "a > 1", "a = 1"].map(|it| file_name(it, &mut known));
+        assert_eq!(names, ["a_1", "a_1_2", "a_1_3"]);
+        let long = "é".repeat(300);
+        let names = [(); 2].map(|()| file_name(&long, &mut known));
+        assert!(names[0] != names[1], "{names:?}");
+        assert!(names.iter().all(|it| it.len() < 210), "{names:?}");
     }
 
     /// Regression: `pgassay resume` was offered, which then refused.
