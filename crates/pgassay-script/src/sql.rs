@@ -86,7 +86,13 @@ pub fn statements(text: &str) -> Result<Vec<Statement>, SplitError> {
         let (scanned, stop) = scanner.scan(input, &mut position);
         let line = lines.line_at(scanned.start);
         match stop {
-            Stop::Backslash => return Err(meta_command(text, position, &mut lines)),
+            Stop::Backslash => {
+                let Some(end) = end_of_guard(&text[position..]) else {
+                    return Err(meta_command(text, position, &mut lines));
+                };
+                position += end;
+                continue;
+            }
             Stop::Unterminated(start) => {
                 return Err(SplitError::Unterminated {
                     line: lines.line_at(start),
@@ -125,6 +131,14 @@ pub fn statements(text: &str) -> Result<Vec<Statement>, SplitError> {
             return Ok(statements);
         }
     }
+}
+
+/// Where the line of a `\restrict` or `\unrestrict` ends, which `pg_dump` writes around a dump against psql commands in
+/// it. Here, there are none anyway.
+fn end_of_guard(command: &str) -> Option<usize> {
+    let line = command.lines().next()?;
+    let name = line.split_whitespace().next()?;
+    matches!(name, "restrict" | "unrestrict").then_some(line.len())
 }
 
 fn meta_command(text: &str, position: usize, lines: &mut LineCounter) -> SplitError {

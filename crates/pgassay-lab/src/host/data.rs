@@ -20,6 +20,10 @@ const EXIT_PATIENCE: Duration = Duration::from_secs(10);
 /// How the SQL begins that creates pgbench's tables for a question without --setup.
 const PGBENCH_TABLES: &str = "create table pgbench_history (";
 
+/// Ends what `pg_dump` does at the beginning of a dump: names without a schema find nothing but the catalog.
+const WITH_SEARCH_PATH: &str = "do $$ begin \
+    if pg_catalog.current_setting('search_path') operator(pg_catalog.=) '' then reset search_path; end if; end $$";
+
 /// Characters of a statement that a message cites.
 const STATEMENT_MAX: usize = 100;
 
@@ -73,7 +77,10 @@ fn run_all(
     key: &str,
     context: &RunContext<'_>,
 ) -> Result<()> {
-    for piece in pieces {
+    for (number, piece) in pieces.iter().enumerate() {
+        if number > 0 {
+            connection.execute(WITH_SEARCH_PATH)?;
+        }
         let path = piece.path(key);
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         run_sql(connection, &piece.text, &path, context)
@@ -186,7 +193,28 @@ fn close(connection: Box<dyn SqlConnection>, host: &dyn Host) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::lines_before;
+    use pgassay_test_support::servers;
+
+    use super::{WITH_SEARCH_PATH, lines_before};
+
+    /// Regression: after the schema of a dump as `--setup`, `--vs-setup` found no table without its schema.
+    #[test]
+    fn the_search_path_of_a_dump_ends_with_it_and_any_other_does_not() {
+        for version in ["12", "18"] {
+            let Some(server) = servers::start(version) else {
+                return;
+            };
+            let mut connection = server.connect().unwrap();
+            let mut after = |sql: &str| {
+                connection.execute(sql).unwrap();
+                connection.execute(WITH_SEARCH_PATH).unwrap();
+                connection.value("show search_path").unwrap().unwrap()
+            };
+            let of_dump = "select pg_catalog.set_config('search_path', '', false)";
+            assert_eq!(after(of_dump), "\"$user\", public");
+            assert_eq!(after("set search_path = app"), "app");
+        }
+    }
 
     /// Regression: an error at position 0, which PostgreSQL does not send, ended the run with a panic.
     #[test]

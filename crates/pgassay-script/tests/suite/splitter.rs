@@ -35,6 +35,16 @@ fn function_bodies_may_contain_semicolons() {
     assert!(found[1].text.ends_with("END; END"));
 }
 
+/// Regression: a dump of a current `pg_dump` was refused.
+#[test]
+fn the_lines_with_which_pg_dump_guards_a_dump_are_skipped() {
+    let text = "--\n-- dump\n--\n\n\\restrict a1B2\n\nSELECT 1;\n\n\\unrestrict a1B2\n\n";
+    let found = statements(text).unwrap();
+    assert_eq!((found.len(), found[0].line), (1, 7));
+    assert_eq!(found[0].text, "SELECT 1");
+    assert!(statements("\\restricted a\nSELECT 1").is_err());
+}
+
 #[test]
 fn psql_only_input_is_rejected_with_its_line() {
     let cases = [
