@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use pgassay_model::plan::{PlannedSql, ServerPlan};
 use pgassay_model::study::StudySource;
 use pgassay_server::ConnectionError;
+use pgassay_wire::ServerMessage;
 
 use super::{DataLocation, Host, SqlConnection};
 use crate::cancel::{CancelWatch, Cancelable};
@@ -24,6 +25,11 @@ const PGBENCH_TABLES: &str = "create table pgbench_history (";
 const WITH_SEARCH_PATH: &str = "do $$ begin \
     if pg_catalog.current_setting('search_path') operator(pg_catalog.=) '' then reset search_path; end if; end $$";
 
+/// What follows the message about a role, a tablespace or a slot that the setup of an earlier database has created.
+const IF_EXISTS: &str = "; the setup runs in each database of a server, and roles, tablespaces and replication slots \
+    are common to them: create them only if they do not exist, as in do $$ begin create role …; exception when \
+    duplicate_object then null; end $$";
+
 /// Characters of a statement that a message cites.
 const STATEMENT_MAX: usize = 100;
 
@@ -40,7 +46,13 @@ pub fn set_up(
         let name = host.make_database(&database.name)?;
         let mut connection = host.connect(&name)?;
         let watch = cancel_on_stop(host, &name, connection.as_ref(), context)?;
-        run_all(connection.as_mut(), &database.setup, "setup", context)?;
+        let hint = if names.is_empty() { "" } else { IF_EXISTS };
+        run_all(
+            connection.as_mut(),
+            &database.setup,
+            ("setup", hint),
+            context,
+        )?;
         drop(watch);
         close(connection, host)?;
         names.push(name);
@@ -70,11 +82,11 @@ fn cancel_on_stop(
     CancelWatch::start(context.interrupt, what).map(Some)
 }
 
-/// Runs pieces of SQL at `key` in the study.
+/// Runs pieces of SQL at `key` in the study. `hint` follows the message if they create what exists.
 fn run_all(
     connection: &mut dyn SqlConnection,
     pieces: &[PlannedSql],
-    key: &str,
+    (key, hint): (&str, &str),
     context: &RunContext<'_>,
 ) -> Result<()> {
     for (number, piece) in pieces.iter().enumerate() {
@@ -83,7 +95,7 @@ fn run_all(
         }
         let path = piece.path(key);
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
-        run_sql(connection, &piece.text, &path, context)
+        run_sql(connection, &piece.text, (&path, hint), context)
             .map_err(|error| in_question(error, piece, key, context))?;
     }
     // Its changes would be lost with the connection.
@@ -117,7 +129,7 @@ fn in_question(
 fn run_sql(
     connection: &mut dyn SqlConnection,
     sql: &str,
-    path: &[&str],
+    (path, hint): (&[&str], &str),
     context: &RunContext<'_>,
 ) -> Result<()> {
     let source = context.source();
@@ -128,7 +140,7 @@ fn run_sql(
         if let Err(error) = connection.execute(&statement.text) {
             // It may have been canceled.
             context.check()?;
-            return Err(failed(&error, &statement, path, source));
+            return Err(failed(&error, &statement, (path, hint), source));
         }
     }
     Ok(())
@@ -137,20 +149,28 @@ fn run_sql(
 fn failed(
     error: &ConnectionError,
     statement: &pgassay_script::sql::Statement,
-    path: &[&str],
+    (path, hint): (&[&str], &str),
     source: &StudySource,
 ) -> anyhow::Error {
     let Some(sql) = error.sql() else {
         return anyhow!("{error}");
     };
+    let message = with_hint(sql, hint);
     let line = statement.line as usize + lines_before(&statement.text, sql.position);
     if source.file.is_empty() {
         let text = statement.text.split_whitespace();
         let text: String = text.collect::<Vec<_>>().join(" ");
         let text: String = text.chars().take(STATEMENT_MAX).collect();
-        return anyhow!("line {line}: {sql} (in: {text})");
+        return anyhow!("line {line}: {message} (in: {text})");
     }
-    at_line(source, path, line, &sql.to_string()).context("the study's SQL failed")
+    at_line(source, path, line, &message).context("the study's SQL failed")
+}
+
+/// The server's message, with a hint if what a statement creates exists already.
+fn with_hint(sql: &ServerMessage, hint: &str) -> String {
+    // duplicate_object and duplicate_database.
+    let exists = ["42710", "42P04"].contains(&&*sql.sqlstate);
+    format!("{sql}{}", if exists { hint } else { "" })
 }
 
 /// The line breaks before a position that the server named, in characters from 1.
@@ -174,7 +194,7 @@ pub fn reset(
         .connect(place.database)
         .context("cannot connect to reset the data")?;
     let watch = cancel_on_stop(host, place.database, connection.as_ref(), context)?;
-    run_all(connection.as_mut(), resets, "reset", context)?;
+    run_all(connection.as_mut(), resets, ("reset", ""), context)?;
     // No thread of it may wake up during the trial.
     drop(watch);
     close(connection, host)
@@ -194,8 +214,26 @@ fn close(connection: Box<dyn SqlConnection>, host: &dyn Host) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use pgassay_test_support::servers;
+    use pgassay_wire::ServerMessage;
 
-    use super::{WITH_SEARCH_PATH, lines_before};
+    use super::{IF_EXISTS, WITH_SEARCH_PATH, lines_before, with_hint};
+
+    /// Regression: the setup of the second database failed as if the study were wrong.
+    #[test]
+    fn a_role_that_the_first_database_has_created_is_explained() {
+        let error = |sqlstate: &str| ServerMessage {
+            sqlstate: sqlstate.to_owned(),
+            message: "role \"app\" already exists".to_owned(),
+            ..ServerMessage::default()
+        };
+        let explained = with_hint(&error("42710"), IF_EXISTS);
+        assert!(explained.contains("already exists"), "{explained}");
+        assert!(
+            explained.contains("when duplicate_object then null"),
+            "{explained}"
+        );
+        assert!(!with_hint(&error("42P07"), IF_EXISTS).contains("setup"));
+    }
 
     /// Regression: after the schema of a dump as `--setup`, `--vs-setup` found no table without its schema.
     #[test]
