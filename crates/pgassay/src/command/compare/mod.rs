@@ -1,6 +1,7 @@
 //! `pgassay compare`: asks a question in one line, without a study file.
 
 mod args;
+mod names;
 pub mod question;
 
 use std::io::Write;
