@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 /// studies has 10,000 lines.
 const TEXT_MAX_BYTES: usize = 16 << 20;
 
+/// What stands for a `$` before a brace: `${$}{name}` becomes `${name}`.
+const DOLLAR: &str = "${$}";
+
 /// An error in a `${…}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct InterpolateError {
@@ -26,8 +29,8 @@ pub(super) enum InterpolateProblem {
 }
 
 /// Replaces every `${name}` with its value, and every `${name * 50}` with that many lines of it; the
-/// number can be a name, too. Everything else, dollar quotes included, stays unchanged: only a `$`
-/// directly before `{name` counts, and a name consists of letters, digits and `_`.
+/// number can be a name, too; and every `${$}` with a `$`. Everything else, dollar quotes included, stays
+/// unchanged: only a `$` directly before `{name` counts, and a name consists of letters, digits and `_`.
 pub(super) fn interpolate(
     text: &str,
     values: &BTreeMap<String, String>,
@@ -37,6 +40,11 @@ pub(super) fn interpolate(
     while let Some(at) = rest.find("${") {
         let (before, after) = rest.split_at(at);
         out.push_str(before);
+        if let Some(after) = after.strip_prefix(DOLLAR) {
+            out.push('$');
+            rest = after;
+            continue;
+        }
         let Some((name, times, length)) = reference(after) else {
             out.push_str("${");
             rest = &after[2..];
@@ -50,6 +58,21 @@ pub(super) fn interpolate(
     }
     out.push_str(rest);
     Ok(out)
+}
+
+/// The text for a study in which nothing of this text is replaced.
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("${") {
+        let (before, after) = rest.split_at(at);
+        out.push_str(before);
+        let is_replaced = after.starts_with(DOLLAR) || reference(after).is_some();
+        out.push_str(if is_replaced { DOLLAR } else { "$" });
+        rest = &after[1..];
+    }
+    out.push_str(rest);
+    out
 }
 
 /// Appends the value of a `${name}` or `${name * times}`.
@@ -147,6 +170,21 @@ mod tests {
         let text = "do $$ begin perform ${rows}; end $$; select $1, '$ {x}', '${ }'";
         let want = "do $$ begin perform 1000; end $$; select $1, '$ {x}', '${ }'";
         assert_eq!(interpolate(text, &values()).unwrap(), want);
+    }
+
+    /// Regression: `compare 'select $${a}$$::text[]'` failed, and `${clients}` in a statement was replaced.
+    #[test]
+    fn an_escaped_text_stays_as_it_is() {
+        for (text, escaped_text) in [
+            ("select $${rows}$$::text[]", "select $${$}{rows}$$::text[]"),
+            ("${a * 2} ${$} $", "${$}{a * 2} ${$}{$} $"),
+            ("$${\"a\": 1}$$", "$${\"a\": 1}$$"),
+            ("${ ${${rows}", "${ ${${$}{rows}"),
+        ] {
+            assert_eq!(escaped(text), escaped_text);
+            assert_eq!(interpolate(escaped_text, &values()).unwrap(), text);
+        }
+        assert_eq!(interpolate("$$${rows}$$", &values()).unwrap(), "$$1000$$");
     }
 
     #[test]

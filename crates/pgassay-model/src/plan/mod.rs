@@ -36,6 +36,7 @@ use crate::study::{
 };
 
 pub use expand::plan;
+pub use interpolate::escaped;
 pub use schedule::CONNECTIONS_SPARE;
 
 /// Command-line options that override the study file.

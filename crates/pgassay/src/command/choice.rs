@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
+use pgassay_model::plan::escaped;
 use pgassay_model::study::{Protocol, Scalar, Variant};
 use pgassay_server::VersionRequest;
 
@@ -71,13 +72,13 @@ pub fn protocol(word: &str) -> Result<Protocol, String> {
     mode(word).ok_or_else(|| PROTOCOLS.to_owned())
 }
 
-/// Settings that `flag` specifies as `NAME=VALUE`.
+/// Settings that `flag` specifies as `NAME=VALUE`, for a study.
 pub fn settings(flag: &str, pairs: &[String]) -> Result<BTreeMap<String, Scalar>> {
     pairs
         .iter()
         .map(|pair| match pair.split_once('=') {
             Some((name, value)) if !name.trim().is_empty() => {
-                Ok((name.trim().to_owned(), Scalar(value.trim().to_owned())))
+                Ok((name.trim().to_owned(), Scalar(escaped(value.trim()))))
             }
             _ => bail!("{flag} {pair}: expected NAME=VALUE, for example {flag} work_mem=4MB"),
         })

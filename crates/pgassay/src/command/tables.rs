@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use pgassay_model::plan::escaped;
 use toml::{Table, Value};
 
 use crate::input_file::read_text;
@@ -75,16 +76,17 @@ vacuum analyze pgbench_history;
     )
 }
 
-/// The SQL that a flag specifies: the text of a file if there is one with this name.
+/// The SQL that a flag specifies, for a study: the text of a file if there is one with this name.
 pub fn sql_or_file(flag: &str, value: &str) -> Result<String> {
     let path = Path::new(value);
     // A statement contains a space; the name of a missing file should not be run as SQL.
     let names_a_file = path.extension().is_some_and(|it| it == "sql") && !value.contains(' ');
     // A pipe, as in `--setup <(…)`, is one, too.
     if (path.exists() && !path.is_dir()) || names_a_file {
-        return read_text(path).with_context(|| format!("{flag}: cannot read {value}"));
+        let text = read_text(path).with_context(|| format!("{flag}: cannot read {value}"))?;
+        return Ok(escaped(&text));
     }
-    Ok(value.to_owned())
+    Ok(escaped(value))
 }
 
 /// The SQL that `--setup` specifies, in the order of the command line; `None` if it is not given.
@@ -103,11 +105,11 @@ mod tests {
     #[test]
     fn a_setup_in_a_pipe_is_read() {
         let (reader, mut writer) = std::io::pipe().unwrap();
-        std::io::Write::write_all(&mut writer, b"create table t ()").unwrap();
+        std::io::Write::write_all(&mut writer, b"create table ${t} ()").unwrap();
         drop(writer);
         let path = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
         let text = sql_or_file("--setup", &path).unwrap();
-        assert_eq!(text, "create table t ()");
+        assert_eq!(text, "create table ${$}{t} ()");
         assert_eq!(sql_or_file("--setup", "/").unwrap(), "/");
     }
 

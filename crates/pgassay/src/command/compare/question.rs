@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use pgassay_model::plan::escaped;
 use pgassay_model::study::{HumanDuration, Protocol, Variant};
 use pgassay_profile::AwakeCpus;
 use pgassay_script::{Builtin, SqlLexeme, lexemes};
@@ -23,6 +24,7 @@ const LENGTH_DEFAULT: Duration = Duration::from_secs(30);
 /// A script to run, and its name in reports.
 pub struct NamedScript {
     pub name: String,
+    /// Its text for a study, in which nothing is replaced.
     pub text: String,
     /// Whether the text is the name of one of pgbench's scripts.
     pub is_builtin: bool,
@@ -207,7 +209,7 @@ pub fn named_scripts(
     for (sql, name) in sql.iter().zip(names_of(sql)) {
         scripts.push(NamedScript {
             name,
-            text: terminated(sql.trim().trim_end_matches(';')),
+            text: escaped(&terminated(sql.trim().trim_end_matches(';'))),
             is_builtin: false,
         });
     }
@@ -216,7 +218,7 @@ pub fn named_scripts(
         let stem = path.file_stem().unwrap_or(path.as_os_str());
         scripts.push(NamedScript {
             name: stem.to_string_lossy().into_owned(),
-            text,
+            text: escaped(&text),
             is_builtin: false,
         });
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use pgassay_lab::LoadedStudy;
+use pgassay_model::plan::escaped;
 use pgassay_model::study::{
     Conditions, Data, Length, Maintenance, Scalar, Script, ServerChoice, Study, StudySource,
 };
@@ -130,7 +131,7 @@ fn statements(args: &CountArgs) -> Result<(String, String, String)> {
     let name = path
         .file_stem()
         .map_or_else(|| file.clone(), |stem| stem.to_string_lossy().into_owned());
-    Ok((name, file, text))
+    Ok((name, file, escaped(&text)))
 }
 
 fn baseline_name(args: &CountArgs) -> String {
