@@ -66,7 +66,10 @@ fn check_server(server: &ServerPlan, source: &StudySource) -> Result<()> {
         let names: BTreeSet<&str> = names.copied().collect();
         let is_right = match &change.of {
             SettingOwner::All => names.len() == server.databases.len(),
-            SettingOwner::Database(name) => names.iter().all(|it| it == name),
+            // On an external server, the databases have other names than in the plan.
+            SettingOwner::Database(name) => {
+                server.dsn.is_none() && names.iter().all(|it| it == name)
+            }
         };
         if !is_right {
             let line = change.statement.line as usize;
@@ -100,9 +103,13 @@ fn changed(statement: &str) -> Option<SettingOwner> {
         }),
         // A new one is only used by those who name it.
         SqlReach::Server(ServerChange::Tablespace) => {
-            let command = statement.split_whitespace().next().unwrap_or_default();
-            let is_altered = command.eq_ignore_ascii_case("alter");
-            is_altered.then_some(SettingOwner::All)
+            let mut words = statement.split(|it: char| !it.is_ascii_alphabetic());
+            let sets = words.any(|it| {
+                ["set", "reset"]
+                    .iter()
+                    .any(|set| it.eq_ignore_ascii_case(set))
+            });
+            sets.then_some(SettingOwner::All)
         }
         _ => None,
     }
@@ -142,6 +149,7 @@ mod tests {
             "alter role all reset all",
             // Regression: it had its effect in all variants.
             "alter tablespace pg_default set (random_page_cost = 1.1)",
+            "/* faster */ alter tablespace pg_default set (random_page_cost = 1.1)",
         ] {
             assert_eq!(changed(sql), Some(SettingOwner::All), "{sql}");
         }
@@ -157,6 +165,7 @@ mod tests {
             "create index on t (a)",
             "alter table t set (fillfactor = 70)",
             "create tablespace fast location '/x'",
+            "alter tablespace fast rename to slow",
         ] {
             assert_eq!(changed(sql), None, "{sql}");
         }

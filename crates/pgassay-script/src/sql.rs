@@ -87,10 +87,12 @@ pub fn statements(text: &str) -> Result<Vec<Statement>, SplitError> {
         let line = lines.line_at(scanned.start);
         match stop {
             Stop::Backslash => {
-                let Some(end) = end_of_guard(&text[position..]) else {
-                    return Err(meta_command(text, position, &mut lines));
-                };
-                position += end;
+                let guard = end_of_guard(&text[position..]);
+                // What precedes it on the line would be lost.
+                match guard.filter(|_| scanned.text.trim_ascii().is_empty()) {
+                    Some(end) => position += end,
+                    None => return Err(meta_command(text, position, &mut lines)),
+                }
                 continue;
             }
             Stop::Unterminated(start) => {

@@ -66,13 +66,16 @@ fn understood(settings: &str) -> Vec<LogFormat> {
 }
 
 /// Whether a prefix names one of these processes. A number that is part of a time, an address or a session's ID is
-/// none.
+/// none, but `[%p-%l]` begins with a PID.
 fn is_of(prefix: &str, pids: &BTreeSet<u32>) -> bool {
-    let mut words = prefix.split(|it: char| it.is_whitespace() || "[],;=|/".contains(it));
+    let is_pid = |number: &str| pids.iter().any(|pid| pid.to_string() == number);
+    let mut words = prefix.split(|it: char| it.is_whitespace() || "[]{}<>,;=|/@".contains(it));
+    let mut after_brackets = prefix.split(['[', '<']).skip(1);
     words.any(|word| {
         let number = word.trim_matches(':');
-        pids.iter().any(|pid| pid.to_string() == number)
-    })
+        let in_parentheses = number.strip_prefix('(').and_then(|it| it.strip_suffix(')'));
+        is_pid(in_parentheses.unwrap_or(number))
+    }) || after_brackets.any(|rest| rest.split_once('-').is_some_and(|(first, _)| is_pid(first)))
 }
 
 struct ErrorBursts {
@@ -183,6 +186,9 @@ mod tests {
             "10:00:00 UTC:10.0.0.7(5000):web@shop:[45]:",
             "t=10:00:00,p=45,l=3 ",
             "10:00:00 45: ",
+            "2026-11-27 10:00:00 UTC [45-1] web@shop ",
+            "2026-11-27 10:00:00 UTC (45) ",
+            "<45> ",
             "45",
         ] {
             assert!(is_of(prefix, &own), "{prefix}");

@@ -88,7 +88,13 @@ pub(super) fn check_parameters(
     if known.contains("clients") || overrides.parameters.contains_key("clients") {
         let message =
             "the parameter `clients` is always the number of clients; choose another name";
-        return Err(source.error_at(&["conditions", "clients"], message));
+        let of_conditions = study.conditions.parameters.contains_key("clients");
+        let path: &[&str] = if of_conditions {
+            &["conditions", "parameters", "clients"]
+        } else {
+            &["parameters", "clients"]
+        };
+        return Err(source.error_at(path, message));
     }
     // pgbench's scripts and data have a scale, also without `parameters`.
     known.insert("scale");

@@ -132,7 +132,14 @@ fn has_client(title: &str) -> bool {
         word.starts_with("[local]")
             || host_and_port.is_some_and(|(host, port)| !host.is_empty() && is_port(port))
     };
-    title.split_whitespace().skip(2).any(is_client)
+    // If there is too little room for it, the title is cut off.
+    let is_cut = |word: &str| {
+        let port = word.split_once('(').filter(|(host, _)| !host.is_empty());
+        let is_port = port.is_some_and(|(_, port)| port.bytes().all(|it| it.is_ascii_digit()));
+        is_port || (word.starts_with('[') && "[local]".starts_with(word))
+    };
+    let words = title.split_whitespace().skip(2);
+    words.clone().any(is_client) || words.last().is_some_and(is_cut)
 }
 
 /// The name in reports, as PostgreSQL 18 titles its processes.
@@ -272,6 +279,8 @@ mod tests {
     fn a_user_with_the_name_of_a_process_has_client_backends() {
         for title in [
             "postgres: archiver shop [local] SELECT",
+            "postgres: ann shop [loc",
+            "postgres: ann shop 10.0.0.7(50",
             "postgres: startup shop 10.0.0.7(50000) idle in transaction",
             "postgres: 15/main: logger shop fe80::1%eth0(50000) authentication",
             "postgres: parallel worker [local] idle",

@@ -10,7 +10,8 @@ use super::{ActivityWait, EndingSignal, RelationName};
 pub struct BlockingEpisode {
     /// The root.
     pub root: RootBlocker,
-    /// The blocked sessions at the reading with the most of them, each after the one that blocks it.
+    /// The blocked sessions at the reading with the most of them, or in a snapshot of `top`, if it still was there, at
+    /// the last reading; each after the one that blocks it.
     pub blocked: Vec<BlockedSession>,
     /// First reading, in microseconds since the window's start.
     pub first_seen_us: f64,

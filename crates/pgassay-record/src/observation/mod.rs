@@ -158,7 +158,8 @@ impl Observation {
         blocked.filter(|profile| profile.total() > 0)
     }
 
-    /// CPU time that backends which have ended used after their last readings. The times in which they were present
+    /// CPU time that processes of the server which have ended used after their last readings: nearly all are backends,
+    /// some are of autovacuum. The times in which they were present
     /// include it on average, the exact totals do not. 0 if it is unknown, and for a single backend, since the
     /// processes of other sessions end, too.
     pub fn ended_us(&self) -> f64 {

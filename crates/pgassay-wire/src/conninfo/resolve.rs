@@ -151,7 +151,12 @@ fn reject_unsupported(options: &ConninfoOptions) -> Result<(), ConninfoError> {
         .iter()
         .filter(|keyword| keyword.used == Support::Refused)
     {
-        if options.get(keyword.name).is_some() {
+        // An empty value, and a passphrase without TLS, have no effect.
+        let is_idle = |value: &str| {
+            let is_plain = options.get("sslmode") == Some("disable");
+            keyword.name == "sslpassword" && (value.is_empty() || is_plain)
+        };
+        if options.get(keyword.name).is_some_and(|it| !is_idle(it)) {
             let shown = if keywords::has_secret_value(keyword.name) {
                 "***"
             } else {

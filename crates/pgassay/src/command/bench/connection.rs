@@ -41,6 +41,13 @@ fn resolve(
     let variable = |name: &str| environment.variable(name).filter(|it| !it.is_empty());
     // In pgbench the two variables take precedence over a service, and even over -U. They may be connection strings.
     let database = given.database.clone();
+    if database.is_none() && environment.is_garbled("PGDATABASE") {
+        return Err(ConninfoError::Value {
+            option: "PGDATABASE",
+            value: "…".into(),
+            expected: "text in UTF-8",
+        });
+    }
     let database = database.or_else(|| variable("PGDATABASE").or_else(|| variable("PGUSER")));
     if let Some(database) = database {
         request = request.database(&database)?;

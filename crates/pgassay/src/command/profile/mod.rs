@@ -169,7 +169,8 @@ fn contents<'a>(
     };
     let exports = args.export.iter().map(move |it| {
         let content = pgassay_report::export(observation, stacks, it.format);
-        let content = content.ok_or_else(|| anyhow!("no stacks to export: {}", why(observation, stacks)));
+        let content =
+            content.ok_or_else(|| anyhow!("no stacks to export: {}", why(observation, stacks)));
         (&*it.file, content)
     });
     let page = args.html.iter().map(move |file| {
