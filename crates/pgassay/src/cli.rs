@@ -229,7 +229,7 @@ mod tests {
     /// Regression: `-h` printed help, and `-d` was unknown.
     #[test]
     fn a_line_for_psql_is_one_for_profile_and_top() {
-        let expected = "dbname=shop host=db1 port=6500 user=ann";
+        let expected = "host=db1 port=6500 user=ann dbname=shop";
         let lines = ["-d shop", "--dsn shop"].map(|it| format!("-h db1 -p 6500 -U ann {it}"));
         let both = |line| [("profile", line), ("top", line)];
         for (command, line) in lines.iter().flat_map(both) {

@@ -105,7 +105,7 @@ fn a_rate_at_which_all_transactions_are_late_goes_on_until_the_end_only() {
         let mut bench = Bench::new(2, QueryProtocol::Simple, &[("select 1;", 1)]);
         bench.worker.pace = Some((Rng::from_seed(7), 0.2));
         bench.options.latency_limit = Some(std::time::Duration::from_micros(1));
-        // The first client begins before the end, and has skipped some when it looks again.
+        // The first client begins before the end, and has skipped some when it reads the clock again.
         bench.worker.driver.reading_ns = 90_000;
         assert_eq!(bench.run(1..end_ns, None, stop).unwrap(), 0);
         let recorder = &bench.worker.recorder;
