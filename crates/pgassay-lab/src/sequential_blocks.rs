@@ -258,8 +258,8 @@ mod tests {
 
     #[test]
     fn time_that_is_short_goes_to_the_condition_that_is_nearest_to_its_verdict() {
-        // A block has 16 trials of a second for each condition.
-        let found = conditions(&planned_for("[1, 2, 4]", Some("5min")));
+        // A block takes 8 s for each condition: after 4 blocks, there is time for 6 of a single condition.
+        let found = conditions(&planned_for("[1, 2, 4]", Some("150s")));
         assert!(found[..4].iter().all(|it| *it == [0, 1, 2]), "{found:?}");
         let near = found[4..].iter().take_while(|it| **it == [2]).count();
         assert!(near > 0, "{found:?}");
