@@ -212,18 +212,24 @@ fn a_variant_that_is_its_baseline_needs_no_pairs() {
     );
 }
 
-/// Regression: two pairs that vary by half printed "about 360 pairs", because each further pair was taken to leave the
-/// quantile of Student's t as it is, and "MDE 375 to 4908%", which are logarithms.
-#[test]
-fn a_few_pairs_that_vary_much_need_a_few_more() {
-    let mut run = crate::fixture::small_run();
+/// A run with a fixed number of pairs, whose first comparison has no verdict.
+fn fixed_pairs() -> Run {
+    let mut run = small_run();
     run.complete = true;
     let comparison = &mut run.comparisons[0];
     comparison.verdict = Verdict::Inconclusive;
     comparison.inconclusive_reason = Some(Inconclusive::Noise);
     comparison.basis = None;
+    run
+}
+
+/// Regression: two pairs that vary by half printed "about 360 pairs", because each further pair was taken to leave the
+/// quantile of Student's t as it is, and "MDE 375 to 4908%", which are logarithms.
+#[test]
+fn a_few_pairs_that_vary_much_need_a_few_more() {
+    let mut run = fixed_pairs();
     // Of a standard deviation of 53% (2 pairs, t of 12.7).
-    let tps = &mut comparison.tps;
+    let tps = &mut run.comparisons[0].tps;
     (tps.ratio, tps.confidence_level) = (1.436, 0.95);
     (tps.low, tps.high) = (1.436 / 4.762_f64.exp(), 1.436 * 4.762_f64.exp());
     tps.by_pair = vec![0.987, 2.09];
@@ -245,15 +251,10 @@ fn a_few_pairs_that_vary_much_need_a_few_more() {
 /// interval must fit into the margin on both sides.
 #[test]
 fn the_pairs_of_an_equivalence_allow_for_chance_on_both_sides() {
-    let mut run = crate::fixture::small_run();
-    run.complete = true;
-    let comparison = &mut run.comparisons[0];
-    comparison.verdict = Verdict::Inconclusive;
-    comparison.inconclusive_reason = Some(Inconclusive::Noise);
-    comparison.basis = None;
+    let mut run = fixed_pairs();
     // A standard deviation of 2% over 6 pairs: t of 2.571.
     let half_width = 2.571 * 0.02 / 6_f64.sqrt();
-    let tps = &mut comparison.tps;
+    let tps = &mut run.comparisons[0].tps;
     (tps.ratio, tps.confidence_level) = (1.0, 0.95);
     (tps.low, tps.high) = ((-half_width).exp(), half_width.exp());
     tps.by_pair = vec![0.98, 1.02, 0.97, 1.03, 1.0, 1.0];

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use pgassay_lab::{Interrupt, Interrupted, Patience};
+use pgassay_model::check::Check;
 use pgassay_profile::LiveServer;
 use pgassay_record::observation::Observation;
 use pgassay_report::ExportedStacks;
@@ -169,8 +170,9 @@ fn contents<'a>(
     };
     let exports = args.export.iter().map(move |it| {
         let content = pgassay_report::export(observation, stacks, it.format);
-        let content =
-            content.ok_or_else(|| anyhow!("no stacks to export: {}", why(observation, stacks)));
+        let is_sampled = observation.profile.is_some();
+        let why = || why(stacks, is_sampled, &observation.limitations);
+        let content = content.ok_or_else(|| anyhow!("no stacks to export: {}", why()));
         (&*it.file, content)
     });
     let page = args.html.iter().map(move |file| {
@@ -193,24 +195,18 @@ fn write_files<'a>(
     (is_taken, written)
 }
 
-/// Why there are no such stacks.
-fn why(observation: &Observation, stacks: ExportedStacks) -> String {
-    let limits = observation.limitations.iter();
-    let limits: Vec<String> = limits
-        .filter_map(|check| check.limitation.clone())
-        .collect();
-    if observation.profile.is_some() || limits.is_empty() {
-        not_seen(stacks).to_owned()
-    } else {
-        limits.join("; ")
+/// Why there are no such stacks. The limitations say it only if nothing was sampled.
+fn why(stacks: ExportedStacks, is_sampled: bool, limitations: &[Check]) -> String {
+    let limits = limitations.iter().filter_map(|it| it.limitation.as_deref());
+    let limits: Vec<&str> = limits.collect();
+    if !is_sampled && !limits.is_empty() {
+        return limits.join("; ");
     }
-}
-
-fn not_seen(stacks: ExportedStacks) -> &'static str {
-    match stacks {
+    let not_seen = match stacks {
         ExportedStacks::OnCpu => "no backend was on a CPU when sampled",
         ExportedStacks::OffCpu => "no backend was blocked while context switches were recorded",
-    }
+    };
+    not_seen.to_owned()
 }
 
 #[cfg(test)]
@@ -252,7 +248,19 @@ mod tests {
     /// Regression: without blocked stacks, the reason was that no backend was on a CPU.
     #[test]
     fn a_backend_that_never_blocked_was_not_off_the_cpu() {
-        assert!(not_seen(ExportedStacks::OnCpu).contains("on a CPU"));
-        assert!(not_seen(ExportedStacks::OffCpu).contains("blocked"));
+        let limitation = Check {
+            name: "stacks".to_owned(),
+            value: "none".to_owned(),
+            limitation: Some("no rights".to_owned()),
+            fix: None,
+        };
+        let limitations = [limitation];
+        let off_cpu = |is_sampled, of: &[Check]| why(ExportedStacks::OffCpu, is_sampled, of);
+        for blocked in [off_cpu(true, &limitations), off_cpu(false, &[])] {
+            assert!(blocked.starts_with("no backend was blocked"), "{blocked}");
+        }
+        assert_eq!(off_cpu(false, &limitations), "no rights");
+        let on_cpu = why(ExportedStacks::OnCpu, true, &limitations);
+        assert!(on_cpu.contains("on a CPU"), "{on_cpu}");
     }
 }
