@@ -13,9 +13,10 @@ const INSPECTION: &str = "set lock_timeout = '30s'; set statement_timeout = '10m
 const CATALOG_ONLY: &str = "set search_path = pg_catalog, pg_temp";
 /// A study's setup and reset, which can raise the limits themselves.
 const STUDY: &str = "set lock_timeout = '1min'; set statement_timeout = '1h'";
-/// Since 14, on Linux and some other systems: the server ends a statement whose client is gone.
-const CANCEL_IF_GONE: &str = "select set_config(name, '2s', false) from pg_settings \
-     where name = 'client_connection_check_interval'";
+/// Since 14, on Linux and some other systems: the server ends a statement whose client is gone. Every name has its
+/// schema, since the study's statements keep the role's `search_path`.
+const CANCEL_IF_GONE: &str = "select pg_catalog.set_config(name, '2s', false) from pg_catalog.pg_settings \
+     where name operator(pg_catalog.=) 'client_connection_check_interval'";
 
 /// How long to wait for the answer to an inspection: longer than the server allows for it.
 pub const PATIENCE: Duration = Duration::from_mins(11);

@@ -86,12 +86,46 @@ fn a_run_by_a_superuser_executes_nothing_that_another_user_has_planted() {
     connection.execute(PLANTED).expect("it is created");
     let scratch = Scratch::new(PROGRAM);
     let dsn = theirs.superuser();
+    let log = compared(&scratch, &theirs, &dsn);
+    assert!(!log.contains("it was executed"), "{log}");
+}
+
+/// A view, a function and an operator with the names of the catalog's, in a schema that the role's `search_path` finds
+/// before it. All of them fail.
+const BEFORE_THE_CATALOG: &str = "\
+    create role watcher superuser login password 'secret'; create schema shadow; \
+    create function shadow.fail() returns int language plpgsql as $$ begin raise 'it was executed'; end $$; \
+    create function shadow.set_config(text, text, bool) returns text language sql as 'select shadow.fail()::text'; \
+    create view shadow.pg_settings as select 'client_connection_check_interval' as name, shadow.fail(); \
+    create function shadow.equal(text, text) returns bool language sql as 'select shadow.fail() = 0'; \
+    create operator shadow.= (procedure = shadow.equal, leftarg = text, rightarg = text); \
+    alter role watcher set search_path = shadow, pg_catalog, public";
+
+/// Regression: the connections of a study's setup and reset asked for the server's settings with the role's
+/// `search_path`.
+#[test]
+fn a_run_by_a_superuser_executes_nothing_that_its_search_path_finds_before_the_catalog() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let mut connection = theirs.server.connect().expect("a connection");
+    connection
+        .execute(BEFORE_THE_CATALOG)
+        .expect("it is created");
+    let scratch = Scratch::new(PROGRAM);
+    let dsn = format!("{} user=watcher password=secret", theirs.server.conninfo());
+    let log = compared(&scratch, &theirs, &dsn);
+    assert!(!log.contains("it was executed"), "{log}");
+}
+
+/// The log of a server on which a short comparison with a setup succeeded.
+fn compared(scratch: &Scratch, theirs: &Theirs, dsn: &str) -> String {
     let compare = [
         "compare",
         "--dsn",
-        &dsn,
+        dsn,
         "--setup",
-        "create table t (a int)",
+        "create table public.t (a int)",
     ];
     let rest = [
         "--vs",
@@ -105,6 +139,5 @@ fn a_run_by_a_superuser_executes_nothing_that_another_user_has_planted() {
     ];
     let output = scratch.finished(&[&compare[..], &rest, &ALLOWED].concat());
     assert_eq!(output.code, Some(0), "{output:?}");
-    let log = std::fs::read_to_string(theirs.server.log_path()).expect("a log");
-    assert!(!log.contains("it was executed"), "{log}");
+    std::fs::read_to_string(theirs.server.log_path()).expect("a log")
 }
