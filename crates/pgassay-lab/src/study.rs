@@ -52,6 +52,13 @@ impl LoadedStudy {
         self.of_user.contains(dsn)
     }
 
+    /// The connection strings of the study and of the user, without secrets.
+    pub(crate) fn dsns(&self) -> impl Iterator<Item = &str> {
+        let variants = self.study.variant.iter().map(|it| &it.dsn);
+        let of_study = variants.chain([&self.study.server.dsn]).flatten();
+        of_study.chain(&self.of_user).map(String::as_str)
+    }
+
     /// Whether a connection string, shown without secrets, had some.
     pub fn has_password(&self, dsn: &str) -> bool {
         self.secrets.get(dsn).is_some_and(|it| !it.is_empty())

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use pgassay_record::run::{Warning, WarningKind};
 use pgassay_server::{Connection, Stream as _};
-use pgassay_wire::conninfo::{Environment, FileText};
+use pgassay_wire::conninfo::{Address, Environment, FileText, Target};
+use pgassay_wire::{ExchangeError, WireError};
 
 use super::backup::SettingBackup;
 use super::databases::{drop_database, is_key};
@@ -19,7 +20,7 @@ use super::limits;
 use super::restoring::{RestoredSettings, restore};
 use super::state::{AddedObject, ServerState};
 use crate::cancel::{CancelWatch, Canceler};
-use crate::connector::connect_unless_stopped;
+use crate::connector::{ConnectError, connect_unless_stopped};
 use crate::options::PasswordUse;
 use crate::run_context::RunContext;
 use crate::system_env::RealSystem;
@@ -40,20 +41,27 @@ const ACTIVE_SLOTS: &str =
     "select 'replication slot ' || slot_name from pg_replication_slots where active";
 const SYSTEM_IDENTIFIER: &str = "select system_identifier from pg_control_system()";
 
-/// The environment of an earlier run. The password is that of this one.
-struct JournaledEnvironment<'a>(&'a BTreeMap<String, String>);
+/// The environment of an earlier run.
+struct JournaledEnvironment<'a> {
+    variables: &'a BTreeMap<String, String>,
+    /// Whether `PGPASSWORD`, which is this run's, is for the earlier run's server, too.
+    has_password: bool,
+}
+
+const PASSWORD: &str = "PGPASSWORD";
 
 /// Variables that supply missing connection parameters.
 fn is_of_connection(name: &str) -> bool {
-    name.starts_with("PG") && !name.starts_with("PGASSAY") && name != "PGPASSWORD"
+    name.starts_with("PG") && !name.starts_with("PGASSAY") && name != PASSWORD
 }
 
 impl Environment for JournaledEnvironment<'_> {
     fn variable(&self, name: &str) -> Option<String> {
         if is_of_connection(name) {
-            return self.0.get(name).cloned();
+            return self.variables.get(name).cloned();
         }
-        RealSystem.variable(name)
+        let is_hidden = name == PASSWORD && !self.has_password;
+        RealSystem.variable(name).filter(|_| !is_hidden)
     }
 
     fn is_garbled(&self, name: &str) -> bool {
@@ -185,7 +193,7 @@ fn undo(journal: &mut UndoJournal, context: &RunContext<'_>) -> Result<Recovered
     let (restored, added) = undo_on((&server, &key), &run, context).with_context(|| {
         format!(
             "cannot undo what a killed run left on the server at {place}; the next run tries again \
-             (what is left is in {path})"
+             (what is left is in {path}; remove this file if the server is gone)"
         )
     })?;
     let done = (!restored.done.is_empty()).then(|| {
@@ -296,17 +304,57 @@ fn connect(
     } else {
         context.options.passwords
     };
-    let environment = JournaledEnvironment(&server.environment);
-    let target = passwords.resolve(&server.dsn, &environment, context)?;
+    let mut environment = JournaledEnvironment {
+        variables: &server.environment,
+        has_password: false,
+    };
+    let mut target = passwords.resolve(&server.dsn, &environment, context)?;
+    if passwords == PasswordUse::Allowed && is_of_study(&target, context) {
+        environment.has_password = true;
+        target = passwords.resolve(&server.dsn, &environment, context)?;
+    }
     let (exchange, endpoint) =
         connect_unless_stopped(&target, Some(CONNECT_LIMIT), context.interrupt)?
-            .map_err(|error| passwords.explain(&error))?;
+            .map_err(|error| explained(&error, passwords))?;
     let canceler = Canceler::at(endpoint, target, exchange.is_protected());
     let (backend, closer) = (exchange.backend(), exchange.stream().closer());
     let watch = CancelWatch::of_connection(backend, closer, canceler, context.interrupt)?;
     let connection = Connection::from(exchange);
     connection.set_timeout(Some(ANSWER_LIMIT))?;
     Ok((connection, watch))
+}
+
+/// Whether this run sends its passwords to a server, too.
+fn is_of_study(target: &Target, context: &RunContext<'_>) -> bool {
+    let addresses = |it: &Target| -> Vec<Address> {
+        let hosts = it.hosts.iter();
+        hosts.map(|host| host.address.clone()).collect()
+    };
+    context.study.dsns().any(|dsn| {
+        let passwords = PasswordUse::of(dsn, context);
+        let resolved = passwords.resolve(dsn, &RealSystem, context);
+        passwords == PasswordUse::Allowed
+            && resolved.is_ok_and(|it| {
+                addresses(&it) == addresses(target)
+                    && it.user == target.user
+                    && it.ssl_mode == target.ssl_mode
+            })
+    })
+}
+
+/// Why the connection to a journal's server failed, and which passwords it may get.
+fn explained(error: &ConnectError, passwords: PasswordUse) -> anyhow::Error {
+    let why = passwords.explain(error);
+    match error.last() {
+        Some(ExchangeError::Wire(WireError::PasswordNeeded { .. }))
+            if passwords == PasswordUse::Allowed =>
+        {
+            anyhow!(
+                "{why}; {PASSWORD} is for the servers of this run only: add the password to the password file"
+            )
+        }
+        _ => why,
+    }
 }
 
 fn undo_with(

@@ -7,10 +7,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::Duration;
 
-use pgassay_test_support::{Finished, Scratch};
+use pgassay_test_support::os::kill;
+use pgassay_test_support::{Finished, Scratch, wait_for_exit, wait_until};
 
 use crate::PROGRAM;
+use crate::external_changes::{self, sleepers, start};
+use crate::external_server::{ALLOWED, Theirs};
 
 /// A server that asks each client for its password in clear text, and sends what it gets here.
 struct CuriousServer {
@@ -20,7 +24,11 @@ struct CuriousServer {
 
 impl CuriousServer {
     fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::at(0)
+    }
+
+    fn at(port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (sender, passwords) = channel();
         thread::spawn(move || {
@@ -114,6 +122,47 @@ fn a_server_that_a_study_names_gets_no_password_of_the_user() {
     let refused = run(&format!("{entry} passfile=/dev/zero"), &[], None);
     let said = refused.error_message();
     assert!(said.contains("passfile in the `dsn` of a study"), "{said}");
+}
+
+/// Regression: every later run, of any server, sent its `PGPASSWORD` to the server of a killed run.
+#[test]
+fn the_server_of_a_killed_run_gets_no_password_of_another_server() {
+    let Some(theirs) = Theirs::start() else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let setup = "alter system set work_mem = '66MB';\nselect pg_sleep(600);\n";
+    let sleeping = external_changes::study("host=/nowhere", setup);
+    let dsn = theirs.superuser();
+    let mut child = start(&scratch, &sleeping, &["--dsn", &dsn]);
+    wait_until("the setup sleeps", || sleepers(&theirs) == "1");
+    kill(child.id().cast_signed(), libc::SIGKILL);
+    wait_for_exit(&mut child, Duration::from_mins(1));
+    let port = theirs.port();
+    theirs.server.stop().unwrap();
+
+    let server = CuriousServer::at(port);
+    let received = || String::from_utf8(server.passwords.recv().unwrap()).unwrap();
+    let run = |dsn: &str| {
+        let path = scratch.study(&external_changes::study("host=/nowhere", ""));
+        let mut command = scratch.command();
+        command.env("HOME", scratch.path());
+        command.env("PGPASSWORD", "of_another");
+        command.arg("run").arg(path).args(ALLOWED);
+        let output = command.args(["--dsn", dsn]).output();
+        let finished = Finished::of(&output.unwrap());
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        finished.stderr
+    };
+    let said = run("host=/nowhere user=x");
+    assert_eq!(received(), "");
+    assert!(
+        said.contains("PGPASSWORD is for the servers of this run only"),
+        "{said}"
+    );
+    let (shown, _) = dsn.rsplit_once(" password=").unwrap();
+    run(shown);
+    assert_eq!(received(), "of_another");
 }
 
 /// Regression: it waited for the pipe, and ignored the first Ctrl-C.
