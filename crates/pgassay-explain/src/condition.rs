@@ -242,10 +242,18 @@ fn piece(all: &[Lexeme<'_>], at: usize, names: &NameMap) -> (String, usize) {
             }
         }
         LexemeKind::Word | LexemeKind::QuotedName if text_at(at + 1) == "." => {
-            let root = names.roots.get(it.text);
-            (root.map_or(it.text, String::as_str).to_owned(), at + 1)
+            let name = without_quotes(it.text);
+            (names.roots.get(&name).unwrap_or(&name).clone(), at + 1)
         }
         _ => (it.text.to_owned(), at + 1),
+    }
+}
+
+/// A name as a plan has it outside of expressions.
+fn without_quotes(name: &str) -> String {
+    match name.strip_prefix('"').and_then(|it| it.strip_suffix('"')) {
+        Some(quoted) => quoted.replace("\"\"", "\""),
+        None => name.to_owned(),
     }
 }
 
@@ -433,6 +441,24 @@ mod tests {
             "NOT ( hashed SubPlan 2 )"
         );
         assert_eq!(normalized("(p_3.id = 1)", &names), "p . id = ?");
+    }
+
+    /// Regression: a plan through a partition of `"T u"` removed and added the condition that both plans have.
+    #[test]
+    fn a_condition_on_a_partition_with_a_quoted_name_is_that_on_its_root() {
+        let plan = QueryPlan::parse(r#"[{"Plan": {"Node Type": "A"}}]"#).unwrap();
+        let root = "T \"u".to_owned();
+        let through = NameMap::new(&plan, BTreeMap::from([("T \"u_1".to_owned(), root)]));
+        let direct = NameMap::new(&plan, BTreeMap::new());
+        let expected = "T \"u . k <> ?";
+        assert_eq!(
+            normalized(r#"("T ""u_1".k <> 'zz'::text)"#, &through),
+            expected
+        );
+        assert_eq!(
+            normalized(r#"("T ""u".k <> 'zz'::text)"#, &direct),
+            expected
+        );
     }
 
     #[test]
