@@ -190,6 +190,12 @@ fn json_results_on_a_full_disk_were_lost_silently() {
     run(&["--json"]).has(1, &[], &[lost]);
     // As pgbench does.
     run(&[]).has(0, &[], &[]);
+    // Regression: the help ended with a panic.
+    for word in ["--help", "--version"] {
+        let mut command = scratch.command(&scratch.path().join("pgbench"), "18", None);
+        let output = command.arg(word).stdout(full()).output().unwrap();
+        Finished::from(&output).has(0, &[], &[]);
+    }
 }
 
 /// Regression: nothing said that the log was incomplete.

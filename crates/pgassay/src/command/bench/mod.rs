@@ -88,15 +88,15 @@ fn dispatch(application: &str, is_drop_in: bool, words: &[String]) -> Result<(),
     let compat = compat(words)?;
     match first_but_compat(words) {
         Some("--help" | "-?") => {
-            print!("{}", usage::text(message::command(), compat));
+            run::print(&usage::text(message::command(), compat));
             return Ok(());
         }
         Some("--version" | "-V") => {
-            println!(
-                "pgbench (PostgreSQL) {} (pgassay {})",
+            run::print(&format!(
+                "pgbench (PostgreSQL) {} (pgassay {})\n",
                 version(compat),
                 env!("CARGO_PKG_VERSION")
-            );
+            ));
             return Ok(());
         }
         _ => {}
