@@ -210,10 +210,16 @@ impl SessionReader {
         Ok(())
     }
 
-    /// The slot's session is the one that was last seen there.
+    /// The slot's session is the one that was last seen there. Since 18, a session has no user and no database yet
+    /// while it is authenticated.
     fn is_known(&self, slot: usize, entry: &Entry<'_>) -> bool {
         let known = self.slots[slot].identity.as_ref();
-        known.is_some_and(|it| it.pid == entry.pid() && it.started_us == entry.started_us())
+        known.is_some_and(|it| {
+            it.pid == entry.pid()
+                && it.started_us == entry.started_us()
+                && it.user == entry.user()
+                && it.database == entry.database()
+        })
     }
 
     /// Bytes that are read of each slot.

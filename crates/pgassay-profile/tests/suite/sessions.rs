@@ -1,6 +1,8 @@
 //! Sessions read from memory match `pg_stat_activity`, on old and new versions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,7 +12,7 @@ use pgassay_profile::{
     KnownWaits, LiveServer, SessionQuery, SessionReader, SessionReading, SessionState,
     SessionSweep, SessionWait, SessionsError, WaitError, WaitReader,
 };
-use pgassay_server::Server;
+use pgassay_server::{Server, ServerConfig};
 use pgassay_test_support::{os::is_root, servers, skip, wait_until};
 use pgassay_wire::Exchange;
 use pgassay_wire::conninfo::{EmptyEnvironment, Request};
@@ -308,6 +310,79 @@ fn sessions_come_and_go() {
     }
     server.stop().unwrap();
     assert!(reader.sweep().is_err(), "the server has stopped");
+}
+
+/// Forwards the first message of a client to a server, and the others once it may.
+fn forward_slowly(client: TcpStream, server: TcpStream, may_continue: &AtomicBool) {
+    let (mut to_client, mut from_server) =
+        (client.try_clone().unwrap(), server.try_clone().unwrap());
+    thread::spawn(move || std::io::copy(&mut from_server, &mut to_client));
+    let (mut client, mut server) = (client, server);
+    let mut first = [0; 1024];
+    let length = client.read(&mut first).unwrap();
+    server.write_all(&first[..length]).unwrap();
+    while !may_continue.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    _ = std::io::copy(&mut client, &mut server);
+}
+
+/// Regression: since 18, a session that was seen while it was authenticated had no user and no database until its end.
+#[test]
+fn a_session_that_is_seen_during_authentication_has_its_user_later() {
+    if !is_root() {
+        return skip("sessions in memory", "reading memory needs root");
+    }
+    let config = ServerConfig {
+        tcp: true,
+        ..servers::config()
+    };
+    for version in ["17", "18"] {
+        let Some(server) = servers::start_with(version, &config) else {
+            continue;
+        };
+        let mut reader = learn(&server, version).unwrap();
+        let mut seen = |is_wanted: &dyn Fn(&SessionReading) -> bool| {
+            let sessions = reader.sweep().unwrap().sessions;
+            sessions.into_iter().find(|it| is_wanted(it))
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let upstream = TcpStream::connect(server.tcp_address().unwrap()).unwrap();
+        let (user, password) = (server.superuser(), server.password().reveal());
+        let request = Request::new()
+            .conninfo(&format!(
+                "host=127.0.0.1 port={port} user={user} password={password} dbname=postgres sslmode=disable"
+            ))
+            .unwrap();
+        let target = request.resolve(&EmptyEnvironment).unwrap();
+        let may_continue = AtomicBool::new(version == "17");
+        thread::scope(|scope| {
+            scope.spawn(|| forward_slowly(listener.accept().unwrap().0, upstream, &may_continue));
+            let connecting = scope.spawn(|| {
+                let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+                let login = target.login(&target.hosts[0], &pgassay_wire::SaltCache::default());
+                Exchange::open(stream, &login).unwrap()
+            });
+            let is_starting = |it: &SessionReading| it.identity.client == "127.0.0.1";
+            if version == "18" {
+                wait_until("it is seen", || seen(&is_starting).is_some());
+                may_continue.store(true, Ordering::Relaxed);
+            }
+            let mut connection = connecting.join().unwrap();
+            connection.query("begin").unwrap();
+            let pid = connection.backend().unwrap().pid.cast_unsigned();
+            let mut identity = None;
+            wait_until("it is in a transaction", || {
+                identity = seen(&|it| it.identity.pid == pid && it.state != SessionState::None);
+                identity.is_some()
+            });
+            let identity = identity.unwrap().identity;
+            assert!(identity.user != 0 && identity.database != 0, "{identity:?}");
+            drop(connection);
+        });
+        server.stop().unwrap();
+    }
 }
 
 #[test]
