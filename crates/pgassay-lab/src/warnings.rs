@@ -313,13 +313,17 @@ fn warn_of_maintenance(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
             timed.len(),
         ),
     ];
+    let is_external = run.plan.servers.iter().any(|it| it.dsn.is_some());
+    let remedy = if is_external {
+        "with longer trials (--length), it runs in more of them"
+    } else {
+        "[maintenance] in a study file prevents it"
+    };
     for (what, some, all) in found {
         if some > 0 && some < all {
             warn(
                 WarningKind::Maintenance,
-                format!(
-                    "{what} ran in only {some} of {all} trials; use [maintenance] in the study to prevent it"
-                ),
+                format!("{what} ran in only {some} of {all} trials; {remedy}"),
             );
         }
     }
