@@ -8,18 +8,20 @@ use pgassay_script::{AssignedValue, RoleName, SettingChange, SettingScope};
 use pgassay_server::Connection;
 use serde::{Deserialize, Serialize};
 
-/// The settings of `ALTER SYSTEM`; a later line overrides an earlier one.
+/// The settings of `ALTER SYSTEM`; a later line overrides an earlier one. In this and the next two queries every name
+/// has its schema, because a study's own connection keeps the role's `search_path`.
 const SYSTEM: &str = "select pg_catalog.lower(name), setting from pg_catalog.pg_file_settings \
-     where sourcefile like '%/postgresql.auto.conf' and name is not null order by seqno";
+     where sourcefile operator(pg_catalog.~~) '%/postgresql.auto.conf' and name is not null order by seqno";
 /// The settings of roles and databases, as (role, database, `name=value`).
 const OF_ROLES: &str = "select rolname, datname, entry \
      from (select setrole, setdatabase, pg_catalog.unnest(setconfig) as entry \
            from pg_catalog.pg_db_role_setting) s \
-     left join pg_catalog.pg_roles r on r.oid = setrole \
-     left join pg_catalog.pg_database d on d.oid = setdatabase";
+     left join pg_catalog.pg_roles r on r.oid operator(pg_catalog.=) setrole \
+     left join pg_catalog.pg_database d on d.oid operator(pg_catalog.=) setdatabase";
 /// When the configuration was loaded. A new session has the server's value, and another one only
 /// after a reload.
-pub(super) const LOADED: &str = "select extract(epoch from pg_conf_load_time())::text";
+pub(super) const LOADED: &str =
+    "select extract(epoch from pg_catalog.pg_conf_load_time())::pg_catalog.text";
 /// Settings whose value is a list of names, which `ALTER … SET` takes one by one
 /// (`GUC_LIST_QUOTE` in `guc_tables.c`, PostgreSQL 18).
 const LISTS: [&str; 9] = [

@@ -45,7 +45,7 @@ impl SettingsClaim {
     /// # Errors
     /// It has ended, or as for statements.
     pub fn check(&self, connection: &mut Connection) -> Result<(), ConnectionError> {
-        let sql = "select pid from pg_catalog.pg_stat_activity where application_name = $1";
+        let sql = "select pid from pg_catalog.pg_stat_activity where application_name operator(pg_catalog.=) $1";
         let found = connection.query_with(sql, &[Some(&self.mark)])?;
         if found.rows.is_empty() {
             let words = "the session that keeps other runs from changing settings of the server has ended, so this run \

@@ -8,10 +8,10 @@ use pgassay_server::BuildFacts;
 
 use super::Host;
 
-/// Settings whose values are compiled in. A Meson build, and one whose `configure` had no arguments, has them
+/// Settings whose values are compiled in, asked with the role's `search_path`: every name has its schema. A Meson build, and one whose `configure` had no arguments, has them
 /// nowhere else.
 const COMPILED: &str = "select name, pg_catalog.current_setting(name) from pg_catalog.pg_settings \
-    where name in ('block_size', 'debug_assertions', 'segment_size', 'wal_block_size')";
+    where name operator(pg_catalog.=) any ('{block_size, debug_assertions, segment_size, wal_block_size}')";
 const ASSERTIONS: &str = "debug_assertions";
 /// Digits of a SHA-256 that a message shows.
 const DIGITS_SHOWN: usize = 12;

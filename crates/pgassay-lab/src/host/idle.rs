@@ -50,7 +50,7 @@ pub fn open(
         }
         // Run one query, so that the session has taken a snapshot and filled caches as pooled
         // sessions have.
-        connection.execute("select count(*) from pg_class")?;
+        connection.execute("select pg_catalog.count(*) from pg_catalog.pg_class")?;
         held.push(connection);
     }
     Ok(())

@@ -33,7 +33,8 @@ pub(super) fn is_undefined(connection: &mut Exchange<TimedStream>, name: &str) -
         return false;
     }
     let is_missing = format!(
-        "select pg_catalog.count(*) from pg_catalog.pg_settings where pg_catalog.lower(name) = pg_catalog.lower('{}')",
+        "select pg_catalog.count(*) from pg_catalog.pg_settings \
+         where pg_catalog.lower(name) operator(pg_catalog.=) pg_catalog.lower('{}')",
         name.replace('\'', "''")
     );
     let is_missing = |connection: &mut Exchange<TimedStream>| {
@@ -45,11 +46,14 @@ pub(super) fn is_undefined(connection: &mut Exchange<TimedStream>, name: &str) -
 
 /// Loads the libraries of the database's functions; `None` if that is not permitted.
 fn load_libraries(connection: &mut Exchange<TimedStream>) -> Option<()> {
-    let libraries = "select pg_catalog.string_agg('load ' || pg_catalog.quote_literal(probin), '; ') \
+    // With the role's `search_path`: every name has its schema.
+    let libraries = "select pg_catalog.string_agg( \
+                       'load ' operator(pg_catalog.||) pg_catalog.quote_literal(probin), '; ') \
                      from (select distinct p.probin from pg_catalog.pg_proc p \
-                     join pg_catalog.pg_language l on l.oid = p.prolang \
-                     where l.lanname = 'c' and p.probin is not null \
-                     and not exists (select from pg_catalog.pg_conversion c where c.conproc = p.oid)) of_functions";
+                     join pg_catalog.pg_language l on l.oid operator(pg_catalog.=) p.prolang \
+                     where l.lanname operator(pg_catalog.=) 'c' and p.probin is not null \
+                     and not exists (select from pg_catalog.pg_conversion c \
+                                     where c.conproc operator(pg_catalog.=) p.oid)) of_functions";
     let load = connection.value(libraries).ok()?;
     match load {
         Some(load) => connection.run(&load).ok(),
