@@ -35,12 +35,23 @@ pub struct Facts {
     pub key: String,
     /// The role, quoted as in SQL if necessary.
     pub role: String,
-    /// Whether the role is a superuser.
-    pub is_superuser: bool,
+    /// Whether the role is a superuser, or can become one.
+    pub superuser: SuperuserRights,
     /// Whether the role can create databases.
     pub can_create_databases: bool,
     /// Whether the server is a standby, which no one can change.
     pub is_standby: bool,
+}
+
+/// Whether a session has the rights of a superuser.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SuperuserRights {
+    /// Neither its role nor one that it can take.
+    Absent,
+    /// A statement can take them: the user is a superuser with the setting `role`, or a member of a role that is one.
+    WithSetRole,
+    /// Its role is one.
+    Present,
 }
 
 impl Facts {
@@ -54,7 +65,9 @@ impl Facts {
             value.with_context(|| format!("the server at {place} returned no value for {sql}"))
         };
         let version = ask("show server_version")?;
-        let number: u32 = ask("show server_version_num")?.parse()?;
+        let garbled = |what: &str| format!("the server at {place} returned no number for {what}");
+        let number = ask("show server_version_num")?.parse::<u32>();
+        let number = number.with_context(|| garbled("its version"))?;
         if number < VERSION_MIN {
             bail!("the server at {place} is PostgreSQL {version}; pgassay supports 9.6 and later");
         }
@@ -62,13 +75,22 @@ impl Facts {
         let role = ask("select quote_ident(current_user)")?;
         let of_role =
             |what: &str| format!("select {what} from pg_roles where rolname = current_user");
-        let is_superuser = ask(&of_role("rolsuper"))? == "t";
+        let superusers = "select exists (select from pg_roles \
+                          where rolsuper and pg_has_role(session_user, oid, 'member'))";
+        let superuser = if ask(&of_role("rolsuper"))? == "t" {
+            SuperuserRights::Present
+        } else if ask(superusers)? == "t" {
+            SuperuserRights::WithSetRole
+        } else {
+            SuperuserRights::Absent
+        };
         let can_create_databases = ask(&of_role("rolcreatedb or rolsuper"))? == "t";
         let room = "select least(nullif(rolconnlimit, -1), current_setting('max_connections')::int \
                     - case when rolsuper then 0 \
                       else current_setting('superuser_reserved_connections')::int end) \
                     from pg_roles where rolname = current_user";
-        let connections_max = ask(room)?.parse()?;
+        let connections_max = ask(room)?.parse();
+        let connections_max = connections_max.with_context(|| garbled("its connections"))?;
         let banner = ask("select version()")?;
         let key = "select 'pgassay_' || substr(md5(random()::text || clock_timestamp()::text \
                    || pg_backend_pid()::text), 1, 8)";
@@ -98,7 +120,7 @@ impl Facts {
             connections_max,
             key,
             role,
-            is_superuser,
+            superuser,
             can_create_databases,
             is_standby,
         })

@@ -22,7 +22,7 @@ use pgassay_server::{
 };
 use pgassay_wire::conninfo::{Address, SessionAttributes, Target};
 
-use super::external_facts::{self, Facts};
+use super::external_facts::{self, Facts, SuperuserRights};
 use super::own_server;
 use super::{Host, SqlConnection};
 use crate::cancel::{CancelWatch, Canceler};
@@ -168,14 +168,20 @@ impl ExternalServer {
             bail!(message);
         }
         let role = &facts.role;
-        if facts.is_superuser && !context.options.allow_superuser {
+        let is = match facts.superuser {
+            _ if context.options.allow_superuser => None,
+            SuperuserRights::Absent => None,
+            SuperuserRights::WithSetRole => Some("can become a superuser (with SET ROLE)"),
+            SuperuserRights::Present => Some("is a superuser"),
+        };
+        if let Some(is) = is {
             let lines = planned.lines();
             let lines = match &lines[..] {
                 [] => "only reads".to_owned(),
                 lines => lines.join("\n  "),
             };
             bail!(
-                "role {role} is a superuser on the server at {place}, which requires \
+                "role {role} {is} on the server at {place}, which requires \
                  --allow-superuser; nothing was changed. A role that may create databases is enough \
                  for most studies. Planned changes:\n  {lines}"
             );

@@ -99,6 +99,29 @@ fn a_roles_connection_limit_is_named_where_a_study_needs_more() {
     );
 }
 
+/// Regression: a study's script became a superuser with `SET ROLE`, without `--allow-superuser`.
+#[test]
+fn a_role_that_can_become_a_superuser_is_refused_as_one() {
+    let Some(theirs) = theirs() else {
+        return;
+    };
+    let scratch = Scratch::new(PROGRAM);
+    let superuser = theirs.superuser();
+    let guest = format!("{}?password=s3cret", theirs.uri("guest"));
+    theirs.ask(&format!("grant {} to guest", theirs.server.superuser()));
+    for dsn in [format!("{superuser} options='-c role=maker'"), guest] {
+        let reading = of_dsn(&dsn).replace("create table", "-- ");
+        let finished = scratch.run(&reading, &["--allow-writes"]);
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        let said = &finished.stderr;
+        assert!(
+            said.contains("can become a superuser (with SET ROLE)"),
+            "{said}"
+        );
+        assert!(said.contains("requires --allow-superuser;"), "{said}");
+    }
+}
+
 #[test]
 fn a_study_that_alters_the_server_is_refused_line_by_line() {
     let Some(theirs) = theirs() else {
