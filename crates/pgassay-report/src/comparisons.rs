@@ -7,7 +7,7 @@ use pgassay_record::run::Run;
 use crate::gate::in_markdown;
 use crate::outline::{baseline_name, condition_title, variant_name};
 use crate::reliability::is_of_question;
-use crate::{calibration, sentence};
+use crate::{calibration, printable, sentence};
 
 /// One line per comparison, with a header. Ratios are those of the variant to the baseline; an empty field is
 /// unknown, such as the interval of a single pair. Quoted as in RFC 4180.
@@ -45,9 +45,9 @@ pub fn comparisons_csv(run: &Run) -> String {
         let of_pairs = |figure| given(tps.by_pair.len() >= 2, figure);
         let of_interval = |figure| given(it.has_interval(), figure);
         records.push(vec![
-            condition_title(run, it.condition),
-            variant_name(run, it.variant).to_owned(),
-            baseline_name(run, it.variant).to_owned(),
+            in_spreadsheet(&condition_title(run, it.condition)),
+            in_spreadsheet(variant_name(run, it.variant)),
+            in_spreadsheet(baseline_name(run, it.variant)),
             sentence::verdict_word(it.verdict).to_owned(),
             tps.ratio.to_string(),
             of_interval(tps.low),
@@ -68,6 +68,15 @@ pub fn comparisons_csv(run: &Run) -> String {
         debug_assert!(written.is_ok(), "{written:?}");
     }
     String::from_utf8_lossy(&writer.into_inner().unwrap_or_default()).into_owned()
+}
+
+/// A name that a spreadsheet does not take for a formula (OWASP, "CSV Injection"): a run may come from someone else.
+fn in_spreadsheet(name: &str) -> String {
+    let name = printable(name);
+    if name.starts_with(['=', '+', '-', '@', '\t']) {
+        return format!("'{name}");
+    }
+    name.into_owned()
 }
 
 /// The answers in sentences and a table of the comparisons.

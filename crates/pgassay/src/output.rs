@@ -1,6 +1,7 @@
 //! Everything that is printed passes through here: text from a server, a study or a name must not send
 //! commands to the terminal.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
 use pgassay_report::printable;
@@ -15,9 +16,43 @@ const COLORS: [&str; 6] = [
     "\u{1b}[33m",
 ];
 
+/// Whether a job of `GitHub` Actions reads the output.
+fn is_job() -> bool {
+    std::env::var_os("GITHUB_ACTIONS").is_some()
+}
+
+/// The runner of a job executes lines that begin with `::`, after white space, and `##[` anywhere ("Workflow
+/// commands"). A zero-width space between the characters makes them text.
+fn without_commands(text: &str) -> String {
+    let without = |line: &str| {
+        let start = line.len() - line.trim_start().len();
+        let (white, rest) = line.split_at(start);
+        let rest = match rest.strip_prefix("::") {
+            Some(rest) => format!(":\u{200b}:{rest}"),
+            None => rest.to_owned(),
+        };
+        white.to_owned() + &rest.replace("##[", "##\u{200b}[")
+    };
+    text.split_inclusive('\n').map(without).collect()
+}
+
+/// Text for stderr, and for stdout if only people read it.
+pub fn shown(text: &str) -> Cow<'_, str> {
+    if is_job() {
+        return Cow::Owned(without_commands(&printable(text)));
+    }
+    printable(text)
+}
+
 /// Prints on stderr, and ignores errors: there is nowhere to report them.
 pub fn print_stderr(text: &str) {
-    let _ = io::stderr().lock().write_all(printable(text).as_bytes());
+    let _ = io::stderr().lock().write_all(shown(text).as_bytes());
+}
+
+/// Prints a command for the runner of a job, on a line.
+pub fn print_job_command(command: &str) {
+    let line = format!("{}\n", printable(command));
+    let _ = io::stderr().lock().write_all(line.as_bytes());
 }
 
 /// Prints a line on stderr.
@@ -37,7 +72,7 @@ pub struct FilteredStderr;
 impl Write for FilteredStderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
-        io::stderr().lock().write_all(printable(&text).as_bytes())?;
+        io::stderr().lock().write_all(shown(&text).as_bytes())?;
         Ok(bytes.len())
     }
 
@@ -80,35 +115,48 @@ impl Write for MarkedStdout {
 }
 
 /// Stdout. On a terminal it is filtered; a file or a pipe gets every byte, because what is printed may
-/// be data, such as JSON.
+/// be data, such as JSON. In a job of `GitHub` Actions, lines that the runner would execute are changed.
 pub fn stdout() -> Box<dyn Write> {
     let out = io::stdout();
     let is_terminal = out.is_terminal();
     let out = MarkedStdout(out);
     if is_terminal {
-        Box::new(TerminalWriter {
-            inner: out,
-            line: Vec::new(),
-        })
+        Box::new(FilteredLines::new(out, printable_in_color))
+    } else if is_job() {
+        Box::new(FilteredLines::new(
+            io::BufWriter::new(out),
+            without_commands,
+        ))
     } else {
         Box::new(io::BufWriter::new(out))
     }
 }
 
 /// Filters whole lines, so that no character is cut.
-struct TerminalWriter<W: Write> {
+struct FilteredLines<W: Write> {
     inner: W,
+    filter: fn(&str) -> String,
     /// The beginning of an incomplete line.
     line: Vec<u8>,
 }
 
-impl<W: Write> Write for TerminalWriter<W> {
+impl<W: Write> FilteredLines<W> {
+    fn new(inner: W, filter: fn(&str) -> String) -> Self {
+        Self {
+            inner,
+            filter,
+            line: Vec::new(),
+        }
+    }
+}
+
+impl<W: Write> Write for FilteredLines<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.line.extend_from_slice(bytes);
         if let Some(end) = self.line.iter().rposition(|byte| *byte == b'\n') {
             let lines: Vec<u8> = self.line.drain(..=end).collect();
             let text = String::from_utf8_lossy(&lines);
-            self.inner.write_all(printable_in_color(&text).as_bytes())?;
+            self.inner.write_all((self.filter)(&text).as_bytes())?;
         }
         Ok(bytes.len())
     }
@@ -116,12 +164,12 @@ impl<W: Write> Write for TerminalWriter<W> {
     fn flush(&mut self) -> io::Result<()> {
         let rest = std::mem::take(&mut self.line);
         let text = String::from_utf8_lossy(&rest);
-        self.inner.write_all(printable_in_color(&text).as_bytes())?;
+        self.inner.write_all((self.filter)(&text).as_bytes())?;
         self.inner.flush()
     }
 }
 
-impl<W: Write> Drop for TerminalWriter<W> {
+impl<W: Write> Drop for FilteredLines<W> {
     fn drop(&mut self) {
         // As `BufWriter` does.
         let _ = self.flush();
@@ -148,10 +196,7 @@ mod tests {
     #[test]
     fn a_terminal_gets_colors_and_no_other_commands() {
         let mut seen = Vec::new();
-        let mut out = TerminalWriter {
-            inner: &mut seen,
-            line: Vec::new(),
-        };
+        let mut out = FilteredLines::new(&mut seen, printable_in_color);
         let text = "\u{1b}[1;32mfaster\u{1b}[0m \u{1b}[2Jü\u{9b}8m\u{1b}]0;x\u{7}\nend";
         for byte in text.as_bytes() {
             out.write_all(&[*byte]).unwrap();
@@ -162,5 +207,17 @@ mod tests {
             String::from_utf8(seen).unwrap(),
             "\u{1b}[1;32mfaster\u{1b}[0m \u{fffd}[2Jü\u{fffd}8m\u{fffd}]0;x\u{fffd}\nend"
         );
+    }
+    /// Regression: a server's error and a variant's name could turn off the annotation of a gate, or forge one.
+    #[test]
+    fn no_text_is_a_command_for_the_runner_of_a_job() {
+        for (text, expected) in [
+            ("a: ::b\n", "a: ::b\n"),
+            ("ERROR: x\n::error::y\n", "ERROR: x\n:\u{200b}:error::y\n"),
+            ("\t ::stop-commands::q", "\t :\u{200b}:stop-commands::q"),
+            ("a ##[add-mask]e", "a ##\u{200b}[add-mask]e"),
+        ] {
+            assert_eq!(without_commands(text), expected);
+        }
     }
 }

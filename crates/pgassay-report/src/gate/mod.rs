@@ -54,20 +54,44 @@ pub fn markdown(results: &[GateResult], sentence: &str) -> String {
     text
 }
 
-/// Names may contain anything; a table's cell must not end early, and markup must not apply.
+/// Names may contain anything; a table's cell must not end early, and markup must not apply. Nor may a name notify
+/// people or link to elsewhere: `GitHub` recognizes `@name`, `#12`, `GH-12` and addresses in what the markup has become,
+/// so that only a character in between, here a word joiner, prevents it.
 pub(crate) fn in_markdown(text: &str) -> String {
+    const JOINER: char = '\u{2060}';
     let mut escaped = String::new();
     for c in crate::printable(text).chars() {
+        let begins_link = match c {
+            '-' => ends_with_word(&escaped, "gh"),
+            '.' => ends_with_word(&escaped, "www"),
+            '/' => escaped.ends_with(':'),
+            _ => false,
+        };
+        if begins_link {
+            escaped.push(JOINER);
+        }
         match c {
             '\n' | '\t' => escaped.push(' '),
-            '\\' | '|' | '`' | '*' | '_' | '[' | ']' | '<' | '>' => {
+            '\\' | '|' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '~' | '$' => {
                 escaped.push('\\');
                 escaped.push(c);
             }
+            '&' => escaped.push_str("&amp;"),
+            '@' | '#' => escaped.extend([c, JOINER]),
             _ => escaped.push(c),
         }
     }
     escaped
+}
+
+/// Whether a text ends with a word, in any case.
+fn ends_with_word(text: &str, word: &str) -> bool {
+    let bytes = text.as_bytes();
+    let Some((before, last)) = bytes.split_at_checked(bytes.len().wrapping_sub(word.len())) else {
+        return false;
+    };
+    let is_inside = before.last().is_some_and(u8::is_ascii_alphanumeric);
+    last.eq_ignore_ascii_case(word.as_bytes()) && !is_inside
 }
 
 /// How an annotation is marked.

@@ -19,6 +19,25 @@ fn names() -> GateNames {
     }
 }
 
+/// Regression: a comment on a pull request notified people, referred to issues and linked to elsewhere.
+#[test]
+fn a_name_in_markdown_is_no_mention_reference_link_or_entity() {
+    for (name, expected) in [
+        ("@octocat", "@\u{2060}octocat"),
+        ("#12, GH-1", "#\u{2060}12, GH\u{2060}-1"),
+        ("high-load", "high-load"),
+        (
+            "https://e.example/ www.e.example",
+            "https:\u{2060}//e.example/ www\u{2060}.e.example",
+        ),
+        ("&lt; ~~a~~ $x$", "&amp;lt; \\~\\~a\\~\\~ \\$x\\$"),
+        ("gh-", "gh\u{2060}-"),
+        ("ä|b", "ä\\|b"),
+    ] {
+        assert_eq!(in_markdown(name), expected);
+    }
+}
+
 #[test]
 fn one_regression_fails_and_one_doubt_is_no_pass() {
     use GateVerdict::{Inconclusive, NotComparable, Pass, Regression};

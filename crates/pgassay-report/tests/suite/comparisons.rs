@@ -23,6 +23,19 @@ fn csv_has_one_record_per_comparison_whatever_the_names_contain() {
     }
 }
 
+/// Regression: a spreadsheet executed the name of a variant of a run from someone else.
+#[test]
+fn a_name_is_no_formula_in_a_spreadsheet() {
+    let mut run = fixture::run();
+    for name in ["=1+1", "@SUM(1)", "+1", "-1", "\ta"] {
+        run.plan.variants[1] = name.to_owned();
+        let text = comparisons_csv(&run);
+        assert!(text.contains(&format!(",'{name},")), "{text}");
+    }
+    run.plan.variants[1] = "a=1".to_owned();
+    assert!(comparisons_csv(&run).contains(",a=1,"));
+}
+
 #[test]
 fn markdown_has_the_answers_and_a_row_per_comparison() {
     let mut run = fixture::run();

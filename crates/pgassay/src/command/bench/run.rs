@@ -14,7 +14,6 @@ use pgassay_load::{
     Observer, OnAbort, PoolPart, RunLength, WeightedScript, files_needed, open_files_with,
     raise_open_files,
 };
-use pgassay_report::printable;
 use pgassay_rights::FileToWrite;
 use pgassay_script::{Compat, ParseOptions, ParsedScript, VariableNames};
 use pgassay_wire::conninfo::Target;
@@ -32,6 +31,7 @@ use super::system::epoch_shift_us;
 use super::{progress, shell};
 use crate::exit::{INTERRUPTED, PARTIAL};
 use crate::interrupt;
+use crate::output::shown;
 
 /// pgbench waits for a server without a timeout; ten years stand for that.
 const NO_TIMEOUT: Duration = Duration::from_hours(10 * 365 * 24);
@@ -222,7 +222,7 @@ pub(super) fn print_json(results: &serde_json::Value) -> Result<(), Exit> {
 
 fn try_print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(printable(text).as_bytes())?;
+    out.write_all(shown(text).as_bytes())?;
     out.flush()
 }
 

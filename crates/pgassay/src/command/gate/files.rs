@@ -14,7 +14,7 @@ use crate::args::GateAnswerArgs;
 use crate::checks;
 use crate::command::study::PlannedStudy;
 use crate::exit::text_of;
-use crate::output::print_line_stderr;
+use crate::output::{print_job_command, print_line_stderr};
 use crate::output_file::{append, check_writable, is_stdout, write_file};
 
 /// Fails if a file that was asked for cannot be written, before anything is measured.
@@ -71,7 +71,7 @@ pub fn write(
     };
     let level = level.filter(|_| std::env::var_os("GITHUB_ACTIONS").is_some());
     if let Some(level) = level {
-        print_line_stderr(&gate::annotation(level, sentence));
+        print_job_command(&gate::annotation(level, sentence));
     }
     Ok(())
 }
