@@ -70,6 +70,22 @@ pub struct ArchiveRow {
     pub sha512: String,
 }
 
+/// The user and the password in a URL, with their `@`; empty if there are none.
+fn credentials(url: &str) -> &str {
+    let begin = url.find("://").map_or(0, |at| at + 3);
+    let rest = &url[begin..];
+    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    authority.rfind('@').map_or("", |at| &authority[..=at])
+}
+
+/// A URL as it may be shown.
+pub(crate) fn without_credentials(url: &str) -> String {
+    match credentials(url) {
+        "" => url.to_owned(),
+        secret => url.replacen(secret, "", 1),
+    }
+}
+
 /// Downloads the newest archive for a request from the Maven repository `mirror`, and returns its
 /// row for the table of known archives. `arch` is as in [`std::env::consts::ARCH`]. An error if the
 /// table has the archive with another checksum.
@@ -134,7 +150,7 @@ pub enum FetchError {
     /// No response in time.
     #[error("no response within {} s", .0.as_secs())]
     Timeout(Duration),
-    /// The URL of a mirror is invalid.
+    /// The URL of a mirror, without credentials, is invalid.
     #[error(
         "the mirror URL \"{address}\" does not begin with https:// \
          (http:// is allowed only for a repository on this machine, such as http://127.0.0.1)"
@@ -146,6 +162,18 @@ pub enum FetchError {
     /// Any other error, as the library reports it.
     #[error("{0}")]
     Other(String),
+}
+
+impl FetchError {
+    /// The error without the credentials of a mirror's URL, which the library may quote.
+    pub(crate) fn without_credentials_of(self, url: &str) -> Self {
+        match (self, credentials(url)) {
+            (Self::Other(text), secret) if !secret.is_empty() => {
+                Self::Other(text.replace(secret, ""))
+            }
+            (other, _) => other,
+        }
+    }
 }
 
 impl Repository {
@@ -170,7 +198,7 @@ impl Repository {
         register_mirrors();
         if !is_private(address) {
             return Err(FetchError::Mirror {
-                address: address.to_owned(),
+                address: without_credentials(address),
             });
         }
         let url = format!("{}{ARTIFACT}{machine}", address.trim_end_matches('/'));

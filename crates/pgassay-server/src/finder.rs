@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::account::{OsAccount, SHORT_TIMEOUT, run_program};
 use crate::cache::{Cache, default_cache_dir};
 use crate::error::ServerError;
-use crate::fetch::{FetchError, Repository};
+use crate::fetch::{FetchError, Repository, without_credentials};
 use crate::installation::{Installation, InstallationSource};
 use crate::version::{Series, Version, VersionRequest};
 
@@ -370,12 +370,14 @@ impl Finder {
     }
 
     fn not_fetched(&self, cache: &Cache, request: &VersionRequest, cause: FetchError) -> FindError {
+        let mirror = self.mirror.as_deref();
+        let cause = match mirror {
+            Some(url) => cause.without_credentials_of(url),
+            None => cause,
+        };
         FindError::NotFetched {
             request: request.clone(),
-            from: self
-                .mirror
-                .clone()
-                .unwrap_or_else(|| "Maven Central".to_owned()),
+            from: mirror.map_or_else(|| "Maven Central".to_owned(), without_credentials),
             cache_dir: self.cache_dir.clone(),
             cached: cache.versions(),
             cause: Box::new(cause),

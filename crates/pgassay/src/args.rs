@@ -396,7 +396,13 @@ pub struct ServerArgs {
 
     /// Mirror of Maven Central to download PostgreSQL from. Must begin with https://, unless it is
     /// on this machine.
-    #[arg(long, value_name = "URL", env = "PGASSAY_MIRROR")]
+    // Its URL may have a password.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "PGASSAY_MIRROR",
+        hide_env_values = true
+    )]
     pub mirror: Option<String>,
 
     /// Directory for downloaded PostgreSQL versions [default: ~/.cache/pgassay; as root

@@ -425,6 +425,12 @@ fn a_mirror_without_tls_is_refused_unless_it_is_on_this_machine() {
     finder.mirror = Some("http://mirror.test/maven".to_owned());
     let text = find(&finder, "18").unwrap_err().to_string();
     assert!(text.contains("does not begin with https://"), "{text}");
+    finder.mirror = Some("http://me:s3cret@mirror.test/maven".to_owned());
+    let text = find(&finder, "18").unwrap_err().to_string();
+    assert!(
+        text.contains("\"http://mirror.test/maven\"") && !text.contains("s3cret"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -449,13 +455,16 @@ fn no_response_and_no_network_time_out_with_advice() {
     ] {
         assert!(text.contains(part), "{text}");
     }
-    // Nobody listens at this port; the library tries a few times.
-    finder.mirror = Some("http://127.0.0.1:1".to_owned());
+    // Nobody listens at this port; the library tries a few times. Regression: the password was in the message.
+    finder.mirror = Some("http://me:s3cret@127.0.0.1:1".to_owned());
     finder.network_timeout = Duration::from_secs(30);
-    assert!(matches!(
-        find(&finder, "18"),
-        Err(FindError::NotFetched { .. })
-    ));
+    let error = find(&finder, "18").unwrap_err();
+    assert!(matches!(error, FindError::NotFetched { .. }));
+    let text = error.to_string();
+    assert!(
+        text.contains("http://127.0.0.1:1") && !text.contains("s3cret"),
+        "{text}"
+    );
     finder.offline = true;
     let text = find(&finder, "18").unwrap_err().to_string();
     assert!(
