@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use pgassay_lab::Interrupt;
 use signal_hook::SigId;
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
 
 use crate::exit::INTERRUPTED;
 
@@ -24,7 +24,7 @@ pub fn report_large_files_as_errors() {
     }
 }
 
-/// Installs handlers for SIGINT, SIGTERM and SIGHUP, and one for SIGCONT that only sets a flag. With `nohup`, which
+/// Installs handlers for SIGINT, SIGQUIT (Ctrl-\\), SIGTERM and SIGHUP, and one for SIGCONT that only sets a flag. With `nohup`, which
 /// ignores SIGHUP, the run goes on after the terminal has closed.
 pub fn watch() -> Result<Interrupt> {
     let flag = Arc::new(AtomicBool::new(false));
@@ -95,7 +95,7 @@ pub fn watch_ctrl_c() -> Result<Interrupt> {
 
 fn watched_signals() -> impl Iterator<Item = i32> {
     let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-    [SIGINT, SIGTERM].into_iter().chain(hangup)
+    [SIGINT, SIGQUIT, SIGTERM].into_iter().chain(hangup)
 }
 
 /// Whether this process ignores a signal, as a rule because the process that started it did (`SigIgn` in
