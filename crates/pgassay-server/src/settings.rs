@@ -13,7 +13,7 @@ use crate::error::ServerError;
 use crate::version::Version;
 
 /// Settings reserved by pgassay, so that it finds the server's files and removes them.
-const FILES: [&str; 2] = ["data_directory", "external_pid_file"];
+const FILES: [&str; 3] = ["config_file", "data_directory", "external_pid_file"];
 /// Directives of a configuration file: what they include could set anything, and errors quote it.
 const INCLUDES: [&str; 3] = ["include", "include_dir", "include_if_exists"];
 /// Settings reserved by pgassay, so that only it can reach the server.
@@ -181,7 +181,13 @@ mod tests {
 
     #[test]
     fn reserved_settings_are_rejected() {
-        for name in ["port", "LISTEN_ADDRESSES", "hba_file", "include_dir"] {
+        for name in [
+            "port",
+            "LISTEN_ADDRESSES",
+            "hba_file",
+            "config_file",
+            "include_dir",
+        ] {
             assert!(text(name, "1").unwrap_err().to_string().contains(name));
         }
     }
