@@ -41,7 +41,7 @@ pub enum ExchangeError {
     Wire(#[from] WireError),
     /// The stream failed or a time limit passed.
     #[error("{}", stream_failure(.0))]
-    Stream(#[from] io::Error),
+    Stream(io::Error),
     /// A result that is larger than this client accepts.
     #[error("the result exceeds {max_bytes} bytes: select less data")]
     TooLarge {
@@ -51,6 +51,13 @@ pub enum ExchangeError {
     /// The server closed the connection without a message.
     #[error("the server closed the connection")]
     Closed,
+}
+
+/// Without a source: the text is complete, and that of a time limit would be "Resource temporarily unavailable".
+impl From<io::Error> for ExchangeError {
+    fn from(error: io::Error) -> Self {
+        Self::Stream(error)
+    }
 }
 
 /// A stream's failure, in words.

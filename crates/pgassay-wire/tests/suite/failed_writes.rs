@@ -79,3 +79,13 @@ fn a_server_that_closed_the_connection_has_the_last_word() {
     let error = error_of(Refusing::with(EPIPE, SHUTDOWN));
     assert!(error.to_string().contains("shutting"), "{error}");
 }
+
+/// Regression: "… may be in use: Resource temporarily unavailable".
+#[test]
+fn a_failed_stream_is_described_once() {
+    use std::error::Error;
+
+    let late = ExchangeError::from(io::Error::from(io::ErrorKind::WouldBlock));
+    assert!(late.to_string().contains("within the time limit"));
+    assert!(late.source().is_none());
+}
