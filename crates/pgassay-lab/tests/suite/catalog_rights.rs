@@ -193,24 +193,6 @@ fn a_standby_is_read_like_a_primary() {
 }
 
 #[test]
-fn a_standby_without_slot_and_feedback_is_listed() {
-    for version in ["9.6", "12", "15", "18"] {
-        let Some((primary, _standby)) = BareServer::streaming_pair(version) else {
-            continue;
-        };
-        let standbys = || {
-            open_bare(&primary)
-                .finish()
-                .catalog
-                .expect("a catalog")
-                .standbys
-        };
-        wait_until("the standby is connected", || !standbys().is_empty());
-        assert_eq!(standbys(), ["walreceiver"], "{version}");
-    }
-}
-
-#[test]
 fn a_standby_says_whether_its_replay_is_paused_and_what_waits() {
     for (version, wal, lsn) in [("9.6", "xlog", "location"), ("18", "wal", "lsn")] {
         let Some((primary, standby)) = BareServer::streaming_pair(version) else {
@@ -291,6 +273,25 @@ mod slow {
                 "{version}: {:?}",
                 catalog.standbys
             );
+        }
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_standby_without_slot_and_feedback_is_listed() {
+        for version in ["9.6", "12", "15", "18"] {
+            let Some((primary, _standby)) = BareServer::streaming_pair(version) else {
+                continue;
+            };
+            let standbys = || {
+                open_bare(&primary)
+                    .finish()
+                    .catalog
+                    .expect("a catalog")
+                    .standbys
+            };
+            wait_until("the standby is connected", || !standbys().is_empty());
+            assert_eq!(standbys(), ["walreceiver"], "{version}");
         }
     }
 }

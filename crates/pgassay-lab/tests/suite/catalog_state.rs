@@ -255,44 +255,6 @@ fn a_standby_that_is_promoted_is_a_primary() {
     assert!((1..=all).contains(&done), "{done} of {all}");
 }
 
-/// Regression: nothing read the archiver's view, so an `archive_command` that failed was not found.
-#[test]
-fn a_wal_file_that_cannot_be_archived_is_named_with_the_wal_behind_it() {
-    let start = |version: &str| {
-        let mut config = config();
-        for (name, value) in [
-            ("archive_mode", "on"),
-            ("archive_command", "test ! -e refuse"),
-        ] {
-            config.settings.insert(name.to_owned(), value.to_owned());
-        }
-        servers::start_with(version, &config)
-    };
-    on_each(&["9.6", "10", "18"], start, |version, server| {
-        let mut connection = server.connect().expect("a connection");
-        let wal = if version == "9.6" { "xlog" } else { "wal" };
-        let mut run = |sql: &str| execute(&mut connection, sql);
-        let write = format!("create table t (n int); drop table t; select pg_switch_{wal}()");
-        let archiver = || {
-            let catalog = open(server).finish().catalog.expect("a catalog");
-            catalog.archiver.expect("WAL is archived")
-        };
-        run(&write);
-        wait_until("a file is archived", || archiver().backlog_bytes.is_some());
-        assert_eq!(archiver().failed_wal, None, "{version}");
-
-        run("do $$ begin execute format('copy (select 1) to %L', \
-             current_setting('data_directory') || '/refuse'); end $$");
-        run(&write);
-        wait_until("a file fails", || archiver().failed_wal.is_some());
-        let failing = archiver();
-        let (name, behind) = (failing.failed_wal, failing.backlog_bytes);
-        assert!(name.is_some_and(|it| it.len() == 24), "{version}");
-        assert!(behind >= Some(16 << 20), "{version}: {behind:?}");
-        assert!(failing.failures > 0, "{version}");
-    });
-}
-
 #[test]
 fn checkpoints_and_vacuums_are_marked() {
     on_each(&VERSIONS, start, |version, server| {
@@ -525,6 +487,45 @@ mod slow {
             let said: Vec<(&str, &str)> = said.map(|it| (&*it.name, &*it.value)).collect();
             let expected = (Activity::CATALOG_CONNECTION, Activity::AT_TIMES);
             assert!(said.contains(&expected), "{version}: {said:?}");
+        });
+    }
+
+    /// Regression: nothing read the archiver's view, so an `archive_command` that failed was not found.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_wal_file_that_cannot_be_archived_is_named_with_the_wal_behind_it() {
+        let start = |version: &str| {
+            let mut config = config();
+            for (name, value) in [
+                ("archive_mode", "on"),
+                ("archive_command", "test ! -e refuse"),
+            ] {
+                config.settings.insert(name.to_owned(), value.to_owned());
+            }
+            servers::start_with(version, &config)
+        };
+        on_each(&["9.6", "10", "18"], start, |version, server| {
+            let mut connection = server.connect().expect("a connection");
+            let wal = if version == "9.6" { "xlog" } else { "wal" };
+            let mut run = |sql: &str| execute(&mut connection, sql);
+            let write = format!("create table t (n int); drop table t; select pg_switch_{wal}()");
+            let archiver = || {
+                let catalog = open(server).finish().catalog.expect("a catalog");
+                catalog.archiver.expect("WAL is archived")
+            };
+            run(&write);
+            wait_until("a file is archived", || archiver().backlog_bytes.is_some());
+            assert_eq!(archiver().failed_wal, None, "{version}");
+
+            run("do $$ begin execute format('copy (select 1) to %L', \
+             current_setting('data_directory') || '/refuse'); end $$");
+            run(&write);
+            wait_until("a file fails", || archiver().failed_wal.is_some());
+            let failing = archiver();
+            let (name, behind) = (failing.failed_wal, failing.backlog_bytes);
+            assert!(name.is_some_and(|it| it.len() == 24), "{version}");
+            assert!(behind >= Some(16 << 20), "{version}: {behind:?}");
+            assert!(failing.failures > 0, "{version}");
         });
     }
 }

@@ -144,44 +144,6 @@ fn text(statement: &ActivityStatement) -> &str {
     statement.text.as_deref().unwrap_or_default()
 }
 
-#[test]
-fn statements_before_14_have_the_counters_of_their_texts_and_no_others() {
-    on_each(&["9.6", "10", "13"], start, |version, server| {
-        let (activity, rounds) = watch_all(server);
-        let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
-        for sent in &COUNTED {
-            *expected.entry(sent.begins).or_default() += rounds;
-        }
-        // On a busy machine, a reading may hit the settings between them, which last microseconds.
-        let is_of_load = |it: &&ActivityStatement| !text(it).starts_with("set search_path = ");
-        for statement in activity.statements.iter().filter(is_of_load) {
-            let counters = statement.counters;
-            let text = text(statement);
-            assert_eq!(statement.query_id, None, "{version}: {text}");
-            let calls = expected
-                .iter()
-                .find(|(begins, _)| text.starts_with(*begins));
-            assert_eq!(
-                counters.map(|it| it.calls),
-                calls.map(|(_, calls)| *calls),
-                "{version}: {text}"
-            );
-            if let (Some(counters), Some((_, calls))) = (counters, calls) {
-                assert!(
-                    counters.execution_us >= 0.02e6 * *calls as f64,
-                    "{version}: {text}"
-                );
-            }
-        }
-        let unavailable: Vec<_> = activity
-            .unavailable
-            .iter()
-            .map(|it| it.name.as_str())
-            .collect();
-        assert_eq!(unavailable, ["counters by text"], "{version}");
-    });
-}
-
 /// Executions of each part of a watch.
 const PART_CALLS: [u64; 3] = [20, 30, 25];
 
@@ -223,4 +185,47 @@ fn counted(activity: &Activity) -> Option<u64> {
     let mut statements = activity.statements.iter();
     let slept = statements.find(|it| text(it).starts_with("select $1, pg_sleep"));
     slept?.counters.map(|it| it.calls)
+}
+
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn statements_before_14_have_the_counters_of_their_texts_and_no_others() {
+        on_each(&["9.6", "10", "13"], start, |version, server| {
+            let (activity, rounds) = watch_all(server);
+            let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
+            for sent in &COUNTED {
+                *expected.entry(sent.begins).or_default() += rounds;
+            }
+            // On a busy machine, a reading may hit the settings between them, which last microseconds.
+            let is_of_load = |it: &&ActivityStatement| !text(it).starts_with("set search_path = ");
+            for statement in activity.statements.iter().filter(is_of_load) {
+                let counters = statement.counters;
+                let text = text(statement);
+                assert_eq!(statement.query_id, None, "{version}: {text}");
+                let calls = expected
+                    .iter()
+                    .find(|(begins, _)| text.starts_with(*begins));
+                assert_eq!(
+                    counters.map(|it| it.calls),
+                    calls.map(|(_, calls)| *calls),
+                    "{version}: {text}"
+                );
+                if let (Some(counters), Some((_, calls))) = (counters, calls) {
+                    assert!(
+                        counters.execution_us >= 0.02e6 * *calls as f64,
+                        "{version}: {text}"
+                    );
+                }
+            }
+            let unavailable: Vec<_> = activity
+                .unavailable
+                .iter()
+                .map(|it| it.name.as_str())
+                .collect();
+            assert_eq!(unavailable, ["counters by text"], "{version}");
+        });
+    }
 }

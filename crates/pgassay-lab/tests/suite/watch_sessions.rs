@@ -167,45 +167,8 @@ fn check_five(activity: &Activity, is_local: bool) {
 }
 
 #[test]
-fn five_statements_have_the_load_that_they_cause() {
-    if !is_root() {
-        return skip("sessions in memory", "reading memory needs root");
-    }
-    for version in VERSIONS {
-        five_statements(version, true);
-    }
-}
-
-#[test]
 fn five_statements_of_a_remote_server_have_the_load_that_they_cause() {
     five_statements("15", false);
-}
-
-/// Its workers execute it too, but not once more.
-#[test]
-fn a_parallel_query_is_one_execution_with_the_load_of_its_workers() {
-    for version in ["9.6", "10", "12", "15", "18"] {
-        let Some(server) = start(version) else {
-            continue;
-        };
-        let parallel = ParallelQuery::start(version, &server);
-        for is_local in [false, is_root()] {
-            let mut watch = watch_of(&server, is_local, &WatchOptions::default());
-            run(&mut watch, Duration::from_millis(500));
-            let activity = watch.finish();
-            let parts = activity.active_sessions();
-            assert!(parts > 2.9, "{version} {is_local}: {parts}");
-            let start = &ParallelQuery::TEXT[..20];
-            let its = activity.statements.iter().filter(|it| {
-                let text = it.text.as_deref().unwrap_or_default();
-                text.starts_with(start)
-            });
-            let seen: Vec<u64> = its.map(|it| it.executions_seen).collect();
-            assert_eq!(seen, [1], "{version} {is_local}");
-        }
-        parallel.cancel(&server);
-        server.stop().expect("the server stops");
-    }
 }
 
 #[test]
@@ -379,5 +342,48 @@ fn a_terminated_connection_is_said_and_blockers_are_seen_again() {
         execute(&mut root, "rollback");
         waiter.finish().expect("it goes on");
         server.stop().expect("the server stops");
+    }
+}
+
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn five_statements_have_the_load_that_they_cause() {
+        if !is_root() {
+            return skip("sessions in memory", "reading memory needs root");
+        }
+        for version in VERSIONS {
+            five_statements(version, true);
+        }
+    }
+
+    /// Its workers execute it too, but not once more.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_parallel_query_is_one_execution_with_the_load_of_its_workers() {
+        for version in ["9.6", "10", "12", "15", "18"] {
+            let Some(server) = start(version) else {
+                continue;
+            };
+            let parallel = ParallelQuery::start(version, &server);
+            for is_local in [false, is_root()] {
+                let mut watch = watch_of(&server, is_local, &WatchOptions::default());
+                run(&mut watch, Duration::from_millis(500));
+                let activity = watch.finish();
+                let parts = activity.active_sessions();
+                assert!(parts > 2.9, "{version} {is_local}: {parts}");
+                let start = &ParallelQuery::TEXT[..20];
+                let its = activity.statements.iter().filter(|it| {
+                    let text = it.text.as_deref().unwrap_or_default();
+                    text.starts_with(start)
+                });
+                let seen: Vec<u64> = its.map(|it| it.executions_seen).collect();
+                assert_eq!(seen, [1], "{version} {is_local}");
+            }
+            parallel.cancel(&server);
+            server.stop().expect("the server stops");
+        }
     }
 }

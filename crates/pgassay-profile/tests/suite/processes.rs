@@ -319,35 +319,6 @@ fn a_program_whose_file_is_deleted_keeps_its_names() {
 }
 
 #[test]
-fn stacks_deeper_than_the_copy_are_counted_as_truncated() {
-    let _alone = alone();
-    let fixture = Fixture::of("deep");
-    let Some(short) = sampler(&[fixture.pid()], 1024) else {
-        return;
-    };
-    let quality = sample(&short, Duration::from_millis(400))
-        .select(|_| true)
-        .quality;
-    assert!(quality.total >= 10);
-    assert!(
-        quality.truncated * 100 >= quality.with_user * 95,
-        "{quality:?}"
-    );
-    drop(short);
-
-    let Some(long) = sampler(&[fixture.pid()], 64_000) else {
-        return;
-    };
-    let samples = sample(&long, Duration::from_millis(400));
-    let quality = samples.select(|_| true).quality;
-    assert!(quality.reached_entry_share() >= Some(0.95), "{quality:?}");
-    assert!(
-        quality.frames > quality.total * 200,
-        "stacks contain the whole recursion: {quality:?}"
-    );
-}
-
-#[test]
 fn processes_of_other_programs_are_counted_separately() {
     let _alone = alone();
     let fixture = Fixture::of("spin");
@@ -533,4 +504,38 @@ fn an_unprivileged_user_gets_its_tier_and_the_commands_for_the_next() {
     );
     assert!(others.contains("T1 wait events cannot be read"), "{others}");
     assert!(others.contains("server's own user"), "{others}");
+}
+
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn stacks_deeper_than_the_copy_are_counted_as_truncated() {
+        let _alone = alone();
+        let fixture = Fixture::of("deep");
+        let Some(short) = sampler(&[fixture.pid()], 1024) else {
+            return;
+        };
+        let quality = sample(&short, Duration::from_millis(400))
+            .select(|_| true)
+            .quality;
+        assert!(quality.total >= 10);
+        assert!(
+            quality.truncated * 100 >= quality.with_user * 95,
+            "{quality:?}"
+        );
+        drop(short);
+
+        let Some(long) = sampler(&[fixture.pid()], 64_000) else {
+            return;
+        };
+        let samples = sample(&long, Duration::from_millis(400));
+        let quality = samples.select(|_| true).quality;
+        assert!(quality.reached_entry_share() >= Some(0.95), "{quality:?}");
+        assert!(
+            quality.frames > quality.total * 200,
+            "stacks contain the whole recursion: {quality:?}"
+        );
+    }
 }

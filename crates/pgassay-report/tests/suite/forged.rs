@@ -84,21 +84,6 @@ fn forge<T>(original: &Value, read: impl Fn(Value) -> serde_json::Result<T>, ren
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Regression: a gate that was compared with a run that has trials of a variant that its plan does not have panicked.
-#[test]
-fn no_number_of_a_forged_run_ends_a_report_or_a_gate_with_a_panic() {
-    let original = Run {
-        plans: fixture::plans::run_with_plans().plans,
-        ..fixture::counted_run()
-    };
-    let original = serde_json::to_value(original).unwrap();
-    forge(&original, serde_json::from_value::<Run>, |run| {
-        pgassay_report::html(run);
-        pgassay_report::terminal(run, &PLAIN);
-        GateBaseline::of_run(run).has_ratios_of_its_trials();
-    });
-}
-
 /// Regression: counts beyond any server overflowed, and a session that the file does not have was sought.
 #[test]
 fn no_number_of_a_forged_observation_ends_a_report_with_a_panic() {
@@ -122,4 +107,24 @@ fn no_number_of_a_forged_curve_ends_a_report_with_a_panic() {
             pgassay_report::scalability_text(it, &PLAIN);
         },
     );
+}
+
+mod slow {
+    use super::*;
+
+    /// Regression: a gate that was compared with a run that has trials of a variant that its plan does not have panicked.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn no_number_of_a_forged_run_ends_a_report_or_a_gate_with_a_panic() {
+        let original = Run {
+            plans: fixture::plans::run_with_plans().plans,
+            ..fixture::counted_run()
+        };
+        let original = serde_json::to_value(original).unwrap();
+        forge(&original, serde_json::from_value::<Run>, |run| {
+            pgassay_report::html(run);
+            pgassay_report::terminal(run, &PLAIN);
+            GateBaseline::of_run(run).has_ratios_of_its_trials();
+        });
+    }
 }

@@ -183,11 +183,6 @@ fn transactions_without_tables_are_counted(version: &str) {
 }
 
 #[test]
-fn transactions_without_tables_are_counted_on_15() {
-    transactions_without_tables_are_counted("15");
-}
-
-#[test]
 fn transactions_without_tables_are_counted_on_18() {
     transactions_without_tables_are_counted("18");
 }
@@ -218,5 +213,11 @@ mod slow {
     #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
     fn what_was_counted_is_what_was_done_on_9_6() {
         server_statistics_match_the_load("9.6");
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn transactions_without_tables_are_counted_on_15() {
+        transactions_without_tables_are_counted("15");
     }
 }

@@ -77,16 +77,20 @@ fn the_next_run_leaves_what_others_have_set_since_a_killed_run() {
     theirs.assert_untouched();
 }
 
-/// Regression: at the end of a run, such a setting was put back, and the warning did not show its value.
-#[test]
-fn a_setting_that_others_change_during_a_run_is_left_and_shown() {
-    let Some(theirs) = Theirs::start() else {
-        return;
-    };
-    theirs.ask("alter database postgres set work_mem = '4MB'");
-    let scratch = Scratch::new(PROGRAM);
-    // A code block is to pgassay as another session: it does not know what is done there.
-    let setup = "create role gone;\n\
+mod slow {
+    use super::*;
+
+    /// Regression: at the end of a run, such a setting was put back, and the warning did not show its value.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_setting_that_others_change_during_a_run_is_left_and_shown() {
+        let Some(theirs) = Theirs::start() else {
+            return;
+        };
+        theirs.ask("alter database postgres set work_mem = '4MB'");
+        let scratch = Scratch::new(PROGRAM);
+        // A code block is to pgassay as another session: it does not know what is done there.
+        let setup = "create role gone;\n\
         alter role gone set jit = off;\n\
         alter database postgres set work_mem = '5MB';\n\
         alter role maker set app.password = 'a';\n\
@@ -95,36 +99,37 @@ fn a_setting_that_others_change_during_a_run_is_left_and_shown() {
         execute $q$alter database postgres set work_mem = '777MB'$q$;\n\
         execute $q$alter role maker set app.password = 's3cr3t-of-others'$q$;\n\
         drop role gone; end $$;\n";
-    let altering = study(&theirs.server.conninfo(), setup);
-    let arguments = [&ALLOWED[..], &["--no-profile", "--json"]].concat();
-    let run = run_of(&scratch.run(&altering, &arguments));
-    let said = messages(&run, WarningKind::ServerChanged);
-    assert_eq!(said.len(), 2, "{said:?}");
-    assert!(
-        said[0].ends_with("setting work_mem of database postgres changed"),
-        "{said:?}"
-    );
-    assert!(
-        said[0].contains("setting app.password of role maker added,"),
-        "{said:?}"
-    );
-    assert_eq!(
-        said[1].split_once("as they are: ").unwrap().1,
-        "work_mem of database postgres is '777MB' (before the run: '4MB'; to put that back: \
+        let altering = study(&theirs.server.conninfo(), setup);
+        let arguments = [&ALLOWED[..], &["--no-profile", "--json"]].concat();
+        let run = run_of(&scratch.run(&altering, &arguments));
+        let said = messages(&run, WarningKind::ServerChanged);
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(
+            said[0].ends_with("setting work_mem of database postgres changed"),
+            "{said:?}"
+        );
+        assert!(
+            said[0].contains("setting app.password of role maker added,"),
+            "{said:?}"
+        );
+        assert_eq!(
+            said[1].split_once("as they are: ").unwrap().1,
+            "work_mem of database postgres is '777MB' (before the run: '4MB'; to put that back: \
          alter database \"postgres\" set \"work_mem\" = E'4MB';); app.password of role maker has a value that \
          may be a password and is not shown (before the run: not set; to put that back: \
          alter role \"maker\" reset \"app\".\"password\";)"
-    );
-    let text = |value: &str| Some(value.to_owned());
-    assert_eq!(
-        theirs.ask(SETTINGS)[1..3],
-        [
-            [text("maker"), text("app.password=s3cr3t-of-others")],
-            [text("postgres"), text("work_mem=777MB")],
-        ]
-    );
-    let kept = serde_json::to_string(&run.warnings).unwrap();
-    assert!(!kept.contains("s3cr3t-of-others"), "{kept}");
-    assert!(journals(&scratch).is_empty());
-    theirs.assert_untouched();
+        );
+        let text = |value: &str| Some(value.to_owned());
+        assert_eq!(
+            theirs.ask(SETTINGS)[1..3],
+            [
+                [text("maker"), text("app.password=s3cr3t-of-others")],
+                [text("postgres"), text("work_mem=777MB")],
+            ]
+        );
+        let kept = serde_json::to_string(&run.warnings).unwrap();
+        assert!(!kept.contains("s3cr3t-of-others"), "{kept}");
+        assert!(journals(&scratch).is_empty());
+        theirs.assert_untouched();
+    }
 }

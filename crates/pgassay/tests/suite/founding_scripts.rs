@@ -156,40 +156,6 @@ fn fifty_inserts_with_and_without_a_pipeline() {
     );
 }
 
-#[test]
-fn additions_to_pgbenchs_report() {
-    let Some(scratch) = Scratch::new() else {
-        return;
-    };
-    scratch.write("s.sql", "select 1;\n");
-    for io in ["epoll", "auto"] {
-        let (report, _) = scratch.bench(&format!("-n -f s.sql -c 4 -R 2000 -T 1 --io={io}"));
-        assert!(number(&report, "latency from schedule = avg ") > 0.0);
-        let (schedule, send) = (
-            number(&report, "latency from schedule = avg "),
-            number(&report, "latency from send = avg "),
-        );
-        assert!(send > 0.0 && send <= schedule, "{report}");
-        assert!(report.contains("fairness: the slowest client completed "));
-        assert!(report.contains("us of CPU per transaction, on CPU "));
-        assert!(report.contains("ms late on average"), "{report}");
-        assert!(
-            report.contains("; I/O by ") && (io == "auto" || report.contains("; I/O by epoll")),
-            "{report}"
-        );
-        let (report, _) = scratch.bench(&format!("-n -f s.sql -c 2 -C -t 10 --io={io}"));
-        for part in ["connect", "authenticate", "first query"] {
-            assert!(
-                number(&report, &format!("\n{part} = avg ")) > 0.0,
-                "{report}"
-            );
-        }
-        assert!(report.contains("actually processed: 20/20"), "{report}");
-    }
-    let beyond = "-n -f s.sql -c 2 -R 1000000 -T 1";
-    assert!(scratch.bench(beyond).0.contains("\nunstable: "));
-}
-
 /// The log and the JSON contain every transaction, in histograms that another program can read.
 #[test]
 fn histograms_are_exported() {
@@ -244,4 +210,43 @@ fn histograms_are_exported() {
         }
     }
     assert_eq!((seconds.to_vec(), statements), (by_script, 3));
+}
+
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn additions_to_pgbenchs_report() {
+        let Some(scratch) = Scratch::new() else {
+            return;
+        };
+        scratch.write("s.sql", "select 1;\n");
+        for io in ["epoll", "auto"] {
+            let (report, _) = scratch.bench(&format!("-n -f s.sql -c 4 -R 2000 -T 1 --io={io}"));
+            assert!(number(&report, "latency from schedule = avg ") > 0.0);
+            let (schedule, send) = (
+                number(&report, "latency from schedule = avg "),
+                number(&report, "latency from send = avg "),
+            );
+            assert!(send > 0.0 && send <= schedule, "{report}");
+            assert!(report.contains("fairness: the slowest client completed "));
+            assert!(report.contains("us of CPU per transaction, on CPU "));
+            assert!(report.contains("ms late on average"), "{report}");
+            assert!(
+                report.contains("; I/O by ") && (io == "auto" || report.contains("; I/O by epoll")),
+                "{report}"
+            );
+            let (report, _) = scratch.bench(&format!("-n -f s.sql -c 2 -C -t 10 --io={io}"));
+            for part in ["connect", "authenticate", "first query"] {
+                assert!(
+                    number(&report, &format!("\n{part} = avg ")) > 0.0,
+                    "{report}"
+                );
+            }
+            assert!(report.contains("actually processed: 20/20"), "{report}");
+        }
+        let beyond = "-n -f s.sql -c 2 -R 1000000 -T 1";
+        assert!(scratch.bench(beyond).0.contains("\nunstable: "));
+    }
 }

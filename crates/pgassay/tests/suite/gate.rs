@@ -160,27 +160,6 @@ fn a_study_that_fixes_its_pairs_has_a_gate_too_and_no_choice_is_ignored() {
     );
 }
 
-#[test]
-fn a_time_limit_ends_a_run_with_what_it_has() {
-    let scratch = Scratch::new(crate::PROGRAM);
-    let args = [
-        "compare",
-        FAST,
-        SLOW,
-        "--length",
-        "5s",
-        "--no-profile",
-        "--max-time",
-        "1s",
-        "--json",
-    ];
-    let finished = scratch.finished(&args);
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    let run: Run = serde_json::from_str(&finished.stdout).expect("the result is JSON");
-    let starts = run.trials.iter().map(|it| it.server_start).max();
-    assert!(starts.is_some_and(|it| it < 4), "{starts:?}");
-}
-
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
@@ -280,5 +259,27 @@ mod slow {
             "{}",
             resumed.stdout
         );
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_time_limit_ends_a_run_with_what_it_has() {
+        let scratch = Scratch::new(crate::PROGRAM);
+        let args = [
+            "compare",
+            FAST,
+            SLOW,
+            "--length",
+            "5s",
+            "--no-profile",
+            "--max-time",
+            "1s",
+            "--json",
+        ];
+        let finished = scratch.finished(&args);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        let run: Run = serde_json::from_str(&finished.stdout).expect("the result is JSON");
+        let starts = run.trials.iter().map(|it| it.server_start).max();
+        assert!(starts.is_some_and(|it| it < 4), "{starts:?}");
     }
 }

@@ -90,27 +90,6 @@ fn unlogged_partitions_fail_on_server_18() {
 }
 
 #[test]
-fn unlogged_partitions_on_older_servers_are_those_of_the_pgbench_that_is_asked_for() {
-    // Partitioned tables have no primary key before version 11 and do not exist before 10.
-    for (version, steps) in [("15", "dtgvp"), ("10", "dtg")] {
-        let Some(server) = servers::start(version) else {
-            return;
-        };
-        let options = format!("-i -q -I {steps} --unlogged-tables --partitions=2");
-        bench(&server, "18", &options);
-        assert_eq!(tables(&server), ONLY_PARTITIONS_UNLOGGED, "{version}");
-        bench(&server, "15", &options);
-        assert_eq!(tables(&server), ALL_UNLOGGED_AND_PARTITIONED, "{version}");
-        assert_eq!(rows_of_accounts(&server).as_deref(), Some("100000"));
-    }
-    let Some(server) = servers::start("9.6") else {
-        return;
-    };
-    bench(&server, "18", "-i -q --unlogged-tables");
-    assert_eq!(tables(&server), ALL_UNLOGGED);
-}
-
-#[test]
 fn filling_tables_that_an_earlier_run_partitioned_fails() {
     let Some(server) = servers::start("18") else {
         return;
@@ -119,4 +98,30 @@ fn filling_tables_that_an_earlier_run_partitioned_fails() {
     // Only the server knows that the table is partitioned, which rules out COPY … FREEZE.
     bench(&server, "18", "-i -q -I g");
     assert_eq!(rows_of_accounts(&server).as_deref(), Some("100000"));
+}
+
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn unlogged_partitions_on_older_servers_are_those_of_the_pgbench_that_is_asked_for() {
+        // Partitioned tables have no primary key before version 11 and do not exist before 10.
+        for (version, steps) in [("15", "dtgvp"), ("10", "dtg")] {
+            let Some(server) = servers::start(version) else {
+                return;
+            };
+            let options = format!("-i -q -I {steps} --unlogged-tables --partitions=2");
+            bench(&server, "18", &options);
+            assert_eq!(tables(&server), ONLY_PARTITIONS_UNLOGGED, "{version}");
+            bench(&server, "15", &options);
+            assert_eq!(tables(&server), ALL_UNLOGGED_AND_PARTITIONED, "{version}");
+            assert_eq!(rows_of_accounts(&server).as_deref(), Some("100000"));
+        }
+        let Some(server) = servers::start("9.6") else {
+            return;
+        };
+        bench(&server, "18", "-i -q --unlogged-tables");
+        assert_eq!(tables(&server), ALL_UNLOGGED);
+    }
 }

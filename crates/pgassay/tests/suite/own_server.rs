@@ -268,84 +268,6 @@ mod elsewhere {
     }
 }
 
-#[test]
-fn unreadable_data_of_a_remote_server_are_absent_with_one_warning() {
-    let Some(address) = elsewhere::address() else {
-        skip(
-            "a remote server",
-            "this machine has only loopback addresses",
-        );
-        return;
-    };
-    let Some(theirs) = Theirs::start() else {
-        return;
-    };
-    let scratch = Scratch::new(PROGRAM);
-    let at = elsewhere::forward(address, theirs.server.tcp_address().unwrap());
-    let dsn = format!(
-        "host={} port={} user=maker password=s3cret dbname=postgres",
-        at.ip(),
-        at.port()
-    );
-    let finished = run(&scratch, &of_dsn(&dsn), &["--json"]);
-    let run = run_of(&finished);
-    assert_eq!(run.comparisons.len(), 1);
-    assert_eq!(run.comparisons[0].server_cpu, None);
-    for trial in &run.trials {
-        assert!(
-            trial.server.is_none() && trial.background.is_empty(),
-            "{trial:?}"
-        );
-        assert!(
-            !trial
-                .counters
-                .names()
-                .any(|name| name.starts_with("backends."))
-        );
-    }
-    for point in &run.points {
-        assert_eq!(
-            (point.server_cpu_us, point.server_run_queue_us),
-            (None, None)
-        );
-        let commits = point
-            .counters
-            .iter()
-            .find(|it| it.name == "pg_stat_database.xact_commit");
-        assert!(commits.is_some(), "views are read on any server");
-    }
-    assert!(run.profiles.is_empty());
-    assert_eq!(run.ledgers.len(), 2, "its activity was sampled");
-    for ledger in &run.ledgers {
-        assert_eq!(ledger.blocked_by, Divider::ActivityStates);
-        assert!(ledger.part_us(Part::Client) > 0.0, "{ledger:?}");
-        assert!(ledger.part_us(Part::OnCpu) <= 0.0, "CPU time is unknown");
-        let sum_us: f64 = ledger.rows.iter().map(|row| row.us).sum();
-        let whole_us = ledger.response_us + ledger.between_transactions_us;
-        assert!((sum_us / whole_us - 1.0).abs() < 1e-9, "{ledger:?}");
-    }
-    let difference = run.comparisons[0].ledger.as_ref();
-    assert!(
-        difference.is_some_and(|it| !it.explained),
-        "samples of pg_stat_activity alone"
-    );
-    let said = kinds(&run);
-    let not_observed = said
-        .iter()
-        .filter(|kind| **kind == WarningKind::NotObserved);
-    assert_eq!(not_observed.count(), 1, "{:?}", run.warnings);
-    assert!(
-        !said.contains(&WarningKind::NoProfile),
-        "{:?}",
-        run.warnings
-    );
-    let shown = scratch.command().args(["show", "last"]).output().unwrap();
-    let shown = Finished::of(&shown);
-    assert_eq!(shown.code, Some(0));
-    assert!(shown.stdout.contains("All time by samples"), "{shown:?}");
-    theirs.assert_untouched();
-}
-
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;
@@ -497,6 +419,85 @@ mod slow {
         let remedy = format!("drop database {};", left[0]);
         assert!(words.contains(&remedy), "{words}");
         theirs.server.connect().unwrap().execute(&remedy).unwrap();
+        theirs.assert_untouched();
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn unreadable_data_of_a_remote_server_are_absent_with_one_warning() {
+        let Some(address) = elsewhere::address() else {
+            skip(
+                "a remote server",
+                "this machine has only loopback addresses",
+            );
+            return;
+        };
+        let Some(theirs) = Theirs::start() else {
+            return;
+        };
+        let scratch = Scratch::new(PROGRAM);
+        let at = elsewhere::forward(address, theirs.server.tcp_address().unwrap());
+        let dsn = format!(
+            "host={} port={} user=maker password=s3cret dbname=postgres",
+            at.ip(),
+            at.port()
+        );
+        let finished = run(&scratch, &of_dsn(&dsn), &["--json"]);
+        let run = run_of(&finished);
+        assert_eq!(run.comparisons.len(), 1);
+        assert_eq!(run.comparisons[0].server_cpu, None);
+        for trial in &run.trials {
+            assert!(
+                trial.server.is_none() && trial.background.is_empty(),
+                "{trial:?}"
+            );
+            assert!(
+                !trial
+                    .counters
+                    .names()
+                    .any(|name| name.starts_with("backends."))
+            );
+        }
+        for point in &run.points {
+            assert_eq!(
+                (point.server_cpu_us, point.server_run_queue_us),
+                (None, None)
+            );
+            let commits = point
+                .counters
+                .iter()
+                .find(|it| it.name == "pg_stat_database.xact_commit");
+            assert!(commits.is_some(), "views are read on any server");
+        }
+        assert!(run.profiles.is_empty());
+        assert_eq!(run.ledgers.len(), 2, "its activity was sampled");
+        for ledger in &run.ledgers {
+            assert_eq!(ledger.blocked_by, Divider::ActivityStates);
+            assert!(ledger.part_us(Part::Client) > 0.0, "{ledger:?}");
+            assert!(ledger.part_us(Part::OnCpu) <= 0.0, "CPU time is unknown");
+            let sum_us: f64 = ledger.rows.iter().map(|row| row.us).sum();
+            let whole_us = ledger.response_us + ledger.between_transactions_us;
+            assert!((sum_us / whole_us - 1.0).abs() < 1e-9, "{ledger:?}");
+        }
+        let difference = run.comparisons[0].ledger.as_ref();
+        assert!(
+            difference.is_some_and(|it| !it.explained),
+            "samples of pg_stat_activity alone"
+        );
+        let said = kinds(&run);
+        let not_observed = said
+            .iter()
+            .filter(|kind| **kind == WarningKind::NotObserved);
+        assert_eq!(not_observed.count(), 1, "{:?}", run.warnings);
+        assert!(
+            !said.contains(&WarningKind::NoProfile),
+            "{:?}",
+            run.warnings
+        );
+        let shown = scratch.command().args(["show", "last"]).output().unwrap();
+        let shown = Finished::of(&shown);
+        assert_eq!(shown.code, Some(0));
+        assert!(shown.stdout.contains("All time by samples"), "{shown:?}");
         theirs.assert_untouched();
     }
 }

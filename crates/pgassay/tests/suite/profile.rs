@@ -403,83 +403,6 @@ fn unprivileged_users_get_exact_totals_and_a_list_of_limitations() {
     server.stop().expect("the server stops");
 }
 
-/// A user who may not read the server's memory but has a connection.
-#[test]
-fn unprivileged_users_get_waits_from_pg_stat_activity() {
-    if !is_restricted_for_others() {
-        return;
-    }
-    let config = ServerConfig {
-        tcp: true,
-        ..servers::config()
-    };
-    let Some(server) = servers::start_with("18", &config) else {
-        return;
-    };
-    let mut holder = server.connect().expect("a connection");
-    for sql in [
-        "create role watcher login password 'secret'",
-        "grant pg_monitor to watcher",
-        "select pg_advisory_lock(1)",
-    ] {
-        holder.query(sql).expect("the query succeeds");
-    }
-    let mut waiter = server.connect().expect("a connection");
-    let waiting = thread::spawn(move || waiter.query("select pg_advisory_lock(1)").map(drop));
-    let scratch = Scratch::new(PROGRAM);
-    let port = server.tcp_address().expect("the server listens").port();
-    let dsn = format!("host=127.0.0.1 port={port} user=watcher password=secret dbname=postgres");
-    let profiling = |extra: &[&str]| {
-        let arguments = ["profile", "--dsn", &dsn, "--duration", "2s"];
-        run_unprivileged(&scratch, &[&arguments, extra].concat())
-    };
-    let page = scratch.path().join("page.html");
-    let seen = observed(&profiling(&["--json", "--html", &page.to_string_lossy()]));
-    let text = profiling(&[]);
-    drop(holder);
-    waiting
-        .join()
-        .expect("the thread does not panic")
-        .expect("the lock");
-
-    assert_eq!(
-        seen.subject.major.as_deref(),
-        Some("18"),
-        "the server reports it"
-    );
-    assert_eq!(seen.sessions, 2, "pgassay's own connections are excluded");
-    let waits = seen.waits.as_ref().expect("waits were sampled");
-    assert_eq!(waits.source, WaitSource::PgStatActivity);
-    assert_eq!(waits.unreadable, 0, "{waits:?}");
-    assert!(waits.sampling_cpu_us > 0.0, "{waits:?}");
-    // One session holds the lock and is idle, the other waits for it.
-    let rows = seen.blocked();
-    for (kind, name) in [("Client", "ClientRead"), ("Lock", "advisory")] {
-        let row = rows
-            .iter()
-            .find(|row| (&*row.kind, &*row.name) == (kind, name));
-        let share = row.map_or(0.0, |row| row.blocked_us / seen.blocked_us());
-        assert!((share - 0.5).abs() < 0.01, "{name}: {share} {waits:?}");
-    }
-    let limit = seen.limitations.iter().find(|it| it.name == "waits");
-    let limit = limit.expect("there is a limitation");
-    assert_eq!(limit.value, "pg_stat_activity");
-    assert!(limit.fix.is_some(), "{limit:?}");
-    for part in [
-        "samples of pg_stat_activity",
-        "pgassay samples pg_stat_activity",
-        "CPU in one row (not broken down), blocked time by wait events of pg_stat_activity;",
-    ] {
-        assert!(
-            collapse_whitespace(&text.stdout).contains(part),
-            "{part}: {text:?}"
-        );
-    }
-    let page = std::fs::read_to_string(page).expect("the file was written");
-    assert!(page.contains("samples of pg_stat_activity"), "{page}");
-    server.stop().expect("the server stops");
-}
-
 #[test]
 fn what_backends_are_blocked_by_is_exported_as_stacks_that_end_in_waits() {
     let Some(server) = servers::start("18") else {
@@ -573,5 +496,84 @@ mod slow {
             assert!(text.contains("whose transactions use no table"), "{text}");
             server.stop().expect("the server stops");
         }
+    }
+
+    /// A user who may not read the server's memory but has a connection.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn unprivileged_users_get_waits_from_pg_stat_activity() {
+        if !is_restricted_for_others() {
+            return;
+        }
+        let config = ServerConfig {
+            tcp: true,
+            ..servers::config()
+        };
+        let Some(server) = servers::start_with("18", &config) else {
+            return;
+        };
+        let mut holder = server.connect().expect("a connection");
+        for sql in [
+            "create role watcher login password 'secret'",
+            "grant pg_monitor to watcher",
+            "select pg_advisory_lock(1)",
+        ] {
+            holder.query(sql).expect("the query succeeds");
+        }
+        let mut waiter = server.connect().expect("a connection");
+        let waiting = thread::spawn(move || waiter.query("select pg_advisory_lock(1)").map(drop));
+        let scratch = Scratch::new(PROGRAM);
+        let port = server.tcp_address().expect("the server listens").port();
+        let dsn =
+            format!("host=127.0.0.1 port={port} user=watcher password=secret dbname=postgres");
+        let profiling = |extra: &[&str]| {
+            let arguments = ["profile", "--dsn", &dsn, "--duration", "2s"];
+            run_unprivileged(&scratch, &[&arguments, extra].concat())
+        };
+        let page = scratch.path().join("page.html");
+        let seen = observed(&profiling(&["--json", "--html", &page.to_string_lossy()]));
+        let text = profiling(&[]);
+        drop(holder);
+        waiting
+            .join()
+            .expect("the thread does not panic")
+            .expect("the lock");
+
+        assert_eq!(
+            seen.subject.major.as_deref(),
+            Some("18"),
+            "the server reports it"
+        );
+        assert_eq!(seen.sessions, 2, "pgassay's own connections are excluded");
+        let waits = seen.waits.as_ref().expect("waits were sampled");
+        assert_eq!(waits.source, WaitSource::PgStatActivity);
+        assert_eq!(waits.unreadable, 0, "{waits:?}");
+        assert!(waits.sampling_cpu_us > 0.0, "{waits:?}");
+        // One session holds the lock and is idle, the other waits for it.
+        let rows = seen.blocked();
+        for (kind, name) in [("Client", "ClientRead"), ("Lock", "advisory")] {
+            let row = rows
+                .iter()
+                .find(|row| (&*row.kind, &*row.name) == (kind, name));
+            let share = row.map_or(0.0, |row| row.blocked_us / seen.blocked_us());
+            assert!((share - 0.5).abs() < 0.01, "{name}: {share} {waits:?}");
+        }
+        let limit = seen.limitations.iter().find(|it| it.name == "waits");
+        let limit = limit.expect("there is a limitation");
+        assert_eq!(limit.value, "pg_stat_activity");
+        assert!(limit.fix.is_some(), "{limit:?}");
+        for part in [
+            "samples of pg_stat_activity",
+            "pgassay samples pg_stat_activity",
+            "CPU in one row (not broken down), blocked time by wait events of pg_stat_activity;",
+        ] {
+            assert!(
+                collapse_whitespace(&text.stdout).contains(part),
+                "{part}: {text:?}"
+            );
+        }
+        let page = std::fs::read_to_string(page).expect("the file was written");
+        assert!(page.contains("samples of pg_stat_activity"), "{page}");
+        server.stop().expect("the server stops");
     }
 }

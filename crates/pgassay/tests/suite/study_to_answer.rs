@@ -136,45 +136,6 @@ fn assert_result_fits_a_terminal(scratch: &Scratch) {
     }
 }
 
-/// The profile of a real server must be complete: rows add up, stacks reach the process entry point.
-#[test]
-fn the_functions_add_up_to_the_backends_cpu_and_stacks_are_whole() {
-    if !servers::is_available("18") {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let finished = scratch.run(SMALL_STUDY, &["--length", "6s", "--json"]);
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
-    if !sampling_is_permitted() {
-        return;
-    }
-    assert!(!run.profiles.is_empty());
-    for profile in &run.profiles {
-        let quality = profile.quality;
-        assert_eq!(
-            profile.total(),
-            quality.samples,
-            "every sample is in the tree"
-        );
-        assert!(quality.user_samples > 0, "{quality:?}");
-        assert!(
-            quality.unwound_to_entry as f64 >= 0.95 * quality.user_samples as f64,
-            "{quality:?}"
-        );
-    }
-    let cost = run.comparisons[0]
-        .cost
-        .as_ref()
-        .expect("both points have profiles");
-    for (variant, side) in [(0, cost.total.baseline_us), (1, cost.total.variant_us)] {
-        let exact = run.points[variant].server_cpu_us.expect("a local server");
-        assert!((side / exact - 1.0).abs() < 0.03, "{side} against {exact}");
-    }
-    let sum: f64 = cost.functions.iter().map(|row| row.baseline_us).sum();
-    assert!((sum / cost.total.baseline_us - 1.0).abs() < 1e-6);
-}
-
 #[test]
 fn what_needs_no_server_works_without_one() {
     let scratch = Scratch::new(PROGRAM);
@@ -348,4 +309,48 @@ fn commands_that_only_read_results_create_nothing_and_say_what_is_missing() {
     let finished = scratch.finished(&["show", &file]);
     let message = finished.error_message();
     assert!(message.contains("No such file"), "{message}");
+}
+
+mod slow {
+    use super::*;
+
+    /// The profile of a real server must be complete: rows add up, stacks reach the process entry point.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn the_functions_add_up_to_the_backends_cpu_and_stacks_are_whole() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let finished = scratch.run(SMALL_STUDY, &["--length", "6s", "--json"]);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
+        if !sampling_is_permitted() {
+            return;
+        }
+        assert!(!run.profiles.is_empty());
+        for profile in &run.profiles {
+            let quality = profile.quality;
+            assert_eq!(
+                profile.total(),
+                quality.samples,
+                "every sample is in the tree"
+            );
+            assert!(quality.user_samples > 0, "{quality:?}");
+            assert!(
+                quality.unwound_to_entry as f64 >= 0.95 * quality.user_samples as f64,
+                "{quality:?}"
+            );
+        }
+        let cost = run.comparisons[0]
+            .cost
+            .as_ref()
+            .expect("both points have profiles");
+        for (variant, side) in [(0, cost.total.baseline_us), (1, cost.total.variant_us)] {
+            let exact = run.points[variant].server_cpu_us.expect("a local server");
+            assert!((side / exact - 1.0).abs() < 0.03, "{side} against {exact}");
+        }
+        let sum: f64 = cost.functions.iter().map(|row| row.baseline_us).sum();
+        assert!((sum / cost.total.baseline_us - 1.0).abs() < 1e-6);
+    }
 }

@@ -190,6 +190,26 @@ mod slow {
         }
         scratch.assert_nothing_left();
     }
+
+    /// Regression: `settings-cost` failed in its second block, because a connection of its variant
+    /// `idle_session_timeout=60s` waited for more than a minute while 50 other variants warmed up.
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn a_session_that_waits_for_its_trial_is_not_ended_by_idle_session_timeout() {
+        if !servers::is_available("18") {
+            return;
+        }
+        let scratch = Scratch::new(PROGRAM);
+        let finished = scratch.run(IDLE_LIMIT, &["--no-profile", "--json"]);
+        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+        scratch.assert_nothing_left();
+        let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
+        // What sets and resets the limit between trials is no transaction of the load.
+        for trial in &run.trials {
+            let commits = trial.counters.get("pg_stat_database.xact_commit");
+            assert_eq!(commits, Some(trial.transactions_total as f64), "{trial:?}");
+        }
+    }
 }
 
 /// Before each trial, both connections are idle for longer than the server permits.
@@ -219,22 +239,3 @@ clients = [2]
 full = "300ms"
 pairs = 2
 "#;
-
-/// Regression: `settings-cost` failed in its second block, because a connection of its variant
-/// `idle_session_timeout=60s` waited for more than a minute while 50 other variants warmed up.
-#[test]
-fn a_session_that_waits_for_its_trial_is_not_ended_by_idle_session_timeout() {
-    if !servers::is_available("18") {
-        return;
-    }
-    let scratch = Scratch::new(PROGRAM);
-    let finished = scratch.run(IDLE_LIMIT, &["--no-profile", "--json"]);
-    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
-    scratch.assert_nothing_left();
-    let run: Run = serde_json::from_str(&finished.stdout).expect("JSON on stdout alone");
-    // What sets and resets the limit between trials is no transaction of the load.
-    for trial in &run.trials {
-        let commits = trial.counters.get("pg_stat_database.xact_commit");
-        assert_eq!(commits, Some(trial.transactions_total as f64), "{trial:?}");
-    }
-}

@@ -469,11 +469,6 @@ fn memory_says_what_the_server_says_on_14() {
 }
 
 #[test]
-fn memory_says_what_the_server_says_on_16() {
-    memory_says_what_the_server_says("16");
-}
-
-#[test]
 fn memory_says_what_the_server_says_on_18() {
     memory_says_what_the_server_says("18");
 }
@@ -592,5 +587,11 @@ mod slow {
             }
             assert_eq!(missing, BTreeSet::new(), "{major}");
         }
+    }
+
+    #[test]
+    #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
+    fn memory_says_what_the_server_says_on_16() {
+        memory_says_what_the_server_says("16");
     }
 }
