@@ -20,7 +20,7 @@ pub(crate) use run::{ClientRun, RunProgress};
 
 /// The token of ROLLBACK, which is not a script command. A command's token is its index.
 const TOKEN_ROLLBACK: u32 = u32::MAX;
-/// Flags the token of a Parse that is sent by itself just before its statement is executed.
+/// Flags the token of a Parse that is sent just before its statement is executed, outside a pipeline.
 const TOKEN_PREPARE: u32 = 1 << 31;
 
 /// How much of a request, and of a client's variables, is prefetched: more than most have.
@@ -411,17 +411,14 @@ impl Client {
                 let statement = &program.statements[index];
                 let parsed = if run.prepared[index] == Preparation::Missing {
                     run.prepared[index] = Preparation::Requested;
-                    // In a request of its own, as pgbench does, unless that would split a pipeline.
+                    // Without a Sync in between, unlike pgbench: if the server refuses the Parse, it must not execute
+                    // the statement that already has this name.
                     let prepare = if run.in_pipeline {
                         token
                     } else {
                         token | TOKEN_PREPARE
                     };
-                    let parsed = session.parse(&statement.name, &statement.sql, prepare);
-                    if !run.in_pipeline {
-                        session.sync(prepare);
-                    }
-                    parsed
+                    session.parse(&statement.name, &statement.sql, prepare)
                 } else {
                     Ok(())
                 };
@@ -449,7 +446,7 @@ impl Client {
 /// `continues_on_error`, any SQL error.
 fn is_client_kept_after(cause: &AbortCause, program: &Program) -> bool {
     match cause {
-        AbortCause::Sql(error) | AbortCause::Unprepared { prepare: error, .. } => {
+        AbortCause::Sql(error) | AbortCause::Unprepared { error, .. } => {
             program.continues_on_error || FailureKind::of(error).is_retriable()
         }
         _ => false,

@@ -7,6 +7,9 @@ use pgassay_script::{EvalError, InvalidName, Refusal};
 use pgassay_wire::conninfo::Address;
 use pgassay_wire::{ServerMessage, WireError};
 
+/// The SQLSTATE of a Parse whose name another prepared statement has.
+pub(crate) const DUPLICATE_STATEMENT: &str = "42P05";
+
 /// An error of a client pool.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -48,6 +51,18 @@ pub enum LoadError {
         client: u32,
         /// The server.
         address: Address,
+        /// The server's error.
+        error: Box<ServerMessage>,
+    },
+    /// A new connection already has a prepared statement with the name of one of the run's.
+    #[error(
+        "client {client}: {error}\nHINT: A pooler gave the client a connection that others have used before. \
+         Use another protocol (-M simple or extended), or a pooler that keeps the connections' prepared statements \
+         apart, such as PgBouncer with max_prepared_statements."
+    )]
+    StatementExists {
+        /// The client, counted from 0.
+        client: u32,
         /// The server's error.
         error: Box<ServerMessage>,
     },
@@ -174,12 +189,12 @@ pub enum AbortCause {
     #[error("{0}")]
     Refusal(#[from] Refusal),
     /// A statement could not be prepared, and therefore not executed either.
-    #[error("{prepare}")]
+    #[error("{error}")]
     Unprepared {
         /// The error from preparing it.
-        prepare: Box<ServerMessage>,
-        /// The error from executing it.
-        execute: Box<ServerMessage>,
+        error: Box<ServerMessage>,
+        /// Its name, which no statement has.
+        name: String,
     },
     /// A column's name is not a valid variable name.
     #[error("{invalid}")]

@@ -17,7 +17,7 @@ use pgassay_wire::conninfo::{AttemptFailure, Attempts};
 
 use crate::client::{Client, ClientRun};
 use crate::driver::{Arrival, Driver, EpollDriver};
-use crate::error::LoadError;
+use crate::error::{DUPLICATE_STATEMENT, LoadError};
 use crate::program::Program;
 use crate::reconnecting::Connector;
 
@@ -263,6 +263,10 @@ impl Opener<'_> {
                         error,
                     };
                     return self.try_next(index, failure, refused);
+                }
+                // What has this name is not what the run is to execute.
+                Event::Error { error, .. } if error.sqlstate == DUPLICATE_STATEMENT => {
+                    return Err(LoadError::StatementExists { client: id, error });
                 }
                 Event::Error {
                     token: Some(statement),

@@ -11,7 +11,7 @@ use super::{Abort, ClientStage, TOKEN_PREPARE, TOKEN_ROLLBACK};
 use crate::capture::Captured;
 use crate::command_times::CommandTimes;
 use crate::config::DebugSink;
-use crate::error::{AbortCause, ScriptLocation};
+use crate::error::{AbortCause, DUPLICATE_STATEMENT, ScriptLocation};
 use crate::program::Program;
 
 /// A client's progress in a run.
@@ -79,8 +79,6 @@ pub(crate) struct ClientRun {
     pub(super) begin_rng: Rng,
     /// Completed queries of the current command.
     pub(super) query: u32,
-    /// The error from preparing a statement just before its execution.
-    pub(super) unprepared: Option<Box<ServerMessage>>,
     /// Which of the program's statements are prepared on this connection.
     pub(super) prepared: Vec<Preparation>,
     pub(super) captured: Captured,
@@ -122,7 +120,6 @@ impl ClientRun {
             rng,
             begin_rng: rng,
             query: 0,
-            unprepared: None,
             prepared: vec![Preparation::Missing; program.statements.len()],
             captured: Captured::default(),
             failure: None,
@@ -169,6 +166,11 @@ impl ClientRun {
         let script = &program.parts[self.script].script;
         let found = script.commands().get(command);
         let (mut sent, mut statement) = (None, None);
+        // Only a simple query has several. In a pipeline, those before it are of other commands.
+        let query = match program.protocol {
+            QueryProtocol::Simple => query,
+            QueryProtocol::Extended | QueryProtocol::Prepared => 0,
+        };
         if let Some(CommandKind::Sql(sql)) = found.map(|command| &command.kind) {
             let text = |bytes: &[u8]| Some(String::from_utf8_lossy(bytes).into_owned());
             statement = text(sql.statement());
@@ -259,7 +261,9 @@ impl ClientRun {
                 error,
                 ..
             } if token != TOKEN_ROLLBACK && token & TOKEN_PREPARE != 0 => {
-                self.unprepared = Some(error);
+                let command = (token & !TOKEN_PREPARE) as usize;
+                let cause = self.unprepared(command, error, program);
+                self.fail(command, cause);
                 Ok(())
             }
             Event::Error { token, error, .. } => {
@@ -267,14 +271,7 @@ impl ClientRun {
                     None | Some(TOKEN_ROLLBACK) => self.command,
                     Some(command) => command as usize,
                 };
-                let cause = match self.unprepared.take() {
-                    Some(prepare) => AbortCause::Unprepared {
-                        prepare,
-                        execute: error,
-                    },
-                    None => AbortCause::Sql(error),
-                };
-                self.fail(command, cause);
+                self.fail(command, AbortCause::Sql(error));
                 Ok(())
             }
             Event::Prepared { token } => {
@@ -304,6 +301,23 @@ impl ClientRun {
         }
     }
 
+    /// The cause of a failure to prepare a command's statement just before its execution.
+    fn unprepared(
+        &self,
+        command: usize,
+        error: Box<ServerMessage>,
+        program: &Program,
+    ) -> AbortCause {
+        let statements = &program.parts[self.script].statements;
+        match statements.get(command).copied().flatten() {
+            Some(index) if error.sqlstate != DUPLICATE_STATEMENT => AbortCause::Unprepared {
+                name: String::from_utf8_lossy(&program.statements[index].name).into_owned(),
+                error,
+            },
+            _ => AbortCause::Sql(error),
+        }
+    }
+
     /// Keeps the first error of a transaction; later errors are its consequences.
     pub(super) fn fail(&mut self, command: usize, cause: AbortCause) {
         let query = self.query;
@@ -327,8 +341,9 @@ impl ClientRun {
     pub fn take_failure(&mut self) -> Option<(usize, Box<ServerMessage>)> {
         let failure = self.failure.take()?;
         match failure.cause {
-            AbortCause::Sql(error) => Some((failure.command, error)),
-            AbortCause::Unprepared { prepare, .. } => Some((failure.command, prepare)),
+            AbortCause::Sql(error) | AbortCause::Unprepared { error, .. } => {
+                Some((failure.command, error))
+            }
             _ => None,
         }
     }

@@ -266,11 +266,70 @@ fn an_error_in_the_middle_of_a_pipeline() {
         panic!("{error}")
     };
     assert_eq!((place.client, place.command, place.line), (0, 2, 3));
+    // Regression: it was the number of statements of the pipeline before this one.
+    assert_eq!(place.query, 0);
     assert_eq!(
         (place.text.as_str(), place.script.as_str()),
         ("select 2;", "test")
     );
     assert_eq!(sql.sqlstate, "22012");
+}
+
+fn refusal(sqlstate: &str) -> Vec<u8> {
+    let text = format!("SERROR\0C{sqlstate}\0Mrefused\0\0");
+    message(b'E', text.as_bytes())
+}
+
+/// Regression: the error was dropped, and the clients executed the statement that an earlier run had left on a
+/// pooler's connection.
+#[test]
+fn a_statement_whose_name_is_taken_is_not_executed() {
+    let taken = |mut peer: Peer, _: usize| {
+        while let Some(request) = peer.request() {
+            assert_eq!(request, "PS", "nothing is executed");
+            peer.send(&[refusal("42P05"), message(b'Z', b"I")]);
+        }
+    };
+    let (script, protocol) = ("insert into t values (1);", QueryProtocol::Prepared);
+    let error = run(1, protocol, script, &never_stop(), taken).unwrap_err();
+    assert!(
+        matches!(&error, LoadError::StatementExists { client: 0, error } if error.sqlstate == "42P05"),
+        "{error}"
+    );
+    assert!(error.to_string().contains("pooler"), "{error}");
+}
+
+/// As before: a server skips what follows a failed Parse up to the next Sync.
+#[test]
+fn a_statement_that_cannot_be_prepared_later_either_is_not_executed() {
+    for sqlstate in ["42P05", "42601"] {
+        let refuses = move |mut peer: Peer, _: usize| {
+            for expected in ["PS", "PBDES"] {
+                let Some(request) = peer.request() else {
+                    return;
+                };
+                assert_eq!(request, expected, "no Sync before Bind");
+                // At first, its table does not exist.
+                let later = expected == "PBDES";
+                let sqlstate = if later { sqlstate } else { "42P01" };
+                peer.send(&[refusal(sqlstate), message(b'Z', b"I")]);
+            }
+            peer.request();
+        };
+        let (script, protocol) = ("insert into t values (1);", QueryProtocol::Prepared);
+        let error = run(1, protocol, script, &never_stop(), refuses).unwrap_err();
+        let LoadError::Aborted { place, cause } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!((place.command, place.query), (0, 0));
+        match cause {
+            AbortCause::Sql(error) => assert_eq!((&*error.sqlstate, sqlstate), ("42P05", "42P05")),
+            AbortCause::Unprepared { error, name } => {
+                assert_eq!((&*error.sqlstate, &**name), ("42601", "P_0"));
+            }
+            other => panic!("{other}"),
+        }
+    }
 }
 
 #[test]

@@ -102,6 +102,58 @@ fn no_statement_of_a_profile_waits_long_behind_a_lock() {
     server.stop().expect("the server stops");
 }
 
+/// Regression: the second run executed the statement that the first had prepared, without a message.
+#[test]
+fn a_run_does_not_execute_what_another_has_prepared_behind_a_pooler() {
+    let config = ServerConfig {
+        tcp: true,
+        ..servers::config()
+    };
+    let Some(server) = servers::start_with("18", &config) else {
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(pooler) = Pooler::start(&server, directory.path()) else {
+        return;
+    };
+    let mut connection = server.connect().expect("a connection");
+    let tables = "create table aa (i int); create table bb (i int)";
+    connection.execute(tables).expect("the tables are new");
+    let scratch = Scratch::new(PROGRAM);
+    let run = |table: &str, protocol: &str| {
+        let file = scratch.path().join(format!("{table}.sql"));
+        fs::write(&file, format!("insert into {table} values (1);\n")).expect("a file");
+        let file = file.to_str().expect("it is text");
+        scratch.finished(&[
+            "bench",
+            "-n",
+            "-M",
+            protocol,
+            "-t",
+            "5",
+            "-f",
+            file,
+            &pooler.dsn,
+        ])
+    };
+    assert_eq!(run("aa", "prepared").code, Some(0));
+    let second = run("bb", "prepared");
+    assert_eq!(second.code, Some(1), "{second:?}");
+    let expected = "prepared statement \"P_0\" already exists";
+    assert!(second.stderr.contains(expected), "{second:?}");
+    assert_eq!(run("bb", "extended").code, Some(0));
+    let counts = "select (select count(*) from aa) || ' ' || (select count(*) from bb)";
+    assert_eq!(
+        connection
+            .value(counts)
+            .expect("they can be read")
+            .as_deref(),
+        Some("5 5")
+    );
+    drop(pooler);
+    server.stop().expect("the server stops");
+}
+
 /// Run by `.ci/run`, not by a plain `cargo test`.
 mod slow {
     use super::*;

@@ -379,9 +379,14 @@ fn tell_cause(client: u32, place: &ScriptLocation, cause: &AbortCause) {
     };
     match cause {
         AbortCause::Sql(error) => refused(error),
-        AbortCause::Unprepared { prepare, execute } => {
-            message::error(&message::of_server(prepare, place.statement.as_deref()));
-            refused(execute);
+        AbortCause::Unprepared { error, name } => {
+            message::error(&message::of_server(error, place.statement.as_deref()));
+            // pgbench executes the statement nevertheless.
+            refused(&pgassay_wire::ServerMessage {
+                severity: "ERROR".to_owned(),
+                message: format!("prepared statement \"{name}\" does not exist"),
+                ..Default::default()
+            });
         }
         AbortCause::Rows { rows } => message::error(&format!("{at}: expected one row, got {rows}")),
         AbortCause::Capture { invalid } => {
