@@ -8,6 +8,8 @@ use crate::number;
 
 /// A law that misses a measured throughput by more than this share is reported.
 const MISS_NOTICEABLE: f64 = 0.05;
+/// Intervals include what the law misses by at most this many standard deviations of misfit and noise.
+const DEVIATIONS_INCLUDED: f64 = 2.0;
 /// A throughput whose interval's ends differ by more than this factor is unknown.
 const WIDTH_MAX: f64 = 4.0;
 
@@ -355,11 +357,18 @@ fn misfit(curve: &ScalabilityCurve, law: &FittedLaw) -> Option<String> {
     let points = curve.points.iter();
     let missed = points.filter(|it| share(it) > MISS_NOTICEABLE && is_beyond_noise(it));
     let worst = missed.max_by(|a, b| share(a).total_cmp(&share(b)))?;
+    let noise = law.noise.powi(2) / f64::from(worst.rounds.max(1));
+    let deviation = (law.misfit.powi(2) + noise).sqrt();
+    let is_included = (fitted(worst) / worst.tps()).ln().abs() <= DEVIATIONS_INCLUDED * deviation;
     Some(format!(
-        "The law does not hold exactly: it misses the throughput of {} by {}. The intervals \
-         include this.",
+        "The law does not hold exactly: it misses the throughput of {} by {}. The intervals {} this.",
         clients(f64::from(worst.clients)),
-        number::percent(share(worst))
+        number::percent(share(worst)),
+        if is_included {
+            "include"
+        } else {
+            "are too narrow for"
+        },
     ))
 }
 

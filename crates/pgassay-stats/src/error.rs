@@ -66,7 +66,7 @@ pub enum StatsError {
     /// Too few numbers of clients for the Universal Scalability Law, or none was measured repeatedly.
     #[error(
         "numbers of clients: {loads}, rounds: {rounds}; the law needs at least 3 numbers of clients, and \
-         more than one round of one of them"
+         3 more rounds than numbers of clients"
     )]
     TooFewLoads {
         /// Different numbers of clients.

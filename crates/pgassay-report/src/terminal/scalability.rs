@@ -49,7 +49,8 @@ fn table(curve: &ScalabilityCurve) -> Table {
         "mean ms",
         "p95 ms",
         "p99 ms",
-        "limit",
+        // A rate that the server sustains has not reached a limit.
+        if is_paced { "grew most" } else { "limit" },
     ];
     table.row(titles.map(|title| inked(title, TextStyle::Faint)).to_vec());
     for point in &curve.points {

@@ -253,6 +253,25 @@ fn a_knee_below_the_fewest_measured_clients_is_not_stated_as_found() {
     assert!(!page.contains(">peak</text>") && !page.contains(">knee</text>"));
 }
 
+/// Regression: "The intervals include this" was said of a misfit that was not estimated.
+#[test]
+fn a_misfit_beyond_the_intervals_is_not_said_to_be_in_them() {
+    for (misfit, expected) in [
+        (0.0, "The intervals are too narrow for this."),
+        (0.08, "The intervals include this."),
+    ] {
+        let mut curve = curve();
+        curve.law.as_mut().unwrap().misfit = misfit;
+        let tps = curve.points[1].tps() * 1.15;
+        curve.points[1].throughput = figure(tps, tps * 0.99, tps * 1.01);
+        let text = scalability_text(&curve, &PLAIN);
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let start =
+            "The law does not hold exactly: it misses the throughput of 2 clients by 11.7%. ";
+        assert!(text.contains(&format!("{start}{expected}")), "{text}");
+    }
+}
+
 /// Regression: "at 64 clients, NaN% of the growth of the response time".
 #[test]
 fn a_busy_load_generator_without_growth_has_no_share_of_it() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::MeasuredThroughput;
 use super::law::ScalabilityLaw;
-use super::linear::{Cholesky, Matrix3, Vector3, dot, invert};
+use super::linear::{Cholesky, Matrix3, Vector3, dot, invert, quadratic};
 use crate::distribution::{normal_quantile, t_quantile};
 use crate::error::StatsError;
 use crate::pairs::Interval;
@@ -12,11 +12,14 @@ use crate::random::SplitMix64;
 
 /// The level of all intervals.
 const LEVEL: f64 = 0.95;
+/// Rounds beyond the first of each number of clients from which the noise is estimated, at least.
+const REPEATED_MIN: usize = 3;
 /// Noise below this is not believable: the resolution of a rate, and rounding that repeats.
 const NOISE_SD_MIN: f64 = 1e-3;
 /// The misfit's standard deviations to choose from, in units of the noise between rounds.
-const MISFIT_FACTORS: [f64; 16] = [
-    0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 48.0, 96.0,
+const MISFIT_FACTORS: [f64; 18] = [
+    0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 48.0, 96.0, 192.0,
+    384.0,
 ];
 /// Steps of the iteration; it converges quadratically, and the first is already close.
 const STEPS: usize = 8;
@@ -118,7 +121,7 @@ pub(super) struct RawFit {
     pub(super) misfit: f64,
 }
 
-/// Fits the law to the rounds of at least three numbers of clients, one of which was measured repeatedly.
+/// Fits the law to the rounds of at least three numbers of clients, with at least three repeated rounds.
 ///
 /// # Errors
 /// Too few numbers of clients or rounds; throughput that is not positive; throughput from which none of
@@ -160,7 +163,7 @@ impl FitData {
             logs.entry(it.clients).or_default().push(it.throughput.ln());
         }
         let repeated = measured.len() - logs.len();
-        if logs.len() < 3 || repeated == 0 {
+        if logs.len() < 3 || repeated < REPEATED_MIN {
             return Err(StatsError::TooFewLoads {
                 loads: logs.len(),
                 rounds: measured.len(),
@@ -378,9 +381,18 @@ impl Estimate3 {
             likelihood,
         })
     }
+
+    /// The distance from the nearest parameters within their bounds, in standard deviations.
+    fn deviations_beyond_bounds(&self) -> f64 {
+        let nearest = within_bounds(self.theta, &self.covariance);
+        let distance = [0, 1, 2].map(|at| self.theta[at] - nearest[at]);
+        invert(&self.covariance).map_or(0.0, |(precision, _)| {
+            quadratic(&precision, distance).max(0.0).sqrt()
+        })
+    }
 }
 
-/// The misfit with the greatest restricted likelihood, as a variance.
+/// The misfit with the greatest restricted likelihood, as a variance, or a greater one that the bounds ask for.
 fn most_likely_misfit(levels: &FitData, model: &ResponseModel) -> f64 {
     let mut best = (f64::NEG_INFINITY, 0.0);
     for factor in MISFIT_FACTORS {
@@ -391,7 +403,23 @@ fn most_likely_misfit(levels: &FitData, model: &ResponseModel) -> f64 {
             best = (likelihood, misfit);
         }
     }
-    best.1
+    explaining_bounds(levels, model, best.1)
+}
+
+/// The misfit, or a greater one if points that ask for a negative contention or crosstalk, such as more than twice the
+/// throughput with twice the clients, are not noise: the law misses them, since its parameters have bounds.
+fn explaining_bounds(levels: &FitData, model: &ResponseModel, misfit: f64) -> f64 {
+    let beyond = |misfit: f64| {
+        Estimate3::of(levels, model, misfit).map_or(0.0, |it| it.deviations_beyond_bounds())
+    };
+    let by_chance = t_quantile(f64::midpoint(1.0, LEVEL), levels.noise_df);
+    if beyond(misfit) <= by_chance {
+        return misfit;
+    }
+    let all = MISFIT_FACTORS.map(|factor| levels.noise * factor * factor);
+    let mut greater = all.into_iter().filter(|it| *it > misfit);
+    let explaining = greater.find(|it| beyond(*it) <= 1.0);
+    explaining.unwrap_or(all[all.len() - 1])
 }
 
 /// The nearest parameters, in units of their covariance, with no negative contention and crosstalk.

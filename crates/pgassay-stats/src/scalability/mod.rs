@@ -22,8 +22,9 @@
 //! from repeated rounds of the same number of clients; and the *misfit*, because no server follows the law exactly.
 //! The misfit is a random function of ln N whose values are related within a doubling of N (Kennedy and
 //! O'Hagan, "Bayesian calibration of computer models", 2001, section 4.1), with its standard deviation from
-//! restricted maximum likelihood. So many points close together are not taken for many independent ones,
-//! and two designs agree within their intervals even if the law does not hold.
+//! restricted maximum likelihood, and large enough for points that ask for σ < 0 or κ < 0. So many points close
+//! together are not taken for many independent ones, and two designs agree within their intervals even if the
+//! law does not hold.
 //!
 //! Intervals come from draws of the parameters' distribution (Krinsky and Robb, "On approximating the
 //! statistical properties of elasticities", 1986), each projected to σ, κ ≥ 0.

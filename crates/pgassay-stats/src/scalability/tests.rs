@@ -235,6 +235,29 @@ fn designs_agree_where_the_law_does_not_hold() {
     }
 }
 
+/// Regression: the throughput of two clients was more than twice that of one. The law cannot, so it missed one
+/// client by 7%, with an interval of ±3% without the measured throughput, and a contention in "[0%, 0%]".
+#[test]
+fn a_law_that_misses_growth_beyond_its_bounds_has_intervals_that_include_the_measurements() {
+    for last in [440.0, 700.0] {
+        let means = [(1, 148.0), (2, 330.0), (4, last), (8, last)];
+        let rounds = means.iter().flat_map(|&(clients, throughput)| {
+            [0.99, 1.0, 1.01].map(|noise| MeasuredThroughput {
+                clients,
+                throughput: throughput * noise,
+            })
+        });
+        let fit = fit_scalability(&rounds.collect::<Vec<_>>()).unwrap();
+        let missed = fit
+            .points
+            .iter()
+            .map(|it| (it.fitted / it.throughput).ln().abs());
+        let most = missed.fold(0.0, f64::max);
+        assert!(most > 0.03 && fit.misfit > 0.3 * most, "{fit:?}");
+        assert!(fit.per_client.contains(148.0), "{fit:?}");
+    }
+}
+
 #[test]
 fn the_search_begins_with_powers_of_two_and_then_places_rounds_where_they_tell_most() {
     assert_eq!(coarse_grid(&CANDIDATES), [1, 2, 4, 8, 16, 32, 64]);
@@ -300,6 +323,13 @@ fn too_little_is_an_error_that_says_what_is_missing() {
             rounds: 3
         })
     ));
+    // Regression: the noise of a curve that was interrupted came from two rounds, which can be equal by chance.
+    let interrupted = [at(1, 10.0), at(2, 19.0), at(4, 30.0), at(4, 30.0)];
+    let few = fit_scalability(&interrupted).unwrap_err().to_string();
+    assert!(
+        few.starts_with("numbers of clients: 3, rounds: 4; ") && few.contains("3 more rounds"),
+        "{few}"
+    );
     let zero = [at(1, 0.0), at(2, 19.0), at(4, 30.0), at(4, 31.0)];
     assert!(matches!(
         fit_scalability(&zero),
