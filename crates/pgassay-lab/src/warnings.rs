@@ -304,23 +304,26 @@ fn warn_of_maintenance(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
     let found = [
         (
             "a checkpoint",
+            "greater --set checkpoint_timeout and max_wal_size",
             counted.iter().filter(has_checkpoint).count(),
             counted.len(),
         ),
         (
             "autovacuum",
+            "--set autovacuum=off",
             timed.iter().filter(has_vacuum).count(),
             timed.len(),
         ),
     ];
     let is_external = run.plan.servers.iter().any(|it| it.dsn.is_some());
-    let remedy = if is_external {
-        "with longer trials (--length), it runs in more of them"
-    } else {
-        "[maintenance] in a study file prevents it"
-    };
-    for (what, some, all) in found {
+    for (what, settings, some, all) in found {
         if some > 0 && some < all {
+            let remedy = if is_external {
+                "with longer trials (--length), it runs in more of them".to_owned()
+            } else {
+                // A curve has no study file.
+                format!("to prevent it, use {settings}, or [maintenance] in a study file")
+            };
             warn(
                 WarningKind::Maintenance,
                 format!("{what} ran in only {some} of {all} trials; {remedy}"),
