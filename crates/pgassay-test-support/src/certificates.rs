@@ -124,7 +124,7 @@ impl Certificates {
         let script = "openssl req -new -nodes -out old.csr -keyout old.key -subj /CN=localhost && \
             openssl req -x509 -new -nodes -days 9 -out oldroot.crt -keyout oldroot.key -subj /CN=r && \
             openssl x509 -req -in old.csr -days 9 -CA oldroot.crt -CAkey oldroot.key -CAcreateserial \
-            -out old.crt && chmod 600 old.key";
+            -out old.crt && chmod 600 old.key oldroot.key";
         let ran = Command::new("sh")
             .args(["-c", script])
             .current_dir(&self.directory)

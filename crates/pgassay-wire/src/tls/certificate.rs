@@ -44,6 +44,15 @@ const HASHES: &[(&str, Hash)] = &[
     ("2.16.840.1.101.3.4.2.3", Hash::Sha512),
 ];
 
+/// Returns the certificate's public key with its algorithm, in DER.
+pub(super) fn public_key(der: &[u8]) -> Result<Vec<u8>, x509_cert::der::Error> {
+    let certificate = Certificate::from_der(der)?;
+    certificate
+        .tbs_certificate()
+        .subject_public_key_info()
+        .to_der()
+}
+
 /// Returns the certificate's hash for SCRAM channel binding; `None` if the signature algorithm has
 /// no hash, as with Ed25519, or if the certificate cannot be parsed.
 pub(super) fn end_point_hash(der: &[u8]) -> Option<Vec<u8>> {

@@ -4,15 +4,16 @@
 use std::sync::Arc;
 
 use rustls::client::Resumption;
-use rustls::crypto::ring;
+use rustls::crypto::{KeyProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ClientConnection, SupportedProtocolVersion};
 
-use super::TlsError;
 use super::chain::Chain;
 use super::verifier::Verifier;
+use super::{TlsError, certificate};
 
 /// PostgreSQL's ALPN protocol name.
 pub(super) const ALPN: &[u8] = b"postgresql";
@@ -120,6 +121,7 @@ fn config(
 ) -> Result<ClientConfig, String> {
     let provider = Arc::new(ring::default_provider());
     let algorithms = provider.signature_verification_algorithms;
+    let keys = provider.key_provider;
     let verifier = Verifier {
         algorithms,
         chain: chain(files, &provider)?,
@@ -132,14 +134,8 @@ fn config(
         .with_custom_certificate_verifier(Arc::new(verifier));
     let mut config = match (&files.certificate, &files.key) {
         (Some(certificate), Some(key)) => {
-            let chain = certificates(certificate)
-                .map_err(|what| format!("could not read certificate file {what}"))?;
-            builder
-                .with_client_auth_cert(chain, private_key(key)?)
-                .map_err(|error| {
-                    let (path, _) = key;
-                    format!("certificate does not match private key file \"{path}\": {error}")
-                })?
+            let certified = certified_key(certificate, key, keys)?;
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
         }
         _ => builder.with_no_client_auth(),
     };
@@ -148,6 +144,32 @@ fn config(
     // PostgreSQL does not support TLS session resumption.
     config.resumption = Resumption::disabled();
     Ok(config)
+}
+
+/// The client's certificate with its key. Unlike in rustls, it may be of X.509 version 1, which is what
+/// `openssl x509 -req` makes: the server decides about it.
+fn certified_key(
+    certificate: &(String, String),
+    key: &(String, String),
+    keys: &dyn KeyProvider,
+) -> Result<CertifiedKey, String> {
+    let unreadable = |what| format!("could not read certificate file {what}");
+    let chain = certificates(certificate).map_err(unreadable)?;
+    let (path, _) = key;
+    let loaded = keys
+        .load_private_key(private_key(key)?)
+        .map_err(|error| format!("could not load private key file \"{path}\": {error}"))?;
+    let certified = certificate::public_key(&chain[0])
+        .map_err(|error| unreadable(format!("\"{}\": {error}", certificate.0)))?;
+    let is_other = loaded
+        .public_key()
+        .is_some_and(|of_key| of_key.as_ref() != certified);
+    if is_other {
+        return Err(format!(
+            "certificate does not match private key file \"{path}\": key values mismatch"
+        ));
+    }
+    Ok(CertifiedKey::new(chain, loaded))
 }
 
 fn chain(

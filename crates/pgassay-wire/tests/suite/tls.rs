@@ -513,6 +513,7 @@ fn a_certificate_of_version_1_is_its_signers() {
         pgassay_test_support::skip("certificates of version 1", "openssl is not installed");
         return;
     }
+    std::fs::copy(made.path("oldroot.crt"), made.path("root.crt")).unwrap();
     let given = ["old.crt", "old.key", "root.crt"].map(|name| made.path(name));
     let Some(server) = BareServer::start_with(HBA, &given) else {
         return;
@@ -525,7 +526,7 @@ fn a_certificate_of_version_1_is_its_signers() {
         ("oldroot.crt", true),
         // As in psql 15, it does not vouch for itself, because it is not self-signed.
         ("old.crt", false),
-        ("root.crt", false),
+        ("other.crt", false),
     ] {
         let text = format!(
             "host=localhost hostaddr=127.0.0.1 port={} dbname=postgres user=tester \
@@ -540,6 +541,17 @@ fn a_certificate_of_version_1_is_its_signers() {
             );
             assert_eq!(came.is_ok(), works, "{roots}: {came:?}");
         }
+    }
+    // Regression: as the client's, it was said not to match its key; psql connects.
+    for (key, works) in [("old.key", true), ("oldroot.key", false)] {
+        let text = format!(
+            "host=127.0.0.1 port={} dbname=postgres user=tester sslmode=require sslcert={} sslkey={}",
+            server.port(),
+            made.path("old.crt").display(),
+            made.path(key).display()
+        );
+        let came = ours(&text, &around);
+        assert_eq!(came.is_ok(), works, "{key}: {came:?}");
     }
 }
 
