@@ -22,6 +22,12 @@ pub enum WireError {
         /// The stated length, including the length field.
         length_bytes: u32,
     },
+    /// The server refuses the connection with a text that is no message of protocol 3.0.
+    #[error("{text}")]
+    OldRefusal {
+        /// The server's text.
+        text: String,
+    },
     /// A message that is longer than this client accepts.
     #[error(
         "the server's message '{tag}' has {length_bytes} bytes, and at most {max_bytes} are \

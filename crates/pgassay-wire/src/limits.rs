@@ -8,6 +8,8 @@ use crate::replies::Core;
 const REQUEST_MAX_BYTES: u32 = 2_000;
 /// Limit on an error before the server has accepted the client: libpq's `MAX_ERRLEN`.
 const REFUSAL_MAX_BYTES: u32 = 30_000;
+/// As much of an error in the format before protocol 3.0, with its tag.
+pub(crate) const OLD_REFUSAL_MAX_BYTES: usize = 1 + REFUSAL_MAX_BYTES as usize;
 /// The rest of a longer error or notice is skipped: no reader needs it, and every client of a run may
 /// receive one.
 const REPORT_MAX_BYTES: usize = 64 << 10;
@@ -31,17 +33,34 @@ pub(crate) fn kept_length(tag: u8, length: usize) -> usize {
     }
 }
 
+/// Checks the beginning of a text that refuses a connection, with its tag: `Ok` if more has to be read, and `error` if
+/// it is no such text.
+pub(crate) fn old_refusal(kept: &[u8], error: WireError) -> Result<(), WireError> {
+    let Some((b'E', text)) = kept.split_first() else {
+        return Err(error);
+    };
+    match text.iter().position(|&byte| byte == 0) {
+        None if kept.len() < OLD_REFUSAL_MAX_BYTES => Ok(()),
+        Some(end) if !text[..end].trim_ascii().is_empty() => Err(WireError::OldRefusal {
+            text: String::from_utf8_lossy(text[..end].trim_ascii_end()).into_owned(),
+        }),
+        _ => Err(error),
+    }
+}
+
 impl Core {
+    /// Whether the server has accepted the client.
+    pub fn is_accepted(&self) -> bool {
+        let starting = self.starting.as_ref();
+        starting.is_none_or(|starting| starting.authentication.is_accepted)
+    }
+
     /// Checks the length of a body against the limits that apply in the current state, so that a
     /// hostile server cannot exhaust memory.
     #[cold]
     pub fn check_length(&self, tag: u8, length: usize) -> Result<(), WireError> {
         let length_bytes = length as u32 + 4;
-        let is_accepted = self
-            .starting
-            .as_ref()
-            .is_none_or(|starting| starting.authentication.is_accepted);
-        if !is_accepted {
+        if !self.is_accepted() {
             let max = match tag {
                 b'R' | b'v' => REQUEST_MAX_BYTES,
                 b'E' => REFUSAL_MAX_BYTES,

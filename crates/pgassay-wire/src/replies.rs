@@ -10,7 +10,9 @@ use std::collections::VecDeque;
 use crate::backend_key::BackendKey;
 use crate::encode;
 use crate::error::{ServerMessage, WireError};
-use crate::limits::{KEPT_MAX_BYTES, REPORT_END, ROW_MAX_BYTES, UNLIMITED_BYTES, kept_length};
+use crate::limits::{
+    self, KEPT_MAX_BYTES, REPORT_END, ROW_MAX_BYTES, UNLIMITED_BYTES, kept_length,
+};
 use crate::message::{CopyDirection, DataRow, Event, Notice, RowDescription, TransactionStatus};
 use crate::starting::{self, Starting};
 
@@ -172,9 +174,14 @@ impl Replies {
             *input = &[];
             return Ok(None);
         };
-        let (tag, length) = read_header(*header)?;
+        let (tag, length) = match read_header(*header) {
+            Ok(found) => found,
+            Err(error) => return self.read_old_refusal(input, error),
+        };
         if length > UNLIMITED_BYTES || self.core.starting.is_some() {
-            self.core.check_length(tag, length)?;
+            if let Err(error) = self.core.check_length(tag, length) {
+                return self.read_old_refusal(input, error);
+            }
             if kept_length(tag, length) < length {
                 self.kept.extend_from_slice(header);
                 *input = rest;
@@ -213,8 +220,13 @@ impl Replies {
         let Some(header) = self.kept.first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };
-        let (tag, length) = read_header(*header)?;
-        self.core.check_length(tag, length)?;
+        let (tag, length) = match read_header(*header) {
+            Ok(found) => found,
+            Err(error) => return self.read_old_refusal(input, error),
+        };
+        if let Err(error) = self.core.check_length(tag, length) {
+            return self.read_old_refusal(input, error);
+        }
         if !self.core.wants_body(tag) {
             self.kept.clear();
             self.skip_bytes = length;
@@ -234,6 +246,20 @@ impl Replies {
             self.core.handle(tag, &self.kept[HEADER_BYTES..])?,
             Body::Kept,
         )))
+    }
+
+    /// Reads a refusal in the format before protocol 3.0, a text without a length; returns `error` if it is none.
+    #[cold]
+    fn read_old_refusal<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        error: WireError,
+    ) -> Result<Option<(ReplyKind, Body<'a>)>, WireError> {
+        if self.core.is_accepted() {
+            return Err(error);
+        }
+        self.buffer_up_to(limits::OLD_REFUSAL_MAX_BYTES, input);
+        limits::old_refusal(&self.kept, error).map(|()| None)
     }
 
     fn buffer_up_to(&mut self, total: usize, input: &mut &[u8]) {

@@ -281,3 +281,25 @@ fn zero_bytes_cannot_be_sent() {
     let mut session = started();
     assert!(session.query("select '\0'", 1, false).is_err());
 }
+
+/// Regression: "invalid length of 1668247156 bytes: is this a PostgreSQL server?" of a server without a free process.
+#[test]
+fn a_refusal_before_protocol_3_is_its_text() {
+    let text = "could not fork new process for connection: Resource temporarily unavailable";
+    let sent = format!("E{text}\n\0");
+    for cut in 0..sent.len() {
+        let (first, rest) = sent.as_bytes().split_at(cut);
+        let error = events(&[first, rest]).unwrap_err();
+        assert_eq!(error.to_string(), text, "{cut}");
+    }
+    // Not after the sign-in, and not a text without end.
+    let late = [&message(b'R', &[0; 4])[..], sent.as_bytes()].concat();
+    let endless = format!("E{}", "x".repeat(40_000)).into_bytes();
+    for bytes in [late, endless] {
+        let error = events(&[&bytes]).unwrap_err();
+        assert!(
+            matches!(error, WireError::Length { tag: 'E', .. }),
+            "{error}"
+        );
+    }
+}
