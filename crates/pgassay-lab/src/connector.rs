@@ -266,5 +266,15 @@ mod tests {
         assert_eq!(option(libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
         assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 77);
         assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT), 9_000);
+        // Regression: "Invalid argument" did not say of what.
+        let too_long = Target {
+            keepalives_idle_s: 99_999,
+            ..target
+        };
+        let refused = open_tcp(&address, &too_long, Some(Duration::from_secs(10))).unwrap_err();
+        assert_eq!(
+            os_error_text(&refused),
+            "setsockopt(TCP_KEEPIDLE) failed: Invalid argument"
+        );
     }
 }

@@ -82,28 +82,37 @@ fn open_tcp(address: &SocketAddr, target: &Target, timeout: Duration) -> io::Res
 /// The system's error.
 pub fn set_keepalive(stream: &TcpStream, target: &Target) -> io::Result<()> {
     if target.keepalives {
-        set_option(stream, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
-        for (option, value) in [
-            (libc::TCP_KEEPIDLE, target.keepalives_idle_s),
-            (libc::TCP_KEEPINTVL, target.keepalives_interval_s),
-            (libc::TCP_KEEPCNT, target.keepalives_count),
+        let option = (libc::SOL_SOCKET, libc::SO_KEEPALIVE, "SO_KEEPALIVE");
+        set_option(stream, option, 1)?;
+        for (option, name, value) in [
+            (libc::TCP_KEEPIDLE, "TCP_KEEPIDLE", target.keepalives_idle_s),
+            (
+                libc::TCP_KEEPINTVL,
+                "TCP_KEEPINTVL",
+                target.keepalives_interval_s,
+            ),
+            (libc::TCP_KEEPCNT, "TCP_KEEPCNT", target.keepalives_count),
         ] {
             if value > 0 {
-                set_option(stream, libc::IPPROTO_TCP, option, value)?;
+                set_option(stream, (libc::IPPROTO_TCP, option, name), value)?;
             }
         }
     }
     if target.tcp_user_timeout_ms > 0 {
-        let (option, value) = (libc::TCP_USER_TIMEOUT, target.tcp_user_timeout_ms);
-        set_option(stream, libc::IPPROTO_TCP, option, value)?;
+        let option = (
+            libc::IPPROTO_TCP,
+            libc::TCP_USER_TIMEOUT,
+            "TCP_USER_TIMEOUT",
+        );
+        set_option(stream, option, target.tcp_user_timeout_ms)?;
     }
     Ok(())
 }
 
+/// Sets an option with this level, number and name.
 fn set_option(
     stream: &TcpStream,
-    level: libc::c_int,
-    option: libc::c_int,
+    (level, option, name): (libc::c_int, libc::c_int, &str),
     value: u32,
 ) -> io::Result<()> {
     let value = libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX);
@@ -118,10 +127,11 @@ fn set_option(
         )
     };
     if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
+        let error = io::Error::last_os_error();
+        let what = format!("setsockopt({name}) failed: {error}");
+        return Err(io::Error::new(error.kind(), what));
     }
+    Ok(())
 }
 
 fn open_unix(address: &Address) -> io::Result<OwnedFd> {

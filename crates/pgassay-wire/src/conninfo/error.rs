@@ -67,6 +67,12 @@ pub enum ConninfoError {
         /// The name.
         name: String,
     },
+    /// The service file that the user has named does not exist.
+    #[error("service file \"{path}\" not found")]
+    NoServiceFile {
+        /// The file.
+        path: String,
+    },
     /// A syntax error in the service file.
     #[error("service file \"{path}\", line {line}: {what}")]
     ServiceFile {

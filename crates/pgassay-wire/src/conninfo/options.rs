@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{ConninfoError, keywords};
 
-/// Options with a value; an empty value counts as unset, as in libpq.
+/// Options with a value. As in libpq, an empty value counts as unset, but is no word of a [`Self::choice`].
 #[derive(Default)]
 pub(super) struct ConninfoOptions(BTreeMap<&'static str, String>);
 
@@ -14,6 +14,11 @@ impl ConninfoOptions {
             .get(name)
             .map(String::as_str)
             .filter(|value| !value.is_empty())
+    }
+
+    /// The value, even if it is empty.
+    pub(super) fn given(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
     }
 
     /// Sets an option if it is not set yet.
@@ -44,7 +49,7 @@ impl ConninfoOptions {
         choices: &[(&str, T)],
         expected: &'static str,
     ) -> Result<T, ConninfoError> {
-        let Some(value) = self.get(name) else {
+        let Some(value) = self.given(name) else {
             return Ok(default);
         };
         let found = choices.iter().find(|(word, _)| *word == value);

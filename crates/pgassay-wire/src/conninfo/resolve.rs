@@ -87,14 +87,14 @@ fn add_service(
     environment: &dyn Environment,
     may_supply: impl Fn(&str) -> bool,
 ) -> Result<(), ConninfoError> {
-    let named = options.get("service").map(str::to_owned);
+    let named = options.given("service").map(str::to_owned);
     let Some(name) = named.or_else(|| environment.variable("PGSERVICE")) else {
         return Ok(());
     };
-    let explicit = options.get("servicefile").map(PathBuf::from);
-    let user_file = explicit
-        .or_else(|| environment.variable("PGSERVICEFILE").map(PathBuf::from))
-        .or_else(|| Some(environment.home()?.join(".pg_service.conf")));
+    let explicit = options.given("servicefile").map(PathBuf::from);
+    let explicit = explicit.or_else(|| environment.variable("PGSERVICEFILE").map(PathBuf::from));
+    let named_file = explicit.clone();
+    let user_file = explicit.or_else(|| Some(environment.home()?.join(".pg_service.conf")));
     let system = environment.variable("PGSYSCONFDIR");
     let system_file = system.map(|directory| PathBuf::from(directory).join("pg_service.conf"));
     for path in [user_file, system_file].into_iter().flatten() {
@@ -104,7 +104,12 @@ fn add_service(
             path: shown.clone(),
             error,
         })?;
-        let Some(file) = file else { continue };
+        let Some(file) = file else {
+            if named_file == Some(path) {
+                return Err(ConninfoError::NoServiceFile { path: shown });
+            }
+            continue;
+        };
         if let Some(found) = files::service(&shown, &file.text, &name)? {
             for (option, value) in found.into_iter().filter(|(option, _)| may_supply(option)) {
                 options.set_default(&option, value);
@@ -169,7 +174,7 @@ fn reject_unsupported(options: &ConninfoOptions) -> Result<(), ConninfoError> {
             return unsupported(keyword.name, shown, reason);
         }
     }
-    match options.get("gssencmode") {
+    match options.given("gssencmode") {
         None | Some("disable" | "prefer") => {}
         Some(value) => {
             return unsupported("gssencmode", value, "pgassay does not implement GSSAPI");

@@ -179,6 +179,17 @@ fn errors_are_specific() {
         ("sslcrldir=/x", "sslcrl"),
         ("target_session_attrs=best", "prefer-standby"),
         ("service=nowhere", "\"nowhere\" not found"),
+        // Regression: these were taken for unset, unlike by libpq.
+        ("sslmode=''", "\"sslmode\""),
+        ("target_session_attrs=''", "\"target_session_attrs\""),
+        ("channel_binding=''", "\"channel_binding\""),
+        ("gssencmode=''", "gssencmode"),
+        ("postgresql:///d?sslmode=", "\"sslmode\""),
+        ("service=''", "service \"\" not found"),
+        (
+            "service=a servicefile=/nosuch",
+            "service file \"/nosuch\" not found",
+        ),
         ("postgresql://[::1", "\"]\""),
         ("postgresql://[]", "empty"),
         ("postgresql://[::1]z", "after an IPv6"),
@@ -331,6 +342,23 @@ fn broken_service_files_name_the_line() {
         let error = resolve("service=there", &fake).unwrap_err().to_string();
         assert!(error.contains(expected), "{text}: {error}");
     }
+}
+
+/// Regression: "definition of service "a" not found" was said of a file that does not exist.
+#[test]
+fn a_missing_service_file_of_the_environment_is_named() {
+    let with = |variables: &[(&'static str, &'static str)]| Fake {
+        variables: variables.iter().copied().collect(),
+        files: HashMap::from([("/etc/pg/pg_service.conf", ("[a]\nuser=u", 0o644))]),
+    };
+    let (service, system) = (("PGSERVICE", "a"), ("PGSYSCONFDIR", "/etc/pg"));
+    for file in ["/nosuch", ""] {
+        let fake = with(&[service, system, ("PGSERVICEFILE", file)]);
+        let error = resolve("", &fake).unwrap_err().to_string();
+        assert_eq!(error, format!("service file \"{file}\" not found"));
+    }
+    // Its default need not exist.
+    assert_eq!(resolve("", &with(&[service, system])).unwrap().user, "u");
 }
 
 #[test]
