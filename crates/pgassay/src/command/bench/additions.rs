@@ -48,7 +48,25 @@ impl Report<'_> {
                 "unstable: {unserved} more transactions were due but not started by the end of the run"
             )?;
         }
+        if let Some(late_s) = self.late_at_end_s() {
+            writeln!(
+                out,
+                "unstable: transactions started later and later after they were due, in the end by about {:.0} ms",
+                late_s * 1e3
+            )?;
+        }
         self.write_limit(out)
+    }
+
+    /// How late the last transactions of a run by count started, if the clients did not keep up with the rate.
+    fn late_at_end_s(&self) -> Option<f64> {
+        let rate_per_s = self.settings.rate_per_s?;
+        let total = self.total();
+        // What is due before the end of a timed run, but not started, says the same.
+        let is_counted = self.settings.duration_s.is_none() && self.measurement.aborted == 0;
+        let (elapsed_s, lag_s) = (self.elapsed_us() / 1e6, total.lag_max_us / 1e6);
+        let late_s = elapsed_s - total.total() as f64 / rate_per_s;
+        (is_counted && is_late(late_s, lag_s, elapsed_s)).then_some(late_s)
     }
 
     /// Whether the clients did not keep up with the rate. Clients that were aborted leave transactions, too.
@@ -129,7 +147,7 @@ impl Report<'_> {
             return Ok(());
         }
         let even = self.measurement.transactions as f64 / clients.len() as f64;
-        let part = |count: u64| 100.0 * (count as f64 / even.max(1.0) - 1.0);
+        let part = |count: u64| 100.0 * (count as f64 / even.max(f64::MIN_POSITIVE) - 1.0);
         writeln!(
             out,
             "fairness: the slowest client completed {least} transactions ({:+.1}%), the fastest {most} ({:+.1}%)",
@@ -186,7 +204,7 @@ impl Report<'_> {
             let clients = measurement.clients.iter();
             let count = if least { clients.min() } else { clients.max() };
             let even = measurement.transactions as f64 / measurement.clients.len().max(1) as f64;
-            count.map(|count| *count as f64 / even.max(1.0))
+            count.map(|count| *count as f64 / even.max(f64::MIN_POSITIVE))
         };
         json!({
             "schema": "pgassay.bench/1",
@@ -281,7 +299,7 @@ impl Report<'_> {
     fn percentiles(&self, latency_ns: &Histogram<u64>) -> Map<String, Value> {
         let wanted = self.settings.percentiles.as_deref().unwrap_or(&PERCENTILES);
         let each = wanted.iter().map(|percentile| {
-            let value = at_percentile_ms(latency_ns, *percentile);
+            let value = (!latency_ns.is_empty()).then(|| at_percentile_ms(latency_ns, *percentile));
             (percentile.to_string(), value.into())
         });
         each.collect()
@@ -289,7 +307,7 @@ impl Report<'_> {
 
     fn distribution(&self, latency_ns: &Histogram<u64>) -> Value {
         json!({
-            "mean": latency_ns.mean() / 1e6,
+            "mean": (!latency_ns.is_empty()).then(|| latency_ns.mean() / 1e6),
             "percentiles": self.percentiles(latency_ns),
             "histogram_ns": encoded(latency_ns),
         })
@@ -299,6 +317,12 @@ impl Report<'_> {
 /// Whether more transactions were not begun than those that are always pending at the end, and after a stall.
 fn is_behind(unserved: u64, served: u64, rate_per_s: f64) -> bool {
     unserved * UNSTABLE_ONE_IN > served + unserved && unserved as f64 > STALL_S * rate_per_s
+}
+
+/// Whether a run by count took so much longer than its schedule that the clients did not keep up: longer than a
+/// stall, and not because the schedule's random gaps were long, without any transaction that started as late.
+fn is_late(late_s: f64, lag_max_s: f64, elapsed_s: f64) -> bool {
+    late_s > STALL_S && late_s * UNSTABLE_ONE_IN as f64 > elapsed_s && lag_max_s > late_s / 2.0
 }
 
 /// A histogram in `HdrHistogram`'s format, deflated and base64-encoded as in its logs.
@@ -337,5 +361,15 @@ mod tests {
         assert!(is_behind(20, 180, 100.0));
         assert!(!is_behind(20, 2_000, 100.0));
         assert!(is_behind(38_402, 1_935, 20_000.0));
+    }
+
+    /// Regression: with `-t`, a rate above what the server can do was not called unstable.
+    #[test]
+    fn a_run_by_count_that_fell_behind_its_schedule_was_not_called_unstable() {
+        assert!(is_late(0.26, 0.27, 0.5));
+        // Long random gaps, a stall in between, and a long run.
+        assert!(!is_late(0.26, 0.01, 0.5));
+        assert!(!is_late(0.01, 0.5, 2.0));
+        assert!(!is_late(0.26, 0.27, 100.0));
     }
 }

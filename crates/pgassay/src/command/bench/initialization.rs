@@ -351,6 +351,8 @@ struct FillProgress {
     of: String,
     total: i64,
     quiet: bool,
+    /// Whether there are lines for this table: until 16, only for the accounts.
+    reports: bool,
     begin: Instant,
     reported_s: f64,
     line_end: char,
@@ -369,6 +371,7 @@ impl FillProgress {
             },
             total,
             quiet: settings.quiet,
+            reports: settings.compat >= Compat::V17 || table == "pgbench_accounts",
             begin: Instant::now(),
             reported_s: 0.0,
             line_end: if std::io::stderr().is_terminal() {
@@ -382,6 +385,9 @@ impl FillProgress {
     }
 
     fn row(&mut self, row: i64) {
+        if !self.reports {
+            return;
+        }
         if self.quiet {
             if row % 100 == 0 {
                 let elapsed_s = self.begin.elapsed().as_secs_f64();
