@@ -153,7 +153,10 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
         let since_us = table.vacuumed_ago_us.unwrap_or(view.catalog.uptime_us);
         let is_late = overdue.is_some_and(|us| us.min(since_us) >= LATE_US);
         let running = running_for(view, table);
-        let is_throttled = running >= 0.9 * view.activity.window_us && running > 0.0;
+        let is_long = running >= 0.9 * view.activity.window_us && running > 0.0;
+        // If the next one is not due when it ends, it keeps up, as after a single bulk update.
+        let is_throttled =
+            is_long && (rate * running / 1e6 >= table.vacuum_threshold || running >= LATE_US);
         let is_disabled = !table.autovacuum_enabled || view.autovacuum_is_off();
         let is_due = (is_late && !goes_on_by_hand(view, table)) || is_throttled;
         if !is_far || is_disabled || !is_due || is_held_back(view, table) {
@@ -174,7 +177,7 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
             .with(table.vacuumed_ago_us, |it, us| {
                 it.counter("time since the last vacuum", us, FactUnit::Micros)
             });
-        let detection = vacuum_sooner(view, table, detection, is_throttled);
+        let detection = vacuum_sooner(view, table, detection, is_long);
         found.push(detection.risk("Vacuums of the table read and write more per second."));
     }
     found
