@@ -1,7 +1,7 @@
 //! Findings in words: their cost, the evidence, and what to do.
 
 use pgassay_account::counters::CounterUnit;
-use pgassay_record::finding::{Confidence, Fact, FactUnit, Finding, TriedFix};
+use pgassay_record::finding::{Confidence, Fact, FactUnit, Finding, ObjectKind, TriedFix};
 use pgassay_record::run::Run;
 
 use crate::outline::{EQUIVALENCE_MARGIN, baseline_name, condition_title, variant_name};
@@ -118,9 +118,18 @@ pub(crate) fn confidence_word(finding: &Finding) -> &'static str {
 /// waits may follow from "Each commit waits for the disk", which differs between the same variants.`
 pub(crate) fn cause_of(findings: &[Finding], finding: &Finding) -> Option<String> {
     let id = finding.explained_by.as_ref()?;
-    let cause = &findings.iter().find(|it| it.id == *id)?.title;
+    let cause = findings.iter().find(|it| it.id == *id)?;
+    let object = cause.object.as_ref();
+    let blocker = object.filter(|it| {
+        matches!(
+            it.kind,
+            ObjectKind::Session | ObjectKind::PreparedTransaction
+        )
+    });
+    let blocker = blocker.map_or_else(String::new, |it| format!(" ({it})"));
+    let cause = &cause.title;
     Some(if is_cause_certain(finding) {
-        format!("These waits are caused by \"{cause}\": fix that first.")
+        format!("These waits are caused by \"{cause}\"{blocker}: fix that first.")
     } else {
         format!(
             "These waits may follow from \"{cause}\", which differs between the same variants: then fixing that is \

@@ -194,16 +194,17 @@ pub(super) fn is_root_still_there(view: &LiveView<'_>, episode: &BlockingEpisode
     })
 }
 
+fn is_idle_blocker(episode: &BlockingEpisode) -> bool {
+    let root = &episode.root;
+    // A root that was busy a moment ago is between two statements of a transaction, and those who
+    // wait have waited for several such roots in turn.
+    root.gid.is_none()
+        && is_idle_in_transaction(&root.state)
+        && root.state_age_us >= (0.5 * longest_us(episode)).max(0.1 * ACTIONABLE_US)
+}
+
 fn idle_blocker(view: &LiveView<'_>) -> Vec<Detection> {
-    let is_idle = |it: &&BlockingEpisode| {
-        let root = &it.root;
-        // A root that was busy a moment ago is between two statements of a transaction, and those who
-        // wait have waited for several such roots in turn.
-        root.gid.is_none()
-            && is_idle_in_transaction(&root.state)
-            && root.state_age_us >= (0.5 * longest_us(it)).max(0.1 * ACTIONABLE_US)
-    };
-    let blocked = weighty(view).filter(is_idle);
+    let blocked = weighty(view).filter(|it| is_idle_blocker(it));
     blocked
         .map(|episode| {
             let root = &episode.root;
@@ -270,21 +271,22 @@ pub(super) fn words_of_limit(limit: Option<&str>) -> &str {
     limit.unwrap_or("idle_in_transaction_session_timeout is a minute or less already")
 }
 
+fn is_long_blocker(episode: &BlockingEpisode) -> bool {
+    let root = &episode.root;
+    // An autovacuum worker that does not prevent wraparound yields by itself, and recovery cannot be
+    // ended.
+    root.gid.is_none()
+        && !root.prevents_wraparound
+        && !root.gives_way()
+        && !root.is_recovery()
+        && !root.is_deadlocked
+        && !is_idle_in_transaction(&root.state)
+        && root.transaction_age_us.unwrap_or(root.state_age_us) >= ACTIONABLE_US
+        && root.transaction_age_us.unwrap_or(root.state_age_us) >= 0.5 * longest_us(episode)
+}
+
 fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
-    let is_long = |it: &&BlockingEpisode| {
-        let root = &it.root;
-        // An autovacuum worker that does not prevent wraparound yields by itself, and recovery cannot be
-        // ended.
-        root.gid.is_none()
-            && !root.prevents_wraparound
-            && !root.gives_way()
-            && !root.is_recovery()
-            && !root.is_deadlocked
-            && !is_idle_in_transaction(&root.state)
-            && root.transaction_age_us.unwrap_or(root.state_age_us) >= ACTIONABLE_US
-            && root.transaction_age_us.unwrap_or(root.state_age_us) >= 0.5 * longest_us(it)
-    };
-    let blocked = weighty(view).filter(is_long);
+    let blocked = weighty(view).filter(|it| is_long_blocker(it));
     blocked
         .map(|episode| {
             let root = &episode.root;
@@ -487,13 +489,28 @@ fn lock_contention(view: &LiveView<'_>) -> Vec<Detection> {
     groups
         .filter_map(|meaning| {
             let waiting = view.waiting(|kind, name| meaning.is_of(kind, name));
-            let enough = waiting.load >= CONTENTION_MIN * view.active
+            let others = waiting.load - behind_named_sessions(view, meaning).min(waiting.load);
+            let enough = others >= CONTENTION_MIN * view.active
                 && !waiting.is_chance()
                 && !follows_from_queue(view, meaning, waiting.load);
             let statement = waiting.statement;
-            enough.then(|| contention(view, meaning, waiting.load, statement))
+            enough.then(|| contention(view, meaning, (waiting.load, others), statement))
         })
         .collect()
+}
+
+/// Average sessions that wait for such a lock behind a session that has a finding: to hold the lock for a shorter time
+/// is then advice for that session.
+fn behind_named_sessions(view: &LiveView<'_>, meaning: &WaitMeaning) -> f64 {
+    let us = |it: &BlockedSession| it.waited_us.min(view.activity.window_us);
+    let is_its = |it: &&BlockedSession| meaning.is_of("Lock", &it.waits_for.kind);
+    let named = weighty(view).filter(|it| is_idle_blocker(it) || is_long_blocker(it));
+    let waited = named.map(|it| {
+        let all_us: f64 = it.blocked.iter().map(us).sum();
+        let its_us: f64 = it.blocked.iter().filter(is_its).map(us).sum();
+        it.waited_us * its_us / all_us.max(f64::MIN_POSITIVE)
+    });
+    waited.sum::<f64>() / view.activity.window_us.max(f64::MIN_POSITIVE)
 }
 
 /// Whether it is about the shared lock table, where sessions that queue for one row or object meet whenever the lock
@@ -506,7 +523,7 @@ fn follows_from_queue(view: &LiveView<'_>, meaning: &WaitMeaning, load: f64) -> 
 fn contention(
     view: &LiveView<'_>,
     meaning: &WaitMeaning,
-    load: f64,
+    (load, others): (f64, f64),
     statement: Option<usize>,
 ) -> Detection {
     let statement = statement.and_then(|index| view.activity.statements.get(index));
@@ -514,8 +531,12 @@ fn contention(
     let detection = Detection::of(ObjectKind::WaitEvent, name)
         .title(meaning.title())
         .statement(statement)
-        .saved(load)
+        .saved(others)
         .load("average sessions that wait", load)
+        .load(
+            "of which behind a session that another finding names",
+            load - others,
+        )
         .context(meaning.meaning)
         .with(statement, |it, statement| {
             it.context(format!("mostly in: {}", statement_name(statement)))

@@ -100,14 +100,14 @@ fn n_plus_one(view: &LiveView<'_>) -> Vec<Detection> {
         let is_data = matches!(command, "select" | "insert" | "update" | "delete");
         let taken = load.active + load.idle_after;
         let enough = taken >= REPEATS_SHARE_MIN * in_transactions && taken >= view.noticeable();
-        let per_commit = per_commit(view, statement, load);
+        let per_transaction = per_transaction(view, statement, load);
         // Between executions that arrive together, as in a pipeline, no session is idle.
-        let is_counted =
-            per_commit.is_some_and(|it| it >= REPEATS_MIN) && load.idle_after >= PAUSES_MIN * taken;
+        let is_counted = per_transaction.is_some_and(|it| it >= REPEATS_MIN)
+            && load.idle_after >= PAUSES_MIN * taken;
         if !(repeats >= REPEATS_SEEN_MIN || is_counted) || !is_data || !enough {
             continue;
         }
-        let known = per_commit.unwrap_or(0.0).max(repeats as f64);
+        let known = per_transaction.unwrap_or(0.0).max(repeats as f64);
         let detection = of_statement(statement, load);
         let detection = if repeats >= REPEATS_SEEN_MIN {
             detection.sampled(
@@ -123,10 +123,10 @@ fn n_plus_one(view: &LiveView<'_>) -> Vec<Detection> {
                 "average sessions idle in a transaction after it",
                 load.idle_after,
             )
-            .with(per_commit, |it, calls| {
+            .with(per_transaction, |it, calls| {
                 // Transactions that do not execute it count, too.
                 if calls >= repeats as f64 {
-                    let what = "executions per committed transaction";
+                    let what = "executions per transaction";
                     it.counter(what, calls, FactUnit::Count)
                 } else {
                     let calls = statement.counters.map_or(0, |it| it.calls) as f64;
@@ -161,9 +161,9 @@ fn fewer_executions(command: &str) -> &'static str {
     }
 }
 
-/// Executions of the statement per transaction that was committed in the databases in which it is executed;
-/// `None` if either was not counted.
-fn per_commit(
+/// Executions of the statement per transaction that ended in the databases in which it is executed; `None` if either was
+/// not counted. Those that only read are often rolled back.
+fn per_transaction(
     view: &LiveView<'_>,
     statement: &ActivityStatement,
     load: &StatementLoad,
@@ -171,13 +171,13 @@ fn per_commit(
     let calls = statement.counters?.calls as f64 / view.activity.counters_s();
     let databases = view.catalog.databases.iter();
     let its = databases.filter(|it| load.databases.contains_key(&it.name));
-    let committed = its.map(|it| it.committed);
-    let committed = committed.fold(0, u64::saturating_add);
+    let ended = its.map(|it| it.committed.saturating_add(it.rolled_back));
+    let ended = ended.fold(0, u64::saturating_add);
     let (all, rolled_back) = view.transactions();
     let is_known = view
         .activity
         .is_transaction_count((all + rolled_back) as f64);
-    (committed > 0 && is_known).then(|| calls * view.window_s / committed as f64)
+    (ended > 0 && is_known).then(|| calls * view.window_s / ended as f64)
 }
 
 /// Whether it has one value for each column of a unique index, and no other condition.

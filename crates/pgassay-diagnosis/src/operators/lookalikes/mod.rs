@@ -18,6 +18,7 @@ mod index_evidence;
 mod offsets;
 mod ordered_reads;
 mod processes;
+mod repeated;
 mod replay;
 mod row_queues;
 mod scanned_tables;
@@ -28,7 +29,7 @@ mod table_queues;
 
 use std::collections::BTreeSet;
 
-use pgassay_record::activity::Activity;
+use pgassay_record::activity::{Activity, BlockedSession, LockTarget};
 use pgassay_record::finding::{Confidence, Finding};
 
 use super::{diagnose_activity, operator_signatures};
@@ -298,6 +299,39 @@ fn a_blocker_of_less_than_half_of_the_waits_does_not_explain_them() {
         "{behind:.2} of the {whole:.2} waiting sessions are behind session 4711. The rest: shorten the transactions."
     );
     assert_eq!(explained(whole), (None, advice));
+}
+
+/// Regression: while one idle session held an advisory lock, the first action was to hold such locks for a shorter time,
+/// and that was the cause of the waits.
+#[test]
+fn a_session_that_holds_an_advisory_lock_explains_the_waits_for_it() {
+    let waiter = |pid| BlockedSession {
+        waits_for: LockTarget {
+            kind: "advisory".to_owned(),
+            mode: "ExclusiveLock".to_owned(),
+            relation: None,
+        },
+        ..build::blocked(pid, 9.6e6)
+    };
+    let behind = build::episode(build::root("idle", 19e6), (1..=5).map(waiter).collect());
+    let server = |waiting: f64| {
+        let server = ExampleServer::new();
+        let server = server.load("select pg_advisory_lock($1)", "Lock:advisory", waiting);
+        server.blocking(behind.clone())
+    };
+    let ids = |waiting: f64| {
+        let found = findings(&server(waiting).activity);
+        found.into_iter().map(|it| it.id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(5.0), ["long-blocker"]);
+    // Others hold such locks, too.
+    assert_eq!(ids(8.0), ["long-blocker", "lock-contention"]);
+    let operators = findings(&server(5.0).activity);
+    let mut mechanism = operators[0].clone();
+    mechanism.id = "relation-lock".to_owned();
+    let mut mechanisms = [mechanism];
+    super::explain_mechanisms(&mut mechanisms, &operators, |_| 5.0);
+    assert_eq!(mechanisms[0].explained_by.as_deref(), Some("long-blocker"));
 }
 
 /// Regression: a second finding about waits for advisory locks had a fix for TRUNCATE and ALTER TABLE.
