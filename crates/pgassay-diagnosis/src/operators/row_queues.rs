@@ -79,11 +79,11 @@ fn row_lock_queue(view: &LiveView<'_>) -> Vec<Detection> {
                 .statement(Some(statement))
                 .saved(waiting)
                 .load("average sessions of one statement that wait for rows", waiting)
-                .figure(
-                    "mean length of the queue that a waiting session is in",
-                    queue,
-                    FactUnit::Count,
-                )
+                // Without one that was seen, the waits for tuple locks show it.
+                .with(Some(queue).filter(|it| *it >= 1.0), |it, queue| {
+                    let what = "mean length of the queue that a waiting session is in";
+                    it.figure(what, queue, FactUnit::Count)
+                })
                 .sampled(
                     "of these waits are for a tuple lock",
                     queued / all,

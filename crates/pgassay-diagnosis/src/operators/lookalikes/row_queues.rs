@@ -40,6 +40,21 @@ fn a_queue_for_another_row_than_the_blockers_is_a_finding() {
     assert!(same.len() == 1 && (same[0] - 3.0).abs() < 1e-9, "{same:?}");
 }
 
+/// Regression: "mean length of the queue that a waiting session is in: 0".
+#[test]
+fn a_queue_that_no_reading_saw_has_no_length() {
+    let facts = |tuple: f64| {
+        let server = ExampleServer::new().load(UPDATE, "Lock:transactionid", 0.4);
+        let server = server.load(UPDATE, "Lock:tuple", tuple);
+        let found = super::of_id("row-lock-queue", &server.activity).remove(0);
+        let facts = found.evidence.iter();
+        let lengths = facts.filter(|it| it.what.starts_with("mean length"));
+        lengths.count()
+    };
+    assert_eq!(facts(0.4), 0);
+    assert_eq!(facts(4.0), 1);
+}
+
 /// Regression: of five sessions behind an idle one, four of the queue's statement had waited for 15 minutes, and nearly
 /// all of the waits in the window of 10 s were taken for theirs.
 #[test]
