@@ -6,7 +6,8 @@ use super::reader::CatalogReader;
 
 /// What the server says of its archiver; `None` if WAL is not archived, as on a standby without
 /// `archive_mode = always`, which may have the counts of the time before. A file's name is its timeline
-/// and its number, in two parts of 8 hexadecimal digits (`XLogFileName`, `access/xlog_internal.h`).
+/// and its number, in two parts of 8 hexadecimal digits (`XLogFileName`, `access/xlog_internal.h`). If it has archived
+/// none yet, it may have begun at the server's start, which turns `archive_mode` on.
 pub(super) fn archiver(reader: &mut CatalogReader) -> Option<ArchiverState> {
     // 10: xlog became wal, and location lsn.
     let (name, current) = if reader.version >= 100_000 {
@@ -24,7 +25,8 @@ pub(super) fn archiver(reader: &mut CatalogReader) -> Option<ArchiverState> {
         "select case when last_failed_time > coalesce(last_archived_time, '-infinity') \
              then last_failed_wal end, \
            failed_count, \
-           extract(epoch from clock_timestamp() - coalesce(last_archived_time, stats_reset)) * 1e6, \
+           extract(epoch from clock_timestamp() - coalesce(last_archived_time, \
+             greatest(stats_reset, pg_postmaster_start_time()))) * 1e6, \
            (select case when count(f.name) = 2 then greatest({position}, 0) end \
              from (select pg_size_bytes(current_setting('wal_segment_size')) as size) s, \
                (values (-1, last_archived_wal), \
