@@ -86,7 +86,8 @@ fn a_blocking_session_is_seen_and_q_leaves_a_clean_terminal() {
             screen.contains("UPDATE accounts") || screen.contains("update accounts")
         });
         assert!(terminal.is_alternate() && !terminal.is_cooked());
-        terminal.send("3");
+        // Regression: Ctrl-L ended it on a terminal that does not say where its cursor is.
+        terminal.send("\u{c}3");
         let headline = format!("Session {}, idle in transaction", row.holder_pid);
         terminal.wait_for("the headline", LIMIT, |screen| {
             collapse_whitespace(screen).contains(&headline)
@@ -223,7 +224,12 @@ mod slow {
             return;
         };
         let scratch = Scratch::new(PROGRAM);
-        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        // Regression: after the others, the terminal stayed in raw mode.
+        let others = [libc::SIGQUIT, libc::SIGUSR1];
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP]
+            .into_iter()
+            .chain(others)
+        {
             let mut terminal = start(&scratch, &server, &[]);
             terminal.wait_for("a reading", LIMIT, |screen| {
                 screen.contains("over the last")

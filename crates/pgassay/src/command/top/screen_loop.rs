@@ -10,14 +10,14 @@ use pgassay_lab::Interrupt;
 use pgassay_lab::system_env::unix_us;
 use pgassay_record::activity::Activity;
 use ratatui::crossterm::event::{Event, KeyEventKind, poll, read};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::columns::TopView;
 use super::feed::{ActivityFeed, FeedRequest};
 use super::keys::TopAction;
 use super::state::{TopServer, TopState};
 use super::terminal::TopTerminal;
-use super::{draw, saving};
+use super::{draw, saving, terminal};
 use crate::exit;
 
 /// How long the loop waits for a key before it asks for readings and signals.
@@ -106,7 +106,7 @@ where
     F: FnMut() -> Result<(TopServer, ActivityFeed)> + Send,
 {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::clone(&flag))
             .context("cannot install a handler for Ctrl-C")?;
     }
@@ -213,12 +213,12 @@ fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared
             Err(RecvTimeoutError::Disconnected) => return Err(ended()),
         }
     };
-    let mut terminal = TopTerminal::open()?;
+    let mut screen = TopTerminal::open()?;
     let mut heard = Instant::now();
     loop {
         let silence = heard.elapsed();
         state.silent_for = (silence > state.interval + OVERDUE).then_some(silence);
-        terminal
+        screen
             .inner
             .draw(|frame| draw::draw(frame, state))
             .context("cannot draw on the terminal")?;
@@ -256,10 +256,10 @@ fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared
             match state.press(key) {
                 TopAction::Quit => return Ok(()),
                 TopAction::Save => save(state),
-                TopAction::Redraw => terminal
-                    .inner
-                    .clear()
-                    .context("cannot draw on the terminal")?,
+                TopAction::Redraw => {
+                    terminal::draw_anew(&mut screen.inner)
+                        .context("cannot draw on the terminal")?;
+                }
                 TopAction::Draw => {}
             }
         }

@@ -4,7 +4,7 @@ use std::io::{Stdout, Write, stdout};
 
 use anyhow::{Context, Result};
 use ratatui::Terminal;
-use ratatui::backend::CrosstermBackend;
+use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
@@ -35,6 +35,13 @@ impl TopTerminal {
             }
         }
     }
+}
+
+/// Clears the screen, so that the next drawing is of all of it. (`clear` of ratatui asks the terminal where its cursor
+/// is, and fails if the terminal does not answer.)
+pub fn draw_anew<B: Backend>(terminal: &mut Terminal<B>) -> Result<(), B::Error> {
+    let size = terminal.size()?;
+    terminal.resize(size.into())
 }
 
 impl Drop for TopTerminal {
