@@ -22,6 +22,9 @@ const OWN_PROCESSES: [&str; 12] = [
 /// What a session does; `None` if it is idle or waits for work. `kind` is the class of its wait.
 pub(super) fn status(reading: &SessionReading, kind: &str, major: &str) -> Option<SessionStatus> {
     let backend_type = reading.identity.backend_type.as_str();
+    // The launcher of logical replication in 10, which has no wait event with track_activities off.
+    let is_launcher =
+        major == "10" && backend_type == "background worker" && reading.identity.database == 0;
     let waits_for_work = match reading.state {
         SessionState::Idle | SessionState::Hidden | SessionState::Disabled => true,
         SessionState::IdleInTransaction => return Some(SessionStatus::IdleInTransaction),
@@ -35,7 +38,9 @@ pub(super) fn status(reading: &SessionReading, kind: &str, major: &str) -> Optio
         SessionState::Active => kind == "Activity",
         // The load of the server's own processes is that of no statement. The startup process of a standby may
         // wait for a session's lock.
-        SessionState::None if OWN_PROCESSES.contains(&backend_type) => kind != "Lock",
+        SessionState::None if is_launcher || OWN_PROCESSES.contains(&backend_type) => {
+            kind != "Lock"
+        }
         // A backend that starts may wait for its client's password. Workers of extensions, such as the
         // collector of pg_wait_sampling, never report a state, and wait for work in their own class.
         SessionState::None => matches!(kind, "Activity" | "Timeout" | "Client" | "Extension"),
