@@ -19,6 +19,7 @@ use pgassay_wire::Exchange;
 
 use crate::connector::TimedStream;
 use crate::system_env::monotonic_ns;
+use crate::watch::OwnTransactions;
 
 /// Maximum queries of `pg_stat_activity` per second; each costs the server a few tenths of a
 /// millisecond.
@@ -33,7 +34,14 @@ pub enum WaitProbe {
     /// The backends' memory.
     Memory(WaitReader),
     /// `pg_stat_activity`, over a separate connection.
-    Server(Arc<Mutex<ActivitySampler<TimedStream>>>),
+    Server(ActivityProbe),
+}
+
+/// A connection that samples `pg_stat_activity`.
+#[derive(Clone)]
+pub struct ActivityProbe {
+    sampler: Arc<Mutex<ActivitySampler<TimedStream>>>,
+    own: OwnTransactions,
 }
 
 impl WaitProbe {
@@ -58,15 +66,21 @@ impl WaitProbe {
     }
 
     fn of_activity(exchange: Exchange<TimedStream>, sees_processes: bool) -> Result<Self> {
+        let own = OwnTransactions::of(&exchange);
+        own.connect(Instant::now());
         let activity = ActivitySampler::open(exchange, sees_processes)?;
-        Ok(Self::Server(Arc::new(Mutex::new(activity))))
+        own.end(Instant::now());
+        Ok(Self::Server(ActivityProbe {
+            sampler: Arc::new(Mutex::new(activity)),
+            own,
+        }))
     }
 
     /// The backend that serves the probe's own connection.
     pub fn own_pid(&self) -> Option<u32> {
         match self {
             Self::Memory(_) => None,
-            Self::Server(activity) => Some(locked(activity).own_pid()),
+            Self::Server(activity) => Some(locked(&activity.sampler).own_pid()),
         }
     }
 }
@@ -116,7 +130,7 @@ pub struct WaitSampler {
 
 enum WaitLogSource {
     Memory(WaitReader, ProcessStates, WaitLog<u32>),
-    Server(Arc<Mutex<ActivitySampler<TimedStream>>>, WaitLog<NamedWait>),
+    Server(ActivityProbe, WaitLog<NamedWait>),
 }
 
 impl WaitSampler {
@@ -152,6 +166,28 @@ impl WaitSampler {
         }
     }
 
+    /// Transactions on the connection that it samples with, if there is one.
+    pub fn own_transactions(&self) -> Option<OwnTransactions> {
+        match &self.log {
+            WaitLogSource::Memory(..) => None,
+            WaitLogSource::Server(activity, _) => Some(activity.own.clone()),
+        }
+    }
+
+    /// Lets its session report the transactions that ended [`OwnTransactions::SETTLING`] ago.
+    ///
+    /// # Errors
+    /// As for statements.
+    pub fn report_transactions(&self) -> Result<()> {
+        if let WaitLogSource::Server(activity, _) = &self.log {
+            locked(&activity.sampler)
+                .exchange()
+                .value_read_committed("select 1")?;
+            activity.own.end(Instant::now());
+        }
+        Ok(())
+    }
+
     /// Samples these processes until then.
     pub fn sample(&mut self, pids: &[u32], until: Instant) {
         let before_us = self.used_us();
@@ -178,7 +214,9 @@ impl WaitSampler {
         let own_ns = own_ns.and_then(Result::ok).unwrap_or(0);
         let answering_ns = match &self.log {
             WaitLogSource::Memory(..) => 0,
-            WaitLogSource::Server(activity, _) => locked(activity).own_cpu_ns().unwrap_or(0),
+            WaitLogSource::Server(activity, _) => {
+                locked(&activity.sampler).own_cpu_ns().unwrap_or(0)
+            }
         };
         (own_ns + answering_ns) as f64 / 1e3
     }
@@ -221,9 +259,10 @@ impl WaitLogSource {
         match self {
             Self::Memory(reader, states, log) => log.sweep(reader, states, pids.iter().copied()),
             Self::Server(activity, log) => {
-                if let Err(error) = log.ask(&mut locked(activity), pids) {
+                if let Err(error) = log.ask(&mut locked(&activity.sampler), pids) {
                     tracing::debug!(%error, "cannot sample pg_stat_activity");
                 }
+                activity.own.end(Instant::now());
             }
         }
     }

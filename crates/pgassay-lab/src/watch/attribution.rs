@@ -32,6 +32,8 @@ pub(super) struct Sighting {
     pub activity_started_us: i64,
     /// Start of its transaction; 0 outside of one.
     pub transaction_started_us: i64,
+    /// When its state changed.
+    pub state_changed_us: i64,
 }
 
 /// What a session does, by indices.
@@ -175,6 +177,10 @@ impl LoadAttribution {
         transaction.last_activity_us = sighting.activity_started_us;
         let in_transaction = transaction.executions.entry(statement).or_default();
         *in_transaction += 1;
+        // It ended before the first reading.
+        if self.previous.is_none() && sighting.activity.state != SessionStatus::Active {
+            return;
+        }
         let seen = self.sums.executions.entry(statement).or_default();
         seen.count += 1;
         seen.in_transaction_max = seen.in_transaction_max.max(*in_transaction);
@@ -319,6 +325,7 @@ mod tests {
             },
             activity_started_us: started_us,
             transaction_started_us: 1,
+            state_changed_us: started_us,
         }
     }
 
@@ -376,6 +383,23 @@ mod tests {
                 .iter()
                 .all(|it| (it.active[0].1 - 1.0).abs() < 1e-9)
         );
+    }
+
+    /// Regression: "≥ 5" calls of a statement that four sessions executed, while a fifth was idle in the transaction in
+    /// which it had executed it before.
+    #[test]
+    fn an_execution_that_ended_before_the_first_reading_is_none_of_the_window() {
+        let idle = |session, started_us| {
+            let mut idle = sighting(session, 7, started_us);
+            idle.activity.state = SessionStatus::IdleInTransaction;
+            idle
+        };
+        let mut attribution = LoadAttribution::default();
+        attribution.add(0.0, vec![sighting(0, 7, 5), idle(1, 5)]);
+        attribution.add(1e3, vec![sighting(0, 7, 5), idle(1, 5), idle(2, 6)]);
+        attribution.add(2e3, vec![idle(1, 8)]);
+        let executions = attribution.take().executions[&7];
+        assert_eq!((executions.count, executions.in_transaction_max), (3, 2));
     }
 
     #[test]

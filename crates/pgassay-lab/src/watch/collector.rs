@@ -85,11 +85,6 @@ impl Collector {
             || (self.is_pooled && session.application == OWN_APPLICATION)
     }
 
-    /// Readings so far.
-    pub fn sweeps(&self) -> u64 {
-        self.total.sweeps + self.attribution.sums.sweeps
-    }
-
     /// Adds a reading of all sessions at a time in microseconds.
     pub fn add(&mut self, at_us: f64, sweep: SessionSweep) {
         let idle = sweep.idle.iter().filter(|pid| !self.own_pids.contains(pid));
@@ -157,6 +152,7 @@ impl Collector {
             },
             activity_started_us: reading.activity_started_us,
             transaction_started_us: reading.transaction_started_us.unwrap_or(0),
+            state_changed_us: reading.state_changed_us,
         })
     }
 
@@ -423,5 +419,6 @@ fn named(major: &str, number: u32) -> NamedWait {
     NamedWait { kind, name }
 }
 
+mod hidden_blockers;
 #[cfg(test)]
 mod tests;

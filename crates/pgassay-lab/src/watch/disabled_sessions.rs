@@ -3,6 +3,9 @@
 use pgassay_model::check::Check;
 use pgassay_record::activity::{Activity, CatalogActivity};
 
+/// What turns it on.
+pub(super) const FIX: &str = "alter system set track_activities = on; select pg_reload_conf()";
+
 /// Whether the server has it on.
 pub(super) fn is_on(catalog: &CatalogActivity) -> bool {
     let mut settings = catalog.settings.iter();
@@ -38,7 +41,7 @@ mod tests {
                 name: Activity::DISABLED_SESSIONS.to_owned(),
                 value: "limited".to_owned(),
                 limitation: None,
-                fix: Some("alter system set track_activities = on".to_owned()),
+                fix: Some(FIX.to_owned()),
             }];
             explain(&mut entries, is_on(&catalog));
             let [entry] = entries;

@@ -20,6 +20,7 @@ mod log_watch;
 mod names;
 mod opening;
 mod options;
+mod own_transactions;
 mod reading_log;
 mod sampling;
 mod session_status;
@@ -36,10 +37,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use pgassay_model::check::Check;
 use pgassay_profile::{Samples, own_cpu_ns, own_peak_bytes, process_cpu_ns};
-use pgassay_record::activity::{Activity, CatalogActivity, LoadMark, WatchCost};
+use pgassay_record::activity::{
+    Activity, ActivitySource, BlockingEpisode, CatalogActivity, LoadMark, WatchCost,
+};
 
 use crate::interrupt::Interrupt;
-use crate::system_env::monotonic_ns;
+use crate::system_env::{monotonic_ns, unix_us};
 use attribution::LoadSums;
 use backend_cpu::BackendCpu;
 use catalog::{CatalogWatch, CountedStatements, TransactionRates};
@@ -47,6 +50,7 @@ use collector::{Collector, locked};
 use log_watch::LogWatch;
 use names::ObjectNames;
 pub use options::{Connect, WatchOptions, WatchedServer};
+pub use own_transactions::{OwnTransactions, is_delayed, reported};
 use reading_log::ReadingLog;
 pub use reading_log::StackColumns;
 pub use sampling::pause_after_query;
@@ -82,8 +86,6 @@ pub struct LiveWatch {
     /// Time of the last [`LiveWatch::take`] since the first reading.
     taken_us: f64,
     statements_sent: u64,
-    /// Transactions on connections of the caller, since the start.
-    callers_transactions: u64,
     /// CPU time of pgassay before.
     own_cpu_before_ns: u64,
     backend_cpu: BackendCpu,
@@ -123,7 +125,6 @@ impl LiveWatch {
             counters: JoinedCounters::default(),
             unavailable: opened.unavailable,
             statements_sent: opened.statements_sent,
-            callers_transactions: 0,
             server,
             options: options.clone(),
             epoch_ns,
@@ -136,7 +137,7 @@ impl LiveWatch {
     pub fn own_pids(&self) -> BTreeSet<u32> {
         let collector = locked(&self.collector);
         let mut pids = collector.own_pids.clone();
-        if let SessionSource::Query(query) = &self.source
+        if let SessionSource::Query(query, _) = &self.source
             && !collector.is_pooled
         {
             pids.insert(query.own_pid());
@@ -149,18 +150,35 @@ impl LiveWatch {
         locked(&self.collector).leave_out(pid);
     }
 
-    /// Leaves out transactions that the caller has sent on its own connections.
-    pub fn leave_out_transactions(&mut self, sent: u64) {
-        self.callers_transactions += sent;
+    /// Leaves out transactions on a connection of the caller.
+    pub fn leave_out_transactions(&mut self, own: &OwnTransactions) {
+        if let Some(catalog) = &mut self.catalog {
+            catalog.leave_out_transactions(own.clone());
+        }
     }
 
-    /// Transactions of pgassay's own since the start, which the server counts too.
-    pub fn own_transactions(&self) -> u64 {
-        let of_catalog = self
-            .catalog
-            .as_ref()
-            .map_or(0, CatalogWatch::transactions_sent);
-        of_catalog + locked(&self.collector).sweeps() * self.source.statements()
+    /// Transactions of the watch, which the server counts too.
+    pub fn own_transactions(&self) -> Vec<OwnTransactions> {
+        let of_catalog = self.catalog.iter().map(CatalogWatch::own_transactions);
+        let of_source = match &self.source {
+            SessionSource::Query(_, own) => Some(own.clone()),
+            SessionSource::Memory(_) => None,
+        };
+        of_catalog.chain(of_source).collect()
+    }
+
+    /// Lets each session of the watch report the transactions that ended [`OwnTransactions::SETTLING`] ago.
+    ///
+    /// # Errors
+    /// As for [`Self::run_until`].
+    pub fn report_transactions(&mut self) -> Result<()> {
+        self.catalog
+            .iter_mut()
+            .for_each(CatalogWatch::report_transactions);
+        if self.source.kind() == ActivitySource::PgStatActivity {
+            self.source.sweep()?;
+        }
+        Ok(())
     }
 
     /// Reads the sessions until then, or an interrupt, and the server's views once a second.
@@ -186,7 +204,6 @@ impl LiveWatch {
             log,
             ticked,
             server,
-            callers_transactions,
             backend_cpu,
             ..
         } = self;
@@ -194,8 +211,6 @@ impl LiveWatch {
         let context = TickContext {
             collector,
             epoch_ns: plan.epoch_ns,
-            transactions: statements,
-            callers_transactions: *callers_transactions,
             is_last: false,
         };
         let sampled = thread::scope(|scope| {
@@ -254,12 +269,20 @@ impl LiveWatch {
             activity.blocking = catalog.blocking();
             activity.unavailable.extend(catalog.unavailable());
         }
+        self.show_hidden(&mut activity.blocking);
         if unseen.disabled > 0 {
             let catalog = self.catalog.as_mut();
             let is_on = catalog.is_some_and(CatalogWatch::tracks_activities);
             disabled_sessions::explain(&mut activity.unavailable, is_on);
         }
         activity
+    }
+
+    /// Adds what memory shows of blockers that the server's views hide.
+    fn show_hidden(&self, episodes: &mut [BlockingEpisode]) {
+        if self.source.kind() == ActivitySource::Memory {
+            locked(&self.collector).show_hidden(episodes, self.options.keeps_text, unix_us());
+        }
     }
 
     /// Writes transactions per second into the timeline, if they can be right.
@@ -333,8 +356,6 @@ impl LiveWatch {
         let last = TickContext {
             collector: &self.collector,
             epoch_ns: self.epoch_ns,
-            transactions: self.source.statements(),
-            callers_transactions: self.callers_transactions,
             is_last: true,
         };
         tick(catalog.as_mut(), &mut self.server.connect, &last);
@@ -358,6 +379,7 @@ impl LiveWatch {
         if let Some(read) = read {
             cost.statements_sent += read.statements_sent;
             activity.blocking = catalog::waits_within(read.blocking, activity.window_us);
+            self.show_hidden(&mut activity.blocking);
             activity.idle_lock_holders = read.idle_lock_holders;
             activity.catalog = read.catalog;
             activity.marks = read.marks;
@@ -441,7 +463,11 @@ impl LiveWatch {
             return;
         }
         let read = match &mut self.source {
-            SessionSource::Query(query) => ObjectNames::read(query.exchange()).map_err(Into::into),
+            SessionSource::Query(query, own) => {
+                let read = ObjectNames::read(query.exchange()).map_err(Into::into);
+                own.end(Instant::now());
+                read
+            }
             SessionSource::Memory(_) => opening::connect(&mut self.server.connect)
                 .and_then(|mut exchange| Ok(ObjectNames::read(&mut exchange)?)),
         };
@@ -470,7 +496,7 @@ impl LiveWatch {
         self.note(Activity::DISABLED_SESSIONS, disabled > 0, || {
             (
                 unseen.why_disabled(),
-                Some("alter system set track_activities = on".to_owned()),
+                Some(disabled_sessions::FIX.to_owned()),
             )
         });
         self.note("sessions", others == 0 && hidden == 0, || {
@@ -522,9 +548,6 @@ fn at_us(collector: &Mutex<Collector>, epoch_ns: u64) -> f64 {
 struct TickContext<'a> {
     collector: &'a Mutex<Collector>,
     epoch_ns: u64,
-    /// Transactions of one reading of all sessions.
-    transactions: u64,
-    callers_transactions: u64,
     is_last: bool,
 }
 
@@ -561,11 +584,7 @@ fn tick(
     if let Some(pid) = new {
         locked(context.collector).leave_out(pid);
     }
-    let (waiters, sweeps) = {
-        let collector = locked(context.collector);
-        (collector.lock_waiters(), collector.sweeps())
-    };
-    catalog.note_own_transactions(sweeps * context.transactions + context.callers_transactions);
+    let waiters = locked(context.collector).lock_waiters();
     let at_us = context.at_us();
     let asked = if context.is_last {
         catalog.last_tick(at_us, &waiters)

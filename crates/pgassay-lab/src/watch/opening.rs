@@ -1,7 +1,7 @@
 //! Opens what a watch reads from.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pgassay_model::check::Check;
@@ -13,6 +13,7 @@ use super::catalog::{CatalogOptions, CatalogWatch};
 use super::log_watch::{LOG_SETTINGS, LogWatch};
 use super::names::ObjectNames;
 use super::options::{Connect, WatchOptions, WatchedServer};
+use super::own_transactions::OwnTransactions;
 use super::sampling::SessionSource;
 use crate::connector::TimedStream;
 use crate::major_version::major_of;
@@ -78,29 +79,28 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
     let live = server.live.clone();
     let learned = live.map(|live| learn(&live, &mut server.connect));
     let source = match learned {
-        Some(Ok(reader)) => SessionSource::Memory(Box::new(reader)),
+        Some(Ok(reader)) => {
+            // Its session reports its transactions when it ends.
+            drop(exchange);
+            SessionSource::Memory(Box::new(reader))
+        }
         failed => {
             if let Some(Err(why)) = failed {
                 unavailable.push(not_in_memory(&why));
             }
-            SessionSource::Query(Box::new(SessionQuery::open(exchange)?))
+            queried(exchange)?
         }
     };
     let catalog = match catalog(&mut server.connect, options.keeps_text) {
-        Ok(catalog) => {
+        Ok(mut catalog) => {
             own_pids.insert(catalog.own_pid());
+            if let SessionSource::Query(_, own) = &source {
+                catalog.leave_out_transactions(own.clone());
+            }
             Some(catalog)
         }
         Err(error) => {
-            unavailable.push(Check {
-                name: Activity::VIEWS.to_owned(),
-                value: "none".to_owned(),
-                limitation: Some(format!(
-                    "the server's views cannot be read, so blocking, tables and indexes are unknown: \
-                     {error:#}"
-                )),
-                fix: None,
-            });
+            unavailable.push(without_views(&error));
             None
         }
     };
@@ -127,10 +127,35 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
     })
 }
 
+/// Sessions that are read with queries.
+fn queried(exchange: Exchange<TimedStream>) -> Result<SessionSource> {
+    let own = OwnTransactions::of(&exchange);
+    own.connect(Instant::now());
+    let query = SessionQuery::open(exchange)?;
+    (0..QUERIES_BEFORE).for_each(|_| own.end(Instant::now()));
+    Ok(SessionSource::Query(Box::new(query), own))
+}
+
+/// Why nothing is known of the server's views.
+fn without_views(error: &anyhow::Error) -> Check {
+    Check {
+        name: Activity::VIEWS.to_owned(),
+        value: "none".to_owned(),
+        limitation: Some(format!(
+            "the server's views cannot be read, so blocking, tables and indexes are unknown: {error:#}"
+        )),
+        fix: None,
+    }
+}
+
 fn catalog(connect: &mut Connect, keeps_text: bool) -> Result<CatalogWatch> {
     let exchange = self::connect(connect)?;
     CatalogWatch::open(exchange, &CatalogOptions { keeps_text })
 }
+
+/// Transactions of a connection that reads `pg_stat_activity`, before its first reading: for names, and two settings;
+/// and that reading.
+const QUERIES_BEFORE: u64 = 4;
 
 /// About as many statements as learning takes.
 const LEARNING_STATEMENTS: u64 = 15;

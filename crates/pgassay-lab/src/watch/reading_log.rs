@@ -293,6 +293,7 @@ mod tests {
             },
             activity_started_us: started_us,
             transaction_started_us: 1,
+            state_changed_us: started_us,
         }
     }
 

@@ -12,6 +12,7 @@ use pgassay_script::Rng;
 use pgassay_server::TimedStream;
 
 use super::collector::{Collector, locked};
+use super::own_transactions::OwnTransactions;
 use crate::system_env::monotonic_ns;
 
 /// Queries of `pg_stat_activity` per second, at most.
@@ -31,15 +32,15 @@ const GONE: &str = "the server ended or restarted: its memory is not readable an
 pub(super) enum SessionSource {
     /// Shared memory.
     Memory(Box<SessionReader>),
-    /// `pg_stat_activity`.
-    Query(Box<SessionQuery<TimedStream>>),
+    /// `pg_stat_activity`, and the transactions that read it.
+    Query(Box<SessionQuery<TimedStream>>, OwnTransactions),
 }
 
 impl SessionSource {
     pub fn kind(&self) -> ActivitySource {
         match self {
             Self::Memory(_) => ActivitySource::Memory,
-            Self::Query(_) => ActivitySource::PgStatActivity,
+            Self::Query(..) => ActivitySource::PgStatActivity,
         }
     }
 
@@ -48,10 +49,14 @@ impl SessionSource {
         u64::from(self.kind() == ActivitySource::PgStatActivity)
     }
 
-    fn sweep(&mut self) -> Result<SessionSweep> {
+    pub fn sweep(&mut self) -> Result<SessionSweep> {
         match self {
             Self::Memory(reader) => reader.sweep().context(GONE),
-            Self::Query(query) => Ok(query.sweep()?),
+            Self::Query(query, own) => {
+                let sweep = query.sweep()?;
+                own.end(Instant::now());
+                Ok(sweep)
+            }
         }
     }
 
@@ -62,7 +67,7 @@ impl SessionSource {
                 let rare = RARE.max(cost.div_f64(10.0 * COST_MAX));
                 cost.div_f64(COST_MAX).min(rare)
             }
-            Self::Query(_) => pause_after_query(cost),
+            Self::Query(..) => pause_after_query(cost),
         }
     }
 
@@ -70,7 +75,7 @@ impl SessionSource {
     fn interval(&self, frequency_hz: u32) -> Duration {
         let hz = match self {
             Self::Memory(_) => frequency_hz,
-            Self::Query(_) => frequency_hz.min(QUERIES_HZ),
+            Self::Query(..) => frequency_hz.min(QUERIES_HZ),
         };
         Duration::from_secs(1) / hz.max(1)
     }

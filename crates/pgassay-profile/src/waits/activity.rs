@@ -36,6 +36,8 @@ pub struct ActivitySampler<S> {
     exchange: Exchange<S>,
     sees_processes: bool,
     tells_of_clients: bool,
+    /// What makes the server count the transaction of a query; empty before 15, where it does so at any time.
+    counting: &'static str,
 }
 
 /// The state of a process at one instant, from `/proc`.
@@ -65,10 +67,11 @@ impl<S: Read + Write> ActivitySampler<S> {
         let version = exchange.parameter("server_version").unwrap_or_default();
         let mut activity = Self {
             tells_of_clients: !version.starts_with("9."),
+            counting: counting(version),
             exchange,
             sees_processes,
         };
-        activity.exchange.value_read_committed(&question(&[]))?;
+        activity.ask(&[])?;
         Ok(activity)
     }
 
@@ -93,7 +96,9 @@ impl<S: Read + Write> ActivitySampler<S> {
         &mut self,
         pids: &[u32],
     ) -> Result<BTreeMap<u32, Option<NamedWait>>, ExchangeError> {
-        let rows = self.exchange.rows_read_committed(&question(pids))?;
+        let sql = format!("{}{}", question(pids), self.counting);
+        // The row that counts has one column.
+        let rows = self.exchange.rows_read_committed(&sql)?;
         Ok(rows
             .into_iter()
             .filter_map(|row| self.parse_row(row))
@@ -142,6 +147,17 @@ impl<S: Read + Write> ActivitySampler<S> {
             return Some((pid, Some(NamedWait { kind, name })));
         }
         (wait.is_some() || state.is_some()).then_some((pid, wait))
+    }
+}
+
+/// A session reports its transactions late if they access no table; `pg_stat_get_activity` is a function.
+fn counting(version: &str) -> &'static str {
+    let major = version.split(|c: char| !c.is_ascii_digit()).next();
+    let major = major.and_then(|it| it.parse::<u32>().ok()).unwrap_or(0);
+    if major >= 15 {
+        "; select pg_stat_force_next_flush() from pg_tablespace limit 1"
+    } else {
+        ""
     }
 }
 

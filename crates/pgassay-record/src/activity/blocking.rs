@@ -99,6 +99,8 @@ impl BlockingEpisode {
 impl RootBlocker {
     /// The `state` of a standby's startup process. It holds the locks that it replays.
     pub const RECOVERY: &str = "recovery";
+    /// The `state` of a session that is hidden from the user who asks.
+    pub const UNKNOWN: &str = "unknown";
     /// The `state` of an autovacuum worker.
     pub const AUTOVACUUM: &str = "autovacuum worker";
     /// How the `state` of a worker of logical replication begins (from version 11).

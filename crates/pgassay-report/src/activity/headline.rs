@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pgassay_record::activity::{
-    Activity, ActivityWait, BlockedSession, BlockingEpisode, SessionStatus,
+    Activity, ActivityWait, BlockedSession, BlockingEpisode, RootBlocker, SessionStatus,
 };
 
 use super::blind_spots::{unknown_blocking, unseen_sessions};
@@ -71,8 +71,11 @@ pub fn headline_of_seen(activity: &Activity) -> String {
     }
     // Where nothing is active, nothing is blocked.
     if let Some(check) = unknown_blocking(activity).filter(|_| active >= LOAD_MIN || !sees_all) {
+        let is_seen = activity.blocking.iter().any(|it| !it.is_lasting);
         let was = if check.value == Activity::AT_TIMES {
             "was not known at times"
+        } else if check.name == Activity::CATALOG_CONNECTION && is_seen {
+            "was not known from then on"
         } else {
             "is not known"
         };
@@ -225,6 +228,7 @@ fn blocking(activity: &Activity, episode: &BlockingEpisode, part: Option<&Larges
     let verb = blocks(episode);
     let state = match &*root.state {
         "prepared transaction" => String::new(),
+        RootBlocker::UNKNOWN => ", whose state is not known,".to_owned(),
         state => format!(", {state} for {},", age(root.state_age_us)),
     };
     let name = root_name(root);

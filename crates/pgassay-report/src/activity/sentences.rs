@@ -28,7 +28,10 @@ pub fn root_name(root: &RootBlocker) -> String {
 
 /// Where a root blocker comes from and what it holds: user, database, application, client, lock.
 pub fn root_describes(root: &RootBlocker) -> String {
-    let mut parts = vec![format!("{} for {}", root.state, age(root.state_age_us))];
+    let mut parts = vec![match &*root.state {
+        RootBlocker::UNKNOWN => "state not known".to_owned(),
+        state => format!("{state} for {}", age(root.state_age_us)),
+    }];
     if let Some(wait) = &root.wait {
         parts.push(format!("waits for {}", wait_name(wait)));
     }
@@ -58,14 +61,20 @@ pub fn root_describes(root: &RootBlocker) -> String {
     parts.join(", ")
 }
 
-/// A blocked session's name: its PID, or that it is recovery, which replays a lock of the primary.
-pub fn blocked_name(blocked: &BlockedSession) -> String {
-    let kind = if blocked.is_recovery {
-        "startup process "
-    } else {
-        ""
-    };
-    format!("{kind}{}", blocked.pid)
+/// A blocked session's name: its PID, and what it is unless it serves a client. Recovery replays a lock of the primary.
+pub fn blocked_name(activity: &Activity, blocked: &BlockedSession) -> String {
+    let pid = blocked.pid;
+    if blocked.is_recovery {
+        return format!("startup process {pid}");
+    }
+    let mut sessions = activity.sessions.iter().rev();
+    let kind = sessions
+        .find(|it| it.pid == pid)
+        .map(|it| &*it.backend_type);
+    match kind.unwrap_or_default() {
+        "" | "client backend" | "parallel worker" => pid.to_string(),
+        kind => format!("{kind} {pid}"),
+    }
 }
 
 /// What a blocked session waits for, and how long.
@@ -191,6 +200,8 @@ pub fn cost(activity: &Activity) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pgassay_record::activity::ActivitySession;
+
     use super::*;
 
     fn blocked(pid: u32, waited_us: f64) -> BlockedSession {
@@ -245,7 +256,22 @@ mod tests {
             is_recovery: true,
             ..blocked(25_846, 0.0)
         };
-        assert_eq!(blocked_name(&recovery), "startup process 25846");
-        assert_eq!(blocked_name(&blocked(4711, 0.0)), "4711");
+        let session = |pid, kind: &str| ActivitySession {
+            pid,
+            backend_type: kind.to_owned(),
+            ..ActivitySession::default()
+        };
+        let activity = Activity {
+            sessions: vec![
+                session(4711, "client backend"),
+                session(4712, "logical replication worker"),
+            ],
+            ..Activity::default()
+        };
+        let name = |blocked| blocked_name(&activity, &blocked);
+        assert_eq!(name(recovery), "startup process 25846");
+        assert_eq!(name(blocked(4711, 0.0)), "4711");
+        // Regression: a worker that applies changes of a subscription was only a PID.
+        assert_eq!(name(blocked(4712, 0.0)), "logical replication worker 4712");
     }
 }

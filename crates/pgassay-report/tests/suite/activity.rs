@@ -132,6 +132,24 @@ fn the_headline_names_what_sessions_wait_for_if_it_is_not_the_largest_part() {
     assert!(text.ends_with(end), "{text}");
 }
 
+/// Regression: of a server that stopped, "blocks 8 sessions. Who blocks whom is not known."; and of a hidden blocker,
+/// "unknown for 0.0 ms".
+#[test]
+fn the_headline_says_what_is_not_known_of_a_blocker() {
+    let mut activity = outage();
+    activity.blocking[0].is_lasting = false;
+    activity.blocking[0].root.state = "unknown".to_owned();
+    activity.unavailable = vec![Check {
+        name: Activity::CATALOG_CONNECTION.to_owned(),
+        value: "lost".to_owned(),
+        limitation: None,
+        fix: None,
+    }];
+    let text = plain(&headline(&activity));
+    let end = "Session 4711, whose state is not known, blocked 8 sessions. Who blocks whom was not known from then on.";
+    assert!(text.ends_with(end), "{text}");
+}
+
 /// Regression: before version 14, sessions that were seen waiting once "waited 0.0 ms".
 #[test]
 fn a_wait_of_unknown_length_has_no_time() {

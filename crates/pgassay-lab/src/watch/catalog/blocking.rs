@@ -29,7 +29,7 @@ pub(super) struct BlockingWatch {
 }
 
 /// A root and its transaction's start.
-type EpisodeKey = (LockOwner, Option<i64>);
+pub(super) type EpisodeKey = (LockOwner, Option<i64>);
 
 #[derive(Debug)]
 struct OpenEpisode {
@@ -245,7 +245,8 @@ impl BlockingWatch {
         key
     }
 
-    fn end_all_but(&mut self, keys: &BTreeSet<EpisodeKey>) {
+    /// Those that are not among these have ended.
+    pub fn end_all_but(&mut self, keys: &BTreeSet<EpisodeKey>) {
         let is_over = |key: &EpisodeKey| !keys.contains(key);
         let over: Vec<EpisodeKey> = self.episodes.keys().copied().filter(is_over).collect();
         for key in over {
@@ -346,18 +347,7 @@ fn ended_by(
     blocked: &[BlockedSession],
 ) -> String {
     let xid = match owner {
-        LockOwner::Session(_) if root.prevents_wraparound => {
-            return "-- let it finish: it prevents wraparound, and begins again if it is canceled"
-                .to_owned();
-        }
-        LockOwner::Session(_) if root.gives_way() => {
-            return "-- an autovacuum gives way by itself after deadlock_timeout".to_owned();
-        }
-        LockOwner::Session(_) if root.is_recovery() => {
-            return "-- end the transaction on the primary that holds the lock: recovery cannot be canceled"
-                .to_owned();
-        }
-        LockOwner::Session(pid) => return ended_by_signal(pid, root.ending_signal_for(blocked)),
+        LockOwner::Session(pid) => return session_ended_by(pid, root, blocked),
         LockOwner::Prepared(xid) => xid,
     };
     let prepared = reading.prepared.get(&xid).cloned().unwrap_or_default();
@@ -371,6 +361,20 @@ fn ended_by(
         format!("{sql} -- in database {}", prepared.database)
     } else {
         format!("{sql} -- in its own database")
+    }
+}
+
+/// The statement that would end a session, or a comment if none should.
+pub fn session_ended_by(pid: u32, root: &RootBlocker, blocked: &[BlockedSession]) -> String {
+    if root.prevents_wraparound {
+        "-- let it finish: it prevents wraparound, and begins again if it is canceled".to_owned()
+    } else if root.gives_way() {
+        "-- an autovacuum gives way by itself after deadlock_timeout".to_owned()
+    } else if root.is_recovery() {
+        "-- end the transaction on the primary that holds the lock: recovery cannot be canceled"
+            .to_owned()
+    } else {
+        ended_by_signal(pid, root.ending_signal_for(blocked))
     }
 }
 
@@ -413,7 +417,7 @@ fn state(session: &LockSession) -> String {
     }
     let known = [&session.state, &session.backend_type];
     let known = known.into_iter().find(|it| !it.is_empty());
-    known.map_or_else(|| "unknown".to_owned(), Clone::clone)
+    known.map_or_else(|| RootBlocker::UNKNOWN.to_owned(), Clone::clone)
 }
 
 /// A root in a few words.
@@ -423,9 +427,12 @@ fn describe(root: &RootBlocker) -> String {
         (None, Some(gid)) => format!("prepared transaction {gid}"),
         (None, None) => "an unknown session".to_owned(),
     };
-    let state = root
-        .pid
-        .map_or_else(String::new, |_| format!(" ({})", root.state));
+    let is_known = root.pid.is_some() && root.state != RootBlocker::UNKNOWN;
+    let state = if is_known {
+        format!(" ({})", root.state)
+    } else {
+        String::new()
+    };
     format!("{name}{state}")
 }
 

@@ -39,6 +39,7 @@ mod statements;
 mod tables;
 mod transactions;
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -49,9 +50,10 @@ use pgassay_record::activity::{
 use pgassay_server::TimedStream;
 use pgassay_wire::Exchange;
 
+use super::own_transactions::OwnTransactions;
 use autovacuum::AutovacuumWatch;
 use blocking::BlockingWatch;
-pub use blocking::waits_within;
+pub use blocking::{session_ended_by, waits_within};
 use counted_statements::StatementWatch;
 pub use counted_statements::{CountedStatements, OwnCommits};
 pub use counted_texts::{CountedText, CountedTexts};
@@ -59,7 +61,8 @@ use marks::MarkWatch;
 use reader::CatalogReader;
 use reading::CatalogReading;
 pub use transactions::{
-    ENDED_TRANSACTIONS, TransactionRates, autovacuum_elsewhere, stalls, without_autovacuum,
+    ENDED_TRANSACTIONS, TransactionRates, autovacuum_elsewhere, counted_at, stalls,
+    without_autovacuum,
 };
 
 /// At most one reading in this time, minus the jitter of a caller that ticks every second.
@@ -183,9 +186,15 @@ impl CatalogWatch {
         Ok(())
     }
 
-    /// Transactions sent to the server so far.
-    pub fn transactions_sent(&self) -> u64 {
-        self.reader.transactions
+    /// The watch's transactions.
+    pub fn own_transactions(&self) -> OwnTransactions {
+        self.reader.own.clone()
+    }
+
+    /// Lets the server count the watch's transactions before this one.
+    pub fn report_transactions(&mut self) {
+        self.reader.begin();
+        self.reader.end();
     }
 
     /// Statements sent to the server so far.
@@ -193,9 +202,9 @@ impl CatalogWatch {
         self.reader.sent
     }
 
-    /// Takes the number of transactions that other parts of the watch have sent so far: they do not count.
-    pub fn note_own_transactions(&mut self, sent: u64) {
-        self.transactions.sent_elsewhere = sent;
+    /// Leaves out transactions on another connection.
+    pub fn leave_out_transactions(&mut self, own: OwnTransactions) {
+        self.transactions.own_elsewhere.push(own);
     }
 
     /// As [`Self::tick`], also if the last one was just before: the waits since then are still missing.
@@ -307,6 +316,10 @@ impl CatalogWatch {
         databases::leave_out(&mut catalog, self.autovacuum.of_jobs());
         let idle_lock_holders = self.blocking.idle_holders(reader);
         reader.end();
+        if !reader.is_connected() {
+            // Nothing is known of the time since then: the server may have stopped.
+            self.blocking.end_all_but(&BTreeSet::new());
+        }
         CatalogResult {
             catalog: reader.is_connected().then_some(catalog),
             blocking: self.blocking.whole(),

@@ -14,6 +14,7 @@ use pgassay_record::activity::Activity;
 use pgassay_server::TimedStream;
 use pgassay_wire::{Exchange, ExchangeError, ServerMessage};
 
+use super::super::own_transactions::OwnTransactions;
 use super::reconnecting::ReconnectPause;
 use super::row::CatalogRow;
 use super::silence::SilenceLog;
@@ -72,6 +73,8 @@ pub(super) struct CatalogReader {
     pub sent: u64,
     /// Readings so far, each a transaction.
     pub transactions: u64,
+    /// The same as the server counts them, with those of opening the connection.
+    pub own: OwnTransactions,
     refusals: Refusals,
 }
 
@@ -79,6 +82,8 @@ impl CatalogReader {
     /// Learns what server this is.
     pub fn open(exchange: Exchange<TimedStream>) -> Result<Self> {
         exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
+        let own = OwnTransactions::of(&exchange);
+        own.connect(Instant::now());
         let mut reader = Self {
             exchange: Some(exchange),
             pause: ReconnectPause::new(Instant::now()),
@@ -94,6 +99,7 @@ impl CatalogReader {
             encoding: "UTF8",
             sent: 0,
             transactions: 0,
+            own,
             refusals: Refusals::new(),
         };
         let row = reader.server_row()?;
@@ -167,6 +173,7 @@ impl CatalogReader {
     ) -> Result<()> {
         let exchange = connect()?;
         exchange.stream().set_limit(Some(ANSWER_LIMIT))?;
+        self.own.connect(Instant::now());
         self.exchange = Some(exchange);
         let row = self.server_row()?;
         if (row.number(3) as u32, row.text(6)) != (self.database_oid, self.started.clone()) {
@@ -237,7 +244,10 @@ impl CatalogReader {
 
     /// Ends a reading.
     pub fn end(&mut self) {
-        self.send(OWN_COMMIT);
+        if self.exchange.is_some() {
+            self.send(OWN_COMMIT);
+            self.own.end(Instant::now());
+        }
     }
 
     /// The rows of a query within a reading; `None` if there are none to be had, which

@@ -1,8 +1,12 @@
 //! Transactions per second over time, without those of the watch itself and of autovacuum.
 
+use std::iter;
+use std::time::{Duration, Instant};
+
 use pgassay_model::check::Check;
 use pgassay_record::activity::{Activity, DatabaseActivity, LoadInterval, LoadMark, LoadMarkKind};
 
+use super::super::own_transactions::{OwnTransactions, reported};
 use super::autovacuum::AutovacuumWatch;
 use super::reader::CatalogReader;
 
@@ -31,24 +35,27 @@ const AUTOVACUUM_ERROR_SHARE: f64 = 0.1;
 const AUTOVACUUM_ERROR: f64 = 4.0;
 /// A report says from this share of all transactions on that autovacuum's are left out.
 const AUTOVACUUM_SHARE_NOTED: f64 = 0.03;
+/// Whatever a server answers, its statistics are not older.
+const AGE_S_MAX: f64 = 60.0;
 /// A report says from this share on that some can be autovacuum's.
 const AUTOVACUUM_ELSEWHERE_SHARE: f64 = 0.05;
 
 /// Transactions of clients and of autovacuum that ended so far in all databases. The server also counts two of each
 /// parallel worker: one that takes over the leader's settings, one that connects. It counts the workers from 18 on. It
 /// also counts the transaction in which a client connects. It counts the sessions from 14 on, but on 14 before that
-/// transaction ends.
+/// transaction ends. Before 15, also how many seconds old that is.
 pub const ENDED_TRANSACTIONS: &str = "select sum(xact_commit + xact_rollback \
      - 2 * coalesce((to_jsonb(d) ->> 'parallel_workers_launched')::bigint, 0) \
      - case when current_setting('server_version_num')::int >= 150000 \
-         then (to_jsonb(d) ->> 'sessions')::bigint else 0 end) from pg_stat_database d";
+         then (to_jsonb(d) ->> 'sessions')::bigint else 0 end), \
+     extract(epoch from clock_timestamp() - pg_stat_get_snapshot_timestamp()) from pg_stat_database d";
 
 /// The server's count of transactions at some moments.
 #[derive(Debug, Default)]
 pub struct TransactionRates {
     readings: Vec<TransactionReading>,
-    /// Transactions that other parts of the watch have sent so far.
-    pub(super) sent_elsewhere: u64,
+    /// Transactions of other parts of the watch.
+    pub(super) own_elsewhere: Vec<OwnTransactions>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +80,13 @@ impl TransactionReading {
         }
         without_autovacuum(ended, later.autovacuum - self.autovacuum)
     }
+}
+
+/// When statistics were written that were so many seconds old when an answer came.
+pub fn counted_at(age_s: Option<f64>, answered: Instant) -> Instant {
+    let age_s = age_s.filter(|it| (0.0..AGE_S_MAX).contains(it));
+    let age = Duration::from_secs_f64(age_s.unwrap_or(0.0));
+    answered.checked_sub(age).unwrap_or(answered)
 }
 
 /// Of transactions that ended, those of clients; `None` if they are fewer than autovacuum's, which is an estimate.
@@ -111,10 +125,12 @@ impl TransactionRates {
         let rows = reader.rows("transactions", ENDED_TRANSACTIONS);
         let rows = rows.unwrap_or_default();
         if let Some(ended) = rows.first().and_then(|row| row.real(0)) {
+            let counted = counted_at(rows[0].real(1), Instant::now());
+            let own = iter::once(&reader.own).chain(&self.own_elsewhere);
             self.readings.push(TransactionReading {
                 at_us,
                 ended,
-                own: reader.transactions + self.sent_elsewhere,
+                own: reported(own, counted),
                 autovacuum,
             });
         }
@@ -386,6 +402,16 @@ mod tests {
         );
         activity.sessions[1].database = "quiet".to_owned();
         assert!(autovacuum_elsewhere(&activity).is_none());
+    }
+
+    #[test]
+    fn statistics_are_as_old_as_the_server_says_and_a_wrong_age_is_ignored() {
+        let now = Instant::now();
+        let age = |age_s| now - counted_at(age_s, now);
+        assert_eq!(age(Some(0.25)), Duration::from_millis(250));
+        for wrong in [None, Some(-1.0), Some(1e30), Some(f64::NAN)] {
+            assert_eq!(age(wrong), Duration::ZERO);
+        }
     }
 
     #[test]

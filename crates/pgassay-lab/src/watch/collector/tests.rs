@@ -1,5 +1,7 @@
 //! Which sessions count, and as what.
 
+use pgassay_record::activity::{BlockedSession, BlockingEpisode};
+
 use super::*;
 
 fn reading(pid: u32, state: SessionState, wait: SessionWait) -> SessionReading {
@@ -297,4 +299,73 @@ fn sessions_beyond_the_limit_are_one() {
     assert_eq!(activity.sessions.last().map(|it| it.pid), Some(0));
     let load = (Activity::SESSIONS_MAX + 10) as f64;
     assert!((activity.active_sessions() - load).abs() < 1e-6);
+}
+
+/// Regression: to a user without `pg_monitor`, a session that was idle in a transaction and blocked others was "unknown
+/// for 0.0 ms", although the server's memory could be read.
+#[test]
+fn a_blocker_that_the_views_hide_is_known_from_memory() {
+    let mut collector = Collector::new("18", BTreeSet::new(), None);
+    let mut holder = reading(1, SessionState::IdleInTransaction, SessionWait::None);
+    Arc::make_mut(&mut holder.identity).application = "checkout".to_owned();
+    let waiting = reading(2, SessionState::Active, SessionWait::Number(0x0300_0005));
+    collector.add(
+        0.0,
+        SessionSweep {
+            sessions: vec![holder, waiting],
+            ..SessionSweep::default()
+        },
+    );
+    let hidden = |pid, is_lasting| BlockingEpisode {
+        root: RootBlocker {
+            pid: Some(pid),
+            state: RootBlocker::UNKNOWN.to_owned(),
+            ..RootBlocker::default()
+        },
+        blocked: vec![BlockedSession {
+            pid: 2,
+            ..BlockedSession::default()
+        }],
+        first_seen_us: 0.0,
+        last_seen_us: 1e6,
+        is_lasting,
+        waited_us: 1e6,
+        ended_by: String::new(),
+    };
+    let mut episodes = [hidden(1, true), hidden(3, true), hidden(1, false)];
+    collector.show_hidden(&mut episodes, true, 5_000_003);
+    let [known, gone, over] = episodes;
+    assert_eq!(known.root.state, "idle in transaction");
+    assert!((known.root.state_age_us - 5e6).abs() < 1e-9);
+    assert_eq!(known.root.transaction_age_us, Some(5_000_002.0));
+    assert_eq!(known.root.application, "checkout");
+    assert_eq!(known.root.statement.as_deref(), Some("select $1"));
+    assert_eq!(known.blocked[0].statement.as_deref(), Some("select $1"));
+    assert_eq!(known.ended_by, "select pg_terminate_backend(1);");
+    // A session that is not active, and one that blocked earlier.
+    assert_eq!(gone.root.state, RootBlocker::UNKNOWN);
+    assert_eq!(over.root.state, RootBlocker::UNKNOWN);
+}
+
+/// Regression: on 10 with `track_activities` off, "1.00 active sessions", of the launcher of logical replication, which
+/// waited.
+#[test]
+fn the_launcher_of_logical_replication_in_10_has_no_load() {
+    let load = |major: &str, database: u32| {
+        let mut collector = Collector::new(major, BTreeSet::new(), None);
+        let mut worker = reading(1, SessionState::None, SessionWait::None);
+        let identity = Arc::make_mut(&mut worker.identity);
+        identity.backend_type = "background worker".to_owned();
+        identity.database = database;
+        let sweep = || SessionSweep {
+            sessions: vec![worker.clone()],
+            ..SessionSweep::default()
+        };
+        collector.add(0.0, sweep());
+        collector.add(1e6, sweep());
+        let sums = collector.take();
+        described(&collector, &sums).active_sessions()
+    };
+    assert_eq!(load("10", 0) as u32, 0);
+    assert_eq!((load("10", 5) as u32, load("11", 0) as u32), (1, 1));
 }

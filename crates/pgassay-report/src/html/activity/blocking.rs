@@ -24,7 +24,7 @@ pub(super) fn section(activity: &Activity) -> Markup {
                 }
                 @if let Some((_, text)) = waits_in_turn(activity) { p { (text) "." } }
                 @for (at, episode) in activity.blocking.iter().enumerate() {
-                    (tree(episode, activity.window_us, at < 3))
+                    (tree(activity, episode, at < 3))
                 }
             }
         }
@@ -57,9 +57,9 @@ pub(super) fn idle_holders(activity: &Activity) -> Markup {
     }
 }
 
-fn tree(episode: &BlockingEpisode, window_us: f64, open: bool) -> Markup {
+fn tree(activity: &Activity, episode: &BlockingEpisode, open: bool) -> Markup {
     let root = &episode.root;
-    let when = seen_when(episode, window_us);
+    let when = seen_when(episode, activity.window_us);
     let (shown, rest) = episode
         .blocked
         .split_at(episode.blocked.len().min(BLOCKED_MAX));
@@ -72,18 +72,18 @@ fn tree(episode: &BlockingEpisode, window_us: f64, open: bool) -> Markup {
             }
             p { (root_describes(root)) "." }
             @if let Some(statement) = &root.statement { p { (root_statement_label(root)) code { (statement) } } }
-            ul.tree { @for blocked in shown { (branch(blocked)) } }
+            ul.tree { @for blocked in shown { (branch(activity, blocked)) } }
             @if !rest.is_empty() { p.faint { "… and " (rest.len()) " more." } }
             @if episode.is_worth_ending() { p { "To end it: " code { (episode.ended_by) } } }
         }
     }
 }
 
-fn branch(blocked: &BlockedSession) -> Markup {
+fn branch(activity: &Activity, blocked: &BlockedSession) -> Markup {
     let depth = blocked.depth.clamp(1, 8) - 1;
     html! {
         li style=(format!("margin-left: {}em", f64::from(depth) * 1.5)) {
-            b { (blocked_name(blocked)) } " " (blocked_waits(blocked))
+            b { (blocked_name(activity, blocked)) } " " (blocked_waits(blocked))
             span.faint { " " (blocked.user) " " (blocked.application) }
             @if let Some(statement) = &blocked.statement { " " code { (statement) } }
         }

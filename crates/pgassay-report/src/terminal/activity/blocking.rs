@@ -62,7 +62,7 @@ pub(super) fn section(activity: &Activity, style: Style) -> String {
     };
     let shown = trees.iter().take(EPISODES_MAX);
     for episode in shown.clone() {
-        out.push_str(&tree(episode, activity.window_us, style));
+        out.push_str(&tree(activity, episode, style));
     }
     if !is_first {
         out.push_str(&of_turns);
@@ -76,10 +76,10 @@ pub(super) fn section(activity: &Activity, style: Style) -> String {
     out
 }
 
-fn tree(episode: &BlockingEpisode, window_us: f64, style: Style) -> String {
+fn tree(activity: &Activity, episode: &BlockingEpisode, style: Style) -> String {
     let columns = style.columns();
     let root = &episode.root;
-    let when = seen_when(episode, window_us);
+    let when = seen_when(episode, activity.window_us);
     let title = format!(
         "{} {} {}{} ({when})",
         root_name(root),
@@ -104,7 +104,7 @@ fn tree(episode: &BlockingEpisode, window_us: f64, style: Style) -> String {
         ));
     }
     for blocked in episode.blocked.iter().take(BLOCKED_MAX) {
-        out.push_str(&branch(blocked, columns));
+        out.push_str(&branch(activity, blocked, columns));
     }
     let rest = episode.blocked.len().saturating_sub(BLOCKED_MAX);
     if rest > 0 {
@@ -121,14 +121,14 @@ fn tree(episode: &BlockingEpisode, window_us: f64, style: Style) -> String {
     out
 }
 
-fn branch(blocked: &BlockedSession, columns: usize) -> String {
+fn branch(activity: &Activity, blocked: &BlockedSession, columns: usize) -> String {
     let depth = blocked.depth.clamp(1, DEPTH_MAX) as usize;
     let indent = format!("{INDENT}{}└ ", "  ".repeat(depth - 1));
     let statement = blocked
         .statement
         .as_deref()
         .map_or_else(String::new, |it| format!(": {}", one_line(it)));
-    let name = blocked_name(blocked);
+    let name = blocked_name(activity, blocked);
     let text = format!("{name} {}{statement}", blocked_waits(blocked));
     line(&indent, &text, columns)
 }

@@ -1,13 +1,15 @@
 //! Connects to the server to be profiled, locates its processes, counts its transactions.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use pgassay_lab::Patience;
 use pgassay_lab::connector::{ConnectError, TimedStream, connect, limit_statements};
 use pgassay_lab::local_server;
 use pgassay_lab::system_env::RealSystem;
-use pgassay_lab::watch::catalog::{ENDED_TRANSACTIONS, without_autovacuum};
+use pgassay_lab::watch::catalog::{ENDED_TRANSACTIONS, counted_at, without_autovacuum};
+use pgassay_lab::watch::{OwnTransactions, is_delayed, reported};
+use pgassay_lab::{Interrupt, Patience};
 use pgassay_model::check::Check;
 use pgassay_profile::LiveServer;
 use pgassay_record::activity::Activity;
@@ -23,6 +25,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// A connection to a server on this machine.
 pub struct LocalConnection {
     pub exchange: Exchange<TimedStream>,
+    pub counter: TransactionCounter,
     pub server: LiveServer,
     /// The backend that serves this connection.
     pub own_pid: u32,
@@ -54,6 +57,7 @@ impl Reached {
         Ok(match local_server::find(&mut exchange) {
             Ok((server, own_pid)) => Self::Here(LocalConnection {
                 is_pooled: exchange.backend().map(|it| it.pid.cast_unsigned()) != Some(own_pid),
+                counter: TransactionCounter::of(&exchange),
                 exchange,
                 server,
                 own_pid,
@@ -82,43 +86,98 @@ impl RemoteServer {
     }
 }
 
-impl LocalConnection {
-    /// Transactions ended so far; see [`transactions`].
-    pub fn transactions(&mut self) -> Result<u64> {
-        transactions(&mut self.exchange)
+/// Transactions that ended in all databases up to a moment.
+#[derive(Debug, Clone, Copy)]
+pub struct EndedTransactions {
+    ended: u64,
+    /// Those of pgassay among them.
+    own: u64,
+}
+
+impl EndedTransactions {
+    /// Transactions of others until a later moment. Whatever a server answers, it is a number.
+    pub const fn others_until(self, later: Self) -> u64 {
+        let own = later.own.saturating_sub(self.own);
+        later.ended.saturating_sub(self.ended).saturating_sub(own)
     }
 }
 
-/// Transactions of pgassay between two calls of [`transactions`].
-pub const OWN_TRANSACTIONS: u64 = 3;
-
-/// Transactions that ended between two calls of [`transactions`], without those of pgassay. Whatever a server answers,
-/// it is a number.
-pub const fn ended_between(before: u64, after: u64, own: u64) -> u64 {
-    let ended = after.saturating_sub(before);
-    ended.saturating_sub(own.saturating_add(OWN_TRANSACTIONS))
+/// Counts the server's transactions over a connection of pgassay.
+pub struct TransactionCounter {
+    /// Those on the connection.
+    pub own: OwnTransactions,
 }
 
-/// Transactions ended so far in all databases. Backends report theirs about once per second; this one
-/// at once, if the server can (from 15).
-pub fn transactions(exchange: &mut Exchange<TimedStream>) -> Result<u64> {
-    let reports = "select 1 from pg_proc where proname = 'pg_stat_force_next_flush'";
-    if catalog_value(exchange, reports)?.is_some() {
-        catalog_value(exchange, "select pg_stat_force_next_flush()")?;
+impl TransactionCounter {
+    /// For a new connection.
+    pub fn of(exchange: &Exchange<TimedStream>) -> Self {
+        let own = OwnTransactions::of(exchange);
+        own.connect(Instant::now());
+        Self { own }
     }
-    let counted = catalog_value(exchange, ENDED_TRANSACTIONS)?.unwrap_or_default();
-    let ended: f64 = counted
-        .parse()
-        .with_context(|| format!("unexpected number of transactions {counted:?}"))?;
-    Ok(ended as u64)
-}
 
-/// The single value of a query whose functions and operators are the catalog's, whatever the user's `search_path`
-/// finds before them: a profile must not execute what someone else has created. It does not queue for long behind who
-/// locks the catalog, also behind a pooler. The session keeps its settings, because a pooler may give it to others.
-fn catalog_value(exchange: &mut Exchange<TimedStream>, sql: &str) -> Result<Option<String>> {
-    let value = exchange.value_read_committed(sql);
-    value.context("cannot count transactions")
+    /// Before 15, waits until the server has counted the transactions on connections that were closed, and lets the
+    /// others report theirs with `report`: a session keeps what it has not reported until its next transaction.
+    pub fn settle(
+        &self,
+        exchange: &mut Exchange<TimedStream>,
+        interrupt: &Interrupt,
+        report: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        if !is_delayed(exchange) {
+            return Ok(());
+        }
+        let until = Instant::now() + OwnTransactions::SETTLING;
+        while Instant::now() < until {
+            interrupt.check()?;
+            thread::sleep(Duration::from_millis(20));
+        }
+        report()?;
+        self.first(exchange, "select pg_backend_pid()").map(drop)
+    }
+
+    /// Transactions that have ended so far. Backends report theirs about once per second; this one at once, if the server
+    /// can (from 15). `own` are pgassay's on other connections.
+    pub fn read(
+        &self,
+        exchange: &mut Exchange<TimedStream>,
+        own: &[OwnTransactions],
+    ) -> Result<EndedTransactions> {
+        let reports = "select 1 from pg_proc where proname = 'pg_stat_force_next_flush'";
+        if !self.first(exchange, reports)?.is_empty() {
+            self.first(exchange, "select pg_stat_force_next_flush()")?;
+        }
+        let row = self.first(exchange, ENDED_TRANSACTIONS)?;
+        let answered = Instant::now();
+        let mut values = row.into_iter().map(Option::unwrap_or_default);
+        let counted = values.next().unwrap_or_default();
+        let ended: f64 = counted
+            .parse()
+            .with_context(|| format!("unexpected number of transactions {counted:?}"))?;
+        let age_s = values.next().and_then(|it| it.parse().ok());
+        let own = own.iter().chain([&self.own]);
+        Ok(EndedTransactions {
+            ended: ended as u64,
+            own: reported(own, counted_at(age_s, answered)),
+        })
+    }
+
+    /// The first row of a query whose functions and operators are the catalog's, whatever the user's `search_path`
+    /// finds before them: a profile must not execute what someone else has created. It does not queue for long behind
+    /// who locks the catalog, also behind a pooler. The session keeps its settings, because a pooler may give it to
+    /// others.
+    fn first(
+        &self,
+        exchange: &mut Exchange<TimedStream>,
+        sql: &str,
+    ) -> Result<Vec<Option<String>>> {
+        let rows = exchange.rows_read_committed(sql);
+        self.own.end(Instant::now());
+        let first = rows.map(|rows| rows.into_iter().next());
+        Ok(first
+            .context("cannot count transactions")?
+            .unwrap_or_default())
+    }
 }
 
 /// The value of a limitation if something that worked at first failed later.
@@ -273,9 +332,13 @@ mod tests {
     /// Regression test: a server that answered with a number of a million digits ended `profile` with a panic.
     #[test]
     fn a_number_of_transactions_beyond_any_server_does_not_panic() {
-        assert_eq!(ended_between(u64::MAX, u64::MAX, 7), 0);
-        assert_eq!(ended_between(0, 10, u64::MAX), 0);
-        assert_eq!(ended_between(100, 110, 2), 5);
+        let others = |from: (u64, u64), to: (u64, u64)| {
+            let ended = |(ended, own)| EndedTransactions { ended, own };
+            ended(from).others_until(ended(to))
+        };
+        assert_eq!(others((u64::MAX, 0), (u64::MAX, 7)), 0);
+        assert_eq!(others((0, 0), (10, u64::MAX)), 0);
+        assert_eq!(others((100, 3), (110, 8)), 5);
     }
 
     /// Regression: with a password file that others may read, it said only to add a line to it.

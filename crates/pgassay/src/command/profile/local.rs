@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use pgassay_diagnosis::diagnose_observation;
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::waits::{WaitProbe, WaitSampler};
-use pgassay_lab::watch::{LiveWatch, StackColumns};
+use pgassay_lab::watch::{LiveWatch, OwnTransactions, StackColumns};
 use pgassay_lab::{Interrupt, Patience, ProfiledTrial, add_blocked, add_samples_by_column};
 use pgassay_model::check::Check;
 use pgassay_model::cpu::{Background, CpuTotals};
@@ -19,7 +19,7 @@ use pgassay_profile::{
 };
 use pgassay_record::observation::{self, Observation, SCHEMA};
 
-use super::connection::{self, LocalConnection, OWN_TRANSACTIONS, ended_between, lost_connection};
+use super::connection::{self, EndedTransactions, LocalConnection, lost_connection};
 use super::sessions::{SessionsToWatch, result_of, suspension};
 use crate::checks;
 
@@ -97,9 +97,11 @@ impl ProfilingSession {
         if self.connection.as_ref().is_some_and(|it| it.is_pooled) {
             self.own_pids.clear();
         }
+        let own = self.own_transactions(watch.as_mut(), waits.as_ref());
+        self.settle(watch.as_mut(), waits.as_ref(), interrupt)?;
         let mut log = CpuLog::default();
         let started_us = unix_us();
-        let before = self.transactions_without(watch.as_ref())?;
+        let before = self.transactions(&own)?;
         if let Some(sampler) = &sampler {
             sampler.start()?;
         }
@@ -113,10 +115,7 @@ impl ProfilingSession {
             (ended_cpu, watching.and_then(result_of))
         });
         let samples = sampler.as_ref().map(Sampler::stop).transpose()?;
-        let (after, no_count) = self.transactions_at_end(watch.as_ref());
-        if let Some(watch) = &mut watch {
-            watch.leave_out_transactions(OWN_TRANSACTIONS);
-        }
+        let (after, no_count) = self.transactions_at_end(&own);
         if log.processes().is_empty() {
             bail!(
                 "cannot read any process of the server with postmaster {}",
@@ -142,7 +141,7 @@ impl ProfilingSession {
             watch,
             transactions: before
                 .zip(after)
-                .map(|(before, after)| ended_between(before, after, 0)),
+                .map(|(before, after)| before.others_until(after)),
             refusals: refusals.into_iter().flatten().collect(),
         }))
     }
@@ -325,23 +324,66 @@ impl ProfilingSession {
         pid.is_some_and(|pid| self.own_pids.contains(&pid))
     }
 
-    /// As [`Self::transactions_without`]; without a connection any more, the reason instead: what was seen remains.
-    fn transactions_at_end(&mut self, watch: Option<&LiveWatch>) -> (Option<u64>, Option<Check>) {
-        match self.transactions_without(watch) {
+    /// Transactions on pgassay's other connections, which `watch` leaves out with those of this one.
+    fn own_transactions(
+        &self,
+        watch: Option<&mut LiveWatch>,
+        waits: Option<&WaitSampler>,
+    ) -> Vec<OwnTransactions> {
+        let mut own: Vec<_> = waits
+            .and_then(WaitSampler::own_transactions)
+            .into_iter()
+            .collect();
+        if let Some(watch) = watch {
+            let counting = self.connection.iter().map(|it| &it.counter.own);
+            for own in own.iter().chain(counting) {
+                watch.leave_out_transactions(own);
+            }
+            own.extend(watch.own_transactions());
+        }
+        own
+    }
+
+    /// See [`connection::TransactionCounter::settle`].
+    fn settle(
+        &mut self,
+        watch: Option<&mut LiveWatch>,
+        waits: Option<&WaitSampler>,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let Some(connection) = &mut self.connection else {
+            return Ok(());
+        };
+        if self.subject.backend_pid.is_some() {
+            return Ok(());
+        }
+        let report = || {
+            waits.map_or(Ok(()), WaitSampler::report_transactions)?;
+            watch.map_or(Ok(()), LiveWatch::report_transactions)
+        };
+        let LocalConnection {
+            exchange, counter, ..
+        } = connection;
+        counter.settle(exchange, interrupt, report)
+    }
+
+    /// As [`Self::transactions`]; without a connection any more, the reason instead: what was seen remains.
+    fn transactions_at_end(
+        &mut self,
+        own: &[OwnTransactions],
+    ) -> (Option<EndedTransactions>, Option<Check>) {
+        match self.transactions(own) {
             Ok(transactions) => (transactions, None),
             Err(error) => (None, Some(lost_connection(&error))),
         }
     }
 
-    /// Transactions ended so far, without those of the watch; `None` for a single backend: the statistics do not
-    /// list transactions per backend.
-    fn transactions_without(&mut self, watch: Option<&LiveWatch>) -> Result<Option<u64>> {
-        let own = watch.map_or(0, LiveWatch::own_transactions);
+    /// Transactions ended so far; `None` for a single backend: the statistics do not list transactions per backend.
+    fn transactions(&mut self, own: &[OwnTransactions]) -> Result<Option<EndedTransactions>> {
         match &mut self.connection {
-            Some(connection) if self.subject.backend_pid.is_none() => {
-                let ended = connection.transactions()?;
-                Ok(Some(ended.saturating_sub(own)))
-            }
+            Some(LocalConnection {
+                exchange, counter, ..
+            }) if self.subject.backend_pid.is_none() => Ok(Some(counter.read(exchange, own)?)),
             _ => Ok(None),
         }
     }

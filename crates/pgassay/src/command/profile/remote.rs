@@ -1,7 +1,6 @@
 //! Profiles a server on another machine by sampling `pg_stat_activity`, the lowest access tier.
 //!
-//! All samples are taken in one transaction that is rolled back, so they do not add to the
-//! transaction count. If the server ends it, what was sampled until then remains. Shares of samples
+//! All samples are taken in one transaction that is rolled back. If the server ends it, what was sampled until then remains. Shares of samples
 //! stand for shares of time, because no totals are available. The server answers only when it has a
 //! free CPU, so on a saturated machine the samples underestimate CPU work.
 
@@ -14,7 +13,7 @@ use pgassay_diagnosis::diagnose_observation;
 use pgassay_lab::connector::TimedStream;
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::waits::{ACTIVITY_HZ, waits_of};
-use pgassay_lab::watch::{LiveWatch, pause_after_query};
+use pgassay_lab::watch::{LiveWatch, OwnTransactions, pause_after_query};
 use pgassay_lab::{Interrupt, major_of};
 use pgassay_model::check::Check;
 use pgassay_model::waits::{WaitSource, Waits};
@@ -23,8 +22,8 @@ use pgassay_record::observation::{Observation, SCHEMA, Subject};
 use pgassay_wire::Exchange;
 
 use super::connection::{
-    INCOMPLETE, OWN_TRANSACTIONS, RemoteServer, discard_incomplete_count, ended_between,
-    leave_out_autovacuum, note_workers, transactions,
+    EndedTransactions, INCOMPLETE, RemoteServer, TransactionCounter, discard_incomplete_count,
+    leave_out_autovacuum, note_workers,
 };
 use super::sessions::{SessionsToWatch, result_of, suspension};
 use crate::checks;
@@ -40,12 +39,13 @@ pub fn observe(
     let (exchange, place) = (server.exchange, server.place);
     let no_activity = || format!("cannot read session activity from the server at {place}");
     let major = exchange.parameter("server_version").map(major_of);
+    let counter = TransactionCounter::of(&exchange);
     let mut activity = ActivitySampler::open(exchange, false).with_context(no_activity)?;
-    let started_us = unix_us();
-    let before = transactions(activity.exchange())?;
     let (mut watch, no_sessions) = sessions.open(None);
     let own_pids = watch.as_ref().map(LiveWatch::own_pids).unwrap_or_default();
-    let own = watch.as_ref().map_or(0, LiveWatch::own_transactions);
+    let own = settle(activity.exchange(), &counter, watch.as_mut(), interrupt)?;
+    let started_us = unix_us();
+    let before = counter.read(activity.exchange(), &own)?;
     let own_pid = begin(activity.exchange(), major.as_deref())?;
     if let Some(watch) = &watch {
         watch.leave_out(own_pid);
@@ -55,18 +55,16 @@ pub fn observe(
     let (asked, incomplete) = sample_and_watch(sampler, watch.as_mut(), duration, interrupt);
     let after = match asked.failed {
         Some(error) => Err(error),
-        None => end(&mut activity),
+        None => end(&mut activity, &counter, &own),
     };
     if asked.log.sweeps == 0
         && let Err(error) = after
     {
         return Err(error.context(no_activity()));
     }
-    let own = watch.as_ref().map_or(0, LiveWatch::own_transactions) - own;
-    watch.iter_mut().for_each(leave_out_own);
     let cut_off = |error| cut_off(error, asked.window);
     let not_sampled = after.as_ref().err().map(cut_off);
-    let ended = |after| ended_between(before, after, own);
+    let ended = |after| before.others_until(after);
     let waits = waits_of(WaitSource::PgStatActivity, asked.log, 0.0);
     let mut observation = Observation {
         schema: SCHEMA.to_owned(),
@@ -102,9 +100,21 @@ pub fn observe(
     Ok(observation)
 }
 
-/// The transactions on the sampling connection: all samples are one.
-fn leave_out_own(watch: &mut LiveWatch) {
-    watch.leave_out_transactions(OWN_TRANSACTIONS + 1);
+/// See [`TransactionCounter::settle`]. Returns the transactions on the connections of the watch.
+fn settle(
+    exchange: &mut Exchange<TimedStream>,
+    counter: &TransactionCounter,
+    mut watch: Option<&mut LiveWatch>,
+    interrupt: &Interrupt,
+) -> Result<Vec<OwnTransactions>> {
+    let mut own = Vec::new();
+    if let Some(watch) = &mut watch {
+        watch.leave_out_transactions(&counter.own);
+        own = watch.own_transactions();
+    }
+    let report = || watch.map_or(Ok(()), LiveWatch::report_transactions);
+    counter.settle(exchange, interrupt, report)?;
+    Ok(own)
 }
 
 /// Samples on one connection while the watch reads on others. Returns why the watch ended early.
@@ -151,9 +161,14 @@ fn begin(exchange: &mut Exchange<TimedStream>, major: Option<&str>) -> Result<u3
 }
 
 /// Ends it, and returns the transactions ended so far.
-fn end(activity: &mut ActivitySampler<TimedStream>) -> Result<u64> {
+fn end(
+    activity: &mut ActivitySampler<TimedStream>,
+    counter: &TransactionCounter,
+    own: &[OwnTransactions],
+) -> Result<EndedTransactions> {
     activity.exchange().query("rollback")?;
-    transactions(activity.exchange())
+    counter.own.end(Instant::now());
+    counter.read(activity.exchange(), own)
 }
 
 /// Samples that ended early: those that were taken remain.
