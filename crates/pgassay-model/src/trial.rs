@@ -128,6 +128,9 @@ fn is_no_time(us: &f64) -> bool {
     *us <= 0.0
 }
 
+/// If the shares of failed transactions differ by more, rates of the successful ones are those of different work.
+pub const FAILED_DIFFERENCE_MAX: f64 = 0.01;
+
 /// The share of transactions that failed in the timed trials of a variant under a condition, 0 to 1.
 pub fn failed_share(trials: &[Trial], condition: usize, variant: usize) -> f64 {
     let of_point = |it: &&Trial| (it.condition, it.variant) == (condition, variant);

@@ -2,15 +2,16 @@
 
 use std::fmt::Write;
 
-use pgassay_record::run::Run;
+use pgassay_record::run::{Run, Warning, WarningKind};
 
 use crate::gate::in_markdown;
 use crate::outline::{baseline_name, condition_title, variant_name};
 use crate::reliability::is_of_question;
-use crate::{calibration, printable, sentence};
+use crate::{calibration, failures, printable, sentence};
 
 /// One line per comparison, with a header. Ratios are those of the variant to the baseline; an empty field is
-/// unknown, such as the interval of a single pair. Quoted as in RFC 4180.
+/// unknown, such as the interval of a single pair. Shares of transactions that failed are 0 to 1. Quoted as in RFC
+/// 4180.
 pub fn comparisons_csv(run: &Run) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let mut records = vec![
@@ -28,6 +29,8 @@ pub fn comparisons_csv(run: &Run) -> String {
             "latency_mean_ratio",
             "latency_p99_ratio",
             "server_cpu_ratio",
+            "failed_share",
+            "baseline_failed_share",
         ]
         .into_iter()
         .map(str::to_owned)
@@ -44,6 +47,7 @@ pub fn comparisons_csv(run: &Run) -> String {
         };
         let of_pairs = |figure| given(tps.by_pair.len() >= 2, figure);
         let of_interval = |figure| given(it.has_interval(), figure);
+        let [failed, baseline_failed] = failures::shares(run, it);
         records.push(vec![
             in_spreadsheet(&condition_title(run, it.condition)),
             in_spreadsheet(variant_name(run, it.variant)),
@@ -60,6 +64,8 @@ pub fn comparisons_csv(run: &Run) -> String {
             it.server_cpu
                 .as_ref()
                 .map_or_else(String::new, |cpu| cpu.ratio.to_string()),
+            failed.to_string(),
+            baseline_failed.to_string(),
         ]);
     }
     for record in records {
@@ -85,7 +91,9 @@ pub fn comparisons_markdown(run: &Run) -> String {
     for answer in sentence::answers(run) {
         _ = writeln!(text, "- {}", in_markdown(&answer.text));
     }
-    for warning in run.warnings.iter().filter(|it| is_of_question(it)) {
+    // There are no notes below the table.
+    let is_shown = |it: &&Warning| is_of_question(it) || it.kind == WarningKind::FailedTransactions;
+    for warning in run.warnings.iter().filter(is_shown) {
         _ = writeln!(text, "- **Warning:** {}", in_markdown(&warning.message));
     }
     text += "\n| condition | variant | verdict | throughput | pairs |\n|---|---|---|--:|--:|\n";

@@ -12,6 +12,7 @@ mod consistency;
 mod evidence;
 mod expectations;
 mod export;
+mod failures;
 pub mod gate;
 mod half_width;
 mod html;

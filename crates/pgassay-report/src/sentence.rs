@@ -18,7 +18,7 @@ pub(crate) use crate::evidence::{
 };
 use crate::ledger::group_name;
 use crate::outline::{EQUIVALENCE_MARGIN, baseline_name, condition_title, variant_name};
-use crate::{number, outlook, reliability};
+use crate::{failures, number, outlook, reliability};
 
 /// How many log entries were lost, if the log's format shows it.
 pub(crate) fn log_entries(run: &Run) -> Option<String> {
@@ -91,7 +91,7 @@ pub(crate) fn change_word(change: Change) -> &'static str {
 pub(crate) struct VariantAnswer {
     /// The verdict, if it is the same under all conditions.
     pub verdict: Option<Verdict>,
-    /// One or two sentences.
+    /// Up to three sentences.
     pub text: String,
 }
 
@@ -106,11 +106,14 @@ pub(crate) fn answers(run: &Run) -> Vec<VariantAnswer> {
                 .collect();
             let first = *of_variant.first()?;
             let uniform = of_variant.iter().all(|it| it.verdict == first.verdict);
-            let text = if let [only] = of_variant[..] {
+            let mut text = if let [only] = of_variant[..] {
                 answer_alone(run, only)
             } else {
                 answer_over_many(run, variant, &of_variant)
             };
+            if let Some(caution) = failures::caution(run, &of_variant) {
+                text = format!("{text} {caution}");
+            }
             Some(VariantAnswer {
                 verdict: uniform.then_some(first.verdict),
                 text,
@@ -335,7 +338,7 @@ pub(crate) fn what_was_run(run: &Run) -> String {
     }
     let schedule = &run.plan.schedule;
     format!(
-        "PostgreSQL {}; {}, {}; {}, trials of {}{}; seed {}.",
+        "PostgreSQL {}; {}, {}; {} of trials, {} each{}; seed {}.",
         versions.join(", "),
         number::count(run.plan.variants.len() as u64, "variant"),
         number::count(run.plan.conditions.len() as u64, "condition"),

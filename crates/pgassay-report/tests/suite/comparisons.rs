@@ -83,3 +83,39 @@ fn an_a_a_comparison_is_one_in_every_report() {
         assert!(text.contains(on_machine), "{text}");
     }
 }
+
+/// Regression: a variant whose transactions failed in 70% of cases was "faster than okay" in the headline, in Markdown
+/// and in CSV, and only NOTES had the share.
+#[test]
+fn an_answer_says_that_most_transactions_of_a_variant_failed() {
+    let mut run = fixture::small_run();
+    let caution = "of its transactions failed, and none of those of simple: throughput and latency are those of the \
+                   successful ones only.";
+    assert!(!fixture::words(&run).contains(caution));
+    for trial in run.trials.iter_mut().filter(|it| it.variant == 1) {
+        trial.failed = 3 * trial.transactions;
+    }
+    for text in [
+        fixture::words(&run),
+        pgassay_report::html(&run),
+        comparisons_markdown(&run),
+    ] {
+        let text = text.replace('\u{a0}', " ");
+        assert!(text.contains(&format!("But 75.0% {caution}")), "{text}");
+    }
+    let csv = comparisons_csv(&run);
+    let columns = csv.lines().map(|it| it.rsplitn(3, ',').collect::<Vec<_>>());
+    let columns: Vec<_> = columns
+        .map(|it| [it[0].to_owned(), it[1].to_owned()])
+        .collect();
+    assert_eq!(columns[0], ["baseline_failed_share", "failed_share"]);
+    assert_eq!(columns[1], ["0", "0.75"]);
+    // Of many conditions, the one with the greatest difference is named.
+    let mut run = fixture::run();
+    for trial in run.trials.iter_mut().filter(|it| it.variant == 1) {
+        trial.failed = trial.transactions * u64::from(trial.condition != 2);
+    }
+    let text = comparisons_markdown(&run);
+    let many = "But in 5 conditions, transactions failed unequally: with ";
+    assert!(text.contains(many), "{text}");
+}

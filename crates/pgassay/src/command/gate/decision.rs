@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::Result;
 use pgassay_account::comparison::{GatedComparison, RunningComparisons};
 use pgassay_model::plan::Plan;
-use pgassay_model::trial::failed_share;
+use pgassay_model::trial::{FAILED_DIFFERENCE_MAX, failed_share};
 use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_report::gate::{
     self, GateLimit, GateNames, GateResult, GateVerdict, deciding_sentence,
@@ -20,9 +20,6 @@ use crate::style::folded;
 
 /// What to do if a baseline cannot be compared with.
 const SIDE_BY_SIDE: &str = "To compare nevertheless, run both side by side, without --against.";
-
-/// If the shares of failed transactions differ by more, rates of the successful ones do not say which variant is slower.
-const FAILED_DIFFERENCE_MAX: f64 = 0.01;
 
 /// Why the rates of a comparison do not decide: more transactions of one side failed than of the other.
 fn unlike_failures(run: &Run, compared: &GatedComparison) -> Option<String> {
