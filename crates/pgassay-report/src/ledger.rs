@@ -7,6 +7,7 @@ use pgassay_account::ledger::{
     UNEXPLAINED_TIME_SHARE_MAX, explained_share,
 };
 use pgassay_model::check::Check;
+use pgassay_model::trial::failed_share;
 use pgassay_record::run::Run;
 
 use crate::outline::{condition_title, plus_minus_us, variant_name};
@@ -183,6 +184,8 @@ pub(crate) fn explanation(verdict: Verdict, difference: &LedgerDifference) -> St
 const OVERHEAD_WORTH_SAYING: f64 = 0.2;
 /// If mean latencies of the same trials differ by more, the report says why.
 const MEANS_WORTH_SAYING: f64 = 0.05;
+/// Up to this share of failed transactions, their time does not explain such a difference.
+const FAILED_WORTH_SAYING: f64 = 0.01;
 
 /// What the response times of ledgers are, if other figures of the same points seem to contradict them.
 pub(crate) fn response_times(run: &Run, ledgers: &[&Ledger]) -> Option<String> {
@@ -206,9 +209,17 @@ pub(crate) fn response_times(run: &Run, ledgers: &[&Ledger]) -> Option<String> {
         1.0 - slowest
     };
     let mut text = "The response time is that of the timed trials".to_owned();
+    let has_failed =
+        |it: &&Ledger| failed_share(&run.trials, it.condition, it.variant) > FAILED_WORTH_SAYING;
     if ledgers.iter().any(differs) {
-        text += ": their total time divided by their transactions, by block. The mean latency of the figures differs, \
-                 because it is the geometric mean of the trials";
+        text += ", averaged over the blocks";
+        let of_failed = |it: &&Ledger| differs(it) && has_failed(it);
+        text += if ledgers.iter().any(of_failed) {
+            ", and includes the time of transactions that failed, per successful one. The mean latency in the figures \
+             is that of successful ones only, and the geometric mean of the blocks, so it differs"
+        } else {
+            ". The mean latency in the figures is the geometric mean of the blocks, so it differs"
+        };
     }
     text.push('.');
     if overhead > OVERHEAD_WORTH_SAYING {
