@@ -18,7 +18,8 @@ pub fn variant(name: &str, protocol: Protocol) -> Variant {
     }
 }
 
-/// The settings in `NAME=VALUE,NAME=VALUE`. A comma belongs to a value unless another name follows.
+/// The settings in `NAME=VALUE,NAME=VALUE`. A comma belongs to a value unless another name follows, and to a value in
+/// quotes in any case.
 pub fn assignments(choice: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for part in choice.split(',') {
@@ -31,11 +32,26 @@ pub fn assignments(choice: &str) -> Vec<String> {
                 && characters.all(|c| c.is_ascii_alphanumeric() || "_.".contains(c))
         };
         match all.last_mut() {
-            Some(last) if !name.is_some_and(is_name) => last.extend([",", part]),
+            Some(last) if has_open_quote(last) || !name.is_some_and(is_name) => {
+                last.extend([",", part]);
+            }
             _ => all.push(part.to_owned()),
         }
     }
     all
+}
+
+/// Whether the value in `NAME=VALUE` begins with a quote, as in `postgresql.conf`, and does not end with one.
+fn has_open_quote(pair: &str) -> bool {
+    let value = pair.split_once('=').map_or("", |(_, value)| value.trim());
+    value.starts_with('\'') && !value.matches('\'').count().is_multiple_of(2)
+}
+
+/// A value without its quotes, as `postgresql.conf` has them: `'it''s'` is `it's`.
+fn unquoted(value: &str) -> Option<String> {
+    let inner = value.strip_prefix('\'')?.strip_suffix('\'')?;
+    let is_one = !inner.replace("''", "").contains('\'');
+    is_one.then(|| inner.replace("''", "'"))
 }
 
 /// The variant that `--vs` describes.
@@ -77,8 +93,10 @@ pub fn settings(flag: &str, pairs: &[String]) -> Result<BTreeMap<String, Scalar>
     pairs
         .iter()
         .map(|pair| match pair.split_once('=') {
+            Some(_) if has_open_quote(pair) => bail!("{flag} {pair}: the quote has no end"),
             Some((name, value)) if !name.trim().is_empty() => {
-                Ok((name.trim().to_owned(), Scalar(escaped(value.trim()))))
+                let value = unquoted(value.trim()).unwrap_or_else(|| value.trim().to_owned());
+                Ok((name.trim().to_owned(), Scalar(escaped(&value))))
             }
             _ => bail!("{flag} {pair}: expected NAME=VALUE, for example {flag} work_mem=4MB"),
         })
@@ -104,6 +122,18 @@ mod tests {
         let path = "search_path=a, \"b\", public, my.setting=1";
         assert_eq!(parsed(path), "my.setting:1|search_path:a, \"b\", public");
         assert_eq!(parsed("search_path=a,b,=c"), "search_path:a,b,=c");
+        // Regression: `'a, b=c'` was two settings, and the quotes of a value were part of it.
+        let quoted = "log_line_prefix='a, b=c', work_mem = '8MB',my.name='it''s'";
+        let expected = "log_line_prefix:a, b=c|my.name:it's|work_mem:8MB";
+        assert_eq!(parsed(quoted), expected);
+        let libraries = "shared_preload_libraries='pg_stat_statements, auto_explain'";
+        let expected = "shared_preload_libraries:pg_stat_statements, auto_explain";
+        assert_eq!(parsed(libraries), expected);
+        assert_eq!(parsed("my.list='a','b'"), "my.list:'a','b'");
+        assert_eq!(parsed("my.name=it's, jit=off"), "jit:off|my.name:it's");
+        assert_eq!(parsed("my.name=''"), "my.name:");
+        let open = other("my.name='a, b=c", Protocol::Simple).expect_err("no end");
+        assert!(open.to_string().ends_with("the quote has no end"), "{open}");
     }
 
     /// Regression: `--vs protocol=prepared`, as results call that variant, was taken for a setting, which no server has.
