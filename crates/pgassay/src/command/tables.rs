@@ -76,13 +76,19 @@ vacuum analyze pgbench_history;
     )
 }
 
-/// The SQL that a flag specifies, for a study: the text of a file if there is one with this name.
-pub fn sql_or_file(flag: &str, value: &str) -> Result<String> {
+/// The file that a flag for SQL names; `None` if its value is SQL.
+pub fn file_of(value: &str) -> Option<&Path> {
     let path = Path::new(value);
     // A statement contains a space; the name of a missing file should not be run as SQL.
-    let names_a_file = path.extension().is_some_and(|it| it == "sql") && !value.contains(' ');
+    let is_name = path.extension().is_some_and(|it| it == "sql") && !value.contains(' ');
     // A pipe, as in `--setup <(…)`, is one, too.
-    if (path.exists() && !path.is_dir()) || names_a_file {
+    let is_file = (path.exists() && !path.is_dir()) || is_name;
+    is_file.then_some(path)
+}
+
+/// The SQL that a flag specifies, for a study: the text of a file if there is one with this name.
+pub fn sql_or_file(flag: &str, value: &str) -> Result<String> {
+    if let Some(path) = file_of(value) {
         let text = read_text(path).with_context(|| format!("{flag}: cannot read {value}"))?;
         return Ok(escaped(&text));
     }

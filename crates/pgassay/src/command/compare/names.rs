@@ -1,6 +1,8 @@
 //! The names of variants whose statements are on the command line.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::command::tables::file_of;
 
 /// Characters of a statement that are shown as a variant's name.
 const NAME_CHARS: usize = 40;
@@ -36,28 +38,73 @@ fn without_variables(script: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The text of statements, or what follows the part in which long ones are equal.
-fn distinguished(statements: &[String]) -> Vec<String> {
-    let names: Vec<String> = statements.iter().map(|sql| short(sql)).collect();
-    let distinct: BTreeSet<&String> = names.iter().collect();
-    let is_cut = names.iter().any(|it| it.ends_with('…'));
-    if distinct.len() == names.len() || !is_cut {
-        return names;
-    }
-    let words: Vec<Vec<&str>> = statements
-        .iter()
-        .map(|sql| sql.split_whitespace().collect())
-        .collect();
-    let all_have = |at: usize| {
-        let word = words[0].get(at);
-        word.is_some() && words.iter().all(|other| other.get(at) == word)
+/// The names of setups: that of a file, or the SQL.
+pub fn names_of_setups(setups: &[String]) -> Vec<String> {
+    let file_name = |it: &String| {
+        let name = file_of(it)?.file_name()?;
+        Some(name.to_string_lossy().into_owned())
     };
-    let equal = (0..words[0].len()).take_while(|&at| all_have(at)).count();
-    if words.iter().any(|words| words.len() == equal) {
-        return names;
+    let files: Vec<String> = setups.iter().filter_map(file_name).collect();
+    let has_one_name = |name: &String| files.iter().filter(|it| *it == name).count() == 1;
+    let texts = setups.iter().map(|it| match file_name(it) {
+        Some(name) if has_one_name(&name) => name,
+        Some(_) => it.trim_start_matches("./").to_owned(),
+        None => it.clone(),
+    });
+    distinguished(&texts.collect::<Vec<_>>())
+}
+
+/// The texts of statements, or what is different in long ones that begin in the same way.
+fn distinguished(statements: &[String]) -> Vec<String> {
+    let mut names: Vec<String> = statements.iter().map(|sql| short(sql)).collect();
+    let mut alike: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (at, name) in names.iter().enumerate() {
+        alike.entry(name.clone()).or_default().push(at);
     }
-    let rest = |words: &Vec<&str>| format!("… {}", words[equal..].join(" "));
-    words.iter().map(|words| short(&rest(words))).collect()
+    for (name, group) in alike {
+        if group.len() > 1 && name.ends_with('…') {
+            let texts: Vec<&str> = group.iter().map(|&at| statements[at].as_str()).collect();
+            for (&at, name) in group.iter().zip(differences(&texts)) {
+                names[at] = name;
+            }
+        }
+    }
+    names
+}
+
+/// What is different in texts, shortened; the beginning of each if one has nothing that others do not have.
+fn differences(texts: &[&str]) -> Vec<String> {
+    let all: Vec<Vec<&str>> = texts
+        .iter()
+        .map(|text| text.split_whitespace().collect())
+        .collect();
+    let shortest = all.iter().map(Vec::len).min().unwrap_or(0);
+    let are_equal = |word: &dyn Fn(&[&str]) -> String| {
+        let mut words = all.iter().map(|it| word(it));
+        let first = words.next();
+        words.all(|it| Some(it) == first)
+    };
+    let equal = (0..shortest)
+        .take_while(|&at| are_equal(&|it| it[at].to_owned()))
+        .count();
+    if equal == shortest {
+        return texts.iter().map(|it| short(it)).collect();
+    }
+    // Each keeps a word.
+    let ending = (1..shortest - equal)
+        .take_while(|&back| are_equal(&|it| it[it.len() - back].to_owned()))
+        .count();
+    let name = |words: &Vec<&str>| {
+        let rest = format!("… {}", words[equal..].join(" "));
+        if ending == 0 || short(&rest) == rest {
+            return short(&rest);
+        }
+        short(&format!(
+            "… {} …",
+            words[equal..words.len() - ending].join(" ")
+        ))
+    };
+    all.iter().map(name).collect()
 }
 
 /// A statement on one line, shortened.
@@ -102,5 +149,32 @@ mod tests {
         let long = |end: &str| format!("select {} from t where a = {end}", "x, ".repeat(30));
         let (one, two) = (long("1"), long("2"));
         assert_eq!(named([&one, &two]), ["… 1", "… 2"]);
+    }
+
+    /// Regression: two setups that began alike had the same shortened name, the second with "(2)", and a file that of
+    /// its path.
+    #[test]
+    fn setups_that_begin_alike_are_named_by_what_is_different() {
+        let named = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|&it| it.to_owned()).collect();
+            names_of_setups(&texts)
+        };
+        let index = |method: &str, end: &str| {
+            format!(
+                "drop index if exists t_a_idx; create index t_a_idx on t using {method} (a){end}"
+            )
+        };
+        let (hash, brin) = (index("hash", ""), index("brin", ";"));
+        let both = ["… hash (a)", "… brin (a)"];
+        assert_eq!(named(&[&hash, &brin]), both);
+        assert_eq!(named(&[&hash, "create index on t (a)", &brin])[2], both[1]);
+        let end = "; vacuum analyze t; select pg_prewarm('t'); checkpoint";
+        let long = [index("hash", end), index("brin", end)];
+        assert_eq!(named(&[&long[0], &long[1]]), ["… hash …", "… brin …"]);
+        assert_eq!(
+            named(&["./brin.sql", "/tmp/setups/of/a/long/name/hash.sql"]),
+            ["brin.sql", "hash.sql"]
+        );
+        assert_eq!(named(&["a/s.sql", "./b/s.sql"]), ["a/s.sql", "b/s.sql"]);
     }
 }

@@ -12,7 +12,7 @@ use pgassay_wire::conninfo::split_secrets;
 use toml::{Table, Value};
 
 use super::CompareArgs;
-use super::names::{make_distinct, names_of, short};
+use super::names::{make_distinct, names_of, names_of_setups, short};
 use crate::command::choice::{mode, other, settings, variant};
 use crate::command::tables::{TableChoice, sql_or_file, table};
 use crate::input_file::read_text;
@@ -315,10 +315,10 @@ fn variants(args: &CompareArgs, scripts: &[NamedScript]) -> Result<Vec<Variant>>
         }
         all.push(chosen);
     }
-    for setup in &args.vs_setup {
+    for (setup, name) in args.vs_setup.iter().zip(names_of_setups(&args.vs_setup)) {
         all.push(Variant {
             setup: Some(further_setup(setup)?),
-            ..with(&short(setup))
+            ..with(&name)
         });
     }
     make_distinct(all.iter_mut().map(|variant| &mut variant.name));
