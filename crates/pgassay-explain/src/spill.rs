@@ -12,6 +12,7 @@ pub(crate) struct SpillState {
     /// The sum of all processes.
     disk_kb: f64,
     batches: Option<f64>,
+    exact_blocks: f64,
     lossy_blocks: f64,
     /// Storage of rows that are read again, since 18.
     storage: Option<bool>,
@@ -75,6 +76,7 @@ fn add(memory: &MemoryUse, state: &mut SpillState) -> bool {
         // Each process has a number, and 1 says that everything fitted into memory.
         state.batches = Some(known.max(batches));
     }
+    state.exact_blocks += memory.exact_blocks.unwrap_or(0.0);
     state.lossy_blocks += memory.lossy_blocks.unwrap_or(0.0);
     *state != before || memory.exact_blocks.is_some()
 }
@@ -82,7 +84,13 @@ fn add(memory: &MemoryUse, state: &mut SpillState) -> bool {
 impl SpillState {
     /// Whether some of the rows did not fit into memory.
     pub(crate) fn is_spilled(&self) -> bool {
-        self.disk_kb > 0.0 || self.batches.is_some_and(|it| it > 1.0) || self.lossy_blocks > 0.0
+        self.disk_kb > 0.0 || self.batches.is_some_and(|it| it > 1.0) || self.is_lossy()
+    }
+
+    /// Whether a bitmap lacked memory: some of its pages stay exact (`tbm_lossify`, `tidbitmap.c`). One of a BRIN index
+    /// has no exact pages.
+    fn is_lossy(&self) -> bool {
+        self.lossy_blocks > 0.0 && self.exact_blocks > 0.0
     }
 
     /// Whether two states differ in what a version-independent reader would call the method. What only
@@ -189,6 +197,12 @@ mod tests {
         assert!(exact.differs_from(&lossy));
         assert_eq!(lossy.to_string(), "7 lossy heap blocks");
         assert_eq!(exact.to_string(), "exact heap blocks");
+        // Regression: "Memory of Bitmap Heap Scan: none → 58 lossy heap blocks" of a BRIN index, whatever the memory.
+        let brin = state(
+            r#"{"Node Type": "Bitmap Heap Scan", "Exact Heap Blocks": 0, "Lossy Heap Blocks": 58}"#,
+        );
+        assert!(!brin.is_spilled() && !brin.differs_from(&exact));
+        assert_eq!(brin.to_string(), "58 lossy heap blocks");
         let aggregate = state(
             r#"{"Node Type": "Aggregate", "HashAgg Batches": 5, "Disk Usage": 900, "Peak Memory Usage": 70}"#,
         );
