@@ -71,7 +71,7 @@ pub use curve_blocks::{CurveBlocks, Placement};
 pub use equipment::Equipment;
 pub use event::{EventSink, LabEvent, NoEvents};
 pub use external::{ExternalUse, check_writes as check_external_writes, recover};
-pub use host::{DataLocation, Host, Servers, SqlConnection};
+pub use host::{DataLocation, Host, PlannedMaintenance, Servers, SqlConnection};
 pub use interrupt::{Interrupt, Interrupted};
 pub use load::{Clients, ClientsOrder, LoadDriver, scripts};
 pub use major_version::major_of;

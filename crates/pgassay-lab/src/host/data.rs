@@ -9,6 +9,7 @@ use pgassay_model::study::StudySource;
 use pgassay_server::ConnectionError;
 use pgassay_wire::ServerMessage;
 
+use super::checkpoint_counter::CheckpointCounter;
 use super::{DataLocation, Host, SqlConnection};
 use crate::cancel::{CancelWatch, Cancelable};
 use crate::interrupt::Interrupted;
@@ -194,7 +195,11 @@ pub fn reset(
         .connect(place.database)
         .context("cannot connect to reset the data")?;
     let watch = cancel_on_stop(host, place.database, connection.as_ref(), context)?;
+    let checkpoints = CheckpointCounter::before(resets, connection.as_mut());
     run_all(connection.as_mut(), resets, ("reset", ""), context)?;
+    if let Some(counter) = checkpoints {
+        counter.wait_for_more(connection.as_mut());
+    }
     // No thread of it may wake up during the trial.
     drop(watch);
     close(connection, host)

@@ -1,6 +1,7 @@
 //! The servers of a run: started here, external, or fake.
 
 mod builds;
+mod checkpoint_counter;
 mod data;
 mod external_facts;
 mod external_server;
@@ -18,6 +19,7 @@ pub use external_server::ExternalServer;
 pub use location::DataLocation;
 pub use maintenance::MaintenanceRunner;
 pub use own_server::{at_setting, check_settings, facts_of, find, start, start_with_data};
+pub use planned_maintenance::PlannedMaintenance;
 pub use servers::{Servers, death_or};
 
 use std::net::SocketAddr;

@@ -35,9 +35,11 @@ pub fn with_maintenance_off(
 }
 
 /// When to run one server's checkpoints and vacuum; `None` if the study or the server decides.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct PlannedMaintenance {
+    /// Checkpoints.
     pub checkpoint: Option<MaintenanceTime>,
+    /// Vacuum and analyze.
     pub vacuum: Option<MaintenanceTime>,
 }
 
