@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use pgassay_lab::system_env::unix_us;
-use pgassay_lab::{ExternalUse, LoadedStudy, study_checks};
+use pgassay_lab::{ExternalUse, LoadedStudy, PlannedMaintenance, study_checks};
 use pgassay_model::plan::{Overrides, Plan, StoppingRule, plan};
-use pgassay_model::study::{HumanDuration, Variant};
+use pgassay_model::study::{HumanDuration, MaintenanceTime, Variant};
 use pgassay_model::wording::counted;
 use pgassay_report::printable;
 use pgassay_wire::conninfo::split_secrets;
@@ -278,19 +278,8 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
             "then a second stage of timed trials, until the half-width of the intervals is at most {wanted}%"
         )?;
     }
-    if plan.servers.iter().any(|server| server.dsn.is_none()) {
-        let restarts = match schedule.blocks_per_server_start {
-            0 => "do not restart".to_owned(),
-            1 => "restart after every block".to_owned(),
-            blocks => format!("restart after every {blocks} blocks"),
-        };
-        let maintenance = schedule.maintenance;
-        writeln!(
-            out,
-            "servers {restarts}; checkpoints {}, vacuum {}, unless overridden by the settings above",
-            maintenance.checkpoint.as_str(),
-            maintenance.vacuum.as_str(),
-        )?;
+    if let Some(own) = plan.servers.iter().position(|it| it.dsn.is_none()) {
+        writeln!(out, "{}", restarts_and_maintenance(plan, own))?;
     }
     if schedule.keep_cpus_awake {
         writeln!(
@@ -299,6 +288,19 @@ fn print_summary(plan: &Plan, out: &mut impl Write) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// When servers restart, and when checkpoints and vacuum run on this one, as on all that pgassay starts.
+fn restarts_and_maintenance(plan: &Plan, server: usize) -> String {
+    let restarts = match plan.schedule.blocks_per_server_start {
+        0 => "do not restart".to_owned(),
+        1 => "restart after every block".to_owned(),
+        blocks => format!("restart after every {blocks} blocks"),
+    };
+    let decided = PlannedMaintenance::of(&plan.servers, server, plan.schedule.maintenance);
+    let [checkpoints, vacuum] = [decided.checkpoint, decided.vacuum]
+        .map(|it| it.unwrap_or(MaintenanceTime::AsConfigured).as_str());
+    format!("servers {restarts}; checkpoints {checkpoints}, vacuum {vacuum}")
 }
 
 fn print_order(plan: &Plan, all_blocks: bool, out: &mut impl Write) -> Result<()> {
@@ -376,5 +378,16 @@ mod tests {
             text.contains("\nservers do not restart; checkpoints"),
             "{text}"
         );
+        // Regression: "between trials, unless overridden by the settings above", which had overridden it or had not.
+        assert!(
+            text.contains("checkpoints between trials, vacuum between trials\n"),
+            "{text}"
+        );
+        let mut set = planned;
+        let settings = &mut set.servers[0].settings;
+        settings.insert("max_wal_size".to_owned(), "1GB".to_owned());
+        let text = restarts_and_maintenance(&set, 0);
+        let decided = "checkpoints as configured, vacuum between trials";
+        assert!(text.ends_with(decided), "{text}");
     }
 }
