@@ -33,7 +33,7 @@ pub(crate) fn noise_of_functions(cost: &CostDifference) -> String {
     let mut functions = cost.functions.iter();
     let limit = number::micros(cost.minimum_detectable_us);
     if functions.any(|row| row.change != Change::Inconclusive) {
-        format!("Function differences below {limit} µs are within noise.")
+        format!("The difference of a typical function is detected from about {limit} µs on.")
     } else {
         format!("No difference of a single function exceeds noise ({limit} µs).")
     }
@@ -173,8 +173,8 @@ pub(crate) fn basis(run: &Run) -> Option<String> {
     let mut parts = Vec::new();
     if first.comparisons > 1 && first.first_stage_units.is_none() {
         parts.push(format!(
-            "Corrected for multiple comparisons (Holm): over {}, the probability of any false “faster” \
-             or “slower” is at most 5%, and that of any false “equivalent” is also at most 5%.",
+            "Corrected for multiple comparisons (Holm): over {}, the probability of any false \"faster\" \
+             or \"slower\" is at most 5%, and that of any false \"equivalent\" is also at most 5%.",
             match first.comparisons {
                 2 => "both comparisons".to_owned(),
                 many => format!("all {many} comparisons"),

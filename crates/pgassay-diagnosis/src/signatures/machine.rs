@@ -71,13 +71,7 @@ fn cpu_saturation(e: &Evidence) -> Evaluation {
         .share(Source::Counters, "of CPU capacity in use", busy)
         .context(|it| {
             let switches = e.counter("backends.involuntary_switches");
-            let others = (e.other_programs >= OTHER_PROGRAMS_MIN).then_some(e.other_programs);
             it.counter("preemptions (involuntary context switches)", switches)
-                .share(
-                    Source::Counters,
-                    "of CPU capacity used by other programs",
-                    others,
-                )
                 .share(
                     Source::Clocks,
                     "of CPU capacity used by the server's backends",
