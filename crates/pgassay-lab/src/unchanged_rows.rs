@@ -67,7 +67,7 @@ pub(crate) fn sentence(run: &Run) -> Option<String> {
     Some(format!(
         "{}. The figures are those of a statement that finds nothing to change: its first executions changed all rows, \
          or there never were any. Let each execution find rows: put BEGIN before and ROLLBACK after it, or draw one \
-         of many keys with \\set and restore the rows with `reset`, a key of study files",
+         of many keys with \\set and restore the rows with reset (a key of study files)",
         found.join("; ")
     ))
 }

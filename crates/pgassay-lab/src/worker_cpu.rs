@@ -1,6 +1,7 @@
 //! CPU time of parallel workers, which is not part of a point's server CPU time.
 
 use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_model::wording::grouped;
 use pgassay_record::run::Run;
 
 /// Background processes below this share of the backends' CPU time are not mentioned.
@@ -27,13 +28,15 @@ pub(crate) fn sentence(run: &Run) -> Option<String> {
         let title = run.plan.conditions[point.condition].title();
         let variant = &run.plan.variants[point.variant];
         Some(format!(
-            "{backends_us:.0} + {workers_us:.0} µs of {variant} ({title})"
+            "{} + {} µs of {variant} ({title})",
+            grouped(backends_us),
+            grouped(workers_us)
         ))
     });
     let words: Vec<String> = words.take(SHOWN_MAX).collect();
     Some(format!(
         "\"server CPU\" is the CPU time of the sessions' own processes. Parallel workers, I/O workers and processes \
-         that ended used more, per transaction: {}",
+         that ended used additional CPU time, per transaction: {}",
         words.join(", ")
     ))
 }

@@ -218,7 +218,7 @@ fn if_too_long(time_us: f64) -> &'static str {
         return "";
     }
     " On a machine without other load it takes less; pgassay count compares instructions instead, which \
-     hardly vary."
+     hardly vary (CPU work only, no waits)."
 }
 
 /// `12 server starts`

@@ -21,8 +21,8 @@ pub(crate) fn differing(plans: &RunPlans) -> impl Iterator<Item = &VariantPlanDi
         .filter(|it| !it.statements.is_empty())
 }
 
-/// `Plan of “indexed” differs from that of “plain”`, with the conditions if it does so under some only; or `Same plan
-/// for “indexed” as for “plain”, with different figures`.
+/// `Plan of "indexed" differs from that of "plain"`, with the conditions if it does so under some only; or `Same plan
+/// for "indexed" as for "plain", with different figures`.
 pub(crate) fn title(run: &Run, it: &VariantPlanDifference) -> String {
     let (variant, baseline) = (
         variant_name(run, it.variant),
@@ -32,13 +32,13 @@ pub(crate) fn title(run: &Run, it: &VariantPlanDifference) -> String {
     let has_same = changes.into_iter().all(|it| it.kind.is_of_figures());
     let title = match (has_same, it.statements.len()) {
         (true, 1) => {
-            format!("Same plan for “{variant}” as for “{baseline}”, with different figures")
+            format!("Same plan for \"{variant}\" as for \"{baseline}\", with different figures")
         }
         (true, _) => {
-            format!("Same plans for “{variant}” as for “{baseline}”, with different figures")
+            format!("Same plans for \"{variant}\" as for \"{baseline}\", with different figures")
         }
-        (false, 1) => format!("Plan of “{variant}” differs from that of “{baseline}”"),
-        (false, _) => format!("Plans of “{variant}” differ from those of “{baseline}”"),
+        (false, 1) => format!("Plan of \"{variant}\" differs from that of \"{baseline}\""),
+        (false, _) => format!("Plans of \"{variant}\" differ from those of \"{baseline}\""),
     };
     title + &conditions(run, &it.conditions)
 }
@@ -176,7 +176,7 @@ pub(crate) fn without_counterpart(run: &Run, plans: &RunPlans) -> Vec<String> {
         let [of_variant, of_baseline] = [it.variant_plans, it.baseline_plans].map(count);
         let plans = number::count(of_variant as u64, "query plan");
         let text = format!(
-            "“{}” has {plans} and “{}” {of_baseline}{}: those without a counterpart are not compared.",
+            "\"{}\" has {plans} and \"{}\" {of_baseline}{}: those without a counterpart are not compared.",
             variant_name(run, it.variant),
             baseline_name(run, it.variant),
             conditions(run, &it.conditions)

@@ -45,8 +45,10 @@ pub fn markdown(results: &[GateResult], sentence: &str) -> String {
             result.answer(),
         );
         if text.len() + row.len() > MARKDOWN_BYTES_MAX {
-            let more = results.len() - number;
-            _ = writeln!(text, "\n{more} more comparisons are not shown.");
+            _ = match results.len() - number {
+                1 => writeln!(text, "\n1 more comparison is not shown."),
+                more => writeln!(text, "\n{more} more comparisons are not shown."),
+            };
             break;
         }
         text.push_str(&row);

@@ -32,7 +32,7 @@ fn reference(run: &Run) -> Markup {
         div.scroll { table {
             caption {
                 "Source: " (reference.source) "."
-                @if let Some(base) = base { " × is the ratio to “" (base) "” of the same column." }
+                @if let Some(base) = base { " × is the ratio to \"" (base) "\" of the same column." }
             }
             thead { tr {
                 th scope="col" { "" }

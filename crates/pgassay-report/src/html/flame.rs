@@ -73,7 +73,7 @@ pub(super) fn section(run: &Run) -> Markup {
     let lead = html! {
         "Width is server CPU time per transaction"
         @if has_counts {
-            " or, under the conditions marked “instruction counts”, instructions per transaction"
+            " or, under the conditions marked \"instruction counts\", instructions per transaction"
         }
         "; callers are above their callees. "
         (how_to_read_a_difference(baseline_of_all(run)))

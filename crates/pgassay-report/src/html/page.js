@@ -152,8 +152,8 @@
       inside[i] = hit || outer ? 1 : 0;
     }
     const [nameA, nameB] = names();
-    if (!count) return "No function name contains “" + search.value.trim() + "”.";
-    return "“" + search.value.trim() + "”: " + figure(a) + unit() + under(nameA) +
+    if (!count) return "No function name contains \"" + search.value.trim() + "\".";
+    return "\"" + search.value.trim() + "\": " + figure(a) + unit() + under(nameA) +
       (tree.hasB ? ", " + figure(b) + under(nameB) + " (" + signed(b - a) + ")" : "") + ", callees included.";
   }
 

@@ -172,10 +172,8 @@ fn others(run: &Run, shown: &Comparison, style: Style) -> String {
         lines.push_str(&in_a_line(run, other, style));
     }
     if others.len() > LINES {
-        let text = format!(
-            "See the HTML report for {} more comparisons.",
-            others.len() - LINES
-        );
+        let more = number::count((others.len() - LINES) as u64, "more comparison");
+        let text = format!("See the HTML report for {more}.");
         lines.push_str(&wrap(&text, style.columns(), "  ", "    "));
     }
     lines

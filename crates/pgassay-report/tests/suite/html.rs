@@ -105,7 +105,7 @@ fn a_page_has_both_plans_their_difference_and_all_others() {
     let (_, section) = page.split_once("<section id=\"plans\">").unwrap();
     let (section, _) = section.split_once("</section>").unwrap();
     for shown in [
-        "Plan of “prepared” differs from that of “simple”",
+        "Plan of &quot;prepared&quot; differs from that of &quot;simple&quot;",
         "<li>Method: Seq Scan on test → Index Scan using test_k on test</li>",
         "<li>Total blocks: 935 → 103</li>",
         "~ Seq Scan on test → Index Scan using test_k on test",

@@ -184,7 +184,7 @@ fn plans_that_differ_in_figures_only_are_the_same_plan() {
         assert!(!changes.is_empty());
     }
     let text = crate::fixture::words(&run);
-    let title = "Same plan for “prepared” as for “simple”, with different figures:";
+    let title = "Same plan for \"prepared\" as for \"simple\", with different figures:";
     assert!(
         text.contains(title) && !text.contains("differs from that"),
         "{text}"
@@ -217,7 +217,7 @@ fn plans_without_a_counterpart_are_counted() {
         let text = terminal(run, &PLAIN);
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    let sentence = "“prepared” has 2 query plans and “simple” 1: those without a counterpart are not compared.";
+    let sentence = "\"prepared\" has 2 query plans and \"simple\" 1: those without a counterpart are not compared.";
     let text = of(&run);
     assert!(text.contains(sentence), "{text}");
     run.plans.as_mut().unwrap().differences[0].same = 0;

@@ -104,6 +104,7 @@ fn memory_and_index(version: &str) {
     let study = STUDY.replace("VERSION", version);
     let finished = scratch.run(&study, &["--no-profile"]);
     let (run, page) = run_of(&finished, &scratch);
+    let page = page.replace("&quot;", "\"");
     scratch.assert_nothing_left();
     let plans = run.plans.as_ref().expect("plans were taken");
     assert_eq!(plans.points.len(), 4);
@@ -146,9 +147,9 @@ fn memory_and_index(version: &str) {
     every_statement_is_recorded(plans);
     let text = collapse_whitespace(&finished.stdout);
     for shown in [
-        "Plans of “memory” differ from those of “little memory”:",
+        "Plans of \"memory\" differ from those of \"little memory\":",
         "Memory of Sort (t): external merge, ",
-        "Plan of “index” differs from that of “little memory”:",
+        "Plan of \"index\" differs from that of \"little memory\":",
         "Method: Seq Scan on t → ",
         "Total blocks: ",
     ] {
