@@ -343,6 +343,7 @@ pub fn check_names(study: &Study, source: &StudySource) -> Result<(), StudyError
             check_expression_names(side, study).map_err(at_path)?;
         }
         known_conditions(&check.conditions, study).map_err(at_path)?;
+        some_condition_has(&check.conditions, study).map_err(at_path)?;
     }
     let rows = study.reference.iter().flat_map(|it| &it.row);
     for (index, row) in rows.enumerate() {
@@ -351,6 +352,7 @@ pub fn check_names(study: &Study, source: &StudySource) -> Result<(), StudyError
         let (found, conditions) = parse_expression(&row.is).map_err(at_path)?;
         check_expression_names(&found, study).map_err(at_path)?;
         known_conditions(&conditions, study).map_err(at_path)?;
+        some_condition_has(&conditions, study).map_err(at_path)?;
     }
     if let Some(text) = &study.explain {
         let at_path = |error: ExpressionError| source.error_at(&["explain"], error.to_string());
@@ -404,6 +406,47 @@ fn known_conditions(conditions: &[Where], study: &Study) -> Result<(), Expressio
     conditions
         .iter()
         .try_for_each(|it| known_condition(&it.name, study))
+}
+
+/// Fails if a list of the study has none of the values: that would never be measured.
+fn some_condition_has(conditions: &[Where], study: &Study) -> Result<(), ExpressionError> {
+    for it in conditions {
+        let listed = listed_values(&it.name, study);
+        if !listed.is_empty() && !it.values.iter().any(|value| listed.contains(value)) {
+            return error(format!(
+                "no condition has {} = {}; the study has {}",
+                it.name,
+                it.values.join("|"),
+                listed.join(", ")
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The values that a study lists for a condition, also for `--quick`; none if the command line or variants give them.
+fn listed_values(name: &str, study: &Study) -> Vec<String> {
+    let lists = &study.conditions;
+    let quick = study.quick.as_ref();
+    match name {
+        "clients" => {
+            let of_quick = quick.and_then(|it| it.clients.as_ref());
+            let all = lists.clients.iter().chain(of_quick.into_iter().flatten());
+            all.map(u32::to_string).collect()
+        }
+        "script" => {
+            let of_quick = quick.and_then(|it| it.script.as_ref());
+            let all = lists.script.iter().chain(of_quick.into_iter().flatten());
+            all.cloned().collect()
+        }
+        _ => {
+            let lists = [&lists.settings, &lists.session, &lists.parameters];
+            let values = lists.into_iter().find_map(|it| it.get(name));
+            let of_quick = quick.and_then(|it| it.parameters.get(name));
+            let all = values.into_iter().flatten().chain(of_quick);
+            all.map(|it| it.0.clone()).collect()
+        }
+    }
 }
 
 fn known_condition(name: &str, study: &Study) -> Result<(), ExpressionError> {

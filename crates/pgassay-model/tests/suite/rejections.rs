@@ -210,3 +210,21 @@ fn a_misspelled_param_is_an_error_and_one_without_a_default_is_not() {
     let text = format!("{SMALL}parameters = {{ clients = 3 }}\n");
     assert!(rejection(&text).contains("choose another name"));
 }
+
+/// Regression: "not measured in this run", in each report of the study.
+#[test]
+fn an_expectation_for_values_that_no_condition_has_is_rejected() {
+    let with = |clients: &str| {
+        format!(
+            "{SMALL}[conditions]\nclients = [1, 8]\n[quick]\nclients = [2]\n[[expect]]\nthat = \"t\"\n\
+             check = \"w.tps_ratio > 1 where clients = {clients}\"\n"
+        )
+    };
+    let message = rejection(&with("77"));
+    let expected = "s.toml:17:9: no condition has clients = 77; the study has 1, 8, 2";
+    assert!(message.starts_with(expected), "{message}");
+    for clients in ["2", "8|77"] {
+        let plan = planned(&with(clients), &Overrides::default()).unwrap();
+        assert_eq!(plan.conditions.len(), 2);
+    }
+}
