@@ -91,6 +91,17 @@ pub fn after_printing(printed: Result<()>, verdict: Result<()>) -> Result<()> {
     }
 }
 
+/// The exit status after an answer whose files were to be written: that of the answer, unless only the files failed.
+pub fn after_writing(written: Result<()>, answer: Result<()>) -> Result<()> {
+    match (written, answer) {
+        (Err(error), Err(answer)) => {
+            print_line_stderr(&format!("pgassay: {}", text_of(&error)));
+            Err(answer)
+        }
+        (written, answer) => written.and(answer),
+    }
+}
+
 /// An error and its causes, without those whose text an earlier one already contains.
 pub fn text_of(error: &anyhow::Error) -> String {
     let mut kept: Vec<String> = Vec::new();

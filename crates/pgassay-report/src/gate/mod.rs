@@ -24,7 +24,8 @@ pub fn early_end(run: &Run, condition: usize, variant: usize) -> Option<String> 
     let comparison = outline::comparison(run, condition, variant)?;
     let is_stable = comparison.inconclusive_reason != Some(Inconclusive::Unstable);
     let basis = comparison.basis.filter(|_| run.complete && is_stable)?;
-    outlook::early_end(Undecided::One, run, basis)
+    // With plain spaces, since logs and JSON are searched.
+    outlook::early_end(Undecided::One, run, basis).map(|it| it.replace('\u{a0}', " "))
 }
 
 /// `GitHub` limits a comment to 65,536 characters, and drops a step's summary above 1 MiB.

@@ -105,9 +105,10 @@ impl GateResult {
         };
         let figures = match (compared.ratio, compared.interval) {
             (Some(ratio), Some(interval)) => format!(
-                "{what} {} {} ({pairs}), so mean time {} {}; limit {}",
+                "{what} {} {} ({pairs}{}), so mean time {} {}; limit {}",
                 number::ratio(ratio),
                 number::interval(interval.low, interval.high),
+                level(interval.level),
                 number::ratio(1.0 / ratio),
                 number::interval(1.0 / interval.high, 1.0 / interval.low),
                 number::ratio(1.0 + limit_percent / 100.0)
@@ -224,6 +225,18 @@ impl GateResult {
         }
     }
 }
+
+/// The confidence level of an interval, which is higher with several comparisons.
+fn level(level: f64) -> String {
+    if level > USUAL_LEVEL {
+        format!(", {} CI", number::percent(level))
+    } else {
+        String::new()
+    }
+}
+
+/// Intervals of a single comparison have 0.95.
+const USUAL_LEVEL: f64 = 0.950_5;
 
 /// A number of instructions as `count` prints it: one decimal, and thousands separated.
 fn tenths(value: f64) -> String {

@@ -23,6 +23,7 @@ use crate::command::first_difference::first_difference;
 use crate::command::gate::GateDecision;
 use crate::command::resume_flags::{absolute_text, resume_flags};
 use crate::command::run::{RunJob, SavingEvents, exit_of, recover, server_options};
+use crate::exit::after_writing;
 use crate::progress::ProgressDisplay;
 use crate::{checks, interrupt, results};
 
@@ -95,8 +96,8 @@ fn finish(args: &ResumeArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
     let format = args.output.chosen();
     if let Some(decision) = GateDecision::of(&finished.run) {
         let decision = decision.with_failure(finished.ended_early.as_ref());
-        args.gate.write(&decision, &finished.run)?;
-        return decision.conclude(finished, format, color, out);
+        let written = args.gate.write(&decision, &finished.run);
+        return after_writing(written, decision.conclude(finished, format, color, out));
     }
     finished.print(format, color, out)?;
     exit_of(finished)

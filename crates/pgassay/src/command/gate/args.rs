@@ -115,6 +115,8 @@ fn limit(text: &str) -> Result<GateLimit, String> {
     if !percent.is_finite() || percent <= -100.0 {
         return Err("the limit must be a number above -100%".to_owned());
     }
+    // Zero has no sign.
+    let percent = percent + 0.0;
     match metric.trim() {
         "slower" => Ok(GateLimit::Slower(percent)),
         "instructions" => Ok(GateLimit::Instructions(percent)),
@@ -131,6 +133,9 @@ mod tests {
         assert_eq!(limit("slower > 5%"), Ok(GateLimit::Slower(5.0)));
         assert_eq!(limit("slower>0.5%"), Ok(GateLimit::Slower(0.5)));
         assert_eq!(limit(" slower > -3 % "), Ok(GateLimit::Slower(-3.0)));
+        // Regression: "by more than -0%".
+        let zero = limit("slower > -0%").map(|it| it.to_string());
+        assert_eq!(zero.as_deref(), Ok("slower > 0%"));
         let counted = limit("instructions > 2%");
         assert_eq!(counted, Ok(GateLimit::Instructions(2.0)));
         for wrong in [

@@ -4,14 +4,20 @@ use pgassay_report::gate::GateLimit;
 
 use crate::command::compare::question::which_is_faster;
 
-/// What a gate with this limit asks about variants, the baseline first.
-pub fn asked_of(limit: GateLimit, names: &[&str]) -> String {
+/// What a gate with this limit asks about variants, the baseline first. With `stepwise`, each is compared with the one
+/// before it.
+pub fn asked_of(limit: GateLimit, stepwise: bool, names: &[&str]) -> String {
     let [baseline, rest @ ..] = names else {
         return which_is_faster(names);
     };
     if rest.is_empty() {
         return which_is_faster(names);
     }
+    let baseline = if stepwise && rest.len() > 1 {
+        "the one before it".to_owned()
+    } else {
+        format!("\"{baseline}\"")
+    };
     let asked = if let [only] = rest {
         format!("\"{only}\"")
     } else {
@@ -19,20 +25,17 @@ pub fn asked_of(limit: GateLimit, names: &[&str]) -> String {
     };
     match limit {
         GateLimit::Slower(percent) if percent < 0.0 => {
-            format!(
-                "Is {asked} not faster than \"{baseline}\" by {}%?",
-                -percent
-            )
+            format!("Is {asked} not faster than {baseline} by {}%?", -percent)
         }
         GateLimit::Slower(percent) => {
-            format!("Is {asked} slower than \"{baseline}\" by more than {percent}%?")
+            format!("Is {asked} slower than {baseline} by more than {percent}%?")
         }
         GateLimit::Instructions(percent) if percent < 0.0 => {
             let fewer = -percent;
-            format!("Does {asked} not execute {fewer}% fewer instructions than \"{baseline}\"?")
+            format!("Does {asked} not execute {fewer}% fewer instructions than {baseline}?")
         }
         GateLimit::Instructions(percent) => {
-            format!("Does {asked} execute over {percent}% more instructions than \"{baseline}\"?")
+            format!("Does {asked} execute over {percent}% more instructions than {baseline}?")
         }
     }
 }
@@ -68,7 +71,14 @@ mod tests {
             ),
             (slower, &["a"], "What does \"a\" cost?"),
         ] {
-            assert_eq!(asked_of(limit, names), question);
+            assert_eq!(asked_of(limit, false, names), question);
         }
+        // Regression: each was compared with the one before it, and the title named the first.
+        assert_eq!(
+            asked_of(slower, true, &["a", "b", "c"]),
+            "Is any of \"b\", \"c\" slower than the one before it by more than 20%?"
+        );
+        let two = asked_of(slower, true, &["a", "b"]);
+        assert_eq!(two, asked_of(slower, false, &["a", "b"]));
     }
 }

@@ -23,7 +23,7 @@ use crate::args::ResultFormat;
 use crate::command::compare::{CompareArgs, question_of, question_of_any};
 use crate::command::count::{Countable, countable, document};
 use crate::command::run::{COUNTED_ROUNDS, COUNTED_SEED};
-use crate::exit::after_printing;
+use crate::exit::{after_printing, after_writing};
 use crate::progress::ProgressDisplay;
 use crate::style::{columns, folded};
 use crate::{catalog, interrupt};
@@ -86,14 +86,16 @@ pub fn gate(
         .collect();
     let mut decision = decide(args, &asked, &counts, earlier.as_ref(), limit_percent);
     decision.add_doubts(&doubts);
-    files::write(&args.answer, &decision, || {
+    let written = files::write(&args.answer, &decision, || {
         files::suite_of_counts(&found.name, args.fail_if, Some(&counts), started_us)
-    })?;
-    baseline::update(args, decision.verdict(), || {
-        GateBaseline::of_counts(counts.clone(), Some(plan.clone()))
-    })?;
+    });
+    let written = written.and_then(|()| {
+        baseline::update(args, decision.verdict(), || {
+            GateBaseline::of_counts(counts.clone(), Some(plan.clone()))
+        })
+    });
     let printed = print(&decision, counts, format, out);
-    after_printing(printed, decision.exit(format))
+    after_writing(written, after_printing(printed, decision.exit(format)))
 }
 
 /// Fails if a flag is given that only a gate on time has.
@@ -162,7 +164,7 @@ fn decide(
 
 /// What is counted. Compared with earlier counts, a single variant is enough.
 fn study(args: &GateArgs, against: &Against) -> Result<LoadedStudy> {
-    let asked_of = |names: &[&str]| asked_of(args.fail_if, names);
+    let asked_of = |names: &[&str]| asked_of(args.fail_if, args.question.stepwise, names);
     match (&args.study, against) {
         (Some(study), _) => catalog::find(study),
         (None, Against::Nothing) => question_of(&args.question, NAME, &asked_of),

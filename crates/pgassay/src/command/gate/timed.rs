@@ -17,8 +17,9 @@ use super::decision::GateDecision;
 use super::files;
 use crate::args::ColorWhen;
 use crate::command::compare::{overrides_of, question_of};
-use crate::command::run::measure;
+use crate::command::run::{FinishedRun, measure};
 use crate::command::study::PlannedStudy;
+use crate::exit::after_writing;
 use crate::progress::ProgressDisplay;
 use crate::{catalog, checks, interrupt};
 
@@ -60,20 +61,28 @@ pub fn gate(
     let decision = GateDecision::of(&finished.run)
         .context("the plan has a gate")?
         .with_failure(finished.ended_early.as_ref());
-    args.answer.write(&decision, &finished.run)?;
-    if finished.ended_early.is_none() {
-        baseline::update(args, decision.verdict(), || {
-            GateBaseline::of_run(&finished.run)
-        })?;
+    let written = write_files(args, &decision, &finished);
+    after_writing(written, decision.conclude(finished, format, color, out))
+}
+
+/// Writes the files that were asked for, and the baseline.
+fn write_files(args: &GateArgs, decision: &GateDecision, finished: &FinishedRun) -> Result<()> {
+    args.answer.write(decision, &finished.run)?;
+    if finished.ended_early.is_some() {
+        return Ok(());
     }
-    decision.conclude(finished, format, color, out)
+    baseline::update(args, decision.verdict(), || {
+        GateBaseline::of_run(&finished.run)
+    })
 }
 
 /// Plans the question, or the study.
 fn plan(args: &GateArgs) -> Result<PlannedStudy> {
     let found = match &args.study {
         Some(study) => catalog::find(study)?,
-        None => question_of(&args.question, NAME, &|names| asked_of(args.fail_if, names))?,
+        None => question_of(&args.question, NAME, &|names| {
+            asked_of(args.fail_if, args.question.stepwise, names)
+        })?,
     };
     let GateLimit::Slower(percent) = args.fail_if else {
         bail!("this gate does not compare times");
