@@ -207,11 +207,11 @@ fn table(findings: &[&Finding], position: &impl Fn(&Finding) -> String) -> Marku
                             td { (sentence::confidence_word(finding)) }
                             td.n { (sentence::weight(finding)) }
                             td.n { (number::percent(sentence::share(finding))) }
-                            td {
+                            td.evidence {
                                 @if let Some(tried) = sentence::fix_result(finding) { (tried) "; " }
                                 (sentence::facts(finding, usize::MAX))
                             }
-                            @if is_contradicted { td { (finding.evidence_against.join("; ")) } }
+                            @if is_contradicted { td.evidence { (finding.evidence_against.join("; ")) } }
                         }
                     }
                 }

@@ -236,7 +236,7 @@ fn functions_table(difference: &Difference) -> Markup {
     let others_sum = others.iter().map(|row| row.instructions);
     let rest = others_sum.fold(0, i64::saturating_add);
     html! {
-        div.scroll { table.functions {
+        div.scroll { table.functions.counts {
             caption { "By function, instructions per transaction. The rows add up exactly." }
             thead { tr {
                 th scope="col" { "function" } th scope="col" { "subsystem" }
@@ -261,7 +261,7 @@ fn function(row: &FunctionChange, largest: u64, per: impl Fn(i64) -> String) -> 
     let class = if row.instructions > 0 { "up" } else { "down" };
     html! {
         tr {
-            td {
+            td.function {
                 code { (row.name) }
                 @if row.object != "postgres" { " " span.faint { (row.object) } }
             }

@@ -172,7 +172,7 @@ fn function(row: &CostRow, largest_us: f64) -> Markup {
     html! {
         tr {
             td { span class={ "change " (class) } { (sentence::change_word(row.change)) } }
-            td {
+            td.function {
                 code { (row.name) }
                 @if !row.object.is_empty() && row.object != "postgres" {
                     " " span.faint { (row.object) }

@@ -255,7 +255,7 @@ fn axis(scale: Scale, unit: AxisUnit<'_>) -> Markup {
             svg height="18" {
                 @for tick in &ticks {
                     line.grid x1=(percent(scale.place(*tick))) x2=(percent(scale.place(*tick))) y2="4" {}
-                    text x=(percent(scale.place(*tick))) y="15" text-anchor="middle" {
+                    text x=(percent(scale.place(*tick))) y="15" text-anchor=(anchor(scale.place(*tick))) {
                         (tick_label(*tick, &ticks))
                     }
                 }
@@ -264,6 +264,18 @@ fn axis(scale: Scale, unit: AxisUnit<'_>) -> Markup {
         }
     }
 }
+
+/// Where a tick's label is: left of one next to the right end, where the unit follows.
+fn anchor(place: f64) -> &'static str {
+    if place > LABELS_CENTERED_MAX {
+        "end"
+    } else {
+        "middle"
+    }
+}
+
+/// A label in the middle of a tick further to the right would overlap the unit.
+const LABELS_CENTERED_MAX: f64 = 0.92;
 
 #[cfg(test)]
 mod tests {
