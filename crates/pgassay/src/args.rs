@@ -526,7 +526,7 @@ pub enum ExistingStudyCommand {
 /// Flags of `pgassay list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// List only the N newest runs.
+    /// List only the N newest runs [default: all].
     #[arg(short = 'n', long, value_name = "N")]
     pub limit: Option<usize>,
     #[command(flatten)]

@@ -17,6 +17,8 @@ Examples:
                         'select * from t where a = 42'
   a setting           pgassay compare --setup s.sql -f q.sql --vs work_mem=64MB
   two statements      pgassay compare --setup s.sql 'select …' 'select …'
+  random keys         pgassay compare --vs jit=off '\\set id random(1, 100000)
+                        select * from pgbench_accounts where aid = :id'
   protocols           pgassay compare -S -M simple,extended,prepared
   durability          pgassay compare -N -c 16 --vs synchronous_commit=off
   releases            pgassay compare -S --servers 15,16,17,18 --stepwise
@@ -71,7 +73,7 @@ pub struct CompareArgs {
     #[arg(long)]
     pub stepwise: bool,
 
-    /// Server setting of all variants, as in postgresql.conf; can be repeated.
+    /// Server setting of all variants, as in postgresql.conf, also in quotes; can be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
 
@@ -80,11 +82,12 @@ pub struct CompareArgs {
     #[arg(long, value_name = "SQL|FILE")]
     pub setup: Vec<String>,
 
-    /// Variant: after the setup, also execute this SQL, or the file of this name. If repeated, each is a variant.
+    /// Variant: after the setup, also execute this SQL, or the file of this name, which names the variant. If
+    /// repeated, each is a variant.
     #[arg(long, value_name = "SQL|FILE")]
     pub vs_setup: Vec<String>,
 
-    /// Scale of pgbench's tables [default: 1].
+    /// Scale of pgbench's tables, without --setup [default: 1].
     #[arg(short, long, value_name = "N", conflicts_with = "setup",
           value_parser = within::<u32>(1..=10_000))]
     pub scale: Option<u32>,
@@ -104,7 +107,7 @@ pub struct CompareArgs {
     )]
     pub servers: Vec<String>,
 
-    /// Installed PostgreSQL instead of a download: the directory that contains bin/postgres, such as
+    /// Installed PostgreSQL instead of a download (--servers): the directory that contains bin/postgres, such as
     /// /usr/lib/postgresql/18. If there are several, each is a variant.
     #[arg(
         long,
