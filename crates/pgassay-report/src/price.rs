@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use pgassay_account::comparison::{Comparison, PointSummary};
-use pgassay_account::counters::{self, CounterDifference, CounterUnit};
+use pgassay_account::counters::{self, CounterUnit};
+use pgassay_model::plan::Point;
 use pgassay_model::trial::MemoryContext;
 use pgassay_record::run::Run;
 
@@ -39,6 +40,9 @@ const IMAGES_TITLE: &str = "full-page images (much of that difference: the more 
 const PAGE_BYTES: f64 = 8192.0;
 const IMAGES_SHARE_MIN: f64 = 0.75;
 
+/// Volumes per unit that differ by less are not shown, as in STATISTICS.
+const PER_UNIT_DIFFERENCE_MIN: f64 = 0.01;
+
 /// A figure of the baseline and of a variant.
 pub(crate) struct PriceRow {
     /// What it is.
@@ -58,15 +62,20 @@ pub(crate) fn rows(run: &Run, it: &Comparison) -> Vec<PriceRow> {
         rows.extend(contexts(run, it));
     }
     for (name, title) in VOLUMES {
-        let differing = differing(it, name);
-        rows.extend(differing.map(|row| volume(row, title)));
+        let differing = differing(run, it, name);
+        rows.extend(differing.map(|figures| volume(name, figures, title)));
         if name == WAL {
-            rows.extend(images(it));
+            rows.extend(images(run, it));
         }
     }
     if !rows.is_empty() {
+        let is_of_transaction = units(run, it) == [1, 1];
         let time = PriceRow {
-            title: "mean latency".into(),
+            title: if is_of_transaction {
+                "mean latency".into()
+            } else {
+                "mean latency of a transaction".into()
+            },
             before: String::new(),
             after: number::ratio(it.latency_mean.ratio),
         };
@@ -75,28 +84,46 @@ pub(crate) fn rows(run: &Run, it: &Comparison) -> Vec<PriceRow> {
     rows
 }
 
-/// A counter, if the variants differ in it.
-fn differing<'a>(it: &'a Comparison, name: &str) -> Option<&'a CounterDifference> {
-    it.counters
-        .iter()
-        .find(|row| row.name == name && row.differs)
+/// What a transaction of the baseline and of the variant yields.
+fn units(run: &Run, it: &Comparison) -> [u64; 2] {
+    compared_variants(run, it).map(|variant| {
+        let mut points = run.plan.points.iter();
+        let planned =
+            points.find(|point| (point.condition, point.variant) == (it.condition, variant));
+        planned.map_or(1, Point::per_transaction)
+    })
 }
 
-fn volume(row: &CounterDifference, title: &'static str) -> PriceRow {
-    let unit = counters::unit(&row.name);
-    let figure = |value: f64| number::counter_value(value, unit);
+/// A counter per transaction, or per unit that transactions yield, of both variants, if they differ in it.
+fn differing(run: &Run, it: &Comparison, name: &str) -> Option<[f64; 2]> {
+    let mut counters = it.counters.iter();
+    let row = counters.find(|row| row.name == name && row.differs)?;
+    let units = units(run, it);
+    let [before, after] = [
+        row.baseline / units[0] as f64,
+        row.variant / units[1] as f64,
+    ];
+    // More in a transaction that yields more may be the same per unit.
+    let is_equal = units[0] != units[1] && (after / before - 1.0).abs() <= PER_UNIT_DIFFERENCE_MIN;
+    (!is_equal).then_some([before, after])
+}
+
+fn volume(name: &str, figures: [f64; 2], title: &'static str) -> PriceRow {
+    let unit = counters::unit(name);
+    let [before, after] = figures.map(|it| number::counter_value(it, unit));
     PriceRow {
         title: title.into(),
-        before: figure(row.baseline),
-        after: figure(row.variant),
+        before,
+        after,
     }
 }
 
 /// Full-page images, if they are much of a difference in WAL: it is then no property of the variant's statements.
-fn images(it: &Comparison) -> Option<PriceRow> {
-    let (wal, images) = (differing(it, WAL)?, differing(it, IMAGES)?);
-    let share = PAGE_BYTES * images.difference / wal.difference;
-    (share >= IMAGES_SHARE_MIN).then(|| volume(images, IMAGES_TITLE))
+fn images(run: &Run, it: &Comparison) -> Option<PriceRow> {
+    let [wal, images] = [WAL, IMAGES].map(|name| differing(run, it, name));
+    let (wal, images) = (wal?, images?);
+    let share = PAGE_BYTES * (images[1] - images[0]) / (wal[1] - wal[0]);
+    (share >= IMAGES_SHARE_MIN).then(|| volume(IMAGES, images, IMAGES_TITLE))
 }
 
 /// `mean latency ×0.601; peak memory per backend 12.1 MB → 71.3 MB`.

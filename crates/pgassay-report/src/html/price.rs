@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use pgassay_account::comparison::Comparison;
 use pgassay_record::run::Run;
 
-use crate::outline::{baseline_name, condition_title, variant_name};
+use crate::outline::{ThroughputUnit, baseline_name, condition_title, variant_name};
 use crate::price::{PriceRow, rows};
 
 /// The section; empty if variants differ in time only.
@@ -20,8 +20,8 @@ pub(super) fn section(run: &Run) -> Markup {
                 h2 { "Memory and volumes" }
                 p.faint {
                     "Memory is the largest peak of the proportional set size (PSS) of any backend since it "
-                    "connected, without shared memory and parallel workers. Volumes are per transaction. Only figures that differ "
-                    "are listed."
+                    "connected, without shared memory and parallel workers. Volumes are per "
+                    (ThroughputUnit::of(run).one()) ". Only figures that differ are listed."
                 }
                 @for (comparison, rows) in &priced { (table(run, comparison, rows)) }
             }

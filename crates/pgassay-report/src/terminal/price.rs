@@ -5,6 +5,7 @@ use pgassay_record::run::Run;
 use super::differences::title;
 use super::style::{Style, heading};
 use super::table::wrap;
+use crate::outline::ThroughputUnit;
 use crate::price::{rows, sentence};
 
 /// Comparisons that get a sentence; the page has a table of all.
@@ -20,8 +21,11 @@ pub(super) fn section(run: &Run, style: Style) -> String {
     if priced.is_empty() {
         return String::new();
     }
-    let what = "memory per backend (PSS without shared memory); WAL, temporary files and blocks per transaction";
-    let mut out = heading("PRICE", what, style);
+    let what = format!(
+        "memory per backend (PSS without shared memory); WAL, temporary files and blocks per {}",
+        ThroughputUnit::of(run).one()
+    );
+    let mut out = heading("PRICE", &what, style);
     for (comparison, rows) in priced.iter().take(LINES) {
         let text = format!("{}: {}", title(run, comparison), sentence(rows));
         out.push_str(&wrap(&text, style.columns(), "  ", "    "));

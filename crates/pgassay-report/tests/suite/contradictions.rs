@@ -108,3 +108,36 @@ fn a_report_of_the_one_variant_that_could_run_says_how_many_there_were() {
         assert!(!report.contains("There is only one variant"));
     }
 }
+
+/// Regression: a variant that inserts 1,000 rows per transaction had a price of 645 times the WAL.
+#[test]
+fn the_price_of_a_load_whose_transactions_yield_something_is_per_unit() {
+    let mut run = small_run();
+    run.comparisons[0].counters = vec![pgassay_account::counters::CounterDifference {
+        name: "wal.insert_bytes".to_owned(),
+        baseline: 112.0,
+        variant: 72_300.0,
+        difference: 72_188.0,
+        low: 72_100.0,
+        high: 72_200.0,
+        differs: true,
+    }];
+    let text = words(&run);
+    assert!(text.contains("blocks per transaction") && text.contains("WAL 112 B → 72.3 kB"));
+    for (point, per_transaction) in run.plan.points.iter_mut().zip([1, 1000]) {
+        point.gives = Some(pgassay_model::plan::Yield {
+            unit: "rows".to_owned(),
+            per_transaction,
+        });
+    }
+    let text = words(&run);
+    assert!(
+        text.contains("temporary files and blocks per row"),
+        "{text}"
+    );
+    assert!(text.contains("WAL 112 B → 72.3 B"), "{text}");
+    assert!(text.contains("mean latency of a transaction ×"), "{text}");
+    // What is the same per unit is no price.
+    run.comparisons[0].counters[0].variant = 112_500.0;
+    assert!(!words(&run).contains("WAL 112"), "{}", words(&run));
+}
