@@ -76,18 +76,18 @@ fn switch_of(setting: &str) -> &'static str {
     }
 }
 
-/// The server whose build is compared with that of a server: the first one, or with `--stepwise` that of the variant
-/// before.
+/// The server whose build is compared with that of a server: its baseline's under the same condition; itself if there
+/// is none.
 fn compared_with(plan: &Plan, server: usize) -> usize {
-    let variants = plan
-        .points
-        .iter()
-        .filter(|it| plan.stepwise && it.server == server);
+    let variants = plan.points.iter().filter(|it| it.server == server);
     let before = variants.filter(|it| it.variant > 0).map(|it| {
         let baseline = PointId::new(it.condition, plan.baseline_of(it.variant));
         plan.point(baseline).server
     });
-    before.into_iter().find(|it| *it != server).unwrap_or(0)
+    before
+        .into_iter()
+        .find(|it| *it != server)
+        .unwrap_or(server)
 }
 
 /// One warning for each way in which a build differs from the one that it is compared with.
@@ -295,6 +295,17 @@ mod tests {
         };
         assert_eq!(with(false), [0, 0, 0]);
         assert_eq!(with(true), [0, 0, 1]);
+        // Regression: "The builds of "a", "b" and "a", "b" differ", of two versions that are conditions.
+        let source = StudySource {
+            file: String::new(),
+            text: "question = \"?\"\n[conditions]\nversion = [\"17\", \"18\"]\n[[script]]\nname = \"a\"\n\
+                   text = \"select 1\"\n[[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"\n\
+                   settings = { jit = \"off\" }\n"
+                .to_owned(),
+        };
+        let of_versions = plan(&source.parse().unwrap(), &source, &Overrides::default()).unwrap();
+        let compared: Vec<usize> = (0..4).map(|it| compared_with(&of_versions, it)).collect();
+        assert_eq!(compared, [0, 0, 2, 2]);
         let facts = facts("0123");
         let assertions = [("a", "off"), ("b", "on"), ("c", "on")];
         let builds = assertions.map(|(name, it)| build(&facts, name, it));
