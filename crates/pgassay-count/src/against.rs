@@ -53,13 +53,25 @@ pub fn compare(then: &Counts, now: &Counts, tolerance: f64) -> Vec<VariantCompar
             let earlier = before.iter().find(|other| other.name == variant.name);
             let outcome = match (&reason, earlier) {
                 (Some(reason), _) => VariantOutcome::NotComparable(reason.clone()),
-                (None, None) => VariantOutcome::NotComparable("not in the earlier file".to_owned()),
+                (None, None) => VariantOutcome::NotComparable(not_among(before)),
                 (None, Some(earlier)) => one(earlier, variant, &family, tolerance),
             };
             comparisons.push(VariantComparison { title, outcome });
         }
     }
     comparisons
+}
+
+/// That a variant is not among the earlier ones, whose names depend on what was varied then.
+fn not_among(before: &[VariantCount]) -> String {
+    if before.is_empty() {
+        return "not in the earlier file".to_owned();
+    }
+    let names: Vec<&str> = before.iter().map(|it| it.name.as_str()).collect();
+    format!(
+        "not in the earlier file, which has \"{}\"; give the same choices (such as --vs) as then",
+        names.join("\", \"")
+    )
 }
 
 fn one(then: &VariantCount, now: &VariantCount, family: &Family, tolerance: f64) -> VariantOutcome {
@@ -278,6 +290,18 @@ mod tests {
         };
         assert!(reason.starts_with("the change of +0.110% ± "), "{reason}");
         assert!(matches!(of(10_100), VariantOutcome::Over(_)));
+    }
+
+    /// Regression: "default: not comparable: not in the earlier file", of the same script, which was "simple" there.
+    #[test]
+    fn a_variant_that_is_not_among_the_earlier_ones_names_them() {
+        let earlier = [variant(1, "simple")];
+        let reason = not_among(&earlier);
+        assert!(
+            reason.contains("which has \"v\"; give the same"),
+            "{reason}"
+        );
+        assert_eq!(not_among(&[]), "not in the earlier file");
     }
 
     /// Regression: counts of `-M prepared` were "within" those of `-M simple`.

@@ -244,8 +244,12 @@ impl Expansion<'_> {
             ("network", variant.network.is_some() && at.network.is_some()),
         ];
         let rejected = |path: &[&str], key: &str| {
+            let other = match (key, &self.overrides.scripts) {
+                ("script", Some(_)) => "--script",
+                _ => "[conditions]",
+            };
             let message = format!(
-                "`{key}` is set by variant \"{}\" and by [conditions]; remove one of them",
+                "`{key}` is set by variant \"{}\" and by {other}; remove one of them",
                 variant.name
             );
             Err(self.source.error_at(path, message))

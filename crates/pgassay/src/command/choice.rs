@@ -98,6 +98,10 @@ pub fn settings(flag: &str, pairs: &[String]) -> Result<BTreeMap<String, Scalar>
                 let value = unquoted(value.trim()).unwrap_or_else(|| value.trim().to_owned());
                 Ok((name.trim().to_owned(), Scalar(escaped(&value))))
             }
+            // That of a dialog is none.
+            _ if !flag.starts_with("--") => {
+                bail!("{pair}: expected NAME=VALUE, for example work_mem=4MB")
+            }
             _ => bail!("{flag} {pair}: expected NAME=VALUE, for example {flag} work_mem=4MB"),
         })
         .collect()
