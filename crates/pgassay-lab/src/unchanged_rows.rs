@@ -66,8 +66,9 @@ pub(crate) fn sentence(run: &Run) -> Option<String> {
     found.truncate(SHOWN_MAX);
     Some(format!(
         "{}. The figures are those of a statement that finds nothing to change: its first executions changed all rows, \
-         or there never were any. Let each execution find rows: put BEGIN before and ROLLBACK after it, or draw one \
-         of many keys with \\set and restore the rows with reset (a key of study files)",
+         there never were any, or it is to change none (DO NOTHING). Let each execution find \
+         rows: put BEGIN before and ROLLBACK after it, or draw one of many keys with \\set and restore the rows with \
+         reset (a key of study files)",
         found.join("; ")
     ))
 }

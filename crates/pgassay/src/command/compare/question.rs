@@ -135,6 +135,9 @@ fn server(args: &CompareArgs) -> Result<Table> {
 
 /// A directory as the saved study can name it from anywhere.
 pub fn absolute(directory: &str) -> Result<String> {
+    if directory.is_empty() {
+        bail!("--binaries: one of the directories is empty");
+    }
     let path = std::path::absolute(directory)
         .with_context(|| format!("--binaries {directory}: not a path"))?;
     Ok(path.display().to_string())
@@ -507,5 +510,16 @@ mod tests {
         for sql in ["select 1", "-- x\nselect 1", "\\set k 1", "'a'"] {
             assert!(!is_empty(sql), "{sql}");
         }
+    }
+
+    /// Regression: "--binaries : not a path: cannot make an empty path absolute".
+    #[test]
+    fn an_empty_directory_of_a_list_is_named() {
+        let error = absolute("").map(drop).expect_err("`--binaries A,`");
+        assert!(
+            error
+                .to_string()
+                .contains("one of the directories is empty")
+        );
     }
 }
