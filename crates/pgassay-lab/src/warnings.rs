@@ -304,13 +304,13 @@ fn warn_of_maintenance(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
     let found = [
         (
             "a checkpoint",
-            "greater --set checkpoint_timeout and max_wal_size",
+            "raise checkpoint_timeout and max_wal_size (--set)",
             counted.iter().filter(has_checkpoint).count(),
             counted.len(),
         ),
         (
             "autovacuum",
-            "--set autovacuum=off",
+            "use --set autovacuum=off",
             timed.iter().filter(has_vacuum).count(),
             timed.len(),
         ),
@@ -322,7 +322,7 @@ fn warn_of_maintenance(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
                 "with longer trials (--length), it runs in more of them".to_owned()
             } else {
                 // A curve has no study file.
-                format!("to prevent it, use {settings}, or [maintenance] in a study file")
+                format!("to prevent it, {settings}, or use [maintenance] in a study file")
             };
             warn(
                 WarningKind::Maintenance,

@@ -97,14 +97,18 @@ fn units(run: &Run, it: &Comparison) -> [u64; 2] {
 /// A counter per transaction, or per unit that transactions yield, of both variants, if they differ in it.
 fn differing(run: &Run, it: &Comparison, name: &str) -> Option<[f64; 2]> {
     let mut counters = it.counters.iter();
-    let row = counters.find(|row| row.name == name && row.differs)?;
+    let row = counters.find(|row| row.name == name)?;
     let units = units(run, it);
+    if units[0] == units[1] && !row.differs {
+        return None;
+    }
     let [before, after] = [
         row.baseline / units[0] as f64,
         row.variant / units[1] as f64,
     ];
     // More in a transaction that yields more may be the same per unit.
-    let is_equal = units[0] != units[1] && (after / before - 1.0).abs() <= PER_UNIT_DIFFERENCE_MIN;
+    let is_about_equal = || (after - before).abs() <= PER_UNIT_DIFFERENCE_MIN * before.max(after);
+    let is_equal = units[0] != units[1] && is_about_equal();
     (!is_equal).then_some([before, after])
 }
 

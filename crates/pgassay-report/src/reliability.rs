@@ -32,10 +32,12 @@ pub(crate) fn noise_of_functions(cost: &CostDifference) -> String {
     }
     let mut functions = cost.functions.iter();
     let limit = number::micros(cost.minimum_detectable_us);
-    if functions.any(|row| row.change != Change::Inconclusive) {
-        format!("The difference of a typical function is detected from about {limit} µs on.")
-    } else {
-        format!("No difference of a single function exceeds noise ({limit} µs).")
+    let from = format!("of a typical function is detected from about {limit} µs on.");
+    // The limit is that of functions that did not change: there may be none.
+    match functions.any(|row| row.change != Change::Inconclusive) {
+        true if cost.minimum_detectable_us <= 0.0 => String::new(),
+        true => format!("The difference {from}"),
+        false => format!("No difference of a single function is significant; that {from}"),
     }
 }
 

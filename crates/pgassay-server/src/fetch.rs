@@ -74,7 +74,13 @@ pub struct ArchiveRow {
 fn credentials(url: &str) -> &str {
     let begin = url.find("://").map_or(0, |at| at + 3);
     let rest = &url[begin..];
-    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    // A password with one of these, which is no URL then, ends later.
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let authority = if Url::parse(url).is_ok() {
+        &rest[..end]
+    } else {
+        rest
+    };
     authority.rfind('@').map_or("", |at| &authority[..=at])
 }
 

@@ -63,7 +63,7 @@ pub enum StatsError {
         /// The largest α of the tables.
         alpha_max: f64,
     },
-    /// Too few numbers of clients for the Universal Scalability Law, or none was measured repeatedly.
+    /// Too few numbers of clients for the Universal Scalability Law, or fewer than 3 repeated rounds.
     #[error(
         "numbers of clients: {loads}, rounds: {rounds}; the law needs at least 3 numbers of clients, and \
          3 more rounds than numbers of clients"

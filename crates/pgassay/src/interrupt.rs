@@ -24,8 +24,8 @@ pub fn report_large_files_as_errors() {
     }
 }
 
-/// Installs handlers for SIGINT, SIGQUIT (Ctrl-\\), SIGTERM and SIGHUP, and one for SIGCONT that only sets a flag. With `nohup`, which
-/// ignores SIGHUP, the run goes on after the terminal has closed.
+/// Installs handlers for SIGINT, SIGQUIT, SIGTERM and SIGHUP, and one for SIGCONT that only sets a flag. With `nohup`,
+/// which ignores SIGHUP, the run goes on after the terminal has closed.
 pub fn watch() -> Result<Interrupt> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in watched_signals() {

@@ -33,7 +33,7 @@ fn without_commands(text: &str) -> String {
         };
         white.to_owned() + &rest.replace("##[", "##\u{200b}[")
     };
-    text.split_inclusive('\n').map(without).collect()
+    text.split_inclusive(['\n', '\r']).map(without).collect()
 }
 
 /// Text for stderr, and for stdout if only people read it.
@@ -115,14 +115,15 @@ impl Write for MarkedStdout {
 }
 
 /// Stdout. On a terminal it is filtered; a file or a pipe gets every byte, because what is printed may
-/// be data, such as JSON. In a job of `GitHub` Actions, lines that the runner would execute are changed.
+/// be data, such as JSON. In a job of `GitHub` Actions, lines that the runner would execute are changed, unless the user
+/// wants a file there (`-`) or has redirected it to one.
 pub fn stdout() -> Box<dyn Write> {
     let out = io::stdout();
     let is_terminal = out.is_terminal();
     let out = MarkedStdout(out);
     if is_terminal {
         Box::new(FilteredLines::new(out, printable_in_color))
-    } else if is_job() {
+    } else if is_job() && !is_file_wanted() {
         Box::new(FilteredLines::new(
             io::BufWriter::new(out),
             without_commands,
@@ -130,6 +131,13 @@ pub fn stdout() -> Box<dyn Write> {
     } else {
         Box::new(io::BufWriter::new(out))
     }
+}
+
+/// Whether stdout is a regular file, or an argument puts a file there, as in `--html -` and `--export perf=-`.
+fn is_file_wanted() -> bool {
+    let is_file = std::fs::metadata("/dev/stdout").is_ok_and(|it| it.is_file());
+    let mut arguments = std::env::args_os().filter_map(|it| it.into_string().ok());
+    is_file || arguments.any(|it| it == "-" || it.ends_with("=-"))
 }
 
 /// Filters whole lines, so that no character is cut.
@@ -216,6 +224,7 @@ mod tests {
             ("ERROR: x\n::error::y\n", "ERROR: x\n:\u{200b}:error::y\n"),
             ("\t ::stop-commands::q", "\t :\u{200b}:stop-commands::q"),
             ("a ##[add-mask]e", "a ##\u{200b}[add-mask]e"),
+            ("a\r::error::b", "a\r:\u{200b}:error::b"),
         ] {
             assert_eq!(without_commands(text), expected);
         }

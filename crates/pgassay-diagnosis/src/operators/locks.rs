@@ -504,7 +504,13 @@ fn lock_contention(view: &LiveView<'_>) -> Vec<Detection> {
 fn behind_named_sessions(view: &LiveView<'_>, meaning: &WaitMeaning) -> f64 {
     let us = |it: &BlockedSession| it.waited_us.min(view.activity.window_us);
     let is_its = |it: &&BlockedSession| meaning.is_of("Lock", &it.waits_for.kind);
-    let named = weighty(view).filter(|it| is_idle_blocker(it) || is_long_blocker(it));
+    // `prepared-transaction` names those that last.
+    let is_prepared = |it: &BlockingEpisode| {
+        it.root.gid.is_some() && (it.is_lasting || it.root.state_age_us >= ACTIONABLE_US)
+    };
+    let is_named =
+        |it: &&BlockingEpisode| is_prepared(it) || is_idle_blocker(it) || is_long_blocker(it);
+    let named = weighty(view).filter(is_named);
     let waited = named.map(|it| {
         let all_us: f64 = it.blocked.iter().map(us).sum();
         let its_us: f64 = it.blocked.iter().filter(is_its).map(us).sum();

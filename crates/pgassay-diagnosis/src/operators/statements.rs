@@ -20,6 +20,8 @@ const REPEATS_SEEN_MIN: u64 = 4;
 /// If none are seen but counters show them: the share of the statement's time in transactions for which sessions are
 /// idle after it.
 const PAUSES_MIN: f64 = 0.1;
+/// With fewer executions per transaction, also of those that were rolled back, most execute it once.
+const REPEATED_MIN: f64 = 2.0;
 /// Time in transactions that repeating statements must take.
 const REPEATS_SHARE_MIN: f64 = 0.1;
 /// Planning time over execution time.
@@ -161,23 +163,38 @@ fn fewer_executions(command: &str) -> &'static str {
     }
 }
 
-/// Executions of the statement per transaction that ended in the databases in which it is executed; `None` if either was
-/// not counted. Those that only read are often rolled back.
+/// Executions of the statement per committed transaction in the databases in which it is executed; `None` if either was
+/// not counted. Per transaction that ended, if none was committed, or if that makes less than two: then it is mostly
+/// executed in transactions that are rolled back.
 fn per_transaction(
     view: &LiveView<'_>,
     statement: &ActivityStatement,
     load: &StatementLoad,
 ) -> Option<f64> {
-    let calls = statement.counters?.calls as f64 / view.activity.counters_s();
+    let calls = statement.counters?.calls as f64 / view.activity.counters_s() * view.window_s;
     let databases = view.catalog.databases.iter();
     let its = databases.filter(|it| load.databases.contains_key(&it.name));
-    let ended = its.map(|it| it.committed.saturating_add(it.rolled_back));
-    let ended = ended.fold(0, u64::saturating_add);
+    let (committed, ended) = its.fold((0_u64, 0_u64), |(committed, ended), it| {
+        let all = it.committed.saturating_add(it.rolled_back);
+        (
+            committed.saturating_add(it.committed),
+            ended.saturating_add(all),
+        )
+    });
     let (all, rolled_back) = view.transactions();
     let is_known = view
         .activity
         .is_transaction_count((all + rolled_back) as f64);
-    (ended > 0 && is_known).then(|| calls * view.window_s / ended as f64)
+    if ended == 0 || !is_known {
+        return None;
+    }
+    let of_ended = calls / ended as f64;
+    let is_repeated = committed > 0 && of_ended >= REPEATED_MIN;
+    Some(if is_repeated {
+        calls / committed as f64
+    } else {
+        of_ended
+    })
 }
 
 /// Whether it has one value for each column of a unique index, and no other condition.

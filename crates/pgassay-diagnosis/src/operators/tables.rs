@@ -14,6 +14,8 @@ use super::signature::OperatorSignature;
 const LATE_US: f64 = 300e6;
 /// Beyond this multiple of the threshold, statistics or dead rows are far off.
 const FAR: f64 = 2.0;
+/// An update of all rows leaves five times the threshold of dead rows, by the default scale factor.
+const FAR_BEHIND: f64 = 6.0;
 /// Statistics of a smaller table hardly matter.
 const ROWS_MIN: f64 = 1000.0;
 /// Anti-wraparound vacuums begin at `autovacuum_freeze_max_age`; at this multiple they do not succeed.
@@ -155,8 +157,10 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
         let running = running_for(view, table);
         let is_long = running >= 0.9 * view.activity.window_us && running > 0.0;
         // If the next one is not due when it ends, it keeps up, as after a single bulk update.
-        let is_throttled =
-            is_long && (rate * running / 1e6 >= table.vacuum_threshold || running >= LATE_US);
+        let is_throttled = is_long
+            && (rate * running / 1e6 >= table.vacuum_threshold
+                || running >= LATE_US
+                || is_far_behind(view, table));
         let is_disabled = !table.autovacuum_enabled || view.autovacuum_is_off();
         let is_due = (is_late && !goes_on_by_hand(view, table)) || is_throttled;
         if !is_far || is_disabled || !is_due || is_held_back(view, table) {
@@ -181,6 +185,16 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
         found.push(detection.risk("Vacuums of the table read and write more per second."));
     }
     found
+}
+
+/// Whether an autovacuum that began before the window has more to remove than one update of all rows leaves. For how
+/// long it has run is not known.
+fn is_far_behind(view: &LiveView<'_>, table: &TableActivity) -> bool {
+    let mut running = running(view, table);
+    let dead = table.dead_rows as f64;
+    running.any(|it| it.text.starts_with(AUTOVACUUM) && it.at_us <= 0.0)
+        && dead > FAR_BEHIND * table.vacuum_threshold
+        && dead > table.live_rows as f64
 }
 
 /// Adds the fix of a table that is vacuumed too late, or too slowly.

@@ -350,7 +350,8 @@ fn explained(error: &ConnectError, passwords: PasswordUse) -> anyhow::Error {
             if passwords == PasswordUse::Allowed =>
         {
             anyhow!(
-                "{why}; {PASSWORD} is for the servers of this run only: add the password to the password file"
+                "{why}; {PASSWORD} is for the servers of this run only, by host, port, user and sslmode: add the password to the \
+                 password file"
             )
         }
         _ => why,

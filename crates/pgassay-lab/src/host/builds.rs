@@ -8,8 +8,8 @@ use pgassay_server::BuildFacts;
 
 use super::Host;
 
-/// Settings whose values are compiled in, asked with the role's `search_path`: every name has its schema. A Meson build, and one whose `configure` had no arguments, has them
-/// nowhere else.
+/// Settings whose values are compiled in. A Meson build, and one whose `configure` had no arguments, has them
+/// nowhere else. They are asked with the role's `search_path`, so every name has its schema.
 const COMPILED: &str = "select name, pg_catalog.current_setting(name) from pg_catalog.pg_settings \
     where name operator(pg_catalog.=) any ('{block_size, debug_assertions, segment_size, wal_block_size}')";
 const ASSERTIONS: &str = "debug_assertions";

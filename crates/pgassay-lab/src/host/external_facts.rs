@@ -75,11 +75,14 @@ impl Facts {
         let role = ask("select quote_ident(current_user)")?;
         let of_role =
             |what: &str| format!("select {what} from pg_roles where rolname = current_user");
-        let superusers = "select exists (select from pg_roles \
-                          where rolsuper and pg_has_role(session_user, oid, 'member'))";
+        // Since 16, a member may lack the right to take the role.
+        let right = if number < 160_000 { "member" } else { "set" };
+        let superusers = format!(
+            "select exists (select from pg_roles where rolsuper and pg_has_role(session_user, oid, '{right}'))"
+        );
         let superuser = if ask(&of_role("rolsuper"))? == "t" {
             SuperuserRights::Present
-        } else if ask(superusers)? == "t" {
+        } else if ask(&superusers)? == "t" {
             SuperuserRights::WithSetRole
         } else {
             SuperuserRights::Absent

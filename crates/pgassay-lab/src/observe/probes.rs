@@ -82,7 +82,7 @@ impl Probes {
                     probed.waits = asked.inspect_err(unasked).ok();
                     continue;
                 };
-                let (probe, refusal) = WaitProbe::of(live, Some(|| exchange(host)));
+                let (probe, refusal) = WaitProbe::of(live, Some(|| exchange(host)), false);
                 if let Some(refusal) = &refusal {
                     let limits = refusal.limitation.as_deref().unwrap_or_default();
                     let fix = refusal.fix.iter().map(|it| format!("; to fix it: {it}"));

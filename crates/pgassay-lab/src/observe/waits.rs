@@ -46,29 +46,42 @@ pub struct ActivityProbe {
 
 impl WaitProbe {
     /// The probe for a server on this machine: its memory if readable, otherwise `pg_stat_activity`
-    /// if `connect` is given. Also returns why its memory is not readable.
+    /// if `connect` is given. Also returns why its memory is not readable. `is_counted`: the server counts the
+    /// transactions of the probe at once, and the caller leaves them out.
     pub fn of(
         server: &LiveServer,
         mut connect: Option<impl FnMut() -> Result<Exchange<TimedStream>>>,
+        is_counted: bool,
     ) -> (Option<Self>, Option<Check>) {
         let refusal = match wait_reader(server, connect.as_mut()) {
             Ok(reader) => return (Some(Self::Memory(reader)), None),
             Err(refusal) => refusal,
         };
-        let of_activity = connect.map(|mut connect| Self::of_activity(connect()?, true));
+        let of_activity = connect.map(|mut connect| {
+            let exchange = connect()?;
+            Self::of_activity(exchange, true, is_counted)
+        });
         let check = refused(&refusal, of_activity.as_ref());
         (of_activity.and_then(Result::ok), Some(check))
     }
 
     /// The probe for a server whose processes are not visible from here.
     pub fn remote(exchange: Exchange<TimedStream>) -> Result<Self> {
-        Self::of_activity(exchange, false)
+        Self::of_activity(exchange, false, false)
     }
 
-    fn of_activity(exchange: Exchange<TimedStream>, sees_processes: bool) -> Result<Self> {
+    fn of_activity(
+        exchange: Exchange<TimedStream>,
+        sees_processes: bool,
+        is_counted: bool,
+    ) -> Result<Self> {
         let own = OwnTransactions::of(&exchange);
         own.connect(Instant::now());
-        let activity = ActivitySampler::open(exchange, sees_processes)?;
+        let activity = if is_counted {
+            ActivitySampler::open_counted(exchange, sees_processes)?
+        } else {
+            ActivitySampler::open(exchange, sees_processes)?
+        };
         own.end(Instant::now());
         Ok(Self::Server(ActivityProbe {
             sampler: Arc::new(Mutex::new(activity)),

@@ -34,6 +34,7 @@ pub(super) struct Collector {
     waits: WaitBook,
     pub statements: StatementBook,
     pub attribution: LoadAttribution,
+    idle: IdleSessions,
     /// Sums up to the last [`Collector::take`].
     pub total: LoadSums,
     pub readings: Option<ReadingLog>,
@@ -45,6 +46,32 @@ pub(super) struct Collector {
     pub others: u32,
     /// Sessions that could not be read consistently, over all readings.
     pub unreadable: u64,
+}
+
+/// Sessions that are idle outside a transaction.
+#[derive(Debug, Default)]
+struct IdleSessions {
+    began_us: Option<f64>,
+    /// The last reading, with its idle sessions.
+    at_us: f64,
+    pids: Vec<u32>,
+    /// When each session was last seen at work, or in a transaction.
+    last_busy_us: HashMap<u32, f64>,
+}
+
+impl IdleSessions {
+    fn add(&mut self, at_us: f64, pids: Vec<u32>, busy: &[Sighting]) {
+        self.began_us.get_or_insert(at_us);
+        (self.at_us, self.pids) = (at_us, pids);
+        let busy = busy.iter().map(|it| (it.pid, at_us));
+        self.last_busy_us.extend(busy);
+    }
+
+    /// For how long a session has been seen to be idle; `None` if it is not.
+    fn age_us(&self, pid: u32) -> Option<f64> {
+        let since_us = self.last_busy_us.get(&pid).copied().or(self.began_us)?;
+        self.pids.contains(&pid).then_some(self.at_us - since_us)
+    }
 }
 
 /// Locks a collector and ignores poisoning: a panic leaves at worst a reading uncounted.
@@ -63,6 +90,7 @@ impl Collector {
             waits: WaitBook::default(),
             statements: StatementBook::default(),
             attribution: LoadAttribution::default(),
+            idle: IdleSessions::default(),
             total: LoadSums::default(),
             readings,
             unseen: UnseenSessions::default(),
@@ -117,6 +145,7 @@ impl Collector {
         self.unseen_max.hidden = self.unseen_max.hidden.max(unseen.hidden);
         self.unseen_max.disabled = self.unseen_max.disabled.max(unseen.disabled);
         self.others = self.others.max(others);
+        self.idle.add(at_us, sweep.idle, &sightings);
         self.attribution.add(at_us, sightings);
     }
 

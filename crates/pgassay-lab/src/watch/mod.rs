@@ -160,11 +160,7 @@ impl LiveWatch {
     /// Transactions of the watch, which the server counts too.
     pub fn own_transactions(&self) -> Vec<OwnTransactions> {
         let of_catalog = self.catalog.iter().map(CatalogWatch::own_transactions);
-        let of_source = match &self.source {
-            SessionSource::Query(_, own) => Some(own.clone()),
-            SessionSource::Memory(_) => None,
-        };
-        of_catalog.chain(of_source).collect()
+        of_catalog.chain([self.source.own().clone()]).collect()
     }
 
     /// Lets each session of the watch report the transactions that ended [`OwnTransactions::SETTLING`] ago.
@@ -368,7 +364,9 @@ impl LiveWatch {
         let reads_texts = TextJoin::is_required(locked(&self.collector).statements.seen());
         let unseen = locked(&self.collector).unseen_max;
         self.note_limitations(unseen, catalog.as_ref().map(CatalogWatch::grant));
-        let mut read = catalog.map(|it| it.finish_with(reads_texts));
+        let live = self.server.live.as_ref();
+        let is_gone = || self.source.is_gone(live);
+        let mut read = catalog.map(|it| it.finish_with(reads_texts, is_gone));
         let mut counters = JoinedCounters::default();
         if let Some(read) = &mut read {
             let (joined, limitations) = self.joined(std::mem::take(&mut read.statements));
@@ -468,8 +466,7 @@ impl LiveWatch {
                 own.end(Instant::now());
                 read
             }
-            SessionSource::Memory(_) => opening::connect(&mut self.server.connect)
-                .and_then(|mut exchange| Ok(ObjectNames::read(&mut exchange)?)),
+            SessionSource::Memory(_, own) => opening::read_names(&mut self.server.connect, own),
         };
         self.statements_sent += ObjectNames::STATEMENTS;
         match read {

@@ -80,23 +80,22 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
     let learned = live.map(|live| learn(&live, &mut server.connect));
     let source = match learned {
         Some(Ok(reader)) => {
+            let own = OwnTransactions::of(&exchange);
             // Its session reports its transactions when it ends.
             drop(exchange);
-            SessionSource::Memory(Box::new(reader))
+            SessionSource::Memory(Box::new(reader), own)
         }
         failed => {
             if let Some(Err(why)) = failed {
                 unavailable.push(not_in_memory(&why));
             }
-            queried(exchange)?
+            queried(exchange, is_pooled)?
         }
     };
     let catalog = match catalog(&mut server.connect, options.keeps_text) {
         Ok(mut catalog) => {
             own_pids.insert(catalog.own_pid());
-            if let SessionSource::Query(_, own) = &source {
-                catalog.leave_out_transactions(own.clone());
-            }
+            catalog.leave_out_transactions(source.own().clone());
             Some(catalog)
         }
         Err(error) => {
@@ -127,10 +126,24 @@ pub(super) fn open(server: &mut WatchedServer, options: &WatchOptions) -> Result
     })
 }
 
+/// Reads names on a connection that is closed afterward.
+pub(super) fn read_names(connect: &mut Connect, own: &OwnTransactions) -> Result<ObjectNames> {
+    let mut exchange = self::connect(connect)?;
+    own.connect(Instant::now());
+    let names = ObjectNames::read(&mut exchange);
+    own.end(Instant::now());
+    drop(exchange);
+    own.close(Instant::now());
+    Ok(names?)
+}
+
 /// Sessions that are read with queries.
-fn queried(exchange: Exchange<TimedStream>) -> Result<SessionSource> {
+fn queried(exchange: Exchange<TimedStream>, is_pooled: bool) -> Result<SessionSource> {
     let own = OwnTransactions::of(&exchange);
     own.connect(Instant::now());
+    if is_pooled {
+        own.correct_pooled();
+    }
     let query = SessionQuery::open(exchange)?;
     (0..QUERIES_BEFORE).for_each(|_| own.end(Instant::now()));
     Ok(SessionSource::Query(Box::new(query), own))

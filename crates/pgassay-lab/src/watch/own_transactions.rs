@@ -64,6 +64,24 @@ impl OwnTransactions {
         reports.ended += OF_CONNECTION;
     }
 
+    /// The last connection goes through a pooler: no backend was started, and [`crate::connector::limit_statements`]
+    /// only asked which one answers.
+    pub fn correct_pooled(&self) {
+        let mut reports = self.locked();
+        let of_start = u64::from(reports.every == REPORT_EVERY);
+        reports.ended = reports.ended.saturating_sub(OF_CONNECTION - 1 + of_start);
+        let ended = reports.ended;
+        // What was reported cannot be more.
+        for (_, reported) in &mut reports.last {
+            *reported = ended.min(*reported);
+        }
+    }
+
+    /// The session has ended: it reported the rest.
+    pub fn close(&self, now: Instant) {
+        self.locked().report(now);
+    }
+
     /// A transaction has ended.
     pub fn end(&self, now: Instant) {
         let mut reports = self.locked();
@@ -135,6 +153,23 @@ mod tests {
         (1..100).for_each(|it| many.end(start + it * 1000 * MS));
         assert_eq!(many.reported(start + 98_500 * MS), 98);
         assert_eq!(many.reported(start), 92);
+    }
+
+    #[test]
+    fn a_connection_through_a_pooler_starts_no_session_and_one_that_ends_reports_all() {
+        let start = Instant::now();
+        for (every, direct) in [(REPORT_EVERY, 4), (Duration::ZERO, 3)] {
+            for (is_pooled, ended) in [(false, direct), (true, 2)] {
+                let own = OwnTransactions::new(every);
+                own.connect(start);
+                if is_pooled {
+                    own.correct_pooled();
+                }
+                own.end(start + MS);
+                own.close(start + 2 * MS);
+                assert_eq!(own.reported(start + 3 * MS), ended, "{every:?} {is_pooled}");
+            }
+        }
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pgassay_profile::{SessionQuery, SessionReader, SessionSweep, raise_thread_priority};
+use pgassay_profile::{
+    LiveServer, SessionQuery, SessionReader, SessionSweep, raise_thread_priority,
+};
 use pgassay_record::activity::ActivitySource;
 use pgassay_script::Rng;
 use pgassay_server::TimedStream;
@@ -30,8 +32,8 @@ const GONE: &str = "the server ended or restarted: its memory is not readable an
 
 /// Where readings come from.
 pub(super) enum SessionSource {
-    /// Shared memory.
-    Memory(Box<SessionReader>),
+    /// Shared memory, and the transactions that read names that are missing.
+    Memory(Box<SessionReader>, OwnTransactions),
     /// `pg_stat_activity`, and the transactions that read it.
     Query(Box<SessionQuery<TimedStream>>, OwnTransactions),
 }
@@ -39,8 +41,15 @@ pub(super) enum SessionSource {
 impl SessionSource {
     pub fn kind(&self) -> ActivitySource {
         match self {
-            Self::Memory(_) => ActivitySource::Memory,
+            Self::Memory(..) => ActivitySource::Memory,
             Self::Query(..) => ActivitySource::PgStatActivity,
+        }
+    }
+
+    /// Transactions that the server counts, too.
+    pub fn own(&self) -> &OwnTransactions {
+        match self {
+            Self::Memory(_, own) | Self::Query(_, own) => own,
         }
     }
 
@@ -51,7 +60,7 @@ impl SessionSource {
 
     pub fn sweep(&mut self) -> Result<SessionSweep> {
         match self {
-            Self::Memory(reader) => reader.sweep().context(GONE),
+            Self::Memory(reader, _) => reader.sweep().context(GONE),
             Self::Query(query, own) => {
                 let sweep = query.sweep()?;
                 own.end(Instant::now());
@@ -60,10 +69,16 @@ impl SessionSource {
         }
     }
 
+    /// Whether the server is known to have stopped, or to have ended all its sessions after a crash.
+    pub fn is_gone(&mut self, live: Option<&LiveServer>) -> bool {
+        let is_in_memory = self.kind() == ActivitySource::Memory;
+        live.is_some_and(|it| !it.is_there()) || (is_in_memory && self.sweep().is_err())
+    }
+
     /// The pause after a reading that took this long, at least.
     fn pause_after(&self, cost: Duration) -> Duration {
         match self {
-            Self::Memory(_) => {
+            Self::Memory(..) => {
                 let rare = RARE.max(cost.div_f64(10.0 * COST_MAX));
                 cost.div_f64(COST_MAX).min(rare)
             }
@@ -74,7 +89,7 @@ impl SessionSource {
     /// The mean time between two readings.
     fn interval(&self, frequency_hz: u32) -> Duration {
         let hz = match self {
-            Self::Memory(_) => frequency_hz,
+            Self::Memory(..) => frequency_hz,
             Self::Query(..) => frequency_hz.min(QUERIES_HZ),
         };
         Duration::from_secs(1) / hz.max(1)

@@ -36,7 +36,8 @@ pub struct ActivitySampler<S> {
     exchange: Exchange<S>,
     sees_processes: bool,
     tells_of_clients: bool,
-    /// What makes the server count the transaction of a query; empty before 15, where it does so at any time.
+    /// What makes the server count the transaction of a query at once; empty if that is not wanted, and before 15,
+    /// where it does so at any time.
     counting: &'static str,
 }
 
@@ -64,6 +65,26 @@ impl<S: Read + Write> ActivitySampler<S> {
     /// # Errors
     /// An error of the server, as before 9.6, or of the connection.
     pub fn open(exchange: Exchange<S>, sees_processes: bool) -> Result<Self, ExchangeError> {
+        Self::open_with(exchange, sees_processes, |_| "")
+    }
+
+    /// As [`Self::open`]. The server counts the transaction of each query of some processes at once, if it can: for a
+    /// caller that subtracts them from its count.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_counted(
+        exchange: Exchange<S>,
+        sees_processes: bool,
+    ) -> Result<Self, ExchangeError> {
+        Self::open_with(exchange, sees_processes, counting)
+    }
+
+    fn open_with(
+        exchange: Exchange<S>,
+        sees_processes: bool,
+        counting: impl Fn(&str) -> &'static str,
+    ) -> Result<Self, ExchangeError> {
         let version = exchange.parameter("server_version").unwrap_or_default();
         let mut activity = Self {
             tells_of_clients: !version.starts_with("9."),

@@ -327,6 +327,15 @@ fn forward_slowly(client: TcpStream, server: TcpStream, may_continue: &AtomicBoo
     _ = std::io::copy(&mut client, &mut server);
 }
 
+/// Sets a flag also if a test fails, so that the thread that waits for it ends.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Regression: since 18, a session that was seen while it was authenticated had no user and no database until its end.
 #[test]
 fn a_session_that_is_seen_during_authentication_has_its_user_later() {
@@ -359,6 +368,7 @@ fn a_session_that_is_seen_during_authentication_has_its_user_later() {
         let may_continue = AtomicBool::new(version == "17");
         thread::scope(|scope| {
             scope.spawn(|| forward_slowly(listener.accept().unwrap().0, upstream, &may_continue));
+            let _continues = SetOnDrop(&may_continue);
             let connecting = scope.spawn(|| {
                 let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
                 let login = target.login(&target.hosts[0], &pgassay_wire::SaltCache::default());

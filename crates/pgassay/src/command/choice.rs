@@ -93,12 +93,21 @@ pub fn settings(flag: &str, pairs: &[String]) -> Result<BTreeMap<String, Scalar>
     pairs
         .iter()
         .map(|pair| match pair.split_once('=') {
-            Some(_) if has_open_quote(pair) => bail!("{flag} {pair}: the quote has no end"),
+            Some(_) if has_open_quote(pair) => {
+                let flag = if flag.starts_with("--") {
+                    format!("{flag} ")
+                } else {
+                    String::new()
+                };
+                bail!(
+                    "{flag}{pair}: the quote has no end (a quote within a value is written as '')"
+                )
+            }
             Some((name, value)) if !name.trim().is_empty() => {
                 let value = unquoted(value.trim()).unwrap_or_else(|| value.trim().to_owned());
                 Ok((name.trim().to_owned(), Scalar(escaped(&value))))
             }
-            // That of a dialog is none.
+            // A dialog has no flag.
             _ if !flag.starts_with("--") => {
                 bail!("{pair}: expected NAME=VALUE, for example work_mem=4MB")
             }

@@ -62,3 +62,29 @@ fn a_table_that_is_being_vacuumed_is_not_to_be_vacuumed() {
         assert_eq!(fix(over).1.as_deref(), Some("vacuum public.orders"));
     }
 }
+
+/// Regression: a vacuum that had run for three hours was not found in a window of 10 s, in which few rows were changed.
+#[test]
+fn a_vacuum_since_before_the_window_that_is_far_behind_is_throttled() {
+    let found = |at_us: f64, dead_rows: u64, live_rows: u64| {
+        let orders = TableActivity {
+            dead_rows,
+            live_rows,
+            ..table("orders")
+        };
+        let mut server = ExampleServer::new().table(orders);
+        server.activity.marks.push(LoadMark {
+            at_us,
+            length_us: 0.0,
+            kind: LoadMarkKind::Vacuum,
+            text: "autovacuum of public.orders".to_owned(),
+            count: None,
+        });
+        of_id("dead-rows", &server.activity).len()
+    };
+    assert_eq!(found(0.0, 3_000_000, 1_000_000), 1);
+    assert_eq!(found(1e5, 3_000_000, 1_000_000), 0);
+    // A single update, of all rows and of a part of them.
+    assert_eq!(found(0.0, 1_000_000, 1_000_000), 0);
+    assert_eq!(found(0.0, 3_000_000, 9_000_000), 0);
+}

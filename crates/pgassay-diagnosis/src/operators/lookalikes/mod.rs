@@ -326,6 +326,15 @@ fn a_session_that_holds_an_advisory_lock_explains_the_waits_for_it() {
     assert_eq!(ids(5.0), ["long-blocker"]);
     // Others hold such locks, too.
     assert_eq!(ids(8.0), ["long-blocker", "lock-contention"]);
+    let is_contention_behind = |gid: Option<&str>| {
+        let mut behind = behind.clone();
+        behind.root.gid = gid.map(str::to_owned);
+        (behind.root.state_age_us, behind.root.transaction_age_us) = (0.0, None);
+        let server = ExampleServer::new();
+        let server = server.load("select pg_advisory_lock($1)", "Lock:advisory", 5.0);
+        !of_id("lock-contention", &server.blocking(behind).activity).is_empty()
+    };
+    assert!(is_contention_behind(None) && !is_contention_behind(Some("tx-1")));
     let operators = findings(&server(5.0).activity);
     let mut mechanism = operators[0].clone();
     mechanism.id = "relation-lock".to_owned();

@@ -298,11 +298,16 @@ impl CatalogWatch {
 
     /// Takes the last reading.
     pub fn finish(self) -> CatalogResult {
-        self.finish_with(false)
+        self.finish_with(false, || false)
     }
 
-    /// As [`Self::finish`], if wanted with the texts of `pg_stat_statements`.
-    pub fn finish_with(mut self, reads_texts: bool) -> CatalogResult {
+    /// As [`Self::finish`], if wanted with the texts of `pg_stat_statements`. `is_gone` says whether the server has
+    /// stopped, if the connection is lost.
+    pub fn finish_with(
+        mut self,
+        reads_texts: bool,
+        is_gone: impl FnOnce() -> bool,
+    ) -> CatalogResult {
         let (last_us, last) = self.last_tick;
         let reader = &mut self.reader;
         reader.begin();
@@ -316,8 +321,8 @@ impl CatalogWatch {
         databases::leave_out(&mut catalog, self.autovacuum.of_jobs());
         let idle_lock_holders = self.blocking.idle_holders(reader);
         reader.end();
-        if !reader.is_connected() {
-            // Nothing is known of the time since then: the server may have stopped.
+        // A lost connection alone ends no other session.
+        if !reader.is_connected() && is_gone() {
             self.blocking.end_all_but(&BTreeSet::new());
         }
         CatalogResult {

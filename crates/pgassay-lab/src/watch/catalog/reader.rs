@@ -110,7 +110,7 @@ impl CatalogReader {
         if reader.version < VERSION_MIN {
             bail!("PostgreSQL 9.6 or later is required");
         }
-        reader.own_pid = row.number(1) as u32;
+        reader.set_own_pid(&row);
         reader.database = row.text(2);
         reader.database_oid = row.number(3) as u32;
         reader.is_standby = row.is_true(4);
@@ -179,8 +179,18 @@ impl CatalogReader {
         if (row.number(3) as u32, row.text(6)) != (self.database_oid, self.started.clone()) {
             bail!("it is another server, or it has been restarted");
         }
-        self.own_pid = row.number(1) as u32;
+        self.set_own_pid(&row);
         Ok(())
+    }
+
+    /// Takes the PID from the answer to [`SERVER`] on a new connection.
+    fn set_own_pid(&mut self, row: &CatalogRow) {
+        self.own_pid = row.number(1) as u32;
+        let exchange = self.exchange.as_ref();
+        let named = exchange.and_then(Exchange::backend);
+        if named.map(|it| it.pid.cast_unsigned()) != Some(self.own_pid) {
+            self.own.correct_pooled();
+        }
     }
 
     /// The connection still works.

@@ -27,14 +27,18 @@ impl Collector {
             .filter(|it| it.is_lasting)
             .filter(hidden)
         {
-            let Some((pid, seen)) = episode
-                .root
-                .pid
-                .and_then(|pid| Some((pid, self.seen(pid)?)))
-            else {
+            let Some(pid) = episode.root.pid else {
                 continue;
             };
-            self.show_root(&mut episode.root, seen, (keeps_text, now_us));
+            if let Some(seen) = self.seen(pid) {
+                self.show_root(&mut episode.root, seen, (keeps_text, now_us));
+            } else if let Some(age_us) = self.idle.age_us(pid) {
+                // As one that holds an advisory lock of its session.
+                "idle".clone_into(&mut episode.root.state);
+                episode.root.state_age_us = age_us;
+            } else {
+                continue;
+            }
             episode.ended_by = session_ended_by(pid, &episode.root, &episode.blocked);
         }
     }

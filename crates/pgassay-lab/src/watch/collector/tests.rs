@@ -309,13 +309,14 @@ fn a_blocker_that_the_views_hide_is_known_from_memory() {
     let mut holder = reading(1, SessionState::IdleInTransaction, SessionWait::None);
     Arc::make_mut(&mut holder.identity).application = "checkout".to_owned();
     let waiting = reading(2, SessionState::Active, SessionWait::Number(0x0300_0005));
-    collector.add(
-        0.0,
-        SessionSweep {
-            sessions: vec![holder, waiting],
+    for at_us in [0.0, 3e6] {
+        let sweep = SessionSweep {
+            sessions: vec![holder.clone(), waiting.clone()],
+            idle: vec![4],
             ..SessionSweep::default()
-        },
-    );
+        };
+        collector.add(at_us, sweep);
+    }
     let hidden = |pid, is_lasting| BlockingEpisode {
         root: RootBlocker {
             pid: Some(pid),
@@ -332,9 +333,10 @@ fn a_blocker_that_the_views_hide_is_known_from_memory() {
         waited_us: 1e6,
         ended_by: String::new(),
     };
-    let mut episodes = [hidden(1, true), hidden(3, true), hidden(1, false)];
+    let mut episodes = [(1, true), (3, true), (1, false), (4, true)]
+        .map(|(pid, is_lasting)| hidden(pid, is_lasting));
     collector.show_hidden(&mut episodes, true, 5_000_003);
-    let [known, gone, over] = episodes;
+    let [known, gone, over, idle] = episodes;
     assert_eq!(known.root.state, "idle in transaction");
     assert!((known.root.state_age_us - 5e6).abs() < 1e-9);
     assert_eq!(known.root.transaction_age_us, Some(5_000_002.0));
@@ -342,7 +344,11 @@ fn a_blocker_that_the_views_hide_is_known_from_memory() {
     assert_eq!(known.root.statement.as_deref(), Some("select $1"));
     assert_eq!(known.blocked[0].statement.as_deref(), Some("select $1"));
     assert_eq!(known.ended_by, "select pg_terminate_backend(1);");
-    // A session that is not active, and one that blocked earlier.
+    // One that holds a lock of the session.
+    assert_eq!(idle.root.state, "idle");
+    assert!((idle.root.state_age_us - 3e6).abs() < 1e-9);
+    assert_eq!(idle.ended_by, "select pg_terminate_backend(4);");
+    // A session that has ended, and one that blocked earlier.
     assert_eq!(gone.root.state, RootBlocker::UNKNOWN);
     assert_eq!(over.root.state, RootBlocker::UNKNOWN);
 }

@@ -65,8 +65,10 @@ impl Report<'_> {
         // What is due before the end of a timed run, but not started, says the same.
         let is_counted = self.settings.duration_s.is_none() && self.measurement.aborted == 0;
         let (elapsed_s, lag_s) = (self.elapsed_us() / 1e6, total.lag_max_us / 1e6);
-        let late_s = elapsed_s - total.total() as f64 / rate_per_s;
-        (is_counted && is_late(late_s, lag_s, elapsed_s)).then_some(late_s)
+        let scheduled = total.total() as f64;
+        let late_s = elapsed_s - scheduled / rate_per_s;
+        let chance_s = CHANCE_SDS * scheduled.sqrt() / rate_per_s;
+        (is_counted && is_late(late_s - chance_s, lag_s, elapsed_s)).then_some(late_s)
     }
 
     /// Whether the clients did not keep up with the rate. Clients that were aborted leave transactions, too.
@@ -319,8 +321,12 @@ fn is_behind(unserved: u64, served: u64, rate_per_s: f64) -> bool {
     unserved * UNSTABLE_ONE_IN > served + unserved && unserved as f64 > STALL_S * rate_per_s
 }
 
-/// Whether a run by count took so much longer than its schedule that the clients did not keep up: longer than a
-/// stall, and not because the schedule's random gaps were long, without any transaction that started as late.
+/// The sum of the schedule's random gaps has a standard deviation of the square root of their number. It is longer by
+/// more than this many of them in one run of 700.
+const CHANCE_SDS: f64 = 3.0;
+
+/// Whether a run by count took so much longer than its schedule, and than its random gaps explain, that the clients did
+/// not keep up: longer than a stall, and with a transaction that started about as late.
 fn is_late(late_s: f64, lag_max_s: f64, elapsed_s: f64) -> bool {
     late_s > STALL_S && late_s * UNSTABLE_ONE_IN as f64 > elapsed_s && lag_max_s > late_s / 2.0
 }

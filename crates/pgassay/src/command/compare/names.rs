@@ -41,8 +41,9 @@ fn without_variables(script: &str) -> String {
 /// The names of setups: that of a file, or the SQL.
 pub fn names_of_setups(setups: &[String]) -> Vec<String> {
     let file_name = |it: &String| {
-        let name = file_of(it)?.file_name()?;
-        Some(name.to_string_lossy().into_owned())
+        // The numbers of pipes, as in /dev/fd/63, are no names.
+        let file = file_of(it).filter(|file| file.is_file())?;
+        Some(file.file_name()?.to_string_lossy().into_owned())
     };
     let files: Vec<String> = setups.iter().filter_map(file_name).collect();
     let has_one_name = |name: &String| files.iter().filter(|it| *it == name).count() == 1;

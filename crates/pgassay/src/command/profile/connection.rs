@@ -55,13 +55,21 @@ impl Reached {
     pub fn open(conninfo: &str) -> Result<Self> {
         let (mut exchange, place) = exchange(conninfo)?;
         Ok(match local_server::find(&mut exchange) {
-            Ok((server, own_pid)) => Self::Here(LocalConnection {
-                is_pooled: exchange.backend().map(|it| it.pid.cast_unsigned()) != Some(own_pid),
-                counter: TransactionCounter::of(&exchange),
-                exchange,
-                server,
-                own_pid,
-            }),
+            Ok((server, own_pid)) => {
+                let named = exchange.backend().map(|it| it.pid.cast_unsigned());
+                let is_pooled = named != Some(own_pid);
+                let counter = TransactionCounter::of(&exchange);
+                if is_pooled {
+                    counter.own.correct_pooled();
+                }
+                Self::Here(LocalConnection {
+                    exchange,
+                    counter,
+                    server,
+                    own_pid,
+                    is_pooled,
+                })
+            }
             Err(why) => Self::RemoteServer(RemoteServer {
                 exchange,
                 place,
@@ -117,7 +125,8 @@ impl TransactionCounter {
     }
 
     /// Before 15, waits until the server has counted the transactions on connections that were closed, and lets the
-    /// others report theirs with `report`: a session keeps what it has not reported until its next transaction.
+    /// others report theirs with `report`: a session keeps what it has not reported until its next transaction. Fails
+    /// only if it is interrupted.
     pub fn settle(
         &self,
         exchange: &mut Exchange<TimedStream>,
@@ -132,8 +141,14 @@ impl TransactionCounter {
             interrupt.check()?;
             thread::sleep(Duration::from_millis(20));
         }
-        report()?;
-        self.first(exchange, "select pg_backend_pid()").map(drop)
+        // A reading that fails here leaves the count less exact; it does not end the profile.
+        if let Err(error) = report() {
+            tracing::debug!("cannot report transactions: {error:#}");
+        }
+        if let Err(error) = self.first(exchange, "select pg_backend_pid()") {
+            tracing::debug!("cannot report transactions: {error:#}");
+        }
+        Ok(())
     }
 
     /// Transactions that have ended so far. Backends report theirs about once per second; this one at once, if the server
@@ -145,7 +160,11 @@ impl TransactionCounter {
     ) -> Result<EndedTransactions> {
         let reports = "select 1 from pg_proc where proname = 'pg_stat_force_next_flush'";
         if !self.first(exchange, reports)?.is_empty() {
-            self.first(exchange, "select pg_stat_force_next_flush()")?;
+            // It reads a table: a session reports its transactions late if they access none.
+            self.first(
+                exchange,
+                "select pg_stat_force_next_flush() from pg_tablespace limit 1",
+            )?;
         }
         let row = self.first(exchange, ENDED_TRANSACTIONS)?;
         let answered = Instant::now();

@@ -82,7 +82,7 @@ impl ProfilingSession {
         let (sampler, no_stacks) = self.sampler()?;
         let dsn = self.dsn.as_deref();
         let connect = dsn.map(|dsn| || connection::patient_exchange(dsn, &self.patience));
-        let (probe, no_waits) = WaitProbe::of(&self.subject.server, connect);
+        let (probe, no_waits) = WaitProbe::of(&self.subject.server, connect, true);
         if let (Some(sampler), Some(WaitProbe::Memory(reader))) = (&sampler, &probe) {
             sampler.watch_waits(self.subject.server.postmaster_pid, *reader)?;
         }

@@ -1,8 +1,8 @@
 //! Profiles a server on another machine by sampling `pg_stat_activity`, the lowest access tier.
 //!
-//! All samples are taken in one transaction that is rolled back. If the server ends it, what was sampled until then remains. Shares of samples
-//! stand for shares of time, because no totals are available. The server answers only when it has a
-//! free CPU, so on a saturated machine the samples underestimate CPU work.
+//! All samples are taken in one transaction that is rolled back. If the server ends it, what was sampled until then
+//! remains. Shares of samples stand for shares of time, because no totals are available. The server answers only when
+//! it has a free CPU, so on a saturated machine the samples underestimate CPU work.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -40,7 +40,7 @@ pub fn observe(
     let no_activity = || format!("cannot read session activity from the server at {place}");
     let major = exchange.parameter("server_version").map(major_of);
     let counter = TransactionCounter::of(&exchange);
-    let mut activity = ActivitySampler::open(exchange, false).with_context(no_activity)?;
+    let mut activity = ActivitySampler::open_counted(exchange, false).with_context(no_activity)?;
     let (mut watch, no_sessions) = sessions.open(None);
     let own_pids = watch.as_ref().map(LiveWatch::own_pids).unwrap_or_default();
     let own = settle(activity.exchange(), &counter, watch.as_mut(), interrupt)?;
