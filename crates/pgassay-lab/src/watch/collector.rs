@@ -1,6 +1,6 @@
 //! Turns readings of sessions into sums, and sums into an [`Activity`].
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pgassay_knowledge::wait_event;
@@ -48,6 +48,9 @@ pub(super) struct Collector {
     pub unreadable: u64,
 }
 
+/// Ended sessions that are remembered at most.
+const ENDED_MAX: usize = 10_000;
+
 /// Sessions that are idle outside a transaction.
 #[derive(Debug, Default)]
 struct IdleSessions {
@@ -65,6 +68,12 @@ impl IdleSessions {
         (self.at_us, self.pids) = (at_us, pids);
         let busy = busy.iter().map(|it| (it.pid, at_us));
         self.last_busy_us.extend(busy);
+        if self.last_busy_us.len() > 2 * self.pids.len() + ENDED_MAX {
+            // Sessions that have ended must not fill memory.
+            let idle: HashSet<u32> = self.pids.iter().copied().collect();
+            self.last_busy_us
+                .retain(|pid, since_us| *since_us >= at_us || idle.contains(pid));
+        }
     }
 
     /// For how long a session has been seen to be idle; `None` if it is not.

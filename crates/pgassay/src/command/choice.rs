@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(parsed("my.name=it's, jit=off"), "jit:off|my.name:it's");
         assert_eq!(parsed("my.name=''"), "my.name:");
         let open = other("my.name='a, b=c", Protocol::Simple).expect_err("no end");
-        assert!(open.to_string().ends_with("the quote has no end"), "{open}");
+        assert!(open.to_string().contains("the quote has no end"), "{open}");
     }
 
     /// Regression: `--vs protocol=prepared`, as results call that variant, was taken for a setting, which no server has.

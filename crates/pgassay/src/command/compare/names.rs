@@ -1,6 +1,7 @@
 //! The names of variants whose statements are on the command line.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use crate::command::tables::file_of;
 
@@ -42,7 +43,8 @@ fn without_variables(script: &str) -> String {
 pub fn names_of_setups(setups: &[String]) -> Vec<String> {
     let file_name = |it: &String| {
         // The numbers of pipes, as in /dev/fd/63, are no names.
-        let file = file_of(it).filter(|file| file.is_file())?;
+        let is_pipe = |file: &&Path| file.starts_with("/dev") || file.starts_with("/proc");
+        let file = file_of(it).filter(|file| !is_pipe(file))?;
         Some(file.file_name()?.to_string_lossy().into_owned())
     };
     let files: Vec<String> = setups.iter().filter_map(file_name).collect();
@@ -177,5 +179,8 @@ mod tests {
             ["brin.sql", "hash.sql"]
         );
         assert_eq!(named(&["a/s.sql", "./b/s.sql"]), ["a/s.sql", "b/s.sql"]);
+        // Two pipes of a shell.
+        let pipes = ["/dev/fd/63", "/dev/fd/62"];
+        assert_eq!(named(&pipes), pipes);
     }
 }
