@@ -38,21 +38,19 @@ fn a_conflict_of_options_does_not_name_those_of_the_environment() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
 }
 
+/// A comparison of statements that differ much.
+fn fast_and_slow(scratch: &Scratch, more: &[&str]) -> (Finished, Run) {
+    let compare = ["compare", FAST, SLOW, "--length", "5s", "--no-profile"];
+    let finished = scratch.finished(&[&compare, more, &["--json"]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let run = serde_json::from_str(&finished.stdout).expect("the result is JSON");
+    (finished, run)
+}
+
 #[test]
 fn a_large_difference_ends_a_run_before_the_last_server_start() {
     let scratch = Scratch::new(crate::PROGRAM);
-    let args = [
-        "compare",
-        FAST,
-        SLOW,
-        "--length",
-        "5s",
-        "--no-profile",
-        "--json",
-    ];
-    let finished = scratch.finished(&args);
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    let run: Run = serde_json::from_str(&finished.stdout).expect("the result is JSON");
+    let (finished, run) = fast_and_slow(&scratch, &[]);
     let [comparison] = &run.comparisons[..] else {
         panic!("one comparison");
     };
@@ -265,20 +263,7 @@ mod slow {
     #[ignore = "slow: cargo test --test suite -- --ignored slow::"]
     fn a_time_limit_ends_a_run_with_what_it_has() {
         let scratch = Scratch::new(crate::PROGRAM);
-        let args = [
-            "compare",
-            FAST,
-            SLOW,
-            "--length",
-            "5s",
-            "--no-profile",
-            "--max-time",
-            "1s",
-            "--json",
-        ];
-        let finished = scratch.finished(&args);
-        assert_eq!(finished.code, Some(0), "{finished:?}");
-        let run: Run = serde_json::from_str(&finished.stdout).expect("the result is JSON");
+        let (_, run) = fast_and_slow(&scratch, &["--max-time", "1s"]);
         let starts = run.trials.iter().map(|it| it.server_start).max();
         assert!(starts.is_some_and(|it| it < 4), "{starts:?}");
     }
