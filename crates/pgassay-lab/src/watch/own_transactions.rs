@@ -131,7 +131,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Regression: before 15, a profile counted 13 of its own transactions as clients', 33 instead of 20: it left out
+    /// Regression: before 15, a profile counted 13 transactions of pgassay as clients', 33 instead of 20: it left out
     /// those that it had sent, while its sessions had reported others.
     #[test]
     fn what_a_session_has_not_reported_yet_is_not_in_the_servers_count() {

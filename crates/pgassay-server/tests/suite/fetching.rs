@@ -457,7 +457,7 @@ fn no_response_and_no_network_time_out_with_advice() {
     ] {
         assert!(text.contains(part), "{text}");
     }
-    // Nobody listens at this port; the library tries a few times. Regression: the password was in the message.
+    // No server listens at this port; the library tries a few times. Regression: the password was in the message.
     finder.mirror = Some("http://me:s3cret@127.0.0.1:1".to_owned());
     finder.network_timeout = Duration::from_secs(30);
     let error = find(&finder, "18").unwrap_err();
