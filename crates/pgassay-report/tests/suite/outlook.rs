@@ -2,6 +2,7 @@
 
 use pgassay_account::comparison::{Inconclusive, UnitOfAnalysis, Verdict};
 use pgassay_model::plan::StoppingRule;
+use pgassay_model::trial::TrialKind;
 use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_report::html;
 
@@ -278,4 +279,25 @@ fn totals_of_fewer_blocks_than_all_are_said_to_be_that() {
         "These are the blocks in which both variants were sampled; in all blocks, the totals are";
     assert!(!words(&with(1.0)).contains(said) && !html(&with(1.0)).contains(said));
     assert!(words(&with(1.05)).contains(said) && html(&with(1.05)).contains(said));
+}
+
+/// Regression: the time of profiled trials, on which no verdict rests, was not told apart from that of timed ones.
+#[test]
+fn the_time_in_profiled_trials_is_not_that_of_timed_ones() {
+    let mut run = small_run();
+    run.ended_us = run.started_us + 40_000_000;
+    run.trials.truncate(4);
+    for trial in &mut run.trials {
+        trial.kind = TrialKind::Timed;
+        trial.window_us = 5e6;
+    }
+    let text = words(&run);
+    assert!(
+        text.contains("; 40 s in total, 20 s (50%) of it measuring; seed"),
+        "{text}"
+    );
+    run.trials[3].kind = TrialKind::Profiled;
+    let text = words(&run);
+    let expected = "20 s (50%) of it measuring, 15 s (38%) in timed trials; seed";
+    assert!(text.contains(expected), "{text}");
 }
