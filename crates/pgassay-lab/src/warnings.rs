@@ -257,8 +257,8 @@ fn warn_of_state(run: &Run, warn: &mut impl FnMut(WarningKind, String)) {
         warn(
             WarningKind::NoReset,
             format!(
-                "trials do not start from the same state: these variants write data, and no reset (a key of study \
-                 files) undoes it: {}",
+                "trials do not start from the same state: these variants write data, and no reset (--reset of \
+                 compare and gate, or a key of study files) undoes it: {}",
                 names.into_iter().collect::<Vec<_>>().join(", "),
             ),
         );

@@ -33,8 +33,8 @@ impl TableChoice {
         })
     }
 
-    /// Adds the keys of a study that create them.
-    pub fn add_to(self, study: &mut Table) {
+    /// Adds the keys of a study that create them, and those that restore them before each trial.
+    pub fn add_to(self, study: &mut Table, reset: Option<String>) {
         let setup = match self {
             Self::OfSetup(sql) => sql,
             Self::Pgbench(scale) => {
@@ -43,7 +43,9 @@ impl TableChoice {
             }
             Self::Existing => return,
         };
-        study.insert("data".to_owned(), table([("setup", setup.into())]));
+        let reset = reset.map(|it| ("reset", it.into()));
+        let data = std::iter::once(("setup", setup.into())).chain(reset);
+        study.insert("data".to_owned(), table(data));
     }
 }
 

@@ -1,7 +1,7 @@
 //! `pgassay compare`: questions whose answer is about something else than what the user has in mind.
 
 use pgassay_record::run::{Run, Warning, WarningKind};
-use pgassay_test_support::{Scratch, collapse_whitespace};
+use pgassay_test_support::{Scratch, collapse_whitespace, servers};
 
 const ORDERS: &str = "create table orders (id int primary key, customer int, note text); \
                       insert into orders select i, i / 50, 'x' from generate_series(1, 5000) i; \
@@ -192,4 +192,62 @@ fn a_server_that_no_variant_would_use_is_refused() {
         assert!(text.contains(&expected), "{text}");
     }
     scratch.ok(&["study", "plan", "prepared-vs-simple", "--server", "15"]);
+}
+
+/// Regression: a comparison of statements that write could restore its tables only after it was saved as a study.
+#[test]
+fn a_comparison_restores_its_tables_before_each_trial() {
+    if !servers::is_available("18") {
+        return;
+    }
+    let scratch = Scratch::new(crate::PROGRAM);
+    let common = [
+        "--setup",
+        "create table t (a int)",
+        "--vs",
+        "jit=off",
+        "--pairs",
+        "2",
+    ];
+    let short = [
+        "--length",
+        "600ms",
+        "--no-profile",
+        "--no-plans",
+        "--seed",
+        "1",
+    ];
+    let script = "\\set a random(1, 2000000000)\ninsert into t values (:a)";
+    let arguments = [
+        &["compare", "--reset", "truncate t", script][..],
+        &common,
+        &short,
+    ]
+    .concat();
+    let finished = scratch.finished(&arguments);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let said = collapse_whitespace(&finished.stdout);
+    assert!(!said.contains("do not start from the same state"), "{said}");
+    let saved = [
+        &["compare", "--prepare", "truncate t", script][..],
+        &common,
+        &["--save", "-"],
+    ]
+    .concat();
+    let study = scratch.ok(&saved);
+    assert!(study.contains("reset = \"truncate t\""), "{study}");
+    for (reset, args, reason) in [
+        ("", &["--vs", "jit=off"][..], "--reset is empty"),
+        (
+            "truncate t",
+            &["--dsn", "host=/nowhere", "--vs", "work_mem=8MB"],
+            "--reset would change tables of the database that --dsn names",
+        ),
+    ] {
+        let refused =
+            scratch.finished(&[&["compare", "select 1", "--reset", reset], args].concat());
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let said = collapse_whitespace(&refused.stderr);
+        assert!(said.contains(reason), "{said}");
+    }
 }

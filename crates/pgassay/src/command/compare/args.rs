@@ -87,6 +87,11 @@ pub struct CompareArgs {
     #[arg(long, value_name = "SQL|FILE")]
     pub vs_setup: Vec<String>,
 
+    /// Execute this SQL, or this file if there is one of this name, before each trial, to restore what the statements
+    /// change, such as `truncate t`.
+    #[arg(long, visible_alias = "prepare", value_name = "SQL|FILE")]
+    pub reset: Option<String>,
+
     /// Scale of pgbench's tables, without --setup [default: 1].
     #[arg(short, long, value_name = "N", conflicts_with = "setup",
           value_parser = within::<u32>(1..=10_000))]

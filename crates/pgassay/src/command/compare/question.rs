@@ -77,7 +77,12 @@ fn text_of(
              that it creates: give --setup, which creates the tables there, or -s for pgbench's tables"
         );
     }
-    tables.add_to(&mut study);
+    let reset = args
+        .reset
+        .as_deref()
+        .map(|it| reset(it, &tables))
+        .transpose()?;
+    tables.add_to(&mut study, reset);
     let clients: Vec<Value> = args.clients.iter().map(|&it| it.into()).collect();
     study.insert(
         "conditions".to_owned(),
@@ -99,6 +104,20 @@ fn text_of(
     let variants: Result<Vec<Value>, _> = variants.iter().map(Value::try_from).collect();
     study.insert("variant".to_owned(), variants?.into());
     Ok(toml::to_string(&study)?)
+}
+
+/// The SQL that restores what the statements change.
+fn reset(given: &str, tables: &TableChoice) -> Result<String> {
+    if is_empty(given) {
+        bail!("--reset is empty: give SQL, or a file");
+    }
+    if *tables == TableChoice::Existing {
+        bail!(
+            "--reset would change tables of the database that --dsn names, and pgassay changes only databases that it \
+             creates: give --setup, which creates the tables there, or -s for pgbench's tables"
+        );
+    }
+    sql_or_file("--reset", given)
 }
 
 /// Whether one of the scripts is pgbench's, which needs pgbench's tables.

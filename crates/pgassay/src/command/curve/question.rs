@@ -52,7 +52,7 @@ pub fn study_text(args: &CurveArgs, clients: &[u32]) -> Result<String> {
     study.insert("question".to_owned(), question.into());
     study.insert("server".to_owned(), server(args)?.into());
     let exist = args.dsn.is_some() && !has_builtin(&scripts);
-    TableChoice::chosen(&args.setup, args.scale, exist)?.add_to(&mut study);
+    TableChoice::chosen(&args.setup, args.scale, exist)?.add_to(&mut study, None);
     let clients: Vec<Value> = clients.iter().map(|&it| it.into()).collect();
     let conditions = table([("clients", clients.into())]);
     study.insert("conditions".to_owned(), conditions);

@@ -53,7 +53,7 @@ by more than 1 percentage point. With --bisect: 0 good, 3 bad, 125 \
 inconclusive or not comparable, 128 an error.";
 
 /// The choices that make up a question. A study has its own.
-const QUESTION: [&str; 18] = [
+const QUESTION: [&str; 19] = [
     "sql",
     "file",
     "builtin",
@@ -64,6 +64,7 @@ const QUESTION: [&str; 18] = [
     "set",
     "setup",
     "vs_setup",
+    "reset",
     "scale",
     "protocol",
     "servers",
