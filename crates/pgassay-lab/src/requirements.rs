@@ -15,7 +15,45 @@ pub struct Unmet {
     /// The variant's name.
     pub variant: String,
     /// What is missing, and how to get it.
-    pub sentence: String,
+    pub missing: String,
+}
+
+/// None of the variants can run, and a baseline alone has nothing to be compared with.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NothingToCompare(String);
+
+impl Unmet {
+    /// What a run without the variant says.
+    pub fn sentence(&self) -> String {
+        format!("variant \"{}\" skipped: {}", self.variant, self.missing)
+    }
+}
+
+impl NothingToCompare {
+    /// The error of a run without these variants, which are all but the baseline.
+    pub fn new(baseline: &str, unmet: &[Unmet]) -> Self {
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for it in unmet {
+            match reasons.iter_mut().find(|(why, _)| *why == it.missing) {
+                Some((_, names)) => names.push(&it.variant),
+                None => reasons.push((&it.missing, vec![&it.variant])),
+            }
+        }
+        let reasons = reasons.into_iter().map(|(why, names)| {
+            let word = if names.len() == 1 {
+                "variant"
+            } else {
+                "variants"
+            };
+            format!("{word} \"{}\": {why}", names.join("\", \""))
+        });
+        let reasons = reasons.collect::<Vec<_>>().join("; ");
+        Self(format!(
+            "nothing to compare with \"{baseline}\", because no other variant can run here: {reasons}. To measure \
+             \"{baseline}\" alone, choose it with --variant"
+        ))
+    }
 }
 
 /// Variants whose requirements are not met. It is an error if the baseline is one of them.
@@ -31,7 +69,7 @@ pub fn unmet(plan: &Plan, context: &RunContext<'_>) -> Result<Vec<Unmet>> {
         }
         all.push(Unmet {
             variant: name.clone(),
-            sentence: format!("variant \"{name}\" skipped: {missing}"),
+            missing,
         });
     }
     Ok(all)
@@ -149,4 +187,37 @@ fn is_on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut directories = std::env::split_paths(&path);
     directories.any(|directory: PathBuf| directory.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unmet(variant: &str, missing: &str) -> Unmet {
+        Unmet {
+            variant: variant.to_owned(),
+            missing: missing.to_owned(),
+        }
+    }
+
+    /// Regression: a study of JIT compilation measured one variant for minutes, and compared nothing.
+    #[test]
+    fn a_study_whose_build_lacks_what_it_compares_says_once_what_is_missing() {
+        let llvm = "PostgreSQL 18 was built without llvm; use another with --binaries DIR";
+        let all = [
+            unmet("default costs", llvm),
+            unmet("always", llvm),
+            unmet("redis", "redis-server is not on PATH"),
+        ];
+        assert_eq!(
+            NothingToCompare::new("off", &all).to_string(),
+            "nothing to compare with \"off\", because no other variant can run here: variants \"default costs\", \
+             \"always\": PostgreSQL 18 was built without llvm; use another with --binaries DIR; variant \"redis\": \
+             redis-server is not on PATH. To measure \"off\" alone, choose it with --variant"
+        );
+        assert_eq!(
+            all[2].sentence(),
+            "variant \"redis\" skipped: redis-server is not on PATH"
+        );
+    }
 }

@@ -222,7 +222,7 @@ fn check_requirements(start: &RunStart, job: &RunJob<'_>) -> Result<()> {
     let unmet = requirements::unmet(&start.plan, &job.context(&NoEvents))?;
     match unmet.into_iter().next() {
         None => Ok(()),
-        Some(unmet) => bail!("{}", unmet.sentence),
+        Some(unmet) => bail!("{}", unmet.sentence()),
     }
 }
 

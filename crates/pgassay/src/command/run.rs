@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use pgassay_account::calibration::CalibrationSummary;
 use pgassay_account::comparison::{decidable_effects, gate_power};
 use pgassay_account::instructions::InstructionCosts;
-use pgassay_lab::requirements::{self, Unmet};
+use pgassay_lab::requirements::{self, NothingToCompare, Unmet};
 use pgassay_lab::system_env::unix_us;
 use pgassay_lab::{
     EventSink, Interrupt, Interrupted, Laboratory, LoadedStudy, Outcome, PasswordUse, RunContext,
@@ -406,7 +406,8 @@ fn too_little_time(plan: &Plan) -> Option<String> {
     })
 }
 
-/// The plan without the variants that cannot run here, the overrides that give it, and a warning for each.
+/// The plan without the variants that cannot run here, the overrides that give it, and a warning for each. An error if
+/// only the baseline is left: minutes of measuring would compare nothing.
 fn runnable(
     all: &PlannedStudy,
     unmet: Vec<Unmet>,
@@ -416,18 +417,23 @@ fn runnable(
         return Ok((all.plan.clone(), all.overrides.clone(), Vec::new()));
     }
     let is_met = |name: &&String| !unmet.iter().any(|unmet| unmet.variant == **name);
+    let met: Vec<String> = all.plan.variants.iter().filter(is_met).cloned().collect();
+    if let [baseline] = &met[..] {
+        return Err(NothingToCompare::new(baseline, &unmet).into());
+    }
     let overrides = Overrides {
-        variants: Some(all.plan.variants.iter().filter(is_met).cloned().collect()),
+        variants: Some(met),
         seed: all.plan.schedule.seed,
         ..all.overrides.clone()
     };
     let plan = plan(&all.found.study, &all.found.source, &overrides)?;
     let warning = |unmet: Unmet| {
-        context.note(&unmet.sentence);
+        let message = unmet.sentence();
+        context.note(&message);
         Warning {
             kind: WarningKind::Skipped,
             variant: Some(unmet.variant),
-            message: unmet.sentence,
+            message,
         }
     };
     Ok((plan, overrides, unmet.into_iter().map(warning).collect()))

@@ -251,3 +251,24 @@ fn a_comparison_restores_its_tables_before_each_trial() {
         assert!(said.contains(reason), "{said}");
     }
 }
+
+/// Regression: `run jit` with a build that has no JIT compiler measured its baseline for minutes, and compared nothing.
+#[test]
+fn a_study_of_which_only_the_baseline_can_run_is_refused_at_once() {
+    let scratch = Scratch::new(crate::PROGRAM);
+    let study = "question = \"?\"\n[[script]]\nname = \"a\"\ntext = \"select 1\"\n\
+                 [[variant]]\nname = \"v\"\n\
+                 [[variant]]\nname = \"w\"\nrequires = { program = \"no-such-program\" }\n";
+    let path = scratch.study(study).display().to_string();
+    let refused = scratch.finished(&["run", &path]);
+    let said = refused.error_message();
+    assert_eq!(refused.code, Some(1), "{said}");
+    let expected = "nothing to compare with \"v\", because no other variant can run here: variant \"w\": \
+                    no-such-program is not on PATH";
+    assert!(said.contains(expected), "{said}");
+    assert!(scratch.kept().is_empty(), "{:?}", scratch.kept());
+    let gate = scratch.finished(&["gate", "--study", &path]);
+    assert_eq!(gate.code, Some(5), "{gate:?}");
+    let printed = collapse_whitespace(&gate.stdout);
+    assert!(printed.contains("no-such-program is not on PATH"), "{gate:?}");
+}

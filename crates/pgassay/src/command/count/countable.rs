@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
-use pgassay_lab::{LoadedStudy, RunContext, counting, requirements, study_checks};
+use pgassay_lab::requirements::{self, Unmet};
+use pgassay_lab::{LoadedStudy, RunContext, counting, study_checks};
 use pgassay_model::plan::{Overrides, Plan, plan};
 use pgassay_model::study::{DriverKind, Network, Study};
 
@@ -48,11 +49,8 @@ pub fn countable(
         let is_met = |name: &&String| !unmet.iter().any(|unmet| unmet.variant == **name);
         overrides.variants = Some(counted.variants.iter().filter(is_met).cloned().collect());
         counted = plan(&study, &found.source, &overrides)?;
-        left_out.extend(
-            unmet
-                .into_iter()
-                .map(|it| it.sentence.replace(" skipped", "")),
-        );
+        let phrase = |it: &Unmet| format!("variant \"{}\": {}", it.variant, it.missing);
+        left_out.extend(unmet.iter().map(phrase));
     }
     study_checks::check(&counted, found)?;
     if is_parallel(&counted) {

@@ -3,7 +3,8 @@
 use std::io::Write;
 
 use anyhow::{Context, Result, bail};
-use pgassay_lab::{RunContext, requirements};
+use pgassay_lab::requirements::{self, NothingToCompare};
+use pgassay_lab::RunContext;
 use pgassay_model::plan::Overrides;
 use pgassay_record::baseline::GateBaseline;
 use pgassay_report::gate::GateLimit;
@@ -19,7 +20,7 @@ use crate::args::ColorWhen;
 use crate::command::compare::{overrides_of, question_of};
 use crate::command::run::{FinishedRun, measure};
 use crate::command::study::PlannedStudy;
-use crate::exit::after_writing;
+use crate::exit::{after_writing, text_of};
 use crate::progress::ProgressDisplay;
 use crate::{catalog, checks, interrupt};
 
@@ -37,11 +38,7 @@ pub fn gate(
         files::write_failure(args, error, || files::suite_without_run(&planned)).ok();
     })?;
     if let Some(reason) = reason {
-        let decision = GateDecision::not_comparable(&planned.plan, args.fail_if, &reason);
-        files::write(&args.answer, &decision, || {
-            files::suite_without_run(&planned)
-        })?;
-        return decision.conclude_unmeasured(format, out);
+        return conclude_not_comparable(args, &planned, &reason, out);
     }
     files::check(args)?;
     let planned = match against {
@@ -53,6 +50,9 @@ pub fn gate(
             finished.resume_flags.push_str(&args.answer.resume_flags());
             finished
         }
+        Err(error) if error.is::<NothingToCompare>() => {
+            return conclude_not_comparable(args, &planned, &text_of(&error), out);
+        }
         Err(error) => {
             files::write_failure(args, &error, || files::suite_without_run(&planned))?;
             return Err(error);
@@ -63,6 +63,20 @@ pub fn gate(
         .with_failure(finished.ended_early.as_ref());
     let written = write_files(args, &decision, &finished);
     after_writing(written, decision.conclude(finished, format, color, out))
+}
+
+/// Prints and writes that nothing was measured, for this reason.
+fn conclude_not_comparable(
+    args: &GateArgs,
+    planned: &PlannedStudy,
+    reason: &str,
+    out: &mut impl Write,
+) -> Result<()> {
+    let decision = GateDecision::not_comparable(&planned.plan, args.fail_if, reason);
+    files::write(&args.answer, &decision, || {
+        files::suite_without_run(planned)
+    })?;
+    decision.conclude_unmeasured(args.question.run.output.chosen(), out)
 }
 
 /// Writes the files that were asked for, and the baseline.
