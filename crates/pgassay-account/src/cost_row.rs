@@ -1,6 +1,7 @@
 //! One row of a difference in cost: a cost table and a ledger have the same rows.
 
 use schemars::JsonSchema;
+use pgassay_stats::ChangeClass;
 use serde::{Deserialize, Serialize};
 
 /// The cost of one row per transaction on both sides.
@@ -39,4 +40,16 @@ pub enum Change {
     Removed,
     /// Not distinguishable from noise.
     Inconclusive,
+}
+
+impl From<ChangeClass> for Change {
+    fn from(class: ChangeClass) -> Self {
+        match class {
+            ChangeClass::Added => Self::Added,
+            ChangeClass::Increased => Self::Increased,
+            ChangeClass::Decreased => Self::Decreased,
+            ChangeClass::Removed => Self::Removed,
+            ChangeClass::Unchanged { .. } | ChangeClass::Descriptive => Self::Inconclusive,
+        }
+    }
 }

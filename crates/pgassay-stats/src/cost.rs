@@ -34,10 +34,6 @@ pub use difference::{
 };
 pub use table::{CostTable, RowCounts, TrialTotals};
 
-/// A row with a relative cost below this on one side counts as added or removed. The 2% allow for
-/// occasional samples from a warm-up or another session.
-const ABSENT_BELOW_SHARE: f64 = 0.02;
-
 /// The correction of p-values for multiple rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Correction {
@@ -234,13 +230,14 @@ impl TestedDifference {
         };
         let claims = adjusted.iter().filter(|p_value| **p_value <= alpha).count();
         let held_to = correction.effective_alpha(self.alpha, family.len(), claims);
+        let totals = [self.difference.total_a_us, self.difference.total_b_us];
         for (index, p_adjusted) in family.iter().zip(adjusted) {
             let resolvable =
                 t_quantile(1.0 - held_to / 2.0, self.df[*index]) + t_quantile(0.8, self.df[*index]);
             let row = &mut self.difference.rows[*index];
             row.p_adjusted = p_adjusted;
             row.class = if opened && p_adjusted <= alpha && self.steady[*index] {
-                changed(row.a.us, row.b.us)
+                ChangeClass::of_significant([row.a.us, row.b.us], totals)
             } else {
                 ChangeClass::Unchanged {
                     detectable_us: resolvable * row.change.std_err_us.unwrap_or(f64::INFINITY),
@@ -289,18 +286,6 @@ fn unclassified_row(
         class: ChangeClass::Descriptive,
     };
     (row, df)
-}
-
-fn changed(cost_a_us: f64, cost_b_us: f64) -> ChangeClass {
-    if cost_a_us <= ABSENT_BELOW_SHARE * cost_b_us {
-        ChangeClass::Added
-    } else if cost_b_us <= ABSENT_BELOW_SHARE * cost_a_us {
-        ChangeClass::Removed
-    } else if cost_b_us > cost_a_us {
-        ChangeClass::Increased
-    } else {
-        ChangeClass::Decreased
-    }
 }
 
 #[cfg(test)]

@@ -340,7 +340,6 @@ impl CountTable {
             .iter()
             .zip(&judged.rows)
             .map(|(key, row)| cost_row(key, row))
-            .map(|row| absent_of_all(row, [judged.total_a_us, judged.total_b_us]))
             .collect();
         // The remainder is not a function, so it comes last regardless of its size.
         let rank = |row: &CostRow| (row.name == RARE, -row.difference_us.abs());
@@ -350,24 +349,6 @@ impl CountTable {
         });
         rows
     }
-}
-
-/// A row that is this share of all the time is not absent, however much more it was on the other side.
-const ABSENT_SHARE_OF_TOTAL_MAX: f64 = 0.01;
-
-/// The same row, not called added or removed if it is part of the time of both sides: if a variant is 75 times as fast,
-/// all that is left of it is little of the baseline's.
-fn absent_of_all(mut row: CostRow, [baseline_us, variant_us]: [f64; 2]) -> CostRow {
-    row.change = match row.change {
-        Change::Added if row.baseline_us > ABSENT_SHARE_OF_TOTAL_MAX * baseline_us => {
-            Change::Increased
-        }
-        Change::Removed if row.variant_us > ABSENT_SHARE_OF_TOTAL_MAX * variant_us => {
-            Change::Decreased
-        }
-        other => other,
-    };
-    row
 }
 
 fn cost_row((name, object): &Key, row: &stats::RowDifference) -> CostRow {
@@ -387,12 +368,10 @@ fn cost_row((name, object): &Key, row: &stats::RowDifference) -> CostRow {
         difference_us,
         low_us,
         high_us,
-        change: match row.class {
-            stats::ChangeClass::Added if is_significant => Change::Added,
-            stats::ChangeClass::Increased if is_significant => Change::Increased,
-            stats::ChangeClass::Decreased if is_significant => Change::Decreased,
-            stats::ChangeClass::Removed if is_significant => Change::Removed,
-            _ => Change::Inconclusive,
+        change: if is_significant {
+            row.class.into()
+        } else {
+            Change::Inconclusive
         },
     }
 }
@@ -419,31 +398,4 @@ fn median_detectable_us(judged: &stats::ProfileDifference) -> f64 {
         .collect();
     limits.sort_by(f64::total_cmp);
     limits.get(limits.len() / 2).copied().unwrap_or(0.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Regression: with an index, `execute` was "removed" although it was half of the time that was left.
-    #[test]
-    fn a_row_with_half_of_the_time_that_is_left_is_not_removed() {
-        let row = |baseline_us: f64, variant_us: f64, change| CostRow {
-            name: "execute".to_owned(),
-            object: String::new(),
-            baseline_us,
-            variant_us,
-            difference_us: variant_us - baseline_us,
-            low_us: 0.0,
-            high_us: 0.0,
-            change,
-        };
-        let change = |row: CostRow, totals| absent_of_all(row, totals).change;
-        let removed = || row(50_672.0, 383.4, Change::Removed);
-        assert_eq!(change(removed(), [54_000.0, 719.0]), Change::Decreased);
-        assert_eq!(change(removed(), [54_000.0, 51_000.0]), Change::Removed);
-        let added = || row(383.4, 50_672.0, Change::Added);
-        assert_eq!(change(added(), [719.0, 54_000.0]), Change::Increased);
-        assert_eq!(change(added(), [51_000.0, 54_000.0]), Change::Added);
-    }
 }

@@ -27,8 +27,6 @@ use crate::cost_row::{Change, CostRow};
 const LEVEL: f64 = 0.95;
 /// Probability of any false mark (groups), or expected share of false marks (rows), in one list.
 const ALPHA: f64 = 0.05;
-/// A row below this share of its other side counts as added or removed.
-const ABSENT_BELOW_SHARE: f64 = 0.02;
 
 /// Key of a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,13 +69,15 @@ fn of_ledgers(a: &LedgerWithBlocks, b: &LedgerWithBlocks) -> Option<LedgerDiffer
         possible: sum(&blocks, |row| row.possible_us),
         trimmed: trimmed(&a.blocks, &b.blocks),
     };
-    let response = untested_row("response time", &in_response);
-    let between = untested_row("between transactions", &sum_of_part(&blocks, Part::Between));
-    let groups = tested_rows(&pairs(&blocks, RowKey::of_group), stats::Correction::Holm);
-    let rows = tested_rows(
-        &pairs(&blocks, RowKey::of_row),
-        stats::Correction::BenjaminiHochberg,
-    );
+    let totals = sides(&in_response);
+    let response = untested_row("response time", &in_response, totals);
+    let between = sum_of_part(&blocks, Part::Between);
+    let between = untested_row("between transactions", &between, totals);
+    let tested = |account: fn(&Row) -> RowKey, correction| {
+        tested_rows(&pairs(&blocks, account), totals, correction)
+    };
+    let groups = tested(RowKey::of_group, stats::Correction::Holm);
+    let rows = tested(RowKey::of_row, stats::Correction::BenjaminiHochberg);
     let unexplained = rows.iter().filter(|row| row.part == Part::Unexplained);
     let unexplained_us: f64 = unexplained.map(|row| row.cost.difference_us.abs()).sum();
     let mut difference = LedgerDifference {
@@ -268,7 +268,12 @@ fn pairs(blocks: &[BlockPair<'_>], account: fn(&Row) -> RowKey) -> RowPairs {
     pairs
 }
 
-fn tested_rows(pairs: &RowPairs, correction: stats::Correction) -> Vec<LedgerRow> {
+/// The rows, the largest difference first; `totals` are the response times.
+fn tested_rows(
+    pairs: &RowPairs,
+    totals: [f64; 2],
+    correction: stats::Correction,
+) -> Vec<LedgerRow> {
     let means: Vec<Option<stats::Mean>> = pairs.values().map(|it| mean(it)).collect();
     let p_values: Vec<f64> = means
         .iter()
@@ -285,7 +290,7 @@ fn tested_rows(pairs: &RowPairs, correction: stats::Correction) -> Vec<LedgerRow
             part: account.part,
             nature: account.nature,
             phase: account.phase.clone(),
-            cost: cost_row(&account.name, figures, p_value),
+            cost: cost_row(&account.name, figures, p_value, totals),
         })
         .collect();
     rows.sort_by(|x, y| {
@@ -295,9 +300,14 @@ fn tested_rows(pairs: &RowPairs, correction: stats::Correction) -> Vec<LedgerRow
     rows
 }
 
-fn untested_row(name: &str, figures: &[[f64; 2]]) -> CostRow {
+fn untested_row(name: &str, figures: &[[f64; 2]], totals: [f64; 2]) -> CostRow {
     let p_value = mean(figures).map_or(1.0, |mean| mean.p_value);
-    cost_row(name, figures, p_value)
+    cost_row(name, figures, p_value, totals)
+}
+
+/// The means of both sides.
+fn sides(figures: &[[f64; 2]]) -> [f64; 2] {
+    [0, 1].map(|at| figures.iter().map(|it| it[at]).sum::<f64>() / figures.len() as f64)
 }
 
 fn mean(figures: &[[f64; 2]]) -> Option<stats::Mean> {
@@ -305,20 +315,17 @@ fn mean(figures: &[[f64; 2]]) -> Option<stats::Mean> {
     stats::mean_difference(&differences, LEVEL).ok()
 }
 
-fn cost_row(name: &str, figures: &[[f64; 2]], p_adjusted: f64) -> CostRow {
-    let side = |at: usize| figures.iter().map(|it| it[at]).sum::<f64>() / figures.len() as f64;
-    let (baseline_us, variant_us) = (side(0), side(1));
+fn cost_row(name: &str, figures: &[[f64; 2]], p_adjusted: f64, totals: [f64; 2]) -> CostRow {
+    let [baseline_us, variant_us] = sides(figures);
     let difference_us = variant_us - baseline_us;
     let interval = mean(figures).and_then(|mean| mean.interval);
     let (low_us, high_us) = interval.map_or((difference_us, difference_us), |it| (it.low, it.high));
     let is_significant =
         interval.is_some() && p_adjusted <= ALPHA && (low_us > 0.0 || high_us < 0.0);
-    let change = match () {
-        () if !is_significant => Change::Inconclusive,
-        () if baseline_us < ABSENT_BELOW_SHARE * variant_us => Change::Added,
-        () if variant_us < ABSENT_BELOW_SHARE * baseline_us => Change::Removed,
-        () if difference_us > 0.0 => Change::Increased,
-        () => Change::Decreased,
+    let change = if is_significant {
+        stats::ChangeClass::of_significant([baseline_us, variant_us], totals).into()
+    } else {
+        Change::Inconclusive
     };
     CostRow {
         name: name.to_owned(),

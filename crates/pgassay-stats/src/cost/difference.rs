@@ -3,6 +3,13 @@
 use crate::dispersion::Dispersion;
 use crate::pairs::Interval;
 
+/// A row with a relative cost below this on one side counts as added or removed. The 2% allow for
+/// occasional samples from a warm-up or another session.
+const ABSENT_BELOW_SHARE: f64 = 0.02;
+/// A row that is this share of all the time is not absent, however much more it was on the other side: if a variant is 75
+/// times as fast, all that is left of it is little of the baseline's.
+const PRESENT_FROM_SHARE_OF_TOTAL: f64 = 0.01;
+
 /// The cost of a row on one side.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
@@ -48,6 +55,28 @@ pub enum ChangeClass {
     Descriptive,
 }
 
+impl ChangeClass {
+    /// What a significant change from A to B is called. The totals are those of all rows. Every table of costs has this
+    /// rule, so that two tables do not call one row differently.
+    pub fn of_significant(
+        [cost_a, cost_b]: [f64; 2],
+        [total_a, total_b]: [f64; 2],
+    ) -> Self {
+        let is_absent = |cost: f64, other: f64, total: f64| {
+            cost <= ABSENT_BELOW_SHARE * other && cost <= PRESENT_FROM_SHARE_OF_TOTAL * total
+        };
+        if is_absent(cost_a, cost_b, total_a) {
+            Self::Added
+        } else if is_absent(cost_b, cost_a, total_b) {
+            Self::Removed
+        } else if cost_b > cost_a {
+            Self::Increased
+        } else {
+            Self::Decreased
+        }
+    }
+}
+
 /// One row of the difference.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowDifference {
@@ -87,4 +116,21 @@ pub struct GroupedDifference {
     pub groups: ProfileDifference,
     /// One row per function, with Benjamini and Hochberg's correction within changed groups.
     pub rows: ProfileDifference,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: with an index, `execute` was "removed" although it was half of the time that was left.
+    #[test]
+    fn a_row_with_half_of_the_time_that_is_left_is_not_removed() {
+        let class = ChangeClass::of_significant;
+        let [before, after] = [50_672.0, 383.4];
+        assert_eq!(class([before, after], [54_000.0, 719.0]), ChangeClass::Decreased);
+        assert_eq!(class([before, after], [54_000.0, 51_000.0]), ChangeClass::Removed);
+        assert_eq!(class([after, before], [719.0, 54_000.0]), ChangeClass::Increased);
+        assert_eq!(class([after, before], [51_000.0, 54_000.0]), ChangeClass::Added);
+        assert_eq!(class([5.0, 0.0], [9.0, 4.0]), ChangeClass::Removed);
+    }
 }
