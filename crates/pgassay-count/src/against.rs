@@ -30,9 +30,35 @@ pub struct VariantComparison {
     pub outcome: VariantOutcome,
 }
 
+/// Why nothing that is to be counted, on this machine and with this seed, can be compared with earlier counts; `None` if
+/// something may be. `points` are conditions and variants.
+pub fn refusal(
+    then: &Counts,
+    (machine, seed): (&Machine, u64),
+    points: &[(&str, &str)],
+) -> Option<String> {
+    let reason = machines_differ(&then.machine, machine).or_else(|| seeds_differ(then.seed, seed));
+    let of_condition = |title: &str| {
+        let mut conditions = then.conditions.iter();
+        let found = conditions.find(|it| it.title == title);
+        found.map_or(&[][..], |it| &it.variants)
+    };
+    let is_known = |(condition, name): &(&str, &str)| {
+        let mut variants = of_condition(condition).iter();
+        variants.any(|it| it.name == *name)
+    };
+    reason.or_else(|| {
+        let (condition, name) = points.first()?;
+        let is_any_known = points.iter().any(is_known);
+        let missing = || format!("\"{name}\" is {}", not_among(of_condition(condition)));
+        (!is_any_known).then(missing)
+    })
+}
+
 /// Compares every variant of `now` with the one of the same name in `then`. `tolerance` is a share.
 pub fn compare(then: &Counts, now: &Counts, tolerance: f64) -> Vec<VariantComparison> {
-    let reason = machines_differ(&then.machine, &now.machine).or_else(|| seeds_differ(then, now));
+    let reason = machines_differ(&then.machine, &now.machine);
+    let reason = reason.or_else(|| seeds_differ(then.seed, now.seed));
     let all: usize = now.conditions.iter().map(|it| it.variants.len()).sum();
     let mut comparisons = Vec::new();
     for condition in &now.conditions {
@@ -126,14 +152,8 @@ pub fn machines_differ(then: &Machine, now: &Machine) -> Option<String> {
     None
 }
 
-fn seeds_differ(then: &Counts, now: &Counts) -> Option<String> {
-    if then.seed != now.seed {
-        return Some(format!(
-            "the seed of the random numbers was {}, now {}",
-            then.seed, now.seed
-        ));
-    }
-    None
+fn seeds_differ(then: u64, now: u64) -> Option<String> {
+    (then != now).then(|| format!("the seed of the random numbers was {then}, now {now}"))
 }
 
 fn variants_differ(then: &VariantCount, now: &VariantCount) -> Option<String> {
@@ -226,7 +246,7 @@ fn major_of(version: &str) -> &str {
 mod tests {
     use std::collections::BTreeMap;
 
-    use pgassay_account::instructions::{Build, Repeat};
+    use pgassay_account::instructions::{Build, ConditionCount, Repeat};
 
     use super::*;
 
@@ -302,6 +322,39 @@ mod tests {
             "{reason}"
         );
         assert_eq!(not_among(&[]), "not in the earlier file");
+    }
+
+    /// Regression: names were looked at only after minutes of counting.
+    #[test]
+    fn counts_that_cannot_be_compared_are_known_before_counting() {
+        let machine = |counter: &str| Machine {
+            counter: counter.to_owned(),
+            cpu: String::new(),
+            cpu_features: Vec::new(),
+        };
+        let then = Counts {
+            schema: String::new(),
+            question: String::new(),
+            seed: 1,
+            machine: machine("valgrind-3"),
+            ignored: Vec::new(),
+            conditions: vec![ConditionCount {
+                title: String::new(),
+                variants: vec![variant(1, "simple")],
+            }],
+        };
+        let of = |counter, seed, names: &[&'static str]| {
+            let points: Vec<_> = names.iter().map(|name| ("", *name)).collect();
+            refusal(&then, (&machine(counter), seed), &points)
+        };
+        assert_eq!(of("valgrind-3", 1, &["w", "v"]), None);
+        let reason = of("valgrind-3", 1, &["default", "jit=off"]).unwrap();
+        let expected = "\"default\" is not in the earlier file, which has \"v\"; give the same";
+        assert!(reason.starts_with(expected), "{reason}");
+        assert!(of("valgrind-3", 2, &["v"]).unwrap().contains("the seed"));
+        assert!(of("valgrind-4", 1, &["v"]).unwrap().contains("counted by"));
+        let elsewhere = refusal(&then, (&then.machine, 1), &[("script=b", "v")]);
+        assert_eq!(elsewhere.unwrap(), "\"v\" is not in the earlier file");
     }
 
     /// Regression: counts of `-M prepared` were "within" those of `-M simple`.

@@ -13,9 +13,9 @@ use anyhow::{Context, Result, bail};
 use pgassay_account::instructions::{Counts, InstructionCosts, SCHEMA};
 use pgassay_count::against::{self, VariantComparison, VariantOutcome};
 use pgassay_count::{markdown, text};
-use pgassay_lab::counting::{self, CountingOptions};
+use pgassay_lab::counting::{self, CountingOptions, Valgrind};
 use pgassay_lab::{LoadedStudy, RunContext};
-use pgassay_model::plan::Overrides;
+use pgassay_model::plan::{Overrides, Plan};
 use serde_json::json;
 
 pub use args::CountArgs;
@@ -58,7 +58,7 @@ pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
 }
 
 /// Writes the files that were asked for, and prints the result in the format that was asked for. The result is printed
-/// even if a file cannot be written: counting may have taken minutes.
+/// even if a file cannot be written, in the place of one on stdout: counting may have taken minutes.
 fn print_counted(
     args: &CountArgs,
     counted: &InstructionCosts,
@@ -82,7 +82,7 @@ fn print_counted(
                 markdown::comparisons(comparisons, args.tolerance)
             )?;
         }
-    } else if !files::on_stdout(args) {
+    } else if written.is_err() || !files::on_stdout(args) {
         print(args, &counted.counts, comparisons, out)?;
     }
     out.flush()?;
@@ -119,6 +119,10 @@ fn counted(args: &CountArgs, earlier: Option<&Counts>, context: &RunContext<'_>)
     {
         return Err(files::no_such_variant(name, &plan.variants));
     }
+    // Counts that are to be saved are wanted, whatever they are compared with.
+    if let Some(earlier) = earlier.filter(|_| args.save.is_none()) {
+        check_comparable(earlier, &plan)?;
+    }
     let segments_of = |condition: &str, variant: &str| {
         let conditions = &earlier?.conditions;
         let condition = conditions.iter().find(|other| other.title == condition)?;
@@ -136,6 +140,24 @@ fn counted(args: &CountArgs, earlier: Option<&Counts>, context: &RunContext<'_>)
         left_out,
     };
     counting::count(&plan, &options, context)
+}
+
+/// Fails if nothing of the plan can be compared with earlier counts: counting takes minutes.
+fn check_comparable(earlier: &Counts, plan: &Plan) -> Result<()> {
+    let machine = counting::machine(&Valgrind::find()?);
+    let points = plan.points.iter().map(|point| {
+        let label = plan.conditions[point.condition].label.as_str();
+        (label, plan.variants[point.variant].as_str())
+    });
+    let points: Vec<(&str, &str)> = points.collect();
+    let Some(reason) = against::refusal(earlier, (&machine, plan.schedule.seed), &points) else {
+        return Ok(());
+    };
+    Err(Gate {
+        code: NOT_COMPARABLE,
+        reason: format!("not comparable, so nothing was counted: {reason}"),
+    }
+    .into())
 }
 
 fn overrides(args: &CountArgs, found: &LoadedStudy) -> Result<Overrides> {
