@@ -40,26 +40,42 @@ fn files(args: &CountArgs) -> impl Iterator<Item = &Path> {
     exports.chain(args.html.as_deref())
 }
 
-/// Writes the requested files.
+/// Writes the requested files. What goes to stdout is written last, so that nothing is there after an error.
 pub fn write(args: &CountArgs, counted: &InstructionCosts, out: &mut impl Write) -> Result<()> {
+    let mut contents: Vec<(&Path, Vec<u8>)> = Vec::new();
     for export in &args.export {
         let variant = chosen(args, counted)?;
         let Some(tree) = &variant.tree else {
-            bail!(
-                "no call paths for \"{}\": the counts were saved without --html or --export, or the server has no symbols",
-                variant.name
-            );
+            bail!(no_paths(&variant.name, args.show.is_some()));
         };
         let title = format!("{}, PostgreSQL {}", variant.name, variant.build.version);
         let content = pgassay_report::export_instruction_counts(tree, &title, export.format)
             .ok_or_else(|| anyhow!(ONLY_TEXT))?;
-        write_to(&export.file, &content, out)?;
+        contents.push((export.file.as_path(), content));
     }
     if let Some(file) = &args.html {
         let page = pgassay_report::instruction_counts_html(counted, env!("CARGO_PKG_VERSION"));
-        write_to(file, page.as_bytes(), out)?;
+        contents.push((file.as_path(), page.into_bytes()));
+    }
+    contents.sort_by_key(|(file, _)| is_stdout(file));
+    for (file, content) in contents {
+        write_to(file, &content, out)?;
     }
     Ok(())
+}
+
+/// Why call paths cannot be exported, and what to do.
+fn no_paths(name: &str, are_saved: bool) -> String {
+    if are_saved {
+        return format!(
+            "no call paths for \"{name}\" in the saved counts: count again with --save and --export (a stripped server \
+             program has none)"
+        );
+    }
+    format!(
+        "no call paths for \"{name}\": its server program has no symbols, without which they would have wrong names; \
+         count a build that is not stripped (--binaries DIR), or a version that pgassay downloads"
+    )
 }
 
 /// The error of `--of` with a name that no variant has.
@@ -80,5 +96,19 @@ fn chosen<'a>(args: &CountArgs, counted: &'a InstructionCosts) -> Result<&'a Var
             let found = variants.find(|it| it.name == *name);
             found.ok_or_else(|| no_such_variant(name, &names))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: "the counts were saved without --html or --export, or the server has no symbols", after counting.
+    #[test]
+    fn who_has_no_call_paths_learns_what_to_do() {
+        let text = no_paths("v", false);
+        assert!(text.contains("not stripped (--binaries DIR)"), "{text}");
+        assert!(!text.contains("--save"), "{text}");
+        assert!(no_paths("v", true).contains("count again with --save and --export"));
     }
 }
