@@ -139,8 +139,8 @@ impl ExternalUse {
             ""
         };
         Some(format!(
-            "the run would change this external server, which requires --allow-writes; nothing was \
-             changed. Planned changes:\n  {}{in_place}",
+            "the run would change this external server, which requires --allow-writes; this run has changed \
+             nothing. Planned changes:\n  {}{in_place}",
             lines.join("\n  ")
         ))
     }
@@ -380,6 +380,8 @@ end $$;
         assert!(refusal.contains("(--setup '' on"), "{refusal}");
         // Regression: `pgassay curve` spoke of compare.
         assert!(!refusal.contains("compare"), "{refusal}");
+        // Regression: "nothing was changed" followed what had just been undone for a killed run.
+        assert!(refusal.contains("this run has changed nothing. Planned"), "{refusal}");
         assert_eq!(of(load).refusal(false), None);
         let altered = of(&format!("[data]\nsetup = \"create role bob\"\n{load}"));
         let refusal = altered.refusal(false).expect("it creates a role");

@@ -40,7 +40,7 @@ impl StringSyntax {
         };
         bail!(
             "sessions of this role in this database have {name} = {}, with which a string may end elsewhere than \
-             pgassay assumes, so it cannot tell whether the load only reads; nothing was changed. Set \
+             pgassay assumes, so it cannot tell whether the load only reads; this run has changed nothing. Set \
              {needed} in the connection string",
             value.unwrap_or("(not reported)")
         );

@@ -182,7 +182,7 @@ impl ExternalServer {
             };
             bail!(
                 "role {role} {is} on the server at {place}, which requires \
-                 --allow-superuser; nothing was changed. A role that may create databases is enough \
+                 --allow-superuser; this run has changed nothing. A role that may create databases is enough \
                  for most studies. Planned changes:\n  {lines}"
             );
         }

@@ -483,7 +483,7 @@ mod slow {
         }
         // Regression: the permission was that of the user who had begun the run.
         let refused = scratch.finished(&["resume"]);
-        let words = "requires --allow-writes; nothing was changed";
+        let words = "requires --allow-writes; this run has changed nothing";
         assert!(refused.error_message().contains(words), "{refused:?}");
         let resume = |password: Option<&str>| {
             let mut command = scratch.command();
