@@ -83,6 +83,33 @@ impl ThroughputUnit {
     }
 }
 
+/// What follows "per transaction" if the study has another unit: ` (50 inserts)`, or ` (1 value in one, 1,000 values in
+/// many)`; empty if it has none. Ledgers and statistics are per transaction, because a client waits for whole ones.
+pub(crate) fn yields(run: &Run, it: &Comparison) -> String {
+    let [of_baseline, of_variant] = compared_variants(run, it).map(|variant| {
+        let mut points = run.plan.points.iter();
+        let point = points.find(|at| (at.condition, at.variant) == (it.condition, variant))?;
+        point.gives.as_ref()
+    });
+    let (Some(before), Some(after)) = (of_baseline, of_variant) else {
+        return String::new();
+    };
+    let unit = ThroughputUnit::of(run);
+    let many = |count: u64| match count {
+        1 => format!("1 {}", unit.one()),
+        _ => format!("{} {}", number::whole(count as f64), before.unit),
+    };
+    let [before, after] = [before, after].map(|it| many(it.per_transaction));
+    if before == after {
+        return format!(" ({before})");
+    }
+    let [baseline, variant] = [
+        baseline_name(run, it.variant),
+        variant_name(run, it.variant),
+    ];
+    format!(" ({before} in {baseline}, {after} in {variant})")
+}
+
 /// What one transaction of a point yields, in the run's unit.
 pub(crate) fn per_transaction(run: &Run, point: &PointSummary) -> f64 {
     let mut points = run.plan.points.iter();

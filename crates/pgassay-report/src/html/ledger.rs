@@ -16,7 +16,7 @@ use crate::ledger::{
 use crate::number;
 use crate::outline::{
     baseline_name, compared_variants, condition_title, explained_ledger, plus_minus, variant_name,
-    with_margin,
+    with_margin, yields,
 };
 
 /// More rows than this are summed in the last one.
@@ -194,7 +194,7 @@ fn account(
                 (waterfall::chart("category", "tx", &difference.response, &groups, names))
             }
             p { (explanation(comparison.verdict, difference)) }
-            @if open { (rows(difference, names)) }
+            @if open { (rows(difference, names, &yields(run, comparison))) }
             @let ledgers: Vec<&Ledger> = compared_variants(run, comparison)
                 .into_iter()
                 .filter_map(|variant| ledger(run, comparison.condition, variant))
@@ -215,14 +215,16 @@ fn account(
 }
 
 /// The rows: phases × mechanisms.
-fn rows(difference: &LedgerDifference, names: [&str; 2]) -> Markup {
+fn rows(difference: &LedgerDifference, names: [&str; 2], yields: &str) -> Markup {
     let (shown, rest) = difference
         .rows
         .split_at(difference.rows.len().min(ROWS_MAX));
     let sum = |of: fn(&CostRow) -> f64| rest.iter().map(|row| of(&row.cost)).sum::<f64>();
     html! {
         div.scroll { table {
-            caption { "By phase · subsystem, or by wait; µs per transaction, largest difference first." }
+            caption {
+                "By phase · subsystem, or by wait; µs per transaction" (yields) ", largest difference first."
+            }
             thead { tr {
                 th scope="col" { "row" } th scope="col" { "kind" }
                 th.n scope="col" { (names[0]) } th.n scope="col" { (names[1]) }

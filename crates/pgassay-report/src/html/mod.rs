@@ -208,8 +208,9 @@ fn cost(run: &Run) -> Markup {
 fn account(run: &Run, comparison: &Comparison, cost: &CostDifference, open: bool) -> Markup {
     let variant = variant_name(run, comparison.variant);
     let names = [baseline_name(run, comparison.variant), variant];
-    let unit = ThroughputUnit::of(run);
-    let unit = unit.short();
+    let of_run = ThroughputUnit::of(run);
+    let unit = of_run.short();
+    let totals = reliability::other_totals(run, comparison);
     html! {
         details open[open] {
             summary {
@@ -229,7 +230,7 @@ fn account(run: &Run, comparison: &Comparison, cost: &CostDifference, open: bool
                     (waterfall::chart("function", unit, &cost.total, &cost.functions, names))
                 }
             }
-            (tables::functions(cost, names, reliability::other_totals(run, comparison).as_deref()))
+            (tables::functions(cost, names, of_run.one(), totals.as_deref()))
             p { a.to-flame href="#flame" data-condition=(comparison.condition)
                 data-variant=(comparison.variant) { "See its flame graph" } }
         }

@@ -5,7 +5,9 @@ use pgassay_account::comparison::Comparison;
 use pgassay_account::counters;
 use pgassay_record::run::Run;
 
-use crate::outline::{baseline_name, condition_title, differing, point, variant_name};
+use crate::outline::{
+    baseline_name, condition_title, differing, point, variant_name, yields,
+};
 use crate::{number, sentence};
 
 /// The section; empty without statistics.
@@ -40,6 +42,8 @@ fn differences(run: &Run, comparison: &Comparison) -> Markup {
             caption {
                 (variant_name(run, comparison.variant)) " vs " (baseline_name(run, comparison.variant)) ", "
                 (condition_title(run, comparison.condition))
+                @let yields = yields(run, comparison);
+                @if !yields.is_empty() { ", per transaction" (yields) }
             }
             thead { tr {
                 th scope="col" { "counter" }

@@ -129,15 +129,20 @@ fn figures(it: &Comparison) -> [Option<&Ratio>; 6] {
     ]
 }
 
-/// The functions of one comparison by self time, marked added, increased, decreased or removed.
-pub(super) fn functions(cost: &CostDifference, names: [&str; 2], totals: Option<&str>) -> Markup {
+/// The functions of one comparison by self time per unit, marked added, increased, decreased or removed.
+pub(super) fn functions(
+    cost: &CostDifference,
+    names: [&str; 2],
+    unit: &str,
+    totals: Option<&str>,
+) -> Markup {
     let top = top_rows(&cost.functions, FUNCTIONS_MAX, false);
     let largest_us = top.largest_us().max(f64::MIN_POSITIVE);
     let [baseline_us, variant_us, difference_us] = top.rest_us;
     html! {
         div.scroll { table.functions {
             caption {
-                "By function, self time only, µs per transaction. " (reliability::noise_of_functions(cost))
+                "By function, self time only, µs per " (unit) ". " (reliability::noise_of_functions(cost))
                 @if let Some(note) = reliability::naming(cost) { " " (note) }
                 @if let Some(note) = totals { " " (note) }
             }

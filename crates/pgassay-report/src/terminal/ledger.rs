@@ -13,7 +13,7 @@ use crate::ledger::{
     tier_of_run,
 };
 use crate::outline::{
-    compared_variants, condition_title, explained_ledger, variant_name, with_margin,
+    compared_variants, condition_title, explained_ledger, variant_name, with_margin, yields,
 };
 use crate::{number, tail};
 
@@ -32,7 +32,8 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         return String::new();
     };
     let title = format!(
-        "where the response time goes, µs per transaction: {}",
+        "where the response time goes, µs per transaction{}: {}",
+        yields(run, main_comparison),
         differences::title(run, main_comparison)
     );
     let mut out = heading("LEDGER", &title, style);

@@ -9,7 +9,7 @@ use super::differences::{self, DifferenceTable};
 use super::style::{Style, heading};
 use super::table::{cut, visible, wrap};
 use crate::number;
-use crate::outline::{differing, explained, most_differing_counters};
+use crate::outline::{differing, explained, most_differing_counters, yields};
 
 /// The page shows the other rows.
 const ROWS: usize = 8;
@@ -23,7 +23,8 @@ pub(super) fn section(run: &Run, style: Style) -> String {
         return String::new();
     };
     let title = format!(
-        "server and kernel statistics per transaction: {}",
+        "server and kernel statistics per transaction{}: {}",
+        yields(run, shown),
         differences::title(run, shown)
     );
     let mut out = heading("STATISTICS", &title, style);

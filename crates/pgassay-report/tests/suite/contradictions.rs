@@ -137,6 +137,13 @@ fn the_price_of_a_load_whose_transactions_yield_something_is_per_unit() {
     );
     assert!(text.contains("WAL 112 B → 72.3 B"), "{text}");
     assert!(text.contains("mean latency of a transaction ×"), "{text}");
+    // Regression: ledger and statistics, which are per transaction, did not say what a transaction yields.
+    let heading = "statistics per transaction (1 row in simple, 1,000 rows in prepared): ";
+    assert!(text.contains(heading), "{text}");
+    let page = html(&run);
+    assert!(page.contains("µs per transaction (1 row in simple, 1,000 rows in prepared)"));
+    // Regression: the table of functions, which is per unit, was "per transaction".
+    assert!(page.contains("By function, self time only, µs per row. "));
     // What is the same per unit is no price.
     run.comparisons[0].counters[0].variant = 112_500.0;
     assert!(!words(&run).contains("WAL 112"), "{}", words(&run));
