@@ -1,9 +1,9 @@
 //! The command line: its subcommands.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::args::{
     ColorWhen, JsonArgs, ListArgs, ProfileArgs, ReportArgs, ResumeArgs, RunArgs, ShowArgs,
@@ -52,7 +52,9 @@ impl Cli {
     /// What is wrong with it, or a request for help.
     pub fn parse_all() -> Result<Self, clap::Error> {
         let words = with_help_first(std::env::args_os().collect());
-        let matches = Self::command().try_get_matches_from(words.into_iter().map(no_option))?;
+        let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|it| it.is_empty());
+        let command = without_empty_variables(Self::command(), &is_empty);
+        let matches = command.try_get_matches_from(words.into_iter().map(no_option))?;
         let parsed = Self::from_arg_matches(&matches);
         let mut cli = parsed.map_err(|error| error.format(&mut Self::command()))?;
         if let Some((_, of_command)) = matches.subcommand() {
@@ -68,6 +70,18 @@ impl Cli {
             _ => {}
         }
     }
+}
+
+/// The command, for which an environment variable that is empty is not set.
+fn without_empty_variables(command: Command, is_empty: &dyn Fn(&OsStr) -> bool) -> Command {
+    let command = command.mut_args(|arg| {
+        if arg.get_env().is_some_and(is_empty) {
+            arg.env(None::<&'static str>)
+        } else {
+            arg
+        }
+    });
+    command.mut_subcommands(|it| without_empty_variables(it, is_empty))
 }
 
 /// `pgassay help run` is `pgassay run --help`, as for git and cargo. Two commands have pgbench's and psql's help flags,
@@ -176,6 +190,21 @@ mod tests {
         for line in ["compare -S", "count -S -t 20", "curve -S", "calibrate"] {
             let words = std::iter::once("pgassay").chain(line.split(' '));
             assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+        }
+    }
+
+    /// Regression: `PGASSAY_CACHE= pgassay list`: "a value is required", and the mirror "" was invalid.
+    #[test]
+    fn an_empty_environment_variable_is_not_set() {
+        let names = |is_empty: bool| {
+            let command = without_empty_variables(Cli::command(), &|_| is_empty);
+            let run = command.find_subcommand("run").unwrap();
+            let names = run.get_arguments().filter_map(clap::Arg::get_env);
+            names.map(OsStr::to_owned).collect::<Vec<_>>()
+        };
+        assert!(names(true).is_empty());
+        for name in ["PGASSAY_CACHE", "PGASSAY_MIRROR", "PGASSAY_RESULTS"] {
+            assert!(names(false).contains(&name.into()), "{name}");
         }
     }
 
