@@ -163,12 +163,13 @@ impl OsAccount {
         ancestors.reverse();
         ancestors
             .into_iter()
-            .find(|directory| !self.can_enter(directory))
+            .find(|directory| !self.can_execute(directory))
             .map(Path::to_owned)
     }
 
-    fn can_enter(&self, directory: &Path) -> bool {
-        let Ok(metadata) = directory.metadata() else {
+    /// Whether the mode of a file or directory lets the user execute or enter it; access lists are not looked at.
+    pub(crate) fn can_execute(&self, path: &Path) -> bool {
+        let Ok(metadata) = path.metadata() else {
             return true;
         };
         let bit = if metadata.uid() == self.user.uid {

@@ -130,13 +130,17 @@ fn version_of(program: &Path, account: &OsAccount) -> io::Result<Version> {
         }
         !busy
     });
+    let is_unexecutable = !account.can_execute(program);
     let output = result.map_err(|error| {
         let user = &account.user.name;
-        let barrier = barrier_words(account.barrier(program).as_ref(), user);
-        let words = format!(
-            "cannot run {} as user {user}: {error}{barrier}",
-            program.display()
-        );
+        let directory = account.barrier(program);
+        let program = program.display();
+        let why = if directory.is_none() && is_unexecutable {
+            format!(" (the file is not executable for this user: chmod a+rx {program})")
+        } else {
+            barrier_words(directory.as_ref(), user)
+        };
+        let words = format!("cannot run {program} as user {user}: {error}{why}");
         io::Error::new(error.kind(), words)
     })?;
     let printed = String::from_utf8_lossy(&output.stdout);
@@ -189,6 +193,19 @@ mod tests {
         let installation =
             Installation::inspect(directory.path(), InstallationSource::Named, &account()).unwrap();
         assert_eq!(installation.version.to_string(), "16.4");
+    }
+
+    /// Regression: "Permission denied (os error 13)" did not say what to do.
+    #[test]
+    fn a_program_without_the_executable_bit_is_said_to_be_one() {
+        let directory = open_directory();
+        program(directory.path(), "initdb", "exit 0");
+        program(directory.path(), "postgres", "exit 0");
+        let path = directory.path().join("postgres");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let error = version_of(&path, &account()).unwrap_err().to_string();
+        let expected = format!("not executable for this user: chmod a+rx {}", path.display());
+        assert!(error.contains(&expected), "{error}");
     }
 
     #[test]

@@ -58,17 +58,20 @@ impl Cli {
         let parsed = Self::from_arg_matches(&matches);
         let mut cli = parsed.map_err(|error| error.format(&mut Self::command()))?;
         if let Some((_, of_command)) = matches.subcommand() {
-            cli.note_positions(of_command);
+            cli.complete(of_command);
         }
         Ok(cli)
     }
 
-    fn note_positions(&mut self, matches: &ArgMatches) {
-        match &mut self.command {
-            CliCommand::Compare(args) => args.note_positions(matches),
-            CliCommand::Gate(args) => args.question.note_positions(matches),
-            _ => {}
-        }
+    /// Adds what clap's derived structures do not have.
+    fn complete(&mut self, matches: &ArgMatches) {
+        let args = match &mut self.command {
+            CliCommand::Compare(args) => args.as_mut(),
+            CliCommand::Gate(args) => &mut args.question,
+            _ => return,
+        };
+        args.note_positions(matches);
+        args.join_directories();
     }
 }
 

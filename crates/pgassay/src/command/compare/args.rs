@@ -1,6 +1,6 @@
 //! Flags of `pgassay compare`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
@@ -206,5 +206,41 @@ impl CompareArgs {
             .filter(given)
             .filter_map(|id| matches.indices_of(id));
         self.positions = positions.flatten().collect();
+    }
+
+    /// Puts directories together whose names contain commas, which the parser takes for separators.
+    pub fn join_directories(&mut self) {
+        self.binaries = joined(&self.binaries, &|it| Path::new(it).is_dir());
+    }
+}
+
+/// Parts of a list, of which those that are no directory become one with what follows them, if that is a directory.
+fn joined(parts: &[String], is_directory: &dyn Fn(&str) -> bool) -> Vec<String> {
+    let mut directories = Vec::new();
+    let mut rest = parts;
+    while !rest.is_empty() {
+        let ends = (1..=rest.len()).filter(|&end| is_directory(&rest[..end].join(",")));
+        let end = ends.min().unwrap_or(1);
+        directories.push(rest[..end].join(","));
+        rest = &rest[end..];
+    }
+    directories
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: `--binaries /opt/pg,17` was two directories, of which neither exists.
+    #[test]
+    fn a_directory_whose_name_has_a_comma_is_one() {
+        let of = |text: &str| {
+            let parts: Vec<String> = text.split(',').map(str::to_owned).collect();
+            joined(&parts, &|it| ["/a", "/b", "/c,d", "/e,f,g", "/a,/b"].contains(&it))
+        };
+        assert_eq!(of("/c,d"), ["/c,d"]);
+        assert_eq!(of("/a,/c,d,/e,f,g,/b"), ["/a", "/c,d", "/e,f,g", "/b"]);
+        assert_eq!(of("/a,/b"), ["/a", "/b"]);
+        assert_eq!(of("/none,/b,"), ["/none", "/b", ""]);
     }
 }
