@@ -137,10 +137,20 @@ pub fn machine() -> CalibratedMachine {
     let model = conditions.cpu_model.as_deref().unwrap_or("unknown CPU");
     let name = format!("{model}, {} CPUs", conditions.cpus);
     // machine-id(5) asks programs to hash the ID before it leaves the machine.
-    let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    let key = machine_key(&format!("{name} {}", id.trim()));
-    let has_id = !id.trim().is_empty();
+    let id = machine_id(&|path| std::fs::read_to_string(path).ok());
+    let key = machine_key(&format!("{name} {id}"));
+    let has_id = !id.is_empty();
     CalibratedMachine { name, key, has_id }
+}
+
+/// The machine's ID: systemd's or, without systemd, that of D-Bus. Empty if there is none, as in images before their
+/// first boot.
+fn machine_id(read: &dyn Fn(&str) -> Option<String>) -> String {
+    let files = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
+    let ids = files.into_iter().filter_map(read);
+    let mut ids = ids.map(|it| it.trim().to_owned());
+    let id = ids.find(|it| !it.is_empty() && it != "uninitialized");
+    id.unwrap_or_default()
 }
 
 /// This machine, as runs that may be continued remember it.
@@ -233,5 +243,26 @@ fn hardware_counters() -> Check {
         value,
         limitation: None,
         fix: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: two machines without systemd had one ID, and so had two images that were not booted yet.
+    #[test]
+    fn a_machine_without_systemd_has_the_id_of_d_bus() {
+        let of = |etc: Option<&str>, dbus: Option<&str>| {
+            machine_id(&|path| {
+                let text = if path.starts_with("/etc") { etc } else { dbus };
+                text.map(str::to_owned)
+            })
+        };
+        assert_eq!(of(Some("a1\n"), Some("b2\n")), "a1");
+        assert_eq!(of(None, Some("b2\n")), "b2");
+        assert_eq!(of(Some("uninitialized\n"), Some("b2")), "b2");
+        assert_eq!(of(Some("uninitialized\n"), None), "");
+        assert_eq!(of(Some("\n"), None), "");
     }
 }
