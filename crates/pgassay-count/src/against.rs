@@ -30,8 +30,8 @@ pub struct VariantComparison {
     pub outcome: VariantOutcome,
 }
 
-/// Why nothing that is to be counted, on this machine and with this seed, can be compared with earlier counts; `None` if
-/// something may be. `points` are conditions and variants.
+/// Why nothing that is to be counted, on this machine and with this seed, can be compared with earlier counts; `None`
+/// if something may be. `points` are conditions and variants.
 pub fn refusal(
     then: &Counts,
     (machine, seed): (&Machine, u64),

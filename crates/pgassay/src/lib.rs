@@ -168,7 +168,7 @@ fn refuse_ranks(launched: Launched) -> ExitCode {
 }
 
 fn dispatch(cli: &Cli) -> Result<()> {
-    let mut out = output::stdout();
+    let mut out = output::ProgramStdout::new();
     match &cli.command {
         CliCommand::Run(args) => command::run::run(args, cli.color, &mut out)?,
         CliCommand::Resume(args) => command::resume::resume(args, cli.color, &mut out)?,

@@ -92,7 +92,7 @@ pub struct ClosedOutput;
 struct UnwritableOutput(io::Error);
 
 /// Stdout with errors that name it, and distinguish a closed pipe from a closed connection to a server.
-struct MarkedStdout(io::Stdout);
+pub struct MarkedStdout(io::Stdout);
 
 /// Names stdout in an error of writing it.
 pub fn of_stdout(error: io::Error) -> io::Error {
@@ -114,34 +114,82 @@ impl Write for MarkedStdout {
     }
 }
 
+/// Where a command prints, and writes the files that the user wants on stdout (`-`).
+pub trait FileOutput: Write {
+    /// Writes the content of a file.
+    ///
+    /// # Errors
+    /// As for writing.
+    fn write_file(&mut self, content: &[u8]) -> io::Result<()>;
+}
+
 /// Stdout. On a terminal it is filtered; a file or a pipe gets every byte, because what is printed may
-/// be data, such as JSON. In a job of `GitHub` Actions, lines that the runner would execute are changed, unless the user
-/// wants a file there (`-`) or has redirected it to one.
-pub fn stdout() -> Box<dyn Write> {
-    let out = io::stdout();
-    let is_terminal = out.is_terminal();
-    let out = MarkedStdout(out);
-    if is_terminal {
-        Box::new(FilteredLines::new(out, printable_in_color))
-    } else if is_job() && !is_file_wanted() {
-        Box::new(FilteredLines::new(
-            io::BufWriter::new(out),
-            without_commands,
-        ))
-    } else {
-        Box::new(io::BufWriter::new(out))
+/// be data, such as JSON. In a job of `GitHub` Actions, lines that the runner would execute are changed, unless they
+/// are those of a file that the user wants there, or stdout has been redirected to a file.
+pub enum ProgramStdout {
+    /// A person reads it.
+    Terminal(FilteredLines<MarkedStdout>),
+    /// The runner of a job reads it.
+    Job(FilteredLines<io::BufWriter<MarkedStdout>>),
+    /// A file or a pipe.
+    Verbatim(io::BufWriter<MarkedStdout>),
+}
+
+impl ProgramStdout {
+    /// That of this process.
+    pub fn new() -> Self {
+        let out = io::stdout();
+        let is_terminal = out.is_terminal();
+        let out = MarkedStdout(out);
+        // A redirection; what reads a pipe is unknown.
+        let is_file = || std::fs::metadata("/dev/stdout").is_ok_and(|it| it.is_file());
+        if is_terminal {
+            Self::Terminal(FilteredLines::new(out, printable_in_color))
+        } else if is_job() && !is_file() {
+            let out = io::BufWriter::new(out);
+            Self::Job(FilteredLines::new(out, without_commands))
+        } else {
+            Self::Verbatim(io::BufWriter::new(out))
+        }
+    }
+
+    fn writer(&mut self) -> &mut dyn Write {
+        match self {
+            Self::Terminal(out) => out,
+            Self::Job(out) => out,
+            Self::Verbatim(out) => out,
+        }
     }
 }
 
-/// Whether stdout is a regular file, or an argument puts a file there, as in `--html -` and `--export perf=-`.
-fn is_file_wanted() -> bool {
-    let is_file = std::fs::metadata("/dev/stdout").is_ok_and(|it| it.is_file());
-    let mut arguments = std::env::args_os().filter_map(|it| it.into_string().ok());
-    is_file || arguments.any(|it| it == "-" || it.ends_with("=-"))
+impl Write for ProgramStdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer().flush()
+    }
+}
+
+impl FileOutput for ProgramStdout {
+    fn write_file(&mut self, content: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Job(out) => out.write_unfiltered(content),
+            other => other.write_all(content),
+        }
+    }
+}
+
+#[cfg(test)]
+impl FileOutput for Vec<u8> {
+    fn write_file(&mut self, content: &[u8]) -> io::Result<()> {
+        self.write_all(content)
+    }
 }
 
 /// Filters whole lines, so that no character is cut.
-struct FilteredLines<W: Write> {
+pub struct FilteredLines<W: Write> {
     inner: W,
     filter: fn(&str) -> String,
     /// The beginning of an incomplete line.
@@ -155,6 +203,12 @@ impl<W: Write> FilteredLines<W> {
             filter,
             line: Vec::new(),
         }
+    }
+
+    /// Writes bytes as they are, after what has been written before.
+    fn write_unfiltered(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.flush()?;
+        self.inner.write_all(bytes)
     }
 }
 
@@ -216,6 +270,21 @@ mod tests {
             "\u{1b}[1;32mfaster\u{1b}[0m \u{fffd}[2Jü\u{fffd}8m\u{fffd}]0;x\u{fffd}\nend"
         );
     }
+
+    /// Regression: an argument `-`, such as that of `-f -`, let the runner execute what a report contains.
+    #[test]
+    fn in_a_job_files_on_stdout_are_verbatim_and_text_is_not() {
+        let mut seen = Vec::new();
+        let mut out = FilteredLines::new(&mut seen, without_commands);
+        out.write_all(b"::error::a\n::b").unwrap();
+        out.write_unfiltered(b"\n::c\xff\n").unwrap();
+        out.write_all(b"::d").unwrap();
+        drop(out);
+        let expected = ":\u{200b}:error::a\n:\u{200b}:b\n::c\u{fffd}\n:\u{200b}:d";
+        assert_eq!(String::from_utf8_lossy(&seen), expected);
+        assert!(seen.contains(&0xff), "bytes of a file are kept");
+    }
+
     /// Regression: a server's error and a variant's name could turn off the annotation of a gate, or forge one.
     #[test]
     fn no_text_is_a_command_for_the_runner_of_a_job() {

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, anyhow};
 use pgassay_rights::FileToWrite;
 
 use crate::interrupt::NextSignal;
+use crate::output::FileOutput;
 
 /// How soon a signal is noticed while a pipe has no reader.
 const POLL: Duration = Duration::from_millis(50);
@@ -57,9 +58,9 @@ fn taken(file: &Path) -> anyhow::Error {
 }
 
 /// Writes the content to a file, or to `out` if the file is `-`; returns whether it wrote to `out`.
-pub fn write_to(file: &Path, content: &[u8], out: &mut impl Write) -> Result<bool> {
+pub fn write_to(file: &Path, content: &[u8], out: &mut impl FileOutput) -> Result<bool> {
     if is_stdout(file) {
-        out.write_all(content)?;
+        out.write_file(content)?;
         return Ok(true);
     }
     write_file(file, content)?;
@@ -68,7 +69,7 @@ pub fn write_to(file: &Path, content: &[u8], out: &mut impl Write) -> Result<boo
 
 /// Writes the content to a new file, or to `out` if the file is `-`; returns whether it wrote to `out`. A regular file
 /// that exists is left as it is.
-pub fn write_new(file: &Path, content: &[u8], out: &mut impl Write) -> Result<bool> {
+pub fn write_new(file: &Path, content: &[u8], out: &mut impl FileOutput) -> Result<bool> {
     if is_stdout(file) {
         return write_to(file, content, out);
     }

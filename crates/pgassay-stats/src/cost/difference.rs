@@ -6,8 +6,8 @@ use crate::pairs::Interval;
 /// A row with a relative cost below this on one side counts as added or removed. The 2% allow for
 /// occasional samples from a warm-up or another session.
 const ABSENT_BELOW_SHARE: f64 = 0.02;
-/// A row that is this share of all the time is not absent, however much more it was on the other side: if a variant is 75
-/// times as fast, all that is left of it is little of the baseline's.
+/// A row that is this share of all the time is not absent, however much more it was on the other side: if a variant is
+/// 75 times as fast, all that is left of it is little of the baseline's.
 const PRESENT_FROM_SHARE_OF_TOTAL: f64 = 0.01;
 
 /// The cost of a row on one side.

@@ -1,17 +1,17 @@
 //! `pgassay report`: writes the HTML report of an earlier run, or of a saved observation of a live server.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
 
 use crate::args::ReportArgs;
 use crate::observation_file;
+use crate::output::FileOutput;
 use crate::output_file::{create_like, is_stdout, replace_like, write_to};
 use crate::results;
 
 /// Writes the report and prints its path.
-pub fn report(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
+pub fn report(args: &ReportArgs, out: &mut impl FileOutput) -> Result<()> {
     let (html, source, usual) = if let Some(observation) = observation_file::load(&args.run)? {
         let page = pgassay_report::observation_html(&observation);
         let source = PathBuf::from(&args.run);

@@ -4,7 +4,6 @@ mod args;
 mod names;
 pub mod question;
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
@@ -20,7 +19,7 @@ use crate::catalog;
 use crate::command::resume_flags::resume_flags;
 use crate::command::run::run_planned;
 use crate::command::study::{PlannedStudy, seed_of_now};
-use crate::output::print_line_stderr;
+use crate::output::{FileOutput, print_line_stderr};
 use crate::output_file::write_new;
 use crate::shell_word;
 
@@ -61,7 +60,7 @@ pub fn overrides_of(args: &CompareArgs) -> Overrides {
 }
 
 /// Compares, or saves the comparison as a study.
-pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
+pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl FileOutput) -> Result<()> {
     let found = question_of(args, "compare", &which_is_faster)?;
     if let Some(note) = question::note_on_chain(args) {
         print_line_stderr(&format!("pgassay: note: {note}"));
@@ -74,7 +73,7 @@ pub fn compare(args: &CompareArgs, color: ColorWhen, out: &mut impl Write) -> Re
 }
 
 /// Writes a comparison as a study. `flags` are those that `pgassay run` needs besides it.
-fn save(found: &LoadedStudy, path: &Path, flags: &str, out: &mut impl Write) -> Result<()> {
+fn save(found: &LoadedStudy, path: &Path, flags: &str, out: &mut impl FileOutput) -> Result<()> {
     let is_on_stdout = write_new(path, found.source.text.as_bytes(), out)?;
     if found.has_secrets() {
         print_line_stderr(

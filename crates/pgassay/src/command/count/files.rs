@@ -1,6 +1,5 @@
 //! Files that `pgassay count` writes: the HTML page and exported call paths.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
@@ -9,6 +8,7 @@ use pgassay_account::instructions::{InstructionCosts, VariantCount};
 use pgassay_report::ExportFormat;
 
 use super::CountArgs;
+use crate::output::FileOutput;
 use crate::output_file::{check_writable, is_stdout, write_to};
 
 const ONLY_TEXT: &str =
@@ -41,7 +41,7 @@ fn files(args: &CountArgs) -> impl Iterator<Item = &Path> {
 }
 
 /// Writes the requested files. What goes to stdout is written last, so that nothing is there after an error.
-pub fn write(args: &CountArgs, counted: &InstructionCosts, out: &mut impl Write) -> Result<()> {
+pub fn write(args: &CountArgs, counted: &InstructionCosts, out: &mut impl FileOutput) -> Result<()> {
     let mut contents: Vec<(&Path, Vec<u8>)> = Vec::new();
     for export in &args.export {
         let variant = chosen(args, counted)?;

@@ -23,13 +23,14 @@ pub use countable::{Countable, countable};
 
 use crate::exit::{Gate, INCONCLUSIVE, NOT_COMPARABLE, REGRESSION, after_printing};
 use crate::input_file::read_text;
+use crate::output::FileOutput;
 use crate::output_file::{check_new, write_new};
 use crate::progress::ProgressDisplay;
 use crate::style::{columns, folded};
 use crate::{catalog, interrupt};
 
 /// Counts or loads instruction counts, then saves, prints and compares them as requested.
-pub fn count(args: &CountArgs, out: &mut impl Write) -> Result<()> {
+pub fn count(args: &CountArgs, out: &mut impl FileOutput) -> Result<()> {
     if let Some(path) = &args.save {
         check_new(path)?;
     }
@@ -63,7 +64,7 @@ fn print_counted(
     args: &CountArgs,
     counted: &InstructionCosts,
     comparisons: Option<&[VariantComparison]>,
-    out: &mut impl Write,
+    out: &mut impl FileOutput,
 ) -> Result<()> {
     let written = files::write(args, counted, out);
     if args.json {

@@ -4,7 +4,6 @@ mod args;
 mod question;
 pub mod stored;
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -27,6 +26,7 @@ use crate::command::run::SavingEvents;
 use crate::command::run::saving;
 use crate::command::run::{exit_with, files, identity, prepare, run_start, server_options};
 use crate::command::study::{PlannedStudy, seed_of_now};
+use crate::output::FileOutput;
 use crate::output_file::{check_writable, write_to};
 use crate::progress::ProgressDisplay;
 use crate::style::{folded, style};
@@ -36,7 +36,7 @@ use crate::{catalog, interrupt, results};
 const NAME: &str = "curve";
 
 /// Measures the curve, stores the run, and prints the curve.
-pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
+pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl FileOutput) -> Result<()> {
     args.output.as_deref().map_or(Ok(()), check_writable)?;
     let (planned, placement) = planned(args)?;
     let store = results::open(&args.results)?;
@@ -196,7 +196,7 @@ fn print(
     directory: &Path,
     args: &CurveArgs,
     color: ColorWhen,
-    out: &mut impl Write,
+    out: &mut impl FileOutput,
 ) -> Result<()> {
     if let Some(page) = &args.output {
         let is_stdout = write_to(page, scalability_html(found).as_bytes(), out)?;

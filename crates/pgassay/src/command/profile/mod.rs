@@ -5,7 +5,6 @@ mod local;
 mod remote;
 mod sessions;
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
@@ -17,13 +16,14 @@ use pgassay_report::ExportedStacks;
 
 use crate::args::{ColorWhen, ProfileArgs};
 use crate::exit::IncompleteProfile;
+use crate::output::FileOutput;
 use crate::output_file::{check_writable, is_stdout, write_to};
 use crate::{interrupt, style};
 use connection::{LocalConnection, Reached};
 use local::{ProfiledProcesses, ProfilingSession};
 
 /// Profiles the server, prints the result and writes the requested files.
-pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl Write) -> Result<()> {
+pub fn profile(args: &ProfileArgs, color: ColorWhen, out: &mut impl FileOutput) -> Result<()> {
     if args.duration.duration().is_zero() {
         bail!("--duration must be greater than zero");
     }
@@ -185,7 +185,7 @@ fn contents<'a>(
 /// Writes files until one fails. Says whether one of them went to stdout.
 fn write_files<'a>(
     mut files: impl Iterator<Item = (&'a Path, Result<Vec<u8>>)>,
-    out: &mut impl Write,
+    out: &mut impl FileOutput,
 ) -> (bool, Result<()>) {
     let mut is_taken = false;
     let written = files.try_for_each(|(file, content)| {

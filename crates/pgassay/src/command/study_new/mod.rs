@@ -6,7 +6,6 @@ mod comments;
 mod interview;
 mod questions;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -19,6 +18,7 @@ use crate::args::NewArgs;
 use crate::catalog;
 use crate::command::compare::{CompareArgs, question};
 use crate::command::study::{PlannedStudy, listed};
+use crate::output::FileOutput;
 use crate::output_file::{write_new, write_to};
 use crate::shell_word;
 use interview::Interview;
@@ -35,7 +35,7 @@ struct CompareLine {
 }
 
 /// Asks, checks the study, and writes it.
-pub fn study_new(args: &NewArgs, out: &mut impl Write) -> Result<()> {
+pub fn study_new(args: &NewArgs, out: &mut impl FileOutput) -> Result<()> {
     let interview = Interview::on_stdin(args.yes);
     interview.say(
         "Questions with defaults in brackets; Enter takes the default, Ctrl-C writes nothing.",
@@ -124,7 +124,7 @@ impl TargetFile {
         self.path == Path::new("-")
     }
 
-    fn write(&self, text: &str, out: &mut impl Write) -> Result<()> {
+    fn write(&self, text: &str, out: &mut impl FileOutput) -> Result<()> {
         // A file that has appeared since the question is not replaced.
         let write = if self.replaces { write_to } else { write_new };
         write(&self.path, text.as_bytes(), out).map(drop)
