@@ -39,6 +39,7 @@ mod cluster;
 mod connection;
 mod counters;
 mod data_template;
+mod disk;
 mod error;
 mod facts;
 mod features;
@@ -70,6 +71,7 @@ pub use connection::{Connection, ConnectionError, SqlError, Stream};
 pub use counters::{
     CounterDeltas, CounterReader, CounterReading, FLUSH_STATISTICS, ServerProcesses,
 };
+pub use disk::data_disk;
 pub use error::ServerError;
 pub use facts::{BuildFacts, differ};
 pub use fetch::{ArchiveRow, FetchError, archive_row};

@@ -1,5 +1,6 @@
 //! Checks of the machine, stored with every result and printed by `doctor`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use pgassay_account::calibration::machine_key;
@@ -9,6 +10,7 @@ use pgassay_profile::{
     Access, AwakeCpus, CountedEvent, EventCounter, MachineConditions, MachineCpu, Tier,
 };
 use pgassay_rights::Capabilities;
+use pgassay_server::data_disk;
 use pgassay_store::MachineIdentity;
 
 /// Long enough for the kernel's clock ticks of 10 ms.
@@ -74,6 +76,16 @@ pub fn all() -> Vec<Check> {
         hardware_counters(),
         idle_cpus(),
     ]
+}
+
+/// Where the servers that pgassay starts have their data: below `data_parent`, or in the usual directory.
+pub fn disk(data_parent: Option<&Path>) -> Check {
+    Check {
+        name: "disk".to_owned(),
+        value: data_disk(data_parent).unwrap_or_else(|| "unknown".to_owned()),
+        limitation: None,
+        fix: None,
+    }
 }
 
 /// The capabilities of this process; see SECURITY.md.

@@ -255,7 +255,7 @@ impl<'a> RunJob<'a> {
         }
         self.progress.finish();
         let writer = saving.into_writer();
-        let identity = identity(writer.id().to_owned(), store);
+        let identity = identity(writer.id().to_owned(), store, self.options);
         let logs = std::mem::take(&mut outcome.logs);
         let ended_early = outcome.ended_early.take();
         let mut run = assemble(self.study, plan, outcome, ended_early.as_ref(), identity)?;
@@ -473,11 +473,13 @@ fn counted_costs(
 }
 
 /// What a run in this store contains besides its measurements.
-pub fn identity(id: String, store: &Store) -> RunIdentity {
+pub fn identity(id: String, store: &Store, options: &ServerOptions) -> RunIdentity {
+    let mut checks = checks::all();
+    checks.push(checks::disk(options.data_parent.as_deref()));
     RunIdentity {
         id,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        checks: checks::all(),
+        checks,
         calibration: calibration(store),
         machine_key: Some(checks::machine().key),
     }

@@ -57,11 +57,15 @@ fn another_machine_configuration_or_build_is_not_comparable_and_starts_no_server
             server["executable"] = "0".repeat(64).into();
         }
     });
-    let kernel = altered(&scratch, "kernel.json", |it| {
-        let mut checks = it["checks"].as_array_mut().expect("checks").iter_mut();
-        let kernel = checks.find(|check| check["name"] == "kernel");
-        kernel.expect("there is one")["value"] = "1.0".into();
-    });
+    let of_check = |file: &str, name: &str, value: &str| {
+        altered(&scratch, file, |it| {
+            let mut checks = it["checks"].as_array_mut().expect("checks").iter_mut();
+            let check = checks.find(|check| check["name"] == name);
+            check.expect("there is one")["value"] = value.into();
+        })
+    };
+    let kernel = of_check("kernel.json", "kernel", "1.0");
+    let disk = of_check("disk.json", "disk", "zfs on tank");
     let unanalyzed = altered(&scratch, "unanalyzed.json", |it| {
         it["ratios"] = Value::Array(Vec::new());
     });
@@ -84,6 +88,8 @@ fn another_machine_configuration_or_build_is_not_comparable_and_starts_no_server
         (&build, &[], "compiler flags was -O0"),
         (&rebuilt, &[], "SHA-256 of its executable was 000000000000"),
         (&kernel, &[], "kernel of the machine was 1.0"),
+        // Regression: a baseline on another disk was accepted.
+        (&disk, &[], "disk of the machine was zfs on tank"),
         (&unanalyzed, &[], "it had fewer than four server starts"),
         ("base.json", &["-c", "2"], "another configuration: plan."),
         (

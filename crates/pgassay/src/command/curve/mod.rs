@@ -82,7 +82,7 @@ pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl FileOutput) -> R
     let blocks = blocks.blocks();
     plan.schedule.blocks = blocks;
     let writer = saving.into_writer();
-    let identity = identity(writer.id().to_owned(), &store);
+    let identity = identity(writer.id().to_owned(), &store, &options);
     let logs = std::mem::take(&mut outcome.logs);
     let ended_early = outcome.ended_early.take();
     let load = question::load(args, &plan)?;

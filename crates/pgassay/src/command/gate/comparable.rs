@@ -4,6 +4,7 @@
 //! have. Such a ratio carries over if machine, configuration and the baseline's build are the same.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use anyhow::Result;
 use pgassay_model::check::Check;
@@ -16,12 +17,14 @@ use crate::checks;
 use crate::command::first_difference::first_difference;
 
 /// Checks of the machine that must have the same values. The processor is part of the machine's key.
-const SAME_CHECKS: [&str; 3] = ["kernel", "governor", "cgroup_quota"];
+const SAME_CHECKS: [&str; 4] = ["kernel", "governor", "cgroup_quota", "disk"];
 
-/// Why the ratios of this plan cannot be compared with those of the baseline; `None` if they can.
+/// Why the ratios of this plan cannot be compared with those of the baseline; `None` if they can. The servers' data are
+/// below `data_parent`.
 pub fn why_not(
     baseline: &GateBaseline,
     plan: &Plan,
+    data_parent: Option<&Path>,
     builds: impl FnOnce() -> Result<Vec<Option<ServerFacts>>>,
 ) -> Result<Option<String>> {
     if baseline.trials.is_empty() {
@@ -30,7 +33,7 @@ pub fn why_not(
             baseline.name
         )));
     }
-    let of_machine = another_machine(baseline);
+    let of_machine = another_machine(baseline, data_parent);
     let reason = of_machine
         .or_else(|| another_plan(baseline.plan.as_ref(), plan, true))
         .or_else(|| without_restarts(plan))
@@ -41,7 +44,7 @@ pub fn why_not(
     Ok(another_build(baseline, plan, &builds()?))
 }
 
-fn another_machine(baseline: &GateBaseline) -> Option<String> {
+fn another_machine(baseline: &GateBaseline, data_parent: Option<&Path>) -> Option<String> {
     let version = env!("CARGO_PKG_VERSION");
     let before = baseline.pgassay_version.as_deref();
     if before != Some(version) {
@@ -54,7 +57,8 @@ fn another_machine(baseline: &GateBaseline) -> Option<String> {
     if baseline.machine_key.as_ref() != Some(&machine.key) {
         return Some("it is from another machine".to_owned());
     }
-    let now = checks::all();
+    let mut now = checks::all();
+    now.push(checks::disk(data_parent));
     SAME_CHECKS.iter().find_map(|name| {
         let value = |checks: &[Check]| {
             let found = checks.iter().find(|it| it.name == *name);

@@ -138,7 +138,8 @@ fn why_not(args: &GateArgs, against: &Against, planned: &PlannedStudy) -> Result
              kernel would be accepted",
         );
     }
-    comparable::why_not(baseline, &planned.plan, || {
+    let data_parent = context.options.data_parent.as_deref();
+    comparable::why_not(baseline, &planned.plan, data_parent, || {
         requirements::builds(&planned.plan, &context)
     })
 }

@@ -66,7 +66,7 @@ fn assessed(
 ) -> Result<Run> {
     let id = store.new_id(outcome.span_us.0, &context.study.name)?;
     let ended_early = outcome.ended_early.take();
-    let identity = identity(id, store);
+    let identity = identity(id, store, context.options);
     assemble(context.study, plan, outcome, ended_early.as_ref(), identity)
 }
 
