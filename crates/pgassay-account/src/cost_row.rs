@@ -1,7 +1,7 @@
 //! One row of a difference in cost: a cost table and a ledger have the same rows.
 
-use schemars::JsonSchema;
 use pgassay_stats::ChangeClass;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The cost of one row per transaction on both sides.

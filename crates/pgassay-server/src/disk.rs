@@ -15,7 +15,7 @@ pub fn data_disk(parent: Option<&Path>) -> Option<String> {
     mounted(&mounts, [libc::major(device), libc::minor(device)])
 }
 
-/// File system and source of the first mount of a device; proc_pid_mountinfo(5) has the fields.
+/// File system and source of the first mount of a device; `proc_pid_mountinfo(5)` has the fields.
 fn mounted(mounts: &str, [major, minor]: [u32; 2]) -> Option<String> {
     let device = format!("{major}:{minor}");
     let mut lines = mounts.lines();

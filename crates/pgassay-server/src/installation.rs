@@ -204,7 +204,10 @@ mod tests {
         let path = directory.path().join("postgres");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         let error = version_of(&path, &account()).unwrap_err().to_string();
-        let expected = format!("not executable for this user: chmod a+rx {}", path.display());
+        let expected = format!(
+            "not executable for this user: chmod a+rx {}",
+            path.display()
+        );
         assert!(error.contains(&expected), "{error}");
     }
 

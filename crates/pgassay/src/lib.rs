@@ -20,6 +20,7 @@ mod study_files;
 mod style;
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Result;

@@ -381,7 +381,10 @@ end $$;
         // Regression: `pgassay curve` spoke of compare.
         assert!(!refusal.contains("compare"), "{refusal}");
         // Regression: "nothing was changed" followed what had just been undone for a killed run.
-        assert!(refusal.contains("this run has changed nothing. Planned"), "{refusal}");
+        assert!(
+            refusal.contains("this run has changed nothing. Planned"),
+            "{refusal}"
+        );
         assert_eq!(of(load).refusal(false), None);
         let altered = of(&format!("[data]\nsetup = \"create role bob\"\n{load}"));
         let refusal = altered.refusal(false).expect("it creates a role");

@@ -5,9 +5,7 @@ use pgassay_account::comparison::Comparison;
 use pgassay_account::counters;
 use pgassay_record::run::Run;
 
-use crate::outline::{
-    baseline_name, condition_title, differing, point, variant_name, yields,
-};
+use crate::outline::{baseline_name, condition_title, differing, point, variant_name, yields};
 use crate::{number, sentence};
 
 /// The section; empty without statistics.

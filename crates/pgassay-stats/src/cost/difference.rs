@@ -58,10 +58,7 @@ pub enum ChangeClass {
 impl ChangeClass {
     /// What a significant change from A to B is called. The totals are those of all rows. Every table of costs has this
     /// rule, so that two tables do not call one row differently.
-    pub fn of_significant(
-        [cost_a, cost_b]: [f64; 2],
-        [total_a, total_b]: [f64; 2],
-    ) -> Self {
+    pub fn of_significant([cost_a, cost_b]: [f64; 2], [total_a, total_b]: [f64; 2]) -> Self {
         let is_absent = |cost: f64, other: f64, total: f64| {
             cost <= ABSENT_BELOW_SHARE * other && cost <= PRESENT_FROM_SHARE_OF_TOTAL * total
         };
@@ -127,10 +124,22 @@ mod tests {
     fn a_row_with_half_of_the_time_that_is_left_is_not_removed() {
         let class = ChangeClass::of_significant;
         let [before, after] = [50_672.0, 383.4];
-        assert_eq!(class([before, after], [54_000.0, 719.0]), ChangeClass::Decreased);
-        assert_eq!(class([before, after], [54_000.0, 51_000.0]), ChangeClass::Removed);
-        assert_eq!(class([after, before], [719.0, 54_000.0]), ChangeClass::Increased);
-        assert_eq!(class([after, before], [51_000.0, 54_000.0]), ChangeClass::Added);
+        assert_eq!(
+            class([before, after], [54_000.0, 719.0]),
+            ChangeClass::Decreased
+        );
+        assert_eq!(
+            class([before, after], [54_000.0, 51_000.0]),
+            ChangeClass::Removed
+        );
+        assert_eq!(
+            class([after, before], [719.0, 54_000.0]),
+            ChangeClass::Increased
+        );
+        assert_eq!(
+            class([after, before], [51_000.0, 54_000.0]),
+            ChangeClass::Added
+        );
         assert_eq!(class([5.0, 0.0], [9.0, 4.0]), ChangeClass::Removed);
     }
 }

@@ -270,5 +270,8 @@ fn a_study_of_which_only_the_baseline_can_run_is_refused_at_once() {
     let gate = scratch.finished(&["gate", "--study", &path]);
     assert_eq!(gate.code, Some(5), "{gate:?}");
     let printed = collapse_whitespace(&gate.stdout);
-    assert!(printed.contains("no-such-program is not on PATH"), "{gate:?}");
+    assert!(
+        printed.contains("no-such-program is not on PATH"),
+        "{gate:?}"
+    );
 }

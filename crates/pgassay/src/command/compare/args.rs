@@ -236,7 +236,9 @@ mod tests {
     fn a_directory_whose_name_has_a_comma_is_one() {
         let of = |text: &str| {
             let parts: Vec<String> = text.split(',').map(str::to_owned).collect();
-            joined(&parts, &|it| ["/a", "/b", "/c,d", "/e,f,g", "/a,/b"].contains(&it))
+            joined(&parts, &|it| {
+                ["/a", "/b", "/c,d", "/e,f,g", "/a,/b"].contains(&it)
+            })
         };
         assert_eq!(of("/c,d"), ["/c,d"]);
         assert_eq!(of("/a,/c,d,/e,f,g,/b"), ["/a", "/c,d", "/e,f,g", "/b"]);

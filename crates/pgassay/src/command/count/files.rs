@@ -41,7 +41,11 @@ fn files(args: &CountArgs) -> impl Iterator<Item = &Path> {
 }
 
 /// Writes the requested files. What goes to stdout is written last, so that nothing is there after an error.
-pub fn write(args: &CountArgs, counted: &InstructionCosts, out: &mut impl FileOutput) -> Result<()> {
+pub fn write(
+    args: &CountArgs,
+    counted: &InstructionCosts,
+    out: &mut impl FileOutput,
+) -> Result<()> {
     let mut contents: Vec<(&Path, Vec<u8>)> = Vec::new();
     for export in &args.export {
         let variant = chosen(args, counted)?;

@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use anyhow::{Context, Result, bail};
-use pgassay_lab::requirements::{self, NothingToCompare};
 use pgassay_lab::RunContext;
+use pgassay_lab::requirements::{self, NothingToCompare};
 use pgassay_model::plan::Overrides;
 use pgassay_record::baseline::GateBaseline;
 use pgassay_report::gate::GateLimit;
