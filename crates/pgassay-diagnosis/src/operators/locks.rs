@@ -81,6 +81,7 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
     let detection = Detection::of(kind, name).fingerprint(root.fingerprint.as_deref());
     let detection = weighed(view, episode, detection);
     let first = episode.blocked.first();
+    let waits = if episode.is_lasting { "waits" } else { "waited" };
     detection
         .load("sessions waiting for it, on average", waiting)
         .figure(
@@ -98,7 +99,9 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
         })
         .with(root.holds.as_ref(), |it, hold| {
             let relation = names::relation(&hold.relation);
-            it.state(format!("holds {} on {relation}", hold.mode))
+            let is_held = episode.is_lasting || is_root_still_there(view, episode);
+            let holds = if is_held { "holds" } else { "held" };
+            it.state(format!("{holds} {} on {relation}", hold.mode))
         })
         .context(origin(root))
         .with(root.statement.as_ref(), |it, statement| {
@@ -111,7 +114,7 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
         })
         .with(
             first.and_then(|it| it.statement.as_ref()),
-            |it, statement| it.context(format!("the first that waits: {statement}")),
+            |it, statement| it.context(format!("the first that {waits}: {statement}")),
         )
         .with(
             Some(longest_us(episode)).filter(|us| *us > 0.0),
@@ -446,6 +449,7 @@ fn queue_behind(
         (None, Some(pid)) => format!("session {pid}, {}", episode.root.state),
         (None, None) => episode.root.state.clone(),
     };
+    let waits = if episode.is_lasting { "waits" } else { "waited" };
     let waiter = if ddl.is_recovery {
         recovery_locks::process(ddl.pid)
     } else {
@@ -459,9 +463,9 @@ fn queue_behind(
             behind as f64,
             FactUnit::Count,
         )
-        .state(format!("{waiter} waits for {}", ddl.waits_for.mode))
+        .state(format!("{waiter} {waits} for {}", ddl.waits_for.mode))
         .figure("its wait", ddl.waited_us, FactUnit::Micros)
-        .state(format!("it waits for {root}"))
+        .state(format!("it {waits} for {root}"))
         .with(ddl.statement.as_ref(), |it, statement| {
             it.context(format!("its statement: {statement}"))
         });

@@ -26,14 +26,20 @@ pub fn root_name(root: &RootBlocker) -> String {
     }
 }
 
-/// Where a root blocker comes from and what it holds: user, database, application, client, lock.
-pub fn root_describes(root: &RootBlocker) -> String {
+/// Where a root blocker comes from and what it holds, or held when it was seen: user, database, application, client,
+/// lock.
+pub fn root_describes(root: &RootBlocker, is_lasting: bool) -> String {
+    let (waits, holds) = if is_lasting {
+        ("waits", "holds")
+    } else {
+        ("waited", "held")
+    };
     let mut parts = vec![match &*root.state {
         RootBlocker::UNKNOWN => "state not known".to_owned(),
         state => format!("{state} for {}", age(root.state_age_us)),
     }];
     if let Some(wait) = &root.wait {
-        parts.push(format!("waits for {}", wait_name(wait)));
+        parts.push(format!("{waits} for {}", wait_name(wait)));
     }
     if let Some(transaction_us) = root.transaction_age_us {
         parts.push(format!("transaction {}", age(transaction_us)));
@@ -48,9 +54,9 @@ pub fn root_describes(root: &RootBlocker) -> String {
             parts.push(format!("{what} {name}"));
         }
     }
-    if let Some(holds) = &root.holds {
-        let relation = relation_name(&holds.relation.schema, &holds.relation.name);
-        parts.push(format!("holds {} on {relation}", holds.mode));
+    if let Some(held) = &root.holds {
+        let relation = relation_name(&held.relation.schema, &held.relation.name);
+        parts.push(format!("{holds} {} on {relation}", held.mode));
     }
     if root.is_deadlocked {
         parts.push("in a deadlock, which the server ends after deadlock_timeout".to_owned());
@@ -77,8 +83,9 @@ pub fn blocked_name(activity: &Activity, blocked: &BlockedSession) -> String {
     }
 }
 
-/// What a blocked session waits for, and how long.
-pub fn blocked_waits(blocked: &BlockedSession) -> String {
+/// What a blocked session waits for, and how long; or waited for, if its blocker is gone.
+pub fn blocked_waits(blocked: &BlockedSession, is_lasting: bool) -> String {
+    let waits = if is_lasting { "waits" } else { "waited" };
     let target = &blocked.waits_for;
     // It got its lock between two queries.
     if target.kind.is_empty() {
@@ -91,13 +98,13 @@ pub fn blocked_waits(blocked: &BlockedSession) -> String {
     // A row lock is waited for as the lock of a transaction, which is on no relation.
     match (target.kind.as_str(), &target.relation) {
         ("transactionid" | "tuple", Some(it)) => format!(
-            "waits{waited} for a row of {} ({}, {})",
+            "{waits}{waited} for a row of {} ({}, {})",
             relation_name(&it.schema, &it.name),
             target.kind,
             target.mode
         ),
         _ => format!(
-            "waits{waited} for {} {}{relation}",
+            "{waits}{waited} for {} {}{relation}",
             target.kind, target.mode
         ),
     }
@@ -200,7 +207,7 @@ pub fn cost(activity: &Activity) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pgassay_record::activity::ActivitySession;
+    use pgassay_record::activity::{ActivitySession, RelationName, SessionHold};
 
     use super::*;
 
@@ -228,6 +235,29 @@ mod tests {
         let text = |is_lasting| waited_in_all(&episode(is_lasting)).replace('\u{a0}', " ");
         assert_eq!(text(false), ", which had waited 3.8 s when they were seen");
         assert_eq!(text(true), ", which waited 414 ms in all");
+    }
+
+    /// Regression: "blocked 1 session (from 1.0 s to 13 s into the window)", and below it "4712 waits 12 s".
+    #[test]
+    fn what_waited_behind_a_blocker_that_is_gone_waits_no_longer() {
+        let mut waiting = blocked(4712, 12e6);
+        waiting.waits_for.kind = "transactionid".to_owned();
+        waiting.waits_for.mode = "ShareLock".to_owned();
+        let words = |is_lasting| blocked_waits(&waiting, is_lasting).replace('\u{a0}', " ");
+        assert_eq!(words(true), "waits 12 s for transactionid ShareLock");
+        assert_eq!(words(false), "waited 12 s for transactionid ShareLock");
+        let root = RootBlocker {
+            holds: Some(SessionHold {
+                mode: "RowExclusiveLock".to_owned(),
+                relation: RelationName {
+                    name: "orders".to_owned(),
+                    ..RelationName::default()
+                },
+            }),
+            ..RootBlocker::default()
+        };
+        assert!(root_describes(&root, true).ends_with("holds RowExclusiveLock on orders"));
+        assert!(root_describes(&root, false).ends_with("held RowExclusiveLock on orders"));
     }
 
     /// Regression: "from 0.0 ms to -12000.0 ms into the window", of a blocker in a snapshot of `top`.

@@ -158,7 +158,7 @@ fn a_wait_of_unknown_length_has_no_time() {
     episode.waited_us = 0.0;
     for blocked in &mut episode.blocked {
         blocked.waited_us = 0.0;
-        assert!(blocked_waits(blocked).starts_with("waits for "));
+        assert!(blocked_waits(blocked, true).starts_with("waits for "));
     }
     assert_eq!(waited_in_all(&activity.blocking[0]), "");
 }

@@ -44,7 +44,7 @@ pub(super) fn idle_holders(activity: &Activity) -> Markup {
                 ul {
                     @for it in activity.idle_lock_holders.iter().take(BLOCKED_MAX) {
                         li {
-                            b { (root_name(&it.holder)) } ": " (root_describes(&it.holder))
+                            b { (root_name(&it.holder)) } ": " (root_describes(&it.holder, true))
                             @if let Some(statement) = &it.holder.statement {
                                 " " code { (statement) }
                             }
@@ -70,20 +70,20 @@ fn tree(activity: &Activity, episode: &BlockingEpisode, open: bool) -> Markup {
                 (number::count(episode.blocked.len() as u64, "session"))
                 (waited_in_all(episode)) " (" (when) ")"
             }
-            p { (root_describes(root)) "." }
+            p { (root_describes(root, episode.is_lasting)) "." }
             @if let Some(statement) = &root.statement { p { (root_statement_label(root)) code { (statement) } } }
-            ul.tree { @for blocked in shown { (branch(activity, blocked)) } }
+            ul.tree { @for blocked in shown { (branch(activity, blocked, episode.is_lasting)) } }
             @if !rest.is_empty() { p.faint { "… and " (rest.len()) " more." } }
             @if episode.is_worth_ending() { p { "To end it: " code { (episode.ended_by) } } }
         }
     }
 }
 
-fn branch(activity: &Activity, blocked: &BlockedSession) -> Markup {
+fn branch(activity: &Activity, blocked: &BlockedSession, is_lasting: bool) -> Markup {
     let depth = blocked.depth.clamp(1, 8) - 1;
     html! {
         li style=(format!("margin-left: {}em", f64::from(depth) * 1.5)) {
-            b { (blocked_name(activity, blocked)) } " " (blocked_waits(blocked))
+            b { (blocked_name(activity, blocked)) } " " (blocked_waits(blocked, is_lasting))
             span.faint { " " (blocked.user) " " (blocked.application) }
             @if let Some(statement) = &blocked.statement { " " code { (statement) } }
         }

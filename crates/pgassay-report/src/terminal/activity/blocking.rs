@@ -26,7 +26,11 @@ pub(super) fn idle_holders(activity: &Activity, style: Style) -> String {
     let why = "sessions that hold locks while they are idle in a transaction; no session waits for them now";
     let mut out = heading("IDLE LOCK HOLDERS", why, style);
     for it in activity.idle_lock_holders.iter().take(BLOCKED_MAX) {
-        let text = format!("{}: {}", root_name(&it.holder), root_describes(&it.holder));
+        let text = format!(
+            "{}: {}",
+            root_name(&it.holder),
+            root_describes(&it.holder, true)
+        );
         out.push_str(&wrap(&text, style.columns(), "  ", INDENT));
         let end = format!("to end it: {}", it.ended_by);
         out.push_str(&wrap(&end, style.columns(), INDENT, INDENT));
@@ -94,7 +98,12 @@ fn tree(activity: &Activity, episode: &BlockingEpisode, style: Style) -> String 
     };
     let title = wrap(&title, columns, "  ", INDENT);
     let mut out = paint(title.trim_end(), ink, style.color) + "\n";
-    out.push_str(&wrap(&root_describes(root), columns, INDENT, INDENT));
+    out.push_str(&wrap(
+        &root_describes(root, episode.is_lasting),
+        columns,
+        INDENT,
+        INDENT,
+    ));
     if let Some(statement) = &root.statement {
         let label = root_statement_label(root);
         out.push_str(&line(
@@ -104,7 +113,7 @@ fn tree(activity: &Activity, episode: &BlockingEpisode, style: Style) -> String 
         ));
     }
     for blocked in episode.blocked.iter().take(BLOCKED_MAX) {
-        out.push_str(&branch(activity, blocked, columns));
+        out.push_str(&branch(activity, blocked, episode.is_lasting, columns));
     }
     let rest = episode.blocked.len().saturating_sub(BLOCKED_MAX);
     if rest > 0 {
@@ -121,7 +130,12 @@ fn tree(activity: &Activity, episode: &BlockingEpisode, style: Style) -> String 
     out
 }
 
-fn branch(activity: &Activity, blocked: &BlockedSession, columns: usize) -> String {
+fn branch(
+    activity: &Activity,
+    blocked: &BlockedSession,
+    is_lasting: bool,
+    columns: usize,
+) -> String {
     let depth = blocked.depth.clamp(1, DEPTH_MAX) as usize;
     let indent = format!("{INDENT}{}└ ", "  ".repeat(depth - 1));
     let statement = blocked
@@ -129,7 +143,7 @@ fn branch(activity: &Activity, blocked: &BlockedSession, columns: usize) -> Stri
         .as_deref()
         .map_or_else(String::new, |it| format!(": {}", one_line(it)));
     let name = blocked_name(activity, blocked);
-    let text = format!("{name} {}{statement}", blocked_waits(blocked));
+    let text = format!("{name} {}{statement}", blocked_waits(blocked, is_lasting));
     line(&indent, &text, columns)
 }
 

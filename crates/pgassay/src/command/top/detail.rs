@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use pgassay_record::activity::{Activity, BlockingEpisode, SessionStatus, TableActivity};
 use pgassay_report::activity::{
-    age, index_remarks, known_wait, load, one_line, relation_name, relation_size, root_describes,
-    root_name, root_statement_label, share, statement_text, wait_name,
+    age, blocks, index_remarks, known_wait, load, one_line, relation_name, relation_size,
+    root_describes, root_name, root_statement_label, share, statement_text, wait_name,
 };
 
 use super::columns::TopView;
@@ -41,17 +41,20 @@ fn blocker(episode: &BlockingEpisode, is_root: bool) -> Vec<String> {
         format!(
             "{}: {}.",
             if is_root {
-                format!("{} blocks others", capitalized(&root_name(root)))
+                let verb = blocks(episode);
+                format!("{} {verb} others", capitalized(&root_name(root)))
             } else {
                 format!("Blocked by {}", root_name(root))
             },
-            root_describes(root)
+            root_describes(root, episode.is_lasting)
         ),
         format!(
             "{} for it{}.",
-            match episode.blocked.len() {
-                1 => "1 session waits".to_owned(),
-                more => format!("{more} sessions wait"),
+            match (episode.blocked.len(), episode.is_lasting) {
+                (1, true) => "1 session waits".to_owned(),
+                (1, false) => "1 session waited".to_owned(),
+                (more, true) => format!("{more} sessions wait"),
+                (more, false) => format!("{more} sessions waited"),
             },
             known_wait(episode.waited_us).map_or_else(String::new, |it| format!(
                 ", {it} in all in the last interval"

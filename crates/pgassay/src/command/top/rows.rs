@@ -256,7 +256,7 @@ fn blocking(activity: &Activity) -> Vec<TopRow> {
         let key = episode_key(activity, episode);
         rows.push(root(activity, episode, (at, &key)));
         let behind = episode.blocked.iter();
-        rows.extend(behind.map(|it| branch(activity, it, (at, &key))));
+        rows.extend(behind.map(|it| branch(activity, it, episode.is_lasting, (at, &key))));
         let searched: Vec<String> = rows[from..].iter().map(|it| it.searched.clone()).collect();
         let searched = searched.join(" ");
         for row in &mut rows[from..] {
@@ -324,14 +324,24 @@ fn root(activity: &Activity, episode: &BlockingEpisode, (at, key): (usize, &str)
     }
 }
 
-fn branch(activity: &Activity, blocked: &BlockedSession, (at, key): (usize, &str)) -> TopRow {
+fn branch(
+    activity: &Activity,
+    blocked: &BlockedSession,
+    is_lasting: bool,
+    (at, key): (usize, &str),
+) -> TopRow {
+    let (waits, urgency) = if is_lasting {
+        ("waits", Urgency::of(blocked.waited_us))
+    } else {
+        ("waited", Urgency::Calm)
+    };
     let indent = "  ".repeat(blocked.depth.clamp(1, 4) as usize - 1);
     let text = blocked.statement.as_deref().unwrap_or_default();
     let text = pgassay_report::activity::one_line(text);
     let awaited = relation(blocked.waits_for.relation.as_ref());
     TopRow {
         key: format!("{key} {}", blocked.pid),
-        urgency: Urgency::of(blocked.waited_us),
+        urgency,
         searched: format!(
             "{} {} {} {awaited} {text}",
             blocked.pid, blocked.user, blocked.application
@@ -339,7 +349,7 @@ fn branch(activity: &Activity, blocked: &BlockedSession, (at, key): (usize, &str
         cells: vec![
             word(format!("{indent}└ {}", blocked.pid)),
             word(known_wait(blocked.waited_us).unwrap_or_default()),
-            word(format!("waits: {}", blocked.waits_for.kind)),
+            word(format!("{waits}: {}", blocked.waits_for.kind)),
             word(awaited),
             word(text),
         ],
