@@ -16,6 +16,7 @@ use super::operators::{
 use super::remedy_trial::RemedyTrial;
 use super::side::{EvidenceByBlock, interval};
 use super::signatures::signatures;
+use super::stalled::{in_sessions, share_of_work};
 use crate::evaluation::{Evaluation, Signature};
 
 /// A cause that weighs less than this share of the CPU time is not a finding.
@@ -132,12 +133,15 @@ pub(super) fn apply_fix_results(
 }
 
 /// All findings about a live server: those for operators, by what their fixes would give back, then the
-/// mechanisms, strongest first. There are no mechanisms without transactions.
+/// mechanisms, strongest first. If no transaction ended, they are those that shares of the time show.
 pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
     let mut evidence = Evidence::of_observation(observation);
     let shown = evidence.as_mut().zip(observation.activity.as_ref());
     if let Some((evidence, activity)) = shown {
         evidence.leave_out_transaction_waits(share_without_rows(activity));
+        if evidence.is_stalled {
+            evidence.leave_out_writes(share_of_work(activity));
+        }
     }
     let mut mechanisms = evidence.as_ref().map_or_else(Vec::new, |evidence| {
         findings_of_point(evidence, (None, None))
@@ -155,6 +159,11 @@ pub fn diagnose_observation(observation: &Observation) -> Vec<Finding> {
     let mut findings = diagnose_with(activity, major, evidence.as_ref(), transactions);
     let sessions_of = |it: &Finding| it.weight_us * per_s / 1e6;
     explain_mechanisms(&mut mechanisms, &findings, sessions_of);
+    if evidence.is_some_and(|it| it.is_stalled) {
+        for mechanism in &mut mechanisms {
+            in_sessions(mechanism, observation.window_us);
+        }
+    }
     findings.append(&mut mechanisms);
     findings
 }

@@ -13,12 +13,16 @@ use pgassay_record::run::Run;
 use pgassay_script::{CommandKind, ParseOptions, ParsedScript, VariableNames};
 
 use super::stacks::Stacks;
+use super::stalled::WRITES;
 
 /// Data about one point or one live server; times are µs per transaction.
 #[derive(Debug, Clone, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact on its own")]
 pub struct Evidence {
     /// A live server's, not that of a study.
     pub is_live: bool,
+    /// A live server's on which no transaction ended: all figures are those of the window, as if it were one.
+    pub is_stalled: bool,
     /// The clients are known to use a Unix-domain socket.
     pub uses_unix_socket: bool,
     /// Major version: 9 (for 9.6), 10, … 18; 0 if unknown.
@@ -218,9 +222,15 @@ impl Evidence {
         }
     }
 
-    /// The evidence of a live server; `None` if its transactions could not be counted.
+    /// The evidence of a live server. `None` if its transactions could not be counted, and its sessions were not
+    /// watched: then it may do nothing, or more than is known.
     pub fn of_observation(observation: &Observation) -> Option<Self> {
-        let transactions = observation.transactions.filter(|count| *count > 0)? as f64;
+        let counted = observation.transactions.filter(|count| *count > 0);
+        let is_stalled = counted.is_none();
+        if is_stalled && observation.activity.is_none() {
+            return None;
+        }
+        let transactions = counted.unwrap_or(1) as f64;
         let per_transaction = |us: f64| us / transactions;
         // On a remote server, CPU time includes run-queue time: they cannot be distinguished.
         let cpu_us = per_transaction(match observation.backends {
@@ -246,6 +256,7 @@ impl Evidence {
             .map_or(0.0, |it| per_transaction(it.run_queue_us));
         Some(Self {
             is_live: true,
+            is_stalled,
             major: major(observation.subject.major.as_deref().unwrap_or_default()),
             clients: f64::from(observation.sessions),
             response_us: (per_transaction(observation.backends_present_us) - idle_us).max(0.0),
@@ -280,6 +291,15 @@ impl Evidence {
     pub fn leave_out_transaction_waits(&mut self, share: f64) {
         if let Some(waited_us) = self.blocked.get_mut("Lock transactionid") {
             *waited_us *= 1.0 - share;
+        }
+    }
+
+    /// Leaves out this share of the waits for writes, 0 to 1: they are not those of commits.
+    pub fn leave_out_writes(&mut self, share: f64) {
+        for reason in WRITES {
+            if let Some(waited_us) = self.blocked.get_mut(reason) {
+                *waited_us *= 1.0 - share;
+            }
         }
     }
 

@@ -55,6 +55,7 @@ mod setting_size;
 mod side;
 mod signatures;
 mod stacks;
+mod stalled;
 
 pub use diagnosis::{confirm, diagnose, diagnose_observation};
 pub use evaluation::{Evaluation, Signature};

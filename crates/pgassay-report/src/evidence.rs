@@ -196,6 +196,8 @@ pub(crate) fn weight(finding: &Finding) -> String {
                 interval(finding)
             )
         }
+        // Of a live server on which no transaction ended.
+        _ if finding.weight_us <= 0.0 => "–".to_owned(),
         _ => number::micros(finding.weight_us),
     }
 }

@@ -137,6 +137,11 @@ fn findings_of(view: &LiveView<'_>, transactions: Option<u64>) -> Vec<Finding> {
     ranked.into_iter().map(|(_, finding)| finding).collect()
 }
 
+/// Whether it is the text of a command for many rows, which writes them past the buffer cache or in a ring of buffers.
+pub(super) fn is_bulk_text(text: &str) -> bool {
+    sql_text::is_bulk(&sql_tokens::tokens(text))
+}
+
 /// What gives back most comes first; then what is most urgent, then the largest.
 fn by_rank(a: &Detection, b: &Detection) -> Ordering {
     let saved = |it: &Detection| it.saved.unwrap_or(0.0);

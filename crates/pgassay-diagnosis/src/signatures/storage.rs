@@ -376,12 +376,17 @@ fn pruning(e: &Evidence) -> Evaluation {
         )
 }
 
+/// The CPUs that the backends of a live server use at least, if there is a load that others can compete with.
+const LOADED_CPUS_MIN: f64 = 0.05;
+
 fn autovacuum(e: &Evidence) -> Evaluation {
     let us = e
         .counter("background(autovacuum worker).cpu_us")
         .unwrap_or(0.0);
+    // On a live server that does next to nothing, anything is a large share of it.
+    let is_load = !e.is_live || e.cpu_us * e.tps >= LOADED_CPUS_MIN * 1e6;
     Evaluation::of(us)
-        .when(e.of_cpu(us) >= 0.1)
+        .when(is_load && e.of_cpu(us) >= 0.1)
         .micros("CPU time of autovacuum workers", Some(us))
         .condition(e.is_on("autovacuum") != Some(false), "autovacuum is on")
         .remedy(if e.is_live {
