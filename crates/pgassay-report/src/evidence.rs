@@ -48,11 +48,13 @@ pub(crate) fn fact(fact: &Fact) -> String {
 /// What the fix of a finding about an object would give back at most.
 pub(crate) fn gain(finding: &Finding) -> Option<String> {
     let saved = finding.saved_sessions.filter(|it| *it > 0.0)?;
+    let saved = activity::load(saved);
+    // Of sessions that the server does not show, no load is known.
+    if finding.share <= 0.0 {
+        return Some(format!("{saved} sessions"));
+    }
     let share = number::noise(finding.share);
-    Some(format!(
-        "{} sessions ({share} of the load)",
-        activity::load(saved)
-    ))
+    Some(format!("{saved} sessions ({share} of the load)"))
 }
 
 /// The SQL of a finding's fix as psql takes it: with a semicolon, before a comment at its end.

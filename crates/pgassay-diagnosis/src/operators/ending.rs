@@ -1,6 +1,6 @@
 //! How to end what a session does, with the risk, as its state and its wait require.
 
-use pgassay_record::activity::{ActivityWait, EndingSignal};
+use pgassay_record::activity::{ActivityWait, EndingSignal, RootBlocker};
 
 use super::detection::Detection;
 
@@ -54,6 +54,18 @@ pub(super) fn end_session(
     }
 }
 
+/// Suggests to terminate a session that waits for its client, but whose state is not known: it may execute a statement,
+/// or be idle in a transaction.
+pub(super) fn end_at_client(detection: Detection, pid: &str) -> Detection {
+    detection
+        .fix(
+            "Let its client go on, or end the session: it waits for its client, so that pg_cancel_backend has no \
+             effect. The server does not show its state: it may be idle in a transaction. Commit before pauses.",
+        )
+        .sql(format!("select pg_terminate_backend({pid})"))
+        .risk(TERMINATED)
+}
+
 /// The risk of canceling this statement, if it is known. What a command that works in several transactions did
 /// stays (manual, "CREATE INDEX: Building Indexes Concurrently").
 pub(super) fn risk_of_cancel(statement: Option<&str>) -> String {
@@ -83,6 +95,20 @@ pub(super) fn rewrites_at_once(statement: Option<&str>) -> bool {
         Some("vacuum") => words.any(|it| it == "full"),
         Some("cluster" | "reindex") => !is_concurrent(Some(&statement)),
         _ => false,
+    }
+}
+
+/// The state of a root, in words before its age: `idle in transaction for`.
+pub(super) fn state_of(root: &RootBlocker) -> String {
+    match &*root.state {
+        RootBlocker::UNTRACKED => {
+            "its state is not known, because it has track_activities off; it has blocked others for"
+                .to_owned()
+        }
+        RootBlocker::UNKNOWN => {
+            "the server hides its state from this user; it has blocked others for".to_owned()
+        }
+        state => format!("{state} for"),
     }
 }
 

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use pgassay_record::activity::{BlockedSession, BlockingEpisode, EndingSignal, RootBlocker};
+use pgassay_record::activity::{
+    BlockedSession, BlockingEpisode, EndingSignal, LockTarget, RootBlocker,
+};
 use pgassay_record::finding::{FactUnit, ObjectKind};
 
 use super::detection::Detection;
 use super::ending::{
-    REPLICATED, STALLED_WAL, end_session, is_concurrent, rewrites_at_once, risk_of_cancel, waiting,
+    REPLICATED, STALLED_WAL, end_at_client, end_session, is_concurrent, rewrites_at_once,
+    risk_of_cancel, state_of, waiting,
 };
 use super::live_view::{LiveView, statement_name};
 use super::names;
@@ -81,7 +84,11 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
     let detection = Detection::of(kind, name).fingerprint(root.fingerprint.as_deref());
     let detection = weighed(view, episode, detection);
     let first = episode.blocked.first();
-    let waits = if episode.is_lasting { "waits" } else { "waited" };
+    let waits = if episode.is_lasting {
+        "waits"
+    } else {
+        "waited"
+    };
     detection
         .load("sessions waiting for it, on average", waiting)
         .figure(
@@ -89,11 +96,7 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
             episode.blocked.len() as f64,
             FactUnit::Count,
         )
-        .figure(
-            &format!("{} for", root.state),
-            root.state_age_us,
-            FactUnit::Micros,
-        )
+        .figure(&state_of(root), root.state_age_us, FactUnit::Micros)
         .with(root.transaction_age_us, |it, age| {
             it.figure("age of its transaction", age, FactUnit::Micros)
         })
@@ -151,6 +154,11 @@ fn share_of_root(episode: &BlockingEpisode) -> f64 {
 fn directly_blocked(episode: &BlockingEpisode) -> impl Iterator<Item = &BlockedSession> {
     let blocked = episode.blocked.iter();
     blocked.filter(|it| Some(it.blocked_by) == episode.root.pid)
+}
+
+/// Whether those that wait for the root are serializable, read-only and deferrable.
+fn awaits_safe_snapshot(episode: &BlockingEpisode) -> bool {
+    directly_blocked(episode).any(|it| it.waits_for.kind == LockTarget::SAFE_SNAPSHOT)
 }
 
 /// Whether others wait for a lock of the root that conflicts with none but an `AccessExclusiveLock`.
@@ -297,7 +305,10 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
             if root.state == "idle" {
                 return idle_holder(detection, episode);
             }
-            let shorter = if only_reads(episode) {
+            let shorter = if awaits_safe_snapshot(episode) {
+                "keep serializable transactions that may write short: one that is DEFERRABLE waits until those that \
+                 were open when it began have ended. Without DEFERRABLE it begins at once, and may fail."
+            } else if only_reads(episode) {
                 "run commands that need a strong lock with a short lock_timeout (set lock_timeout = '2s') until they \
                  get it: an ordinary reader blocks only those, and the sessions that queue behind them."
             } else if is_concurrent(root.statement.as_deref()) {
@@ -313,7 +324,11 @@ fn long_blocker(view: &LiveView<'_>) -> Vec<Detection> {
                 let words = format!("Let it end or cancel it. Then {shorter}");
                 let pid = root.pid.unwrap_or(0).to_string();
                 let risk = risk_of_cancel(root.statement.as_deref());
-                end_session(detection, &pid, episode.ending_signal(), &words, &risk)
+                let signal = episode.ending_signal();
+                if root.is_unknown() && signal == EndingSignal::TerminateAtClient {
+                    return end_at_client(detection, &pid);
+                }
+                end_session(detection, &pid, signal, &words, &risk)
             } else if root.ending_signal() == EndingSignal::WritingWal {
                 detection
                     .fix(format!("No session waits for it anymore. {STALLED_WAL}"))
@@ -446,10 +461,17 @@ fn queue_behind(
     let root = match (&episode.root.gid, episode.root.pid) {
         (Some(gid), _) => format!("prepared transaction {gid}"),
         (None, Some(pid)) if episode.root.is_recovery() => recovery_locks::process(pid),
+        (None, Some(pid)) if episode.root.is_unknown() => {
+            format!("session {pid}, whose state is not known")
+        }
         (None, Some(pid)) => format!("session {pid}, {}", episode.root.state),
         (None, None) => episode.root.state.clone(),
     };
-    let waits = if episode.is_lasting { "waits" } else { "waited" };
+    let waits = if episode.is_lasting {
+        "waits"
+    } else {
+        "waited"
+    };
     let waiter = if ddl.is_recovery {
         recovery_locks::process(ddl.pid)
     } else {

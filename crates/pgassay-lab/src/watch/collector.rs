@@ -38,6 +38,8 @@ pub(super) struct Collector {
     /// Sums up to the last [`Collector::take`].
     pub total: LoadSums,
     pub readings: Option<ReadingLog>,
+    /// The PIDs and waits of sessions with `track_activities` off at the last reading.
+    untracked: Vec<(u32, u32)>,
     /// At the last reading.
     pub unseen: UnseenSessions,
     /// The largest numbers at any reading.
@@ -102,6 +104,7 @@ impl Collector {
             idle: IdleSessions::default(),
             total: LoadSums::default(),
             readings,
+            untracked: Vec::new(),
             unseen: UnseenSessions::default(),
             unseen_max: UnseenSessions::default(),
             others: 0,
@@ -127,6 +130,7 @@ impl Collector {
         let idle = sweep.idle.iter().filter(|pid| !self.own_pids.contains(pid));
         let mut others = idle.count() as u32;
         let mut unseen = UnseenSessions::default();
+        self.untracked.clear();
         self.unreadable += u64::from(sweep.unreadable);
         let mut sightings = Vec::with_capacity(sweep.sessions.len());
         for reading in sweep.sessions {
@@ -136,7 +140,11 @@ impl Collector {
             match reading.state {
                 // Those without a database are the server's own processes.
                 SessionState::Hidden if reading.identity.database != 0 => unseen.hidden += 1,
-                SessionState::Disabled => unseen.disabled += 1,
+                SessionState::Disabled => {
+                    unseen.disabled += 1;
+                    let (wait, _) = self.waits.index(&reading.wait, &self.major);
+                    self.untracked.push((reading.identity.pid, wait));
+                }
                 _ => {}
             }
             others += u32::from(reading.identity.backend_type == "client backend");
@@ -218,16 +226,6 @@ impl Collector {
         self.sessions.push(Arc::clone(identity));
         self.session_index.insert(key, index);
         index
-    }
-
-    /// The sessions that waited for a heavyweight lock at the last reading.
-    pub fn lock_waiters(&self) -> Vec<u32> {
-        let last = self.attribution.last().iter();
-        let waiting = last.filter(|it| {
-            self.waits.kinds[it.activity.wait_kind as usize] == "Lock"
-                && it.activity.state == SessionStatus::Active
-        });
-        waiting.map(|it| it.pid).collect()
     }
 
     /// The first reading, in microseconds; `None` before it.
@@ -460,3 +458,4 @@ fn named(major: &str, number: u32) -> NamedWait {
 mod hidden_blockers;
 #[cfg(test)]
 mod tests;
+mod waiters;

@@ -581,7 +581,11 @@ fn tick(
     if let Some(pid) = new {
         locked(context.collector).leave_out(pid);
     }
-    let waiters = locked(context.collector).lock_waiters();
+    let (waiters, others) = {
+        let collector = locked(context.collector);
+        (collector.lock_waiters(), collector.other_waiters())
+    };
+    catalog.set_other_waiters(others);
     let at_us = context.at_us();
     let asked = if context.is_last {
         catalog.last_tick(at_us, &waiters)

@@ -1,8 +1,11 @@
 //! Blocking trees, provoked on real servers.
 
-use pgassay_lab::watch::catalog::{CatalogOptions, CatalogWatch};
-use pgassay_record::activity::{BlockingEpisode, LoadMarkKind};
+use std::thread;
+
+use pgassay_lab::watch::catalog::{CatalogOptions, CatalogWatch, OtherWaiters};
+use pgassay_record::activity::{BlockingEpisode, LoadMarkKind, LockTarget};
 use pgassay_server::Server;
+use pgassay_test_support::wait_until;
 
 use crate::catalog_common::{
     VERSIONS, Waiter, exchange, execute, lock_waiters, on_each, open, pid, start,
@@ -33,6 +36,44 @@ fn held(episode: &BlockingEpisode) -> String {
     let hold = episode.root.holds.as_ref().expect("it holds a lock");
     let relation = &hold.relation;
     format!("{} on {}.{}", hold.mode, relation.schema, relation.name)
+}
+
+/// Regression: a transaction that waited for a safe snapshot was behind no blocker.
+#[test]
+fn a_deferrable_transaction_is_behind_those_that_may_write() {
+    on_each(&["12", "18"], prepared_server, |version, server| {
+        let mut root = server.connect().expect("a connection");
+        execute(&mut root, "begin isolation level serializable");
+        execute(&mut root, "select count(*) from shop.orders");
+        let mut waiting = server.connect().expect("a connection");
+        let waiter = pid(&waiting);
+        let running = thread::spawn(move || {
+            waiting.execute(
+                "begin isolation level serializable read only deferrable; select count(*) from shop.orders",
+            )
+        });
+        let mut asker = server.connect().expect("a connection");
+        let sql = format!("select wait_event from pg_stat_activity where pid = {waiter}");
+        wait_until("it waits", || {
+            let found = asker.value(&sql).expect("the query succeeds");
+            found.as_deref() == Some("SafeSnapshot")
+        });
+        let mut watch = open(server);
+        watch.set_other_waiters(OtherWaiters {
+            for_snapshots: vec![waiter],
+            ..OtherWaiters::default()
+        });
+        watch.tick(0.0, &[]).expect("a tick");
+        watch.last_tick(2e6, &[]).expect("a tick");
+        let found = watch.blocking().pop().expect("an episode");
+        assert_eq!(found.root.pid, Some(pid(&root)), "{version}");
+        assert_eq!(places(&found)[0].0, waiter, "{version}");
+        let blocked = &found.blocked[0];
+        assert_eq!(blocked.waits_for.kind, LockTarget::SAFE_SNAPSHOT);
+        assert!((blocked.waited_us - 2e6).abs() < 1.0, "{version}");
+        execute(&mut root, "rollback");
+        running.join().expect("no panic").expect("it goes on");
+    });
 }
 
 /// A transaction that is idle blocks a second one, which blocks a third.

@@ -3,8 +3,9 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::thread;
 
-use pgassay_lab::watch::catalog::{CatalogOptions, CatalogResult, CatalogWatch};
+use pgassay_lab::watch::catalog::{CatalogOptions, CatalogResult, CatalogWatch, OtherWaiters};
 use pgassay_test_support::{BareServer, wait_until};
 
 use crate::catalog_common::{
@@ -164,6 +165,46 @@ fn a_root_with_track_activities_off_has_no_statement() {
     execute(&mut root, "rollback");
     waiter.finish().expect("it goes on");
     server.stop().expect("the server stops");
+}
+
+/// Regression: with `track_activities` off, a session that waited was behind no blocker.
+#[test]
+fn without_track_activities_it_is_known_who_blocks_whom() {
+    on_each(&["12", "18"], start, |version, server| {
+        let untracked = || {
+            let mut connection = server.connect().expect("a connection");
+            execute(&mut connection, "set track_activities = off");
+            connection
+        };
+        let (mut root, mut waiting) = (untracked(), untracked());
+        execute(
+            &mut root,
+            "create table t (n int); insert into t values (1)",
+        );
+        execute(&mut root, "begin; update t set n = 2");
+        let waiter = pid(&waiting);
+        let running = thread::spawn(move || waiting.execute("update t set n = 3"));
+        let mut asker = server.connect().expect("a connection");
+        let sql = format!("select count(*) from pg_locks where pid = {waiter} and not granted");
+        wait_until("it waits", || {
+            let found = asker.value(&sql).expect("the query succeeds");
+            found.as_deref() == Some("1")
+        });
+        let mut watch = open(server);
+        watch.set_other_waiters(OtherWaiters {
+            untracked: vec![waiter],
+            ..OtherWaiters::default()
+        });
+        watch.tick(0.0, &[]).expect("a tick");
+        watch.last_tick(2e6, &[]).expect("a tick");
+        let found = watch.blocking().pop().expect("an episode");
+        assert_eq!(found.root.pid, Some(pid(&root)), "{version}");
+        assert!(found.root.is_unknown() && found.root.state_age_us > 0.0);
+        assert_eq!(found.blocked[0].pid, waiter, "{version}");
+        assert_eq!(found.blocked[0].statement, None, "{version}");
+        execute(&mut root, "rollback");
+        running.join().expect("no panic").expect("it goes on");
+    });
 }
 
 #[test]

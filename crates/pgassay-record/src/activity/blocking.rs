@@ -101,10 +101,18 @@ impl RootBlocker {
     pub const RECOVERY: &str = "recovery";
     /// The `state` of a session that is hidden from the user who asks.
     pub const UNKNOWN: &str = "unknown";
+    /// The `state` of a session with `track_activities` off.
+    pub const UNTRACKED: &str = "disabled";
     /// The `state` of an autovacuum worker.
     pub const AUTOVACUUM: &str = "autovacuum worker";
     /// How the `state` of a worker of logical replication begins (from version 11).
     pub const REPLICATION: &str = EndingSignal::REPLICATION;
+
+    /// Its state and its statement are not known, nor since when it is in that state: then
+    /// [`Self::state_age_us`] says for how long at least it has blocked others.
+    pub fn is_unknown(&self) -> bool {
+        self.state == Self::UNKNOWN || self.state == Self::UNTRACKED
+    }
 
     /// It is a standby's startup process, which no session can cancel or terminate.
     pub fn is_recovery(&self) -> bool {
@@ -191,6 +199,12 @@ pub struct LockTarget {
     /// Its relation. For a row lock it is the relation of the row, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relation: Option<RelationName>,
+}
+
+impl LockTarget {
+    /// The `kind` of what a serializable, read-only and deferrable transaction waits for, which is no lock: the end of
+    /// the transactions that could make its snapshot unsafe. It has no `mode`.
+    pub const SAFE_SNAPSHOT: &str = "safe snapshot";
 }
 
 #[cfg(test)]

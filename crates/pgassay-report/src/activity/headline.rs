@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pgassay_record::activity::{
-    Activity, ActivityWait, BlockedSession, BlockingEpisode, RootBlocker, SessionStatus,
+    Activity, ActivityWait, BlockedSession, BlockingEpisode, LockTarget, RootBlocker, SessionStatus,
 };
 
 use super::blind_spots::{unknown_blocking, unseen_sessions};
@@ -106,6 +106,7 @@ fn locks(kind: &str, statement: Option<&str>) -> String {
         "relation" => "table locks".to_owned(),
         "advisory" => "advisory locks".to_owned(),
         "extend" => "locks to extend tables".to_owned(),
+        LockTarget::SAFE_SNAPSHOT => "a safe snapshot".to_owned(),
         _ => format!("locks of type {kind}"),
     }
 }
@@ -229,6 +230,9 @@ fn blocking(activity: &Activity, episode: &BlockingEpisode, part: Option<&Larges
     let state = match &*root.state {
         "prepared transaction" => String::new(),
         RootBlocker::UNKNOWN => ", whose state is not known,".to_owned(),
+        RootBlocker::UNTRACKED => {
+            ", whose state is not known (track_activities is off),".to_owned()
+        }
         state => format!(", {state} for {},", age(root.state_age_us)),
     };
     let name = root_name(root);

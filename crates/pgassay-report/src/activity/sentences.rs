@@ -1,7 +1,8 @@
 //! Blockers, waits and the cost of watching in words.
 
 use pgassay_record::activity::{
-    Activity, ActivitySource, ActivityWait, BlockedSession, BlockingEpisode, RootBlocker,
+    Activity, ActivitySource, ActivityWait, BlockedSession, BlockingEpisode, LockTarget,
+    RootBlocker,
 };
 
 use super::figures::{age, share, size};
@@ -36,6 +37,9 @@ pub fn root_describes(root: &RootBlocker, is_lasting: bool) -> String {
     };
     let mut parts = vec![match &*root.state {
         RootBlocker::UNKNOWN => "state not known".to_owned(),
+        RootBlocker::UNTRACKED => {
+            "state and statement not known (track_activities is off)".to_owned()
+        }
         state => format!("{state} for {}", age(root.state_age_us)),
     }];
     if let Some(wait) = &root.wait {
@@ -97,6 +101,7 @@ pub fn blocked_waits(blocked: &BlockedSession, is_lasting: bool) -> String {
     let waited = known_wait(blocked.waited_us).map_or_else(String::new, |it| format!(" {it}"));
     // A row lock is waited for as the lock of a transaction, which is on no relation.
     match (target.kind.as_str(), &target.relation) {
+        (LockTarget::SAFE_SNAPSHOT, _) => format!("{waits}{waited} for a safe snapshot"),
         ("transactionid" | "tuple", Some(it)) => format!(
             "{waits}{waited} for a row of {} ({}, {})",
             relation_name(&it.schema, &it.name),
@@ -258,6 +263,24 @@ mod tests {
         };
         assert!(root_describes(&root, true).ends_with("holds RowExclusiveLock on orders"));
         assert!(root_describes(&root, false).ends_with("held RowExclusiveLock on orders"));
+    }
+
+    #[test]
+    fn a_blocker_that_is_not_tracked_says_why_its_state_and_statement_are_missing() {
+        let root = RootBlocker {
+            state: RootBlocker::UNTRACKED.to_owned(),
+            state_age_us: 12e6,
+            ..RootBlocker::default()
+        };
+        let words = root_describes(&root, true);
+        assert_eq!(
+            words,
+            "state and statement not known (track_activities is off)"
+        );
+        let mut deferred = blocked(4713, 3e6);
+        deferred.waits_for.kind = LockTarget::SAFE_SNAPSHOT.to_owned();
+        let words = blocked_waits(&deferred, true).replace('\u{a0}', " ");
+        assert_eq!(words, "waits 3.0 s for a safe snapshot");
     }
 
     /// Regression: "from 0.0 ms to -12000.0 ms into the window", of a blocker in a snapshot of `top`.

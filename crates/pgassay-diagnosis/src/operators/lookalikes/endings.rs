@@ -1,6 +1,8 @@
 //! Sessions that a cancel would not end, as blockers and as holders of the horizon.
 
-use pgassay_record::activity::{ActivityWait, HorizonHolder, HorizonKind, RootBlocker};
+use pgassay_record::activity::{
+    ActivityWait, BlockedSession, HorizonHolder, HorizonKind, LockTarget, RootBlocker,
+};
 use pgassay_record::finding::Finding;
 
 use super::build::{ExampleServer, blocked, blocking, episode, queued, root};
@@ -206,4 +208,36 @@ fn a_concurrent_build_that_is_canceled_leaves_an_invalid_index() {
     let (risk, fix) = found("create index i on orders (note)");
     assert!(!risk.contains("invalid"), "{risk}");
     assert!(fix.contains("CREATE INDEX CONCURRENTLY"), "{fix}");
+}
+
+/// Regression: with `track_activities` off, a session that blocked others for minutes was no finding.
+#[test]
+fn a_blocker_that_is_not_tracked_is_found_by_how_long_it_has_blocked() {
+    let found = |age_us: f64| {
+        let holder = RootBlocker {
+            transaction_age_us: None,
+            statement: None,
+            ..root("disabled", age_us)
+        };
+        let waiting = (1..=8).map(|pid| blocked(pid, age_us)).collect();
+        of_id("long-blocker", &blocking(episode(holder, waiting)).activity)
+    };
+    let long = found(12e6).remove(0);
+    let has = |words: &str| long.evidence.iter().any(|it| it.what.contains(words));
+    assert!(has("track_activities off"), "{:?}", long.evidence);
+    assert!(found(0.5e6).is_empty());
+}
+
+#[test]
+fn a_transaction_that_delays_a_safe_snapshot_is_not_to_lock_less() {
+    let deferred = BlockedSession {
+        waits_for: LockTarget {
+            kind: LockTarget::SAFE_SNAPSHOT.to_owned(),
+            ..LockTarget::default()
+        },
+        ..blocked(1, 20e6)
+    };
+    let server = blocking(episode(root("active", 30e6), vec![deferred]));
+    let found = of_id("long-blocker", &server.activity).remove(0);
+    assert!(found.suggested_fix.contains("DEFERRABLE"), "{found:?}");
 }

@@ -10,6 +10,7 @@ use pgassay_record::activity::{
 use super::lock_mode::strength;
 use super::lock_tree::{LockOwner, LockTree, TreePlace, trees};
 use super::locks::{BLOCKING_SUBJECT, LockReading, LockSession};
+use super::other_waiters::OtherWaiters;
 use super::reader::CatalogReader;
 use super::session_texts::SessionTexts;
 
@@ -97,14 +98,14 @@ impl BlockingWatch {
         &mut self,
         reader: &mut CatalogReader,
         at_us: f64,
-        lock_waiters: &[u32],
+        (lock_waiters, others): (&[u32], &OtherWaiters),
     ) -> Option<(usize, String)> {
-        let reading = if lock_waiters.is_empty() {
+        let reading = if lock_waiters.is_empty() && others.is_empty() {
             reader.settle(BLOCKING_SUBJECT);
             LockReading::default()
         } else {
             reader.begin();
-            let reading = LockReading::of_waiters(reader, lock_waiters);
+            let reading = LockReading::of_waiters(reader, lock_waiters, others);
             if let Some(reading) = &reading {
                 self.texts.read(reader, &reading.sessions);
             }
@@ -233,6 +234,10 @@ impl BlockingWatch {
             // The server does not say since when; at least for as long as others wait.
             let waits = blocked.iter().map(|it| it.waited_us);
             root.state_age_us = waits.fold(0.0, f64::max);
+        } else if root.is_unknown() && root.transaction_age_us.is_none() {
+            // It has had what they wait for since they wait.
+            let directly = blocked.iter().filter(|it| it.depth == 1);
+            root.state_age_us = directly.map(|it| it.waited_us).fold(0.0, f64::max);
         }
         let session = reading.sessions.get(&tree.root.pid());
         let key = (tree.root, session.and_then(|it| it.transaction_started_us));
@@ -427,7 +432,7 @@ fn describe(root: &RootBlocker) -> String {
         (None, Some(gid)) => format!("prepared transaction {gid}"),
         (None, None) => "an unknown session".to_owned(),
     };
-    let is_known = root.pid.is_some() && root.state != RootBlocker::UNKNOWN;
+    let is_known = root.pid.is_some() && !root.is_unknown();
     let state = if is_known {
         format!(" ({})", root.state)
     } else {

@@ -1,15 +1,17 @@
 //! One reading of who waits for which lock and who holds what.
 //!
 //! `pg_blocking_pids` and `pg_locks` take all partitions of the lock table in shared mode, so they are
-//! read only for sessions that wait. PostgreSQL's `src/backend/storage/lmgr/lock.c`,
+//! read only for sessions that wait, or that may wait without showing it. PostgreSQL's
+//! `src/backend/storage/lmgr/lock.c`,
 //! `GetBlockerStatusData` and `GetLockStatusData`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pgassay_record::activity::{Activity, ActivityWait, RelationName};
+use pgassay_record::activity::{Activity, ActivityWait, LockTarget, RelationName};
 
 use super::lock_mode::{LOCK_MODES, conflicts, strength};
 use super::lock_tree::{LockOwner, WaitGraph};
+use super::other_waiters::OtherWaiters;
 use super::reader::{CatalogReader, array};
 use super::row::CatalogRow;
 
@@ -41,6 +43,19 @@ pub(super) struct SeenLock {
 }
 
 impl SeenLock {
+    /// What a deferrable transaction waits for, which is no lock.
+    fn safe_snapshot(pid: u32) -> Self {
+        Self {
+            is_granted: false,
+            kind: LockTarget::SAFE_SNAPSHOT.to_owned(),
+            mode: String::new(),
+            tag: format!("{}/{pid}", LockTarget::SAFE_SNAPSHOT),
+            relation: None,
+            relation_kind: String::new(),
+            waited_us: None,
+        }
+    }
+
     /// On a standby, only the startup process takes this lock (manual, "Hot Standby Overview").
     fn is_replayed(&self) -> bool {
         self.kind == "relation" && self.mode == "AccessExclusiveLock"
@@ -107,8 +122,19 @@ impl LockSession {
 impl LockReading {
     /// Reads who blocks these sessions; empty if they are no longer blocked, `None` if that could not be
     /// read.
-    pub fn of_waiters(reader: &mut CatalogReader, waiters: &[u32]) -> Option<Self> {
-        let blockers = blockers(reader, waiters)?;
+    pub fn of_waiters(
+        reader: &mut CatalogReader,
+        lock_waiters: &[u32],
+        others: &OtherWaiters,
+    ) -> Option<Self> {
+        let mut waiters = lock_waiters.to_vec();
+        waiters.extend(others.untracked_at_locks(reader)?);
+        let at_snapshots = others.snapshot_blockers(reader)?;
+        if waiters.is_empty() && at_snapshots.is_empty() {
+            return Some(Self::default());
+        }
+        let deferred: Vec<u32> = at_snapshots.keys().copied().collect();
+        let blockers = blockers(reader, &waiters, at_snapshots)?;
         if blockers.is_empty() {
             return Some(Self::default());
         }
@@ -120,6 +146,11 @@ impl LockReading {
             .filter(|&pid| pid != 0)
             .collect();
         let mut reading = Self::of_pids(reader, &pids)?;
+        for pid in deferred {
+            let owner = reading.leader_of(LockOwner::Session(pid));
+            let awaited = || SeenLock::safe_snapshot(pid);
+            reading.awaited.entry(owner).or_insert_with(awaited);
+        }
         reading.connect(blockers);
         // The two queries are not of one moment: a session may have got its lock in between.
         let LockReading { graph, awaited, .. } = &mut reading;
@@ -299,10 +330,15 @@ const IN_THE_WAY_OF_RECOVERY: &str = "with l as (select * from pg_locks where lo
        and (h.database, h.relation) = (w.database, w.relation) \
      where w.mode = 'AccessExclusiveLock' and not w.granted";
 
-/// Who blocks whom, by PID; 0 is a prepared transaction. Only those that are blocked.
-fn blockers(reader: &mut CatalogReader, waiters: &[u32]) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
-    let mut found: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-    let mut asked: BTreeSet<u32> = BTreeSet::new();
+/// Who blocks whom, by PID; 0 is a prepared transaction. Only those that are blocked. Of some it is known already,
+/// because they wait for no lock.
+fn blockers(
+    reader: &mut CatalogReader,
+    waiters: &[u32],
+    known: BTreeMap<u32, BTreeSet<u32>>,
+) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
+    let mut asked: BTreeSet<u32> = known.keys().copied().collect();
+    let mut found = known;
     let waiting: BTreeSet<u32> = waiters.iter().copied().collect();
     let mut next: Vec<u32> = waiters.iter().copied().take(ASKED_MAX).collect();
     if reader.is_standby {

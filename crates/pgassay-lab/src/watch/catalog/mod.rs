@@ -24,6 +24,7 @@ mod lock_mode;
 mod lock_tree;
 mod locks;
 mod marks;
+mod other_waiters;
 mod reader;
 mod reading;
 mod recent_rates;
@@ -58,6 +59,7 @@ use counted_statements::StatementWatch;
 pub use counted_statements::{CountedStatements, OwnCommits};
 pub use counted_texts::{CountedText, CountedTexts};
 use marks::MarkWatch;
+pub use other_waiters::OtherWaiters;
 use reader::CatalogReader;
 use reading::CatalogReading;
 pub use transactions::{
@@ -85,6 +87,7 @@ pub struct CatalogWatch {
     reader: CatalogReader,
     keeps_text: bool,
     blocking: BlockingWatch,
+    other_waiters: OtherWaiters,
     marks: MarkWatch,
     transactions: TransactionRates,
     autovacuum: AutovacuumWatch,
@@ -140,6 +143,7 @@ impl CatalogWatch {
             reader,
             keeps_text: options.keeps_text,
             blocking: BlockingWatch::new(options.keeps_text),
+            other_waiters: OtherWaiters::default(),
             marks,
             transactions: TransactionRates::default(),
             autovacuum: AutovacuumWatch::default(),
@@ -168,7 +172,8 @@ impl CatalogWatch {
         self.reader.set_moment(at_us);
         if at_us >= self.next_locks_us {
             let began = Instant::now();
-            let read = self.blocking.read(&mut self.reader, at_us, lock_waiters);
+            let waiters = (lock_waiters, &self.other_waiters);
+            let read = self.blocking.read(&mut self.reader, at_us, waiters);
             if let Some((waiters, behind)) = read {
                 self.marks.add_waiters(at_us, waiters, behind);
             }
@@ -184,6 +189,11 @@ impl CatalogWatch {
             self.next_marks_us = at_us + pause_us(began, MARKS_PAUSE);
         }
         Ok(())
+    }
+
+    /// Sets which sessions the next ticks ask about besides those that wait for locks.
+    pub fn set_other_waiters(&mut self, others: OtherWaiters) {
+        self.other_waiters = others;
     }
 
     /// The watch's transactions.

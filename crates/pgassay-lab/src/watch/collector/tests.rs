@@ -3,6 +3,7 @@
 use pgassay_record::activity::{BlockedSession, BlockingEpisode};
 
 use super::*;
+use crate::watch::catalog::OtherWaiters;
 
 fn reading(pid: u32, state: SessionState, wait: SessionWait) -> SessionReading {
     SessionReading {
@@ -75,6 +76,54 @@ fn idle_sessions_our_own_and_processes_without_work_have_no_load() {
         disabled: 1,
     };
     assert_eq!((collector.unseen, collector.unseen_max), (unseen, unseen));
+}
+
+/// Regression: with `track_activities` off, a session that waited for a lock was behind no blocker.
+#[test]
+fn sessions_that_are_not_tracked_may_wait_for_others() {
+    let waiters = |major: &str, wait: u32| {
+        let mut collector = Collector::new(major, BTreeSet::new(), None);
+        let sweep = |sessions| SessionSweep {
+            sessions,
+            ..SessionSweep::default()
+        };
+        let untracked = reading(3, SessionState::Disabled, SessionWait::Number(wait));
+        collector.add(0.0, sweep(vec![untracked]));
+        let found = (collector.lock_waiters(), collector.other_waiters());
+        collector.add(1e6, sweep(Vec::new()));
+        assert!(collector.lock_waiters().is_empty());
+        assert_eq!(collector.other_waiters(), OtherWaiters::default());
+        found
+    };
+    assert_eq!(
+        waiters("18", 0x0300_0005),
+        (vec![3], OtherWaiters::default())
+    );
+    // Before 14, they have no wait events.
+    let silent = OtherWaiters {
+        untracked: vec![3],
+        ..OtherWaiters::default()
+    };
+    assert_eq!(waiters("12", 0), (vec![], silent));
+}
+
+/// Regression: a transaction that waited for a safe snapshot was behind no blocker.
+#[test]
+fn a_deferrable_transaction_waits_for_others() {
+    let mut collector = Collector::new("18", BTreeSet::new(), None);
+    let wait = SessionWait::Named(NamedWait {
+        kind: "IPC".to_owned(),
+        name: "SafeSnapshot".to_owned(),
+    });
+    collector.add(
+        0.0,
+        SessionSweep {
+            sessions: vec![reading(1, SessionState::Active, wait)],
+            ..SessionSweep::default()
+        },
+    );
+    assert_eq!(collector.other_waiters().for_snapshots, [1]);
+    assert!(collector.lock_waiters().is_empty());
 }
 
 /// Regression: an anti-wraparound autovacuum of 12, which paused almost all the time, was 25% of the load "running on or

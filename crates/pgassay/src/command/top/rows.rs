@@ -301,6 +301,10 @@ fn root(activity: &Activity, episode: &BlockingEpisode, (at, key): (usize, &str)
     // The session may remain: those that waited for it may have had a timeout.
     let was = if episode.is_lasting { "" } else { "(past) " };
     let held = relation(root.holds.as_ref().map(|it| &it.relation));
+    let state = match &*root.state {
+        RootBlocker::UNTRACKED => "track_activities off",
+        state => state,
+    };
     TopRow {
         key: format!("root {key}"),
         urgency: if episode.is_lasting {
@@ -315,7 +319,7 @@ fn root(activity: &Activity, episode: &BlockingEpisode, (at, key): (usize, &str)
         cells: vec![
             word(name),
             word(known_wait(root.state_age_us).unwrap_or_default()),
-            word(format!("{was}{}", root.state)),
+            word(format!("{was}{state}")),
             word(held),
             word(text),
         ],
