@@ -117,14 +117,25 @@ fn connection_storm(view: &LiveView<'_>) -> Vec<Detection> {
     let transactions = (committed + rolled_back) as f64;
     let rate = started / view.window_s;
     let each = started / transactions.max(1.0);
-    if rate < STARTS_MIN || each < STARTS_PER_TRANSACTION_MIN {
+    // Most sessions of a few milliseconds are between two readings, so those seen are few per transaction.
+    let brief = view.catalog.connections.and_then(|it| it.brief_seen);
+    let brief = brief.filter(|_| counted.is_none());
+    let brief_rate = brief.map_or(0.0, |it| it as f64 / view.window_s);
+    let is_frequent = rate >= STARTS_MIN && each >= STARTS_PER_TRANSACTION_MIN;
+    if !is_frequent && brief_rate < STARTS_MIN {
         return Vec::new();
     }
     let (client, load) = busiest_client(view);
     let detection = Detection::of(ObjectKind::Client, client)
         .urgent(5)
-        .extent(rate)
-        .counter("sessions established", rate, FactUnit::PerSecond)
+        .extent(rate.max(brief_rate))
+        .with(Some(rate).filter(|_| is_frequent), |it, rate| {
+            it.counter("sessions established", rate, FactUnit::PerSecond)
+        })
+        .with(Some(brief_rate).filter(|it| *it > 0.0), |it, rate| {
+            let what = "sessions of less than 0.25 s, at least";
+            it.sampled(what, rate, FactUnit::PerSecond)
+        })
         .counter(
             "transactions",
             transactions / view.window_s,
@@ -206,7 +217,8 @@ fn connections_exhausted(view: &LiveView<'_>) -> Vec<Detection> {
         f64::from(connections.used),
         f64::from(connections.available),
     );
-    if available <= 0.0 || used < CONNECTIONS_MAX * available {
+    let refused = refused(view);
+    if available <= 0.0 || (used < CONNECTIONS_MAX * available && refused == 0) {
         return Vec::new();
     }
     let idle = connections.idle.map(f64::from);
@@ -219,6 +231,9 @@ fn connections_exhausted(view: &LiveView<'_>) -> Vec<Detection> {
         .figure("connections", used, FactUnit::Count)
         .figure("connections for clients (max_connections less reserved ones)", available, FactUnit::Count)
         .with(idle, |it, idle| it.figure("of them idle", idle, FactUnit::Count))
+        .with(Some(refused).filter(|it| *it > 0), |it, refused| {
+            it.counter("refused connections in the server's log", refused as f64, FactUnit::Count)
+        })
         .fix(
             "Let clients share connections: a smaller pool per application instance, or a pooler such \
              as PgBouncer. New clients are refused when none is left. As a stopgap, raise \
@@ -226,6 +241,13 @@ fn connections_exhausted(view: &LiveView<'_>) -> Vec<Detection> {
         )
         .risk("More active sessions than CPUs make all of them slower.");
     vec![detection]
+}
+
+/// Connections that the server refused in the window because it had no free one, by its log.
+fn refused(view: &LiveView<'_>) -> u64 {
+    let marks = view.activity.marks.iter();
+    let refusals = marks.filter(|it| it.is_refusal());
+    refusals.fold(0, |sum, it| u64::saturating_add(sum, it.count.unwrap_or(1)))
 }
 
 fn slow_client(view: &LiveView<'_>) -> Vec<Detection> {

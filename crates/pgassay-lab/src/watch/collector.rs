@@ -17,6 +17,7 @@ use super::reading_log::ReadingLog;
 use super::session_status::status;
 use super::statements::{JoinedCounters, StatementBook};
 use super::unseen_sessions::UnseenSessions;
+use brief_sessions::BriefSessions;
 
 /// The `application_name` of pgassay's transactions.
 const OWN_APPLICATION: &str = "pgassay";
@@ -29,6 +30,8 @@ pub(super) struct Collector {
     pub own_pids: BTreeSet<u32>,
     /// The connections go through a pooler: a backend serves pgassay now, and another client next.
     pub is_pooled: bool,
+    /// Sessions are read from memory, so that their times are of this machine's clock.
+    pub reads_memory: bool,
     sessions: Vec<Arc<SessionIdentity>>,
     session_index: HashMap<(u32, i64), u32>,
     waits: WaitBook,
@@ -40,6 +43,7 @@ pub(super) struct Collector {
     pub readings: Option<ReadingLog>,
     /// The PIDs and waits of sessions with `track_activities` off at the last reading.
     untracked: Vec<(u32, u32)>,
+    brief: BriefSessions,
     /// At the last reading.
     pub unseen: UnseenSessions,
     /// The largest numbers at any reading.
@@ -96,6 +100,7 @@ impl Collector {
             major: major.to_owned(),
             own_pids,
             is_pooled: false,
+            reads_memory: false,
             sessions: Vec::new(),
             session_index: HashMap::new(),
             waits: WaitBook::default(),
@@ -105,6 +110,7 @@ impl Collector {
             total: LoadSums::default(),
             readings,
             untracked: Vec::new(),
+            brief: BriefSessions::default(),
             unseen: UnseenSessions::default(),
             unseen_max: UnseenSessions::default(),
             others: 0,
@@ -130,6 +136,7 @@ impl Collector {
         let idle = sweep.idle.iter().filter(|pid| !self.own_pids.contains(pid));
         let mut others = idle.count() as u32;
         let mut unseen = UnseenSessions::default();
+        let mut clients = Vec::new();
         self.untracked.clear();
         self.unreadable += u64::from(sweep.unreadable);
         let mut sightings = Vec::with_capacity(sweep.sessions.len());
@@ -147,7 +154,10 @@ impl Collector {
                 }
                 _ => {}
             }
-            others += u32::from(reading.identity.backend_type == "client backend");
+            if reading.identity.backend_type == "client backend" {
+                others += 1;
+                clients.push((reading.identity.pid, reading.identity.started_us));
+            }
             if let Some(sighting) = self.sighting(&reading) {
                 sightings.push(sighting);
                 if let Some(log) = &mut self.readings {
@@ -162,6 +172,7 @@ impl Collector {
         self.unseen_max.hidden = self.unseen_max.hidden.max(unseen.hidden);
         self.unseen_max.disabled = self.unseen_max.disabled.max(unseen.disabled);
         self.others = self.others.max(others);
+        self.note_brief(at_us, &sweep.idle, &clients);
         self.idle.add(at_us, sweep.idle, &sightings);
         self.attribution.add(at_us, sightings);
     }
@@ -206,6 +217,12 @@ impl Collector {
     fn may_pause(&self, identity: &SessionIdentity) -> bool {
         let has_no_event = matches!(&*self.major, "9.6" | "10" | "11" | "12");
         has_no_event && identity.backend_type == RootBlocker::AUTOVACUUM
+    }
+
+    /// Whether the server is of a version that does not count sessions, and has no wait events of those with
+    /// `track_activities` off.
+    fn is_before_14(&self) -> bool {
+        matches!(&*self.major, "9.6" | "10" | "11" | "12" | "13")
     }
 
     fn session(&mut self, identity: &Arc<SessionIdentity>) -> u32 {
@@ -455,6 +472,7 @@ fn named(major: &str, number: u32) -> NamedWait {
     NamedWait { kind, name }
 }
 
+mod brief_sessions;
 mod hidden_blockers;
 #[cfg(test)]
 mod tests;

@@ -88,6 +88,8 @@ struct ErrorBurst {
     began_us: f64,
     last_us: f64,
     count: u64,
+    /// They refused connections because there was no free one.
+    is_refusal: bool,
     /// The first one's severity and message.
     first: String,
 }
@@ -118,7 +120,10 @@ impl ErrorBursts {
         if is_of(&error.prefix, own_pids) {
             return;
         }
-        match self.bursts.last_mut() {
+        let mut refusals = LoadMark::REFUSALS.iter();
+        let is_refusal = refusals.any(|it| error.message.starts_with(it));
+        let mut latest = self.bursts.iter_mut().rev();
+        match latest.find(|it| it.is_refusal == is_refusal) {
             Some(last) if at_us - last.last_us <= PAUSE_MAX_US => {
                 last.last_us = at_us;
                 last.count += 1;
@@ -127,7 +132,9 @@ impl ErrorBursts {
                 began_us: at_us,
                 last_us: at_us,
                 count: 1,
-                first: if self.keeps_text {
+                is_refusal,
+                // A refusal has no text of the client.
+                first: if self.keeps_text || is_refusal {
                     format!("{}: {}", error.severity, without_constants(&error.message))
                 } else {
                     error.severity.to_owned()
@@ -166,6 +173,29 @@ mod tests {
             (9e6, 0.0, "ERROR: deadlock detected".to_owned()),
         ];
         assert_eq!(found, expected);
+    }
+
+    /// Regression: refused connections were among the errors that followed others, of which only the first is named.
+    #[test]
+    fn refused_connections_are_a_mark_of_their_kind() {
+        let mut errors = ErrorBursts::new(false);
+        let lines = [
+            (1e6, "[12] ERROR:  division by zero"),
+            (2e6, "[13] FATAL:  sorry, too many clients already"),
+            (3e6, "[12] ERROR:  division by zero"),
+            (4e6, "[14] FATAL:  sorry, too many clients already"),
+        ];
+        for (at_us, line) in lines {
+            let error = LoggedError::parse(LogFormat::Stderr, line).expect("an error");
+            errors.add(at_us, &error, &BTreeSet::new());
+        }
+        let marks: Vec<LoadMark> = errors.bursts.iter().map(ErrorBurst::mark).collect();
+        let found: Vec<_> = marks
+            .iter()
+            .map(|it| (&*it.text, it.is_refusal()))
+            .collect();
+        let refused = "FATAL: sorry, too many clients already (and 1 more)";
+        assert_eq!(found, [("ERROR (and 1 more)", false), (refused, true)]);
     }
 
     /// Regression: in a container, where PIDs are small, all errors of minute 45 were left out with those of pgassay's

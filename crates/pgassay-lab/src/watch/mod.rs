@@ -26,6 +26,7 @@ mod sampling;
 mod session_status;
 mod statements;
 mod text_join;
+mod ticking;
 mod unseen_sessions;
 
 use std::collections::BTreeSet;
@@ -57,6 +58,7 @@ pub use sampling::pause_after_query;
 use sampling::{SamplingPlan, SessionSource, sample};
 use statements::JoinedCounters;
 use text_join::TextJoin;
+use ticking::{TickContext, at_us, tick};
 use unseen_sessions::UnseenSessions;
 
 /// How often the server's views are read.
@@ -113,6 +115,7 @@ impl LiveWatch {
         let readings = options.keeps_readings.then(|| ReadingLog::new(epoch_ns));
         let mut collector = Collector::new(&opened.major, own_pids, readings);
         collector.is_pooled = opened.is_pooled;
+        collector.reads_memory = opened.source.kind() == ActivitySource::Memory;
         Ok(Self {
             taken_us: 0.0,
             own_cpu_before_ns,
@@ -320,7 +323,23 @@ impl LiveWatch {
     /// Reads tables, indexes and the server's state, with what was counted since the last call, or since
     /// the start; `None` without a connection. It takes as long as a reading at the end.
     pub fn read_catalog(&mut self) -> Option<CatalogActivity> {
-        self.catalog.as_mut()?.refresh()
+        let mut catalog = self.catalog.as_mut()?.refresh()?;
+        let brief = locked(&self.collector).take_brief();
+        note_brief(&mut catalog, brief);
+        Some(catalog)
+    }
+
+    /// With the sessions that came and went between readings of a window of this length.
+    fn with_brief(
+        &self,
+        catalog: Option<CatalogActivity>,
+        window_us: f64,
+    ) -> Option<CatalogActivity> {
+        let brief = locked(&self.collector).all_brief(window_us);
+        catalog.map(|mut it| {
+            note_brief(&mut it, brief);
+            it
+        })
     }
 
     /// Reads what `pg_stat_statements` counted since the last call, or since the start. Statements have it until
@@ -379,7 +398,7 @@ impl LiveWatch {
             activity.blocking = catalog::waits_within(read.blocking, activity.window_us);
             self.show_hidden(&mut activity.blocking);
             activity.idle_lock_holders = read.idle_lock_holders;
-            activity.catalog = read.catalog;
+            activity.catalog = self.with_brief(read.catalog, activity.window_us);
             activity.marks = read.marks;
             Self::fill_rates(&mut activity, &read.transactions);
             let rates = activity.timeline.iter();
@@ -534,66 +553,9 @@ impl LiveWatch {
     }
 }
 
-/// Time since the first reading, in microseconds.
-fn at_us(collector: &Mutex<Collector>, epoch_ns: u64) -> f64 {
-    let start_us = locked(collector).start_us();
-    let now_us = monotonic_ns().saturating_sub(epoch_ns) as f64 / 1e3;
-    now_us - start_us.unwrap_or(now_us)
-}
-
-/// When and how the views are asked.
-struct TickContext<'a> {
-    collector: &'a Mutex<Collector>,
-    epoch_ns: u64,
-    is_last: bool,
-}
-
-impl TickContext<'_> {
-    fn at_us(&self) -> f64 {
-        at_us(self.collector, self.epoch_ns)
+/// Adds the sessions that came and went between readings.
+fn note_brief(catalog: &mut CatalogActivity, brief: Option<u64>) {
+    if let Some(connections) = &mut catalog.connections {
+        connections.brief_seen = brief;
     }
-
-    fn read_log(&self, log: Option<&mut LogWatch>) {
-        if let Some(log) = log {
-            let own_pids = locked(self.collector).own_pids.clone();
-            log.read(self.at_us(), &own_pids);
-        }
-    }
-}
-
-/// Asks the server who blocks the sessions that wait for locks. Returns the PID of another backend that serves
-/// the watch, if the last one was lost.
-fn tick(
-    catalog: Option<&mut CatalogWatch>,
-    connect: &mut Connect,
-    context: &TickContext<'_>,
-) -> Option<u32> {
-    let catalog = catalog?;
-    let is_new = catalog.reconnect(&mut || {
-        let exchange = opening::connect(connect)?;
-        // Before its first query, which readings of the sessions would see.
-        if let Some(key) = exchange.backend() {
-            locked(context.collector).leave_out(key.pid.cast_unsigned());
-        }
-        Ok(exchange)
-    });
-    let new = is_new.then(|| catalog.own_pid());
-    if let Some(pid) = new {
-        locked(context.collector).leave_out(pid);
-    }
-    let (waiters, others) = {
-        let collector = locked(context.collector);
-        (collector.lock_waiters(), collector.other_waiters())
-    };
-    catalog.set_other_waiters(others);
-    let at_us = context.at_us();
-    let asked = if context.is_last {
-        catalog.last_tick(at_us, &waiters)
-    } else {
-        catalog.tick(at_us, &waiters)
-    };
-    if let Err(error) = asked {
-        tracing::debug!(%error, "cannot ask who blocks whom");
-    }
-    new
 }

@@ -379,6 +379,10 @@ pub struct ConnectionUse {
     pub available: u32,
     /// Backends started in the window, by readings: a lower bound.
     pub started_seen: u64,
+    /// Sessions that came and went within 0.25 s, by readings: a lower bound. `None` if the server counts all sessions
+    /// (from version 14).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub brief_seen: Option<u64>,
 }
 
 /// Checkpoints in the window.

@@ -311,6 +311,20 @@ pub struct LoadMark {
     pub count: Option<u64>,
 }
 
+impl LoadMark {
+    /// The beginnings of the server's messages with which it refuses connections because it has no free one.
+    pub const REFUSALS: [&str; 2] = [
+        "sorry, too many clients already",
+        "remaining connection slots are reserved",
+    ];
+
+    /// Whether it is of connections that the server refused because it had no free one.
+    pub fn is_refusal(&self) -> bool {
+        let mut refusals = Self::REFUSALS.iter();
+        self.kind == LoadMarkKind::LogError && refusals.any(|it| self.text.contains(it))
+    }
+}
+
 /// Kinds of [`LoadMark`]s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

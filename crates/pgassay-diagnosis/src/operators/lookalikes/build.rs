@@ -46,6 +46,7 @@ impl ExampleServer {
                 idle: Some(18),
                 available: 97,
                 started_seen: 2,
+                brief_seen: None,
             }),
             settings: settings(),
             ..CatalogActivity::default()

@@ -9,6 +9,7 @@ mod autovacuum;
 mod build;
 mod catalog;
 mod checkpoints;
+mod connections;
 mod deadlocks;
 mod endings;
 mod gave_up;

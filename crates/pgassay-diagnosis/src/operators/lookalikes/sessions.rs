@@ -8,6 +8,7 @@ use pgassay_record::activity::{
 use super::build::{
     DAY_US, ExampleServer, WINDOW_US, blocked, blocking, episode, queued, relation, root, table,
 };
+use super::connections::brief_sessions;
 use super::{Edge, LiveCase, case, edge};
 
 const IDLE: &str = "idle in transaction";
@@ -404,6 +405,12 @@ fn edges_of_waits() -> Vec<Edge> {
             |it| connecting(200, it as u64),
             1990.0,
             2010.0,
+        ),
+        edge(
+            "connection-storm",
+            |it| brief_sessions(None, it as u64),
+            100.0,
+            99.0,
         ),
         edge(
             "connections-exhausted",

@@ -47,6 +47,7 @@ pub(super) fn connections(
         idle: row.get(1).map(|_| row.count(1) as u32),
         available: available.max(0.0) as u32,
         started_seen: row.count(2),
+        brief_seen: None,
     })
 }
 

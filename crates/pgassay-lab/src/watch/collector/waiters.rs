@@ -13,8 +13,7 @@ impl Collector {
 
     /// The other ones that may have waited for others.
     pub fn other_waiters(&self) -> OtherWaiters {
-        let is_silent = ["9.6", "10", "11", "12", "13"].contains(&&*self.major);
-        let untracked = self.untracked.iter().filter(|_| is_silent);
+        let untracked = self.untracked.iter().filter(|_| self.is_before_14());
         OtherWaiters {
             for_snapshots: self.waiting(|it| it.kind == "IPC" && it.name == "SafeSnapshot"),
             untracked: untracked.map(|it| it.0).collect(),
