@@ -3,8 +3,7 @@
 //! Two questions: which processes belong to a server's directory (every process of a server has the
 //! data directory as its working directory; see `ChangeToDataDir` in
 //! `src/backend/utils/init/miscinit.c`), and the role of each child of a postmaster, which is in its
-//! title; see `src/backend/utils/misc/ps_status.c`. 9.6 and 10 write `postgres: writer process`, 11
-//! and later `postgres: background writer`; a `cluster_name` and a colon come before the role.
+//! title ([`Role::parse`]).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,6 +11,8 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use pgassay_knowledge::Role;
 
 use crate::file_users::user_of;
 use crate::os::Pid;
@@ -71,32 +72,6 @@ pub enum ProcessRole {
     Other,
 }
 
-/// Prefixes of titles and their roles; the first match counts.
-const TITLES: [(&str, ProcessRole); 19] = [
-    ("checkpointer", ProcessRole::Checkpointer),
-    ("background writer", ProcessRole::BackgroundWriter),
-    ("writer process", ProcessRole::BackgroundWriter),
-    ("walwriter", ProcessRole::WalWriter),
-    ("wal writer", ProcessRole::WalWriter),
-    ("autovacuum launcher", ProcessRole::AutovacuumLauncher),
-    ("autovacuum worker", ProcessRole::AutovacuumWorker),
-    ("logger", ProcessRole::Logger),
-    ("stats collector", ProcessRole::StatsCollector),
-    ("io worker", ProcessRole::IoWorker),
-    ("startup", ProcessRole::Startup),
-    ("archiver", ProcessRole::Archiver),
-    ("walsender", ProcessRole::WalSender),
-    ("wal sender", ProcessRole::WalSender),
-    ("logical replication launcher", ProcessRole::LogicalLauncher),
-    (
-        "bgworker: logical replication launcher",
-        ProcessRole::LogicalLauncher,
-    ),
-    ("parallel worker", ProcessRole::ParallelWorker),
-    ("bgworker: parallel worker", ProcessRole::ParallelWorker),
-    ("bgworker:", ProcessRole::Other),
-];
-
 /// The name in reports, as PostgreSQL 18 titles its processes.
 impl fmt::Display for ProcessRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -122,21 +97,26 @@ impl fmt::Display for ProcessRole {
 }
 
 impl ProcessRole {
-    /// The role in a title without `postgres: `.
+    /// The role in a title as `ps` shows it.
     fn of_title(title: &str) -> Self {
-        // A cluster name, if set, ends at the first colon, and so does `bgworker:`.
-        let own = |title: &str| TITLES.iter().find(|(start, _)| title.starts_with(start));
-        let after_name = title.split_once(": ").map_or("", |(_, rest)| rest);
-        if let Some((_, role)) = own(title).or_else(|| own(after_name)) {
-            return role.clone();
-        }
-        // USER DATABASE CLIENT ACTIVITY, where a client is `[local]` or `address(port)`.
-        let is_client =
-            |word: &str| word == "[local]" || (word.contains('(') && word.ends_with(')'));
-        if title.split(' ').any(is_client) {
-            Self::Backend
-        } else {
-            Self::Other
+        match Role::parse(title) {
+            Role::Backend => Self::Backend,
+            Role::ParallelWorker { .. } => Self::ParallelWorker,
+            Role::Checkpointer => Self::Checkpointer,
+            Role::BackgroundWriter => Self::BackgroundWriter,
+            Role::WalWriter => Self::WalWriter,
+            Role::Logger => Self::Logger,
+            Role::AutovacuumLauncher => Self::AutovacuumLauncher,
+            Role::AutovacuumWorker => Self::AutovacuumWorker,
+            Role::StatsCollector => Self::StatsCollector,
+            Role::Startup => Self::Startup,
+            Role::Archiver => Self::Archiver,
+            Role::WalSender => Self::WalSender,
+            Role::IoWorker => Self::IoWorker,
+            Role::Other(name) if name.starts_with("logical replication launcher") => {
+                Self::LogicalLauncher
+            }
+            Role::Postmaster | Role::WalReceiver | Role::Other(_) | Role::Unknown => Self::Other,
         }
     }
 }
@@ -156,14 +136,13 @@ pub fn of_postmaster(postmaster: Pid) -> Vec<ServerProcess> {
                 return None;
             }
             let title = title(pid)?;
-            let title = title
-                .strip_prefix("postgres: ")
-                .unwrap_or(&title)
-                .to_owned();
             Some(ServerProcess {
                 pid,
                 role: ProcessRole::of_title(&title),
-                title,
+                title: title
+                    .strip_prefix("postgres: ")
+                    .unwrap_or(&title)
+                    .to_owned(),
             })
         })
         .collect();
@@ -293,9 +272,17 @@ mod tests {
                 "app bench ::1(4242) idle in transaction",
                 ProcessRole::Backend,
             ),
+            // Regression: the backends of such users were background processes.
+            ("archiver bench [local] SELECT", ProcessRole::Backend),
+            ("walsender bench [local] INSERT", ProcessRole::Backend),
+            (
+                "walsender repl [local] streaming 0/3000148",
+                ProcessRole::WalSender,
+            ),
         ];
         for (title, role) in cases {
-            assert_eq!(ProcessRole::of_title(title), role, "{title}");
+            let shown = format!("postgres: {title}");
+            assert_eq!(ProcessRole::of_title(&shown), role, "{title}");
         }
     }
 

@@ -11,7 +11,7 @@ use crate::off_cpu::timeline::{
 use crate::perf::record::{Record, Records};
 use crate::perf::switch_record::{SchedEvent, SchedEventKind, SchedEvents};
 use crate::proc::cpu::ProcessCpu;
-use crate::proc::role::Role;
+use crate::proc::role::{Role, read_role};
 use crate::servers::ProfiledServers;
 use crate::servers::process::{ProcessTable, SampleOwner};
 use crate::unwind::quality::SampleQuality;
@@ -404,7 +404,7 @@ impl ProcessSlices {
             pid,
             postmaster_pid: self.postmaster_pid,
             role: match self.role {
-                Role::Unknown => Role::read(pid),
+                Role::Unknown => read_role(pid),
                 known => known,
             },
             present_ns: self.sum.present_ns,

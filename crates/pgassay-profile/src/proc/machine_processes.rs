@@ -11,7 +11,7 @@ use crate::proc::cpu::{ProcessCpu, ProcessTotals};
 use crate::proc::files::ProcessStat;
 use crate::proc::live::{LiveProcess, LiveServer};
 use crate::proc::process_tree_cpu::{ProcessTreeCpu, ProcessTreesCpu};
-use crate::proc::role::Role;
+use crate::proc::role::read_role;
 
 /// All visible processes with their CPU totals at one point in time.
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ impl MachineProcesses {
         let children = self.by_pid.iter().filter(is_child);
         let with_role = |(&pid, _)| LiveProcess {
             pid,
-            role: Role::read(pid),
+            role: read_role(pid),
         };
         children.map(with_role).collect()
     }

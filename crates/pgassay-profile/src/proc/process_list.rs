@@ -8,7 +8,7 @@
 
 use crate::proc::files::ProcessStat;
 use crate::proc::live::{LiveProcess, LiveServer};
-use crate::proc::role::Role;
+use crate::proc::role::{Role, read_role};
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::DirEntryExt as _;
@@ -62,7 +62,7 @@ impl ProcessList {
             _ => {
                 let stat = ProcessStat::read(pid).ok()?;
                 let is_child = stat.parent_pid == self.postmaster_pid;
-                let role = is_child.then(|| Role::read(pid));
+                let role = is_child.then(|| read_role(pid));
                 Some(KnownProcess { inode, role })
             }
         }

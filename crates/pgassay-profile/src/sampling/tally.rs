@@ -2,7 +2,7 @@
 
 use crate::off_cpu::slices::Slices;
 use crate::perf::record::{Malformed, Record, Records, Sample};
-use crate::proc::role::Role;
+use crate::proc::role::{Role, read_role};
 use crate::sampling::kept_time::KeptTime;
 use crate::sampling::samples::{ProcessSamples, SampleMoment, Samples};
 use crate::servers::ProfiledServers;
@@ -255,7 +255,7 @@ impl ProcessCounts {
         counts.sort_unstable();
         // A backend sampled before it had a title has one by now.
         let role = match (self.role, pid) {
-            (Role::Unknown, Some(pid)) => Role::read(pid),
+            (Role::Unknown, Some(pid)) => read_role(pid),
             (known, _) => known,
         };
         ProcessSamples {

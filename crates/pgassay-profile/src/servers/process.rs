@@ -8,7 +8,7 @@
 use crate::perf::record::MapRecord;
 use crate::proc::files::ProcessStat;
 use crate::proc::maps::{self, MappedFile, Mapping};
-use crate::proc::role::Role;
+use crate::proc::role::{Role, read_role};
 use crate::unwind::space::{SpaceId, Spaces};
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -309,7 +309,7 @@ impl ProfiledProcess {
         if pid == self.postmaster_pid {
             self.role = Role::Postmaster;
         } else if self.role == Role::Unknown && !self.is_another_program {
-            self.role = Role::read(pid);
+            self.role = read_role(pid);
         }
     }
 }

@@ -26,7 +26,7 @@ use super::reading::{SessionIdentity, SessionReading, SessionState, SessionWait}
 use super::shared::mapping_around;
 use crate::proc::live::LiveServer;
 use crate::proc::memory;
-use crate::proc::role::Role;
+use crate::proc::role::{Role, read_role};
 use crate::waits::reader::WaitReader;
 
 /// Vectors per system call (`UIO_MAXIOV`), of which a slot takes five.
@@ -326,7 +326,7 @@ impl SessionReader {
         let (_, length) = self.array.application(slot);
         let application = &bytes[layout.stride + self.array.text(slot).1..][..length];
         let client = entry.client();
-        let backend_type = backend_type(Role::read(pid), entry.user(), &client);
+        let backend_type = backend_type(read_role(pid), entry.user(), &client);
         SessionIdentity {
             pid,
             started_us: entry.started_us(),

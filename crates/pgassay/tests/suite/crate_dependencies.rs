@@ -45,8 +45,14 @@ const MAY_KNOW: [(&str, &[&str]); 20] = [
     ),
     ("pgassay-ranks", &[]),
     ("pgassay-relay", &[]),
-    ("pgassay-server", &["pgassay-rights", "pgassay-wire"]),
-    ("pgassay-profile", &["pgassay-rights", "pgassay-wire"]),
+    (
+        "pgassay-server",
+        &["pgassay-knowledge", "pgassay-rights", "pgassay-wire"],
+    ),
+    (
+        "pgassay-profile",
+        &["pgassay-knowledge", "pgassay-rights", "pgassay-wire"],
+    ),
     (
         "pgassay-store",
         &[
