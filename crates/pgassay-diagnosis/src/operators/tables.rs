@@ -154,7 +154,7 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
         let overdue = overdue_us(table.dead_rows, table.vacuum_threshold, rate);
         let since_us = table.vacuumed_ago_us.unwrap_or(view.catalog.uptime_us);
         let is_late = overdue.is_some_and(|us| us.min(since_us) >= LATE_US);
-        let running = running_for(view, table);
+        let running = running_for(view, table).max(table.autovacuum_us.unwrap_or(0.0));
         let is_long = running >= 0.9 * view.activity.window_us && running > 0.0;
         // If the next one is not due when it ends, it keeps up, as after a single bulk update.
         let is_throttled = is_long
@@ -181,6 +181,9 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
             .with(table.vacuumed_ago_us, |it, us| {
                 it.counter("time since the last vacuum", us, FactUnit::Micros)
             });
+        let detection = detection.with(table.autovacuum_us.filter(|_| is_long), |it, us| {
+            it.figure("autovacuum has been vacuuming it for", us, FactUnit::Micros)
+        });
         let detection = vacuum_sooner(view, table, detection, is_long);
         found.push(detection.risk("Vacuums of the table read and write more per second."));
     }
@@ -188,7 +191,7 @@ fn dead_rows(view: &LiveView<'_>) -> Vec<Detection> {
 }
 
 /// Whether an autovacuum that began before the window has more to remove than one update of all rows leaves. For how
-/// long it has run is not known.
+/// long it has run may be hidden.
 fn is_far_behind(view: &LiveView<'_>, table: &TableActivity) -> bool {
     let mut running = running(view, table);
     let dead = table.dead_rows as f64;

@@ -139,6 +139,9 @@ pub struct TableActivity {
     /// Time since the last analyze of any kind, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub analyzed_ago_us: Option<f64>,
+    /// For how long autovacuum has been vacuuming it, in microseconds; `None` if it does not, or if that is hidden.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autovacuum_us: Option<f64>,
     /// `age(relfrozenxid)`.
     pub age: u64,
     /// Statistics of its columns exist.

@@ -88,3 +88,28 @@ fn a_vacuum_since_before_the_window_that_is_far_behind_is_throttled() {
     assert_eq!(found(0.0, 1_000_000, 1_000_000), 0);
     assert_eq!(found(0.0, 3_000_000, 9_000_000), 0);
 }
+
+/// Regression: a vacuum that had run for an hour was not found in a window of 10 s, if there were fewer dead rows than
+/// live ones.
+#[test]
+fn a_vacuum_that_has_run_for_long_is_throttled_however_short_the_window() {
+    let found = |autovacuum_us: Option<f64>| {
+        let orders = TableActivity {
+            dead_rows: 500_000,
+            autovacuum_us,
+            ..table("orders")
+        };
+        let mut server = ExampleServer::new().table(orders);
+        server.activity.marks.push(LoadMark {
+            at_us: 0.0,
+            length_us: 0.0,
+            kind: LoadMarkKind::Vacuum,
+            text: "autovacuum of public.orders".to_owned(),
+            count: None,
+        });
+        of_id("dead-rows", &server.activity).len()
+    };
+    assert_eq!(found(Some(3600e6)), 1);
+    assert_eq!(found(Some(60e6)), 0);
+    assert_eq!(found(None), 0);
+}

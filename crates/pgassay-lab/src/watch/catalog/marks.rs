@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pgassay_record::activity::{LoadMark, LoadMarkKind};
+use pgassay_record::activity::{CatalogActivity, LoadMark, LoadMarkKind};
 
 use super::reader::CatalogReader;
 use super::row::CatalogRow;
@@ -30,10 +30,15 @@ type VacuumKey = (u32, String, u32);
 struct RunningVacuum {
     began_us: f64,
     last_us: f64,
+    /// Age of its statement at the last reading, in microseconds; an autovacuum has one for each table.
+    age_us: Option<f64>,
     text: String,
 }
 
 impl RunningVacuum {
+    /// How the text of one by autovacuum begins.
+    const AUTOMATIC: &str = "autovacuum of ";
+
     fn mark(&self, is_over: bool) -> LoadMark {
         LoadMark {
             at_us: self.began_us,
@@ -143,9 +148,11 @@ impl MarkWatch {
             let running = self.vacuums.entry(key).or_insert_with(|| RunningVacuum {
                 began_us: (at_us - age_us).max(0.0),
                 last_us: at_us,
+                age_us: None,
                 text: vacuum_text(row),
             });
             running.last_us = at_us;
+            running.age_us = row.duration(6);
         }
         let (running, over) = std::mem::take(&mut self.vacuums)
             .into_iter()
@@ -154,6 +161,18 @@ impl MarkWatch {
         let over: BTreeMap<VacuumKey, RunningVacuum> = over;
         self.finished
             .extend(over.values().map(|vacuum| vacuum.mark(true)));
+    }
+
+    /// Adds for how long autovacuum has been vacuuming tables.
+    pub fn note_ages(&self, catalog: &mut CatalogActivity) {
+        let running = self.vacuums.iter();
+        let automatic = running.filter(|(_, it)| it.text.starts_with(RunningVacuum::AUTOMATIC));
+        let ages: BTreeMap<u32, Option<f64>> = automatic
+            .map(|((_, _, table), it)| (*table, it.age_us))
+            .collect();
+        for table in &mut catalog.tables {
+            table.autovacuum_us = ages.get(&table.relation.oid).copied().flatten();
+        }
     }
 
     /// Takes the number of waiters at a reading, and the root with the most of them.
@@ -241,6 +260,8 @@ fn vacuum_text(row: &CatalogRow) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pgassay_record::activity::{RelationName, TableActivity};
+
     use super::*;
 
     #[test]
@@ -280,6 +301,20 @@ mod tests {
             (3e6, 0.0, "autovacuum of public.two".to_owned()),
         ];
         assert_eq!(found, expected);
+        let relation = RelationName {
+            oid: 2,
+            ..RelationName::default()
+        };
+        let two = TableActivity {
+            relation,
+            ..TableActivity::default()
+        };
+        let mut catalog = CatalogActivity {
+            tables: vec![two],
+            ..CatalogActivity::default()
+        };
+        watch.note_ages(&mut catalog);
+        assert_eq!(catalog.tables[0].autovacuum_us, Some(25e5));
     }
 
     #[test]

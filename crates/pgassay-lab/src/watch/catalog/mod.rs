@@ -285,6 +285,7 @@ impl CatalogWatch {
         let then = self.refreshed.as_ref().unwrap_or(&self.first);
         let mut catalog = now.activity_since(then, reader, self.keeps_text);
         let autovacuum = self.autovacuum.of_jobs();
+        self.marks.note_ages(&mut catalog);
         databases::leave_out(&mut catalog, autovacuum - self.autovacuum_then);
         self.autovacuum_then = autovacuum;
         reader.end();
@@ -328,6 +329,7 @@ impl CatalogWatch {
         let statements = self.statements.since_first(reader, reads_texts);
         let now = CatalogReading::read(reader);
         let mut catalog = now.activity_since(&self.first, reader, self.keeps_text);
+        self.marks.note_ages(&mut catalog);
         databases::leave_out(&mut catalog, self.autovacuum.of_jobs());
         let idle_lock_holders = self.blocking.idle_holders(reader);
         reader.end();

@@ -273,6 +273,7 @@ fn table(
         autovacuum_enabled: thresholds.is_enabled,
         vacuumed_ago_us: row.duration(9),
         analyzed_ago_us,
+        autovacuum_us: None,
         age: row.count(11),
         has_statistics: row.is_true(13) || analyzed_ago_us.is_some(),
         partition_of: None,
