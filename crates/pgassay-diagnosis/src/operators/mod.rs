@@ -25,6 +25,7 @@ mod missing_index;
 mod names;
 mod offsets;
 mod ordered_reads;
+mod partitioned_statistics;
 mod recovery_locks;
 mod replay;
 mod row_queues;

@@ -7,6 +7,7 @@ use super::detection::Detection;
 use super::horizon;
 use super::live_view::LiveView;
 use super::names;
+use super::partitioned_statistics;
 use super::signature::OperatorSignature;
 
 /// Autovacuum visits each database once in `autovacuum_naptime`, a minute by default. What has been
@@ -131,6 +132,7 @@ fn stale_statistics(view: &LiveView<'_>) -> Vec<Detection> {
                 ),
         );
     }
+    found.extend(partitioned_statistics::never_analyzed(view));
     found
 }
 

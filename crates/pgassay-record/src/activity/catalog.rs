@@ -149,6 +149,9 @@ pub struct TableActivity {
     /// The partitioned table that it is a partition of, at any depth (from 10).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition_of: Option<RelationName>,
+    /// That table was never analyzed, so statistics over all of its partitions do not exist.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub parent_lacks_statistics: bool,
 }
 
 /// One index.

@@ -18,6 +18,7 @@ mod horizon;
 mod index_evidence;
 mod offsets;
 mod ordered_reads;
+mod partitioned_statistics;
 mod processes;
 mod repeated;
 mod replay;
@@ -88,6 +89,7 @@ fn cases() -> Vec<LiveCase> {
     all.extend(archiver::cases());
     all.extend(replay::cases());
     all.extend(offsets::cases());
+    all.extend(partitioned_statistics::cases());
     all.extend(table_queues::cases());
     all
 }
@@ -100,6 +102,7 @@ fn edges() -> Vec<Edge> {
     all.extend(archiver::edges());
     all.extend(replay::edges());
     all.extend(offsets::edges());
+    all.extend(partitioned_statistics::edges());
     all.extend(table_queues::edges());
     all
 }

@@ -161,6 +161,11 @@ pub(super) fn chosen(
     chosen
 }
 
+/// Whether there are statistics of a column, or they are hidden: `pg_statistic` is only for superusers, and `pg_stats`
+/// hides the columns that the user may not read, and tables whose rows are hidden from the user.
+const HAS_STATISTICS: &str = "not has_table_privilege(c.oid, 'select') or row_security_active(c.oid) \
+     or exists (select 1 from pg_stats s where s.schemaname = n.nspname and s.tablename = c.relname)";
+
 /// Reads the state of these tables and joins their differences.
 pub(super) fn tables(
     reader: &mut CatalogReader,
@@ -168,8 +173,6 @@ pub(super) fn tables(
     differences: &BTreeMap<u32, TableCounters>,
     settings: &ServerSettings,
 ) -> Vec<TableActivity> {
-    // pg_statistic is only for superusers; pg_stats hides the columns that the user may not read, and
-    // tables whose rows are hidden from the user.
     let sql = format!(
         "select c.oid, n.nspname, c.relname, \
            c.relpages::bigint * current_setting('block_size')::bigint, c.reltuples, c.relpages, \
@@ -179,9 +182,7 @@ pub(super) fn tables(
              pg_stat_get_last_autovacuum_time(c.oid))) * 1e6, \
            extract(epoch from clock_timestamp() - greatest(pg_stat_get_last_analyze_time(c.oid), \
              pg_stat_get_last_autoanalyze_time(c.oid))) * 1e6, \
-           age(c.relfrozenxid), to_json(c.reloptions), \
-           not has_table_privilege(c.oid, 'select') or row_security_active(c.oid) or exists (select 1 from pg_stats s \
-             where s.schemaname = n.nspname and s.tablename = c.relname) \
+           age(c.relfrozenxid), to_json(c.reloptions), {HAS_STATISTICS} \
          from pg_class c join pg_namespace n on n.oid = c.relnamespace \
          where c.oid = any ('{}'::oid[])",
         array(chosen.iter().copied())
@@ -191,9 +192,13 @@ pub(super) fn tables(
     let database = &reader.database;
     let mut tables: Vec<TableActivity> = rows
         .iter()
-        .map(|row| TableActivity {
-            partition_of: partitioned.get(&(row.number(0) as u32)).cloned(),
-            ..table(row, database, reader.version, differences, settings)
+        .map(|row| {
+            let parent = partitioned.get(&(row.number(0) as u32));
+            TableActivity {
+                partition_of: parent.map(|it| it.0.clone()),
+                parent_lacks_statistics: parent.is_some_and(|it| it.1),
+                ..table(row, database, reader.version, differences, settings)
+            }
         })
         .map(|table| {
             if reader.is_standby {
@@ -214,8 +219,11 @@ pub(super) fn tables(
     tables
 }
 
-/// The partitioned table at the top of each partition.
-fn partitioned(reader: &mut CatalogReader, chosen: &BTreeSet<u32>) -> BTreeMap<u32, RelationName> {
+/// The partitioned table at the top of each partition, and whether it has no statistics.
+fn partitioned(
+    reader: &mut CatalogReader,
+    chosen: &BTreeSet<u32>,
+) -> BTreeMap<u32, (RelationName, bool)> {
     if reader.version < 100_000 {
         return BTreeMap::new();
     }
@@ -224,12 +232,16 @@ fn partitioned(reader: &mut CatalogReader, chosen: &BTreeSet<u32>) -> BTreeMap<u
            select c.oid, c.oid from pg_class c where c.oid = any ('{}'::oid[]) and c.relispartition union all \
            select up.part, i.inhparent from up join pg_class c on c.oid = up.oid and c.relispartition \
              join pg_inherits i on i.inhrelid = up.oid) \
-         select up.part, c.oid, n.nspname, c.relname from up join pg_class c on c.oid = up.oid \
+         select up.part, c.oid, n.nspname, c.relname, {HAS_STATISTICS} \
+           from up join pg_class c on c.oid = up.oid \
            join pg_namespace n on n.oid = c.relnamespace where not c.relispartition",
         array(chosen.iter().copied())
     );
     let rows = reader.rows(Activity::TABLES, &sql).unwrap_or_default();
-    let of_part = |row: &CatalogRow| (row.number(0) as u32, row.relation(1, &reader.database));
+    let of_part = |row: &CatalogRow| {
+        let parent = row.relation(1, &reader.database);
+        (row.number(0) as u32, (parent, !row.is_true(4)))
+    };
     rows.iter().map(of_part).collect()
 }
 
@@ -277,6 +289,7 @@ fn table(
         age: row.count(11),
         has_statistics: row.is_true(13) || analyzed_ago_us.is_some(),
         partition_of: None,
+        parent_lacks_statistics: false,
     }
 }
 
