@@ -43,6 +43,9 @@ pub struct ClientOptions {
     pub continues_on_error: bool,
     /// Whether each transaction opens a connection of its own.
     pub reconnects: bool,
+    /// Ends the names of prepared statements. Behind a pooler, a client can get a connection on which another run has
+    /// left statements: with equal names, it would execute those.
+    pub statement_suffix: Option<u32>,
     /// Whether a client that has finished closes its connection at once, as pgbench's do: others may
     /// wait for what its session holds. The pool then has only one run.
     pub closes_finished: bool,
@@ -68,6 +71,7 @@ impl Default for ClientOptions {
             tries_max: 1,
             continues_on_error: false,
             reconnects: false,
+            statement_suffix: None,
             closes_finished: false,
             on_abort: OnAbort::EndRun,
             times_commands: false,

@@ -54,6 +54,8 @@ impl Program {
         config.define(&mut fixed);
         let scripts: Vec<&ParsedScript> = config.scripts.iter().map(|it| &*it.script).collect();
         let scripts = with_fixed_variables(&scripts, &config.names, &fixed);
+        let suffix = config.options.statement_suffix;
+        let suffix = suffix.map_or_else(String::new, |it| format!("_{it:08x}"));
         for (script, weighted) in scripts.into_iter().zip(&config.scripts) {
             let commands = script.commands();
             let mut of_commands = vec![None; commands.len()];
@@ -65,7 +67,7 @@ impl Program {
                     continue;
                 }
                 let statement = *known.entry(sql.statement().into()).or_insert_with(|| {
-                    let name = format!("P_{}", statements.len()).into_bytes();
+                    let name = format!("P_{}{suffix}", statements.len()).into_bytes();
                     statements.push(PreparedStatement {
                         name,
                         sql: sql.statement().into(),
@@ -119,5 +121,38 @@ impl Program {
             left < 0
         });
         reached.expect("the draw is below the sum of all weights")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pgassay_script::ParseOptions;
+    use pgassay_wire::conninfo::Target;
+
+    /// Regression: behind a pooler in transaction mode, a run executed the statement that an earlier one had left on a
+    /// connection under the same name.
+    #[test]
+    fn statements_of_two_runs_had_the_same_names() {
+        let mut names = VariableNames::new();
+        let options = ParseOptions {
+            protocol: QueryProtocol::Prepared,
+            ..ParseOptions::default()
+        };
+        let text = "select 1;\nselect 2;\nselect 1;";
+        let script = ParsedScript::parse("test", text, &options, &mut names).unwrap();
+        let target = Target::unix("/nowhere", 1, "me", "me");
+        let mut config = ClientPoolConfig::new(target, Arc::new(script), Arc::new(names));
+        config.protocol = QueryProtocol::Prepared;
+        for (suffix, expected) in [
+            (None, ["P_0", "P_1"]),
+            (Some(0x001a_2b3c), ["P_0_001a2b3c", "P_1_001a2b3c"]),
+        ] {
+            config.options.statement_suffix = suffix;
+            let program = Program::new(&config).unwrap();
+            let statements = program.statements.iter();
+            let names: Vec<&[u8]> = statements.map(|it| &*it.name).collect();
+            assert_eq!(names, expected.map(str::as_bytes));
+        }
     }
 }

@@ -102,7 +102,8 @@ fn no_statement_of_a_profile_waits_long_behind_a_lock() {
     server.stop().expect("the server stops");
 }
 
-/// Regression: the second run executed the statement that the first had prepared, without a message.
+/// Regression: the second run executed the statement that the first had prepared, without a message. Later it failed,
+/// because it gave its statement the same name.
 #[test]
 fn a_run_does_not_execute_what_another_has_prepared_behind_a_pooler() {
     let config = ServerConfig {
@@ -138,9 +139,7 @@ fn a_run_does_not_execute_what_another_has_prepared_behind_a_pooler() {
     };
     assert_eq!(run("aa", "prepared").code, Some(0));
     let second = run("bb", "prepared");
-    assert_eq!(second.code, Some(1), "{second:?}");
-    let expected = "prepared statement \"P_0\" already exists";
-    assert!(second.stderr.contains(expected), "{second:?}");
+    assert_eq!(second.code, Some(0), "{second:?}");
     assert_eq!(run("bb", "extended").code, Some(0));
     let counts = "select (select count(*) from aa) || ' ' || (select count(*) from bb)";
     assert_eq!(
@@ -148,7 +147,7 @@ fn a_run_does_not_execute_what_another_has_prepared_behind_a_pooler() {
             .value(counts)
             .expect("they can be read")
             .as_deref(),
-        Some("5 5")
+        Some("5 10")
     );
     drop(pooler);
     server.stop().expect("the server stops");

@@ -14,6 +14,7 @@ use pgassay_load::{
     ScriptLocation, Transaction, TransactionOutcome,
 };
 use pgassay_script::{EvalError, Refusal, Rng};
+use pgassay_wire::ServerMessage;
 
 use super::figures::{Board, Cells, latency_and_lag_us};
 use super::hdr_log::{HdrLog, Second};
@@ -322,7 +323,7 @@ const CLOSED: &str = "server closed the connection unexpectedly\n\tThis probably
 fn tell_lost(
     client: u32,
     place: Option<&ScriptLocation>,
-    fatal: Option<&pgassay_wire::ServerMessage>,
+    fatal: Option<&ServerMessage>,
     source: Option<&std::io::Error>,
 ) {
     let text = match (place, fatal) {
@@ -371,18 +372,23 @@ fn tell_cause(client: u32, place: &ScriptLocation, cause: &AbortCause) {
         ));
     };
     let at = format!("client {client} script {script} command {command} query {query}");
-    let refused = |error: &pgassay_wire::ServerMessage| {
+    let refused = |error: &ServerMessage| {
         message::error(&format!(
             "client {client} script {script} aborted in command {command} query {query}: {}",
             message::of_server(error, place.sent.as_deref())
         ));
     };
     match cause {
-        AbortCause::Sql(error) => refused(error),
+        AbortCause::Sql(error) => {
+            refused(error);
+            if is_on_another_connection(error, place) {
+                message::hint(POOLER);
+            }
+        }
         AbortCause::Unprepared { error, name } => {
             message::error(&message::of_server(error, place.statement.as_deref()));
             // pgbench executes the statement nevertheless.
-            refused(&pgassay_wire::ServerMessage {
+            refused(&ServerMessage {
                 severity: "ERROR".to_owned(),
                 message: format!("prepared statement \"{name}\" does not exist"),
                 ..Default::default()
@@ -415,6 +421,18 @@ fn tell_cause(client: u32, place: &ScriptLocation, cause: &AbortCause) {
         ) => message::error(&format!("client {client} aborted: {refusal}")),
         other => failed(other),
     }
+}
+
+/// What to do if the statement is missing or another has its name.
+const POOLER: &str = "A pooler in transaction mode gives a client several connections, and the statement was prepared \
+     on another. Use another protocol (-M simple or extended), or a pooler that keeps the connections' prepared \
+     statements apart, such as PgBouncer with max_prepared_statements.";
+
+/// Whether a client does not have the connection on which it prepared the statement.
+fn is_on_another_connection(error: &ServerMessage, place: &ScriptLocation) -> bool {
+    // Only a prepared statement is not sent.
+    let is_prepared = place.statement.is_some() && place.sent.is_none();
+    is_prepared && matches!(&*error.sqlstate, "26000" | "42P05")
 }
 
 /// pgbench's description of a failed backslash command.
@@ -466,5 +484,35 @@ mod tests {
         assert_eq!(logged("--continue-on-error"), [0; 16]);
         let detailed = logged("--continue-on-error --failures-detailed");
         assert_eq!((detailed.len(), detailed.last()), (16, Some(&1)));
+    }
+
+    /// Regression: the error did not say that a pooler may be the reason.
+    #[test]
+    fn a_statement_that_was_prepared_on_another_connection_points_to_a_pooler() {
+        let place = |sent: Option<&str>| ScriptLocation {
+            client: 0,
+            script: "s".to_owned(),
+            script_index: 0,
+            command: 0,
+            query: 0,
+            word: "SQL".to_owned(),
+            line: 1,
+            text: "select 1;".to_owned(),
+            sent: sent.map(str::to_owned),
+            statement: Some("select 1".to_owned()),
+        };
+        let error = |sqlstate: &str| ServerMessage {
+            sqlstate: sqlstate.to_owned(),
+            ..ServerMessage::default()
+        };
+        for (sqlstate, sent, expected) in [
+            ("26000", None, true),
+            ("42P05", None, true),
+            ("42P01", None, false),
+            ("26000", Some("execute it"), false),
+        ] {
+            let is_found = is_on_another_connection(&error(sqlstate), &place(sent));
+            assert_eq!(is_found, expected, "{sqlstate} {sent:?}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! A benchmark run: inspects the tables, runs the clients, prints the report.
 
 use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -394,6 +395,8 @@ fn conduct(settings: &Settings, common: &Arc<Common>) -> Result<ClientOptions, E
         tries_max: settings.tries_max,
         continues_on_error: settings.continue_on_error,
         reconnects: settings.connects,
+        // Random whatever --random-seed is: what matters is that no other run has the same.
+        statement_suffix: Some(RandomState::new().hash_one(std::process::id()) as u32),
         closes_finished: true,
         on_abort: if settings.exit_on_abort {
             OnAbort::EndRun
