@@ -406,9 +406,8 @@ fn limit_phrase(limit: &ScalingLimit, row: &str) -> String {
         LimitKind::Clients => {
             "the number of clients: transactions that are due wait for a free one".to_owned()
         }
-        LimitKind::Unexplained => {
-            "time without an explanation (waits have no names without profiling)".to_owned()
-        }
+        LimitKind::Unexplained if row.is_empty() => "time without an explanation".to_owned(),
+        LimitKind::Unexplained => format!("time without an explanation ({row})"),
     }
 }
 

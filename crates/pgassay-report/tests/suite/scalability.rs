@@ -203,6 +203,20 @@ fn the_limit_at_the_knee_was_not_in_the_answer() {
     assert!(!lone.contains("it is lightweight locks"), "{lone}");
 }
 
+/// Regression: the answer was "waits have no names without profiling", also if the trials were profiled.
+#[test]
+fn unexplained_time_is_not_always_due_to_a_missing_profile() {
+    let mut curve = curve();
+    for point in &mut curve.points[5..] {
+        point.limit = Some(limit(LimitKind::Unexplained, "blocked, reason unknown"));
+    }
+    let expected = "From 16 clients on, the limit is time without an explanation (blocked, reason unknown): at 64";
+    let text = scalability_text(&curve, &PLAIN);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert!(words.join(" ").contains(expected), "{text}");
+    assert!(!text.contains("profil"), "{text}");
+}
+
 /// Regression: after a sentence with the peak, the next one read "Nor do they determine the knee."
 #[test]
 fn an_unknown_knee_is_a_sentence_of_its_own_after_a_known_peak() {

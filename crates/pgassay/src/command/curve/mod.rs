@@ -7,14 +7,16 @@ pub mod stored;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use pgassay_account::scalability::{CurveIdentity, ScalabilityCurve, scalability_curve};
+use pgassay_account::scalability::{
+    CurveIdentity, CurvePoint, LimitKind, ScalabilityCurve, scalability_curve,
+};
 use pgassay_lab::{
     CurveBlocks, EventSink, LabEvent, Laboratory, Placement, RealEquipment, RunContext, Scheduler,
     assemble,
 };
 use pgassay_model::plan::Overrides;
 use pgassay_model::study::StudySource;
-use pgassay_record::run::Run;
+use pgassay_record::run::{Run, Warning, WarningKind};
 use pgassay_report::{scalability_html, scalability_json, scalability_text};
 
 use args::LevelsForm;
@@ -95,7 +97,7 @@ pub fn curve(args: &CurveArgs, color: ColorWhen, out: &mut impl FileOutput) -> R
     )?;
     // Which trials are run depends on those before, so no number of them is complete by itself.
     run.complete = ended_early.is_none();
-    let found = curve_of(&run, load);
+    let found = curve_of(&mut run, load);
     let mut files = files(&run, logs);
     files.extend(curve_files(&found));
     let directory = saving::finish(writer, &run, &files)?;
@@ -177,17 +179,35 @@ fn announce(args: &CurveArgs, planned: &PlannedStudy, context: &RunContext<'_>) 
     }
 }
 
-fn curve_of(run: &Run, load: String) -> ScalabilityCurve {
+/// The curve of a run. Adds to the run's warnings why the limit of the curve has no name.
+fn curve_of(run: &mut Run, load: String) -> ScalabilityCurve {
     let identity = CurveIdentity {
         run: run.id.clone(),
         pgassay_version: run.pgassay_version.clone(),
         load,
     };
+    let curve = scalability_curve(&run.plan, &run.trials, &run.points, &run.ledgers, identity);
+    let warning = unnamed_waits(&curve.points, run.plan.schedule.profiled > 0);
+    run.warnings.extend(warning);
     let warnings = run.warnings.iter().map(|it| it.message.clone());
     ScalabilityCurve {
         warnings: warnings.collect(),
-        ..scalability_curve(&run.plan, &run.trials, &run.points, &run.ledgers, identity)
+        ..curve
     }
+}
+
+/// A warning if the limit of a point is unexplained because nothing was profiled.
+fn unnamed_waits(points: &[CurvePoint], is_profiled: bool) -> Option<Warning> {
+    let is_unexplained = |it: &CurvePoint| {
+        let limit = it.limit.as_ref();
+        limit.is_some_and(|limit| limit.kind == LimitKind::Unexplained)
+    };
+    (!is_profiled && points.iter().any(is_unexplained)).then(|| Warning {
+        kind: WarningKind::NoProfile,
+        message: "a limit is unexplained because waits have no names without profiling: leave out --no-profile"
+            .to_owned(),
+        variant: None,
+    })
 }
 
 fn print(
@@ -270,5 +290,22 @@ mod tests {
             let (_, placement) = planned(&line.args).unwrap_or_else(|it| panic!("{given}: {it}"));
             assert_eq!(placement, expected, "{given}");
         }
+    }
+
+    /// Regression: the answer said so of every unexplained limit.
+    #[test]
+    fn only_without_profiling_do_waits_have_no_names() {
+        let point = |kind: LimitKind| {
+            let limit = serde_json::json!({ "kind": kind, "row": "", "us": 1.0, "growth_us": 2.0 });
+            let point = serde_json::json!({
+                "clients": 2, "rounds": 1, "throughput": {}, "latency_mean_us": 1.0, "latency_p50_us": 1.0,
+                "latency_p95_us": 1.0, "latency_p99_us": 1.0, "limit": limit,
+            });
+            serde_json::from_value::<CurvePoint>(point).expect("a point")
+        };
+        let unexplained = [point(LimitKind::Locks), point(LimitKind::Unexplained)];
+        assert!(unnamed_waits(&unexplained, false).is_some());
+        assert!(unnamed_waits(&unexplained, true).is_none());
+        assert!(unnamed_waits(&unexplained[..1], false).is_none());
     }
 }
