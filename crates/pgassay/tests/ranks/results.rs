@@ -234,6 +234,13 @@ fn what_one_rank_cannot_do_ends_all_before_the_run() {
     of("-c 2 -f one.sql").has(1, &[], &["3 ranks need at least 3 clients, but -c is 2"]);
     of("-c 3 -f missing.sql").has(1, &[], &["could not open file \"missing.sql\""]);
     of("-c 3 -f one.sql --rank-dsn=port=1 postgres").has(1, &[], &["not both"]);
+    // Regression: the last one was ignored, without a message.
+    let four =
+        "-c 4 -f one.sql --rank-dsn=port=1 --rank-dsn=port=2 --rank-dsn=port=3 --rank-dsn=port=4";
+    let refusal = "error: --rank-dsn is given 4 times, but there are only 3 ranks";
+    let ended = of(four);
+    ended.has(1, &[], &[refusal]);
+    assert!(!ended.err.contains("connection"), "{ended:?}");
     of("-c 3 -S").has(1, &[], &["could not count number of branches"]);
     // Only rank 1 has another server, which does not exist.
     let socket = server.socket_directory();

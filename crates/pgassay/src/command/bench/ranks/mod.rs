@@ -111,6 +111,13 @@ fn check(settings: &Settings, ranks: usize) -> Result<(), Exit> {
             "specify either a database or --rank-dsn, not both: a connection string can name a database",
         ));
     }
+    let servers = settings.rank_dsns.len();
+    if servers > ranks {
+        return Err(fatal(&format!(
+            "--rank-dsn is given {servers} times, but there are only {ranks} ranks: start more ranks, or leave out \
+             the rest"
+        )));
+    }
     if (settings.clients.unsigned_abs() as usize) < ranks {
         let clients = settings.clients;
         return Err(fatal(&format!(
