@@ -194,7 +194,8 @@ impl ExprParser<'_> {
     /// operator with its operand.
     fn operand(&mut self) -> Result<(), ExprError> {
         if self.nesting == NESTING_MAX {
-            return Err(self.error("memory exhausted", None));
+            let detail = format!("nested more than {NESTING_MAX} levels deep");
+            return Err(self.error("memory exhausted", Some(detail)));
         }
         self.nesting += 1;
         let start = self.code.len();

@@ -281,12 +281,47 @@ fn errors_match_pgbench() {
     );
     assert!(parse(&words[..words.len() - 4], QueryProtocol::Simple).is_ok());
     let deep = format!("\\set x {}1", "(".repeat(100_000));
-    assert!(error(&deep).starts_with("test.sql:1: memory exhausted in command \"set\""));
+    assert!(error(&deep).starts_with("test.sql:1: memory exhausted (nested"));
 
     let at = parse("\n\\set i ;", QueryProtocol::Simple).unwrap_err();
     assert_eq!((at.line, at.column()), (2, Some(8)));
     assert!(
         matches!(at.kind, ParseErrorKind::Syntax(syntax) if syntax.detail.as_deref() == Some(";"))
+    );
+}
+
+/// It is not a stack overflow either. Conditional blocks and long expressions may be as deep and long as memory allows.
+#[test]
+fn deep_nesting_is_an_error_that_says_so() {
+    let nested = |depth: usize, open: &str, close: &str| {
+        format!("\\set x {}1{}", open.repeat(depth), close.repeat(depth))
+    };
+    for (open, close) in [
+        ("(", ")"),
+        ("- ", ""),
+        ("~", ""),
+        ("not ", ""),
+        ("abs(", ")"),
+        ("1 + (", ")"),
+        ("case when true then ", " end"),
+    ] {
+        assert!(
+            parse(&nested(300, open, close), QueryProtocol::Simple).is_ok(),
+            "{open}"
+        );
+        let refusal = error(&nested(2_000, open, close));
+        let expected =
+            "test.sql:1: memory exhausted (nested more than 400 levels deep) in command \"set\"";
+        assert!(refusal.starts_with(expected), "{open}: {refusal}");
+    }
+    let blocks = ["\\if true\n".repeat(2_000), "\\endif\n".repeat(2_000)].concat();
+    assert!(parse(&blocks, QueryProtocol::Simple).is_ok());
+    assert!(
+        parse(
+            &format!("\\set x 1{}", " + 1".repeat(2_000)),
+            QueryProtocol::Simple
+        )
+        .is_ok()
     );
 }
 
