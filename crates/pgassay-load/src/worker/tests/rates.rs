@@ -115,3 +115,15 @@ fn a_rate_at_which_all_transactions_are_late_goes_on_until_the_end_only() {
         );
     }
 }
+
+/// Regression: after a run with a rate far beyond what the server can do, 100 million gaps were drawn, which took seconds.
+#[test]
+fn unserved_transactions_of_a_rate_that_cannot_be_reached_are_not_all_drawn() {
+    let mut bench = Bench::new(1, QueryProtocol::Simple, &[("select 1;", 1)]);
+    // Ten million in 1 ms.
+    bench.worker.pace = Some((Rng::from_seed(7), 1e-4));
+    assert_eq!(bench.run(1..1_000_001, None, false).unwrap(), 0);
+    let unserved = bench.worker.recorder.unserved;
+    assert!((9_900_000..11_100_000).contains(&unserved), "{unserved}");
+    assert_eq!(bench.worker.recorder.transactions_total, 1_000);
+}
