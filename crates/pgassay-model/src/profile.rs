@@ -368,14 +368,12 @@ impl Profile {
         }
     }
 
-    /// Blocked time as a call tree whose counts are microseconds within the observed slices, or a multiple if a stack
-    /// has more than 4,294 s. The leaf of a stack is its wait event, as a frame of the object `[wait]`.
+    /// Blocked time as a call tree whose counts are of [`Self::off_cpu_unit_us`] within the observed slices. The leaf of
+    /// a stack is its wait event, as a frame of the object `[wait]`.
     #[must_use]
     pub fn off_cpu(&self) -> Self {
         let mut builder = ProfileBuilder::new(1);
-        let us = |blocked: &BlockedStack| blocked.blocked_ns.iter().sum::<u64>() / 1000;
-        let longest_us = self.blocked.iter().map(us).max().unwrap_or(0);
-        let unit_us = longest_us.div_ceil(u32::MAX.into()).max(1);
+        let unit_us = self.off_cpu_unit_us();
         for blocked in &self.blocked {
             let stack = blocked.node.map_or_else(Vec::new, |node| self.stack(node));
             let wait = (!blocked.wait_event.is_empty()).then(|| Frame {
@@ -387,10 +385,16 @@ impl Profile {
                 offset: 0,
                 kernel: false,
             });
-            let count = u32::try_from(us(blocked) / unit_us).unwrap_or(u32::MAX);
+            let count = u32::try_from(blocked.total_us() / unit_us).unwrap_or(u32::MAX);
             builder.add(0, stack.into_iter().cloned().chain(wait), count);
         }
         builder.finish()
+    }
+
+    /// Microseconds that a count of [`Self::off_cpu`] stands for: one, or more if a stack has more than 4,294 s.
+    pub fn off_cpu_unit_us(&self) -> u64 {
+        let longest_us = self.blocked.iter().map(BlockedStack::total_us).max();
+        longest_us.unwrap_or(0).div_ceil(u32::MAX.into()).max(1)
     }
 
     /// The frames from the outermost to `node`.
@@ -418,6 +422,13 @@ impl Profile {
             .collect();
         lines.sort();
         lines.concat()
+    }
+}
+
+impl BlockedStack {
+    /// Blocked time over all blocks, in microseconds.
+    fn total_us(&self) -> u64 {
+        self.blocked_ns.iter().sum::<u64>() / 1000
     }
 }
 

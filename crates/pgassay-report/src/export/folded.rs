@@ -8,15 +8,20 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use pgassay_account::instructions::CallTree;
-use pgassay_model::profile::Profile;
+
+use super::stacks::{WeightedStacks, marked, stacks_of};
 
 /// All stacks, sorted and unique.
-pub(super) fn text(profile: &Profile) -> String {
-    let stacks = super::stacks::stacks_of(profile).map(|(stack, samples)| {
+pub(super) fn text(weighed: &WeightedStacks<'_>) -> String {
+    let profile = &*weighed.profile;
+    let stacks = stacks_of(profile).map(|(stack, count)| {
         let names = stack
             .into_iter()
-            .map(|frame| super::stacks::marked(&profile.frames[frame as usize]));
-        (names.collect(), samples)
+            .map(|frame| marked(&profile.frames[frame as usize]));
+        (
+            names.collect(),
+            count.saturating_mul(weighed.samples_per_count),
+        )
     });
     lines(stacks)
 }
@@ -40,7 +45,8 @@ fn lines(stacks: impl Iterator<Item = (Vec<String>, u64)>) -> String {
             .iter()
             .map(|name| name.replace([';', '\n'], ":"))
             .collect();
-        *lines.entry(names.join(";")).or_default() += count;
+        let sum = lines.entry(names.join(";")).or_default();
+        *sum = sum.saturating_add(count);
     }
     let mut out = String::new();
     for (line, count) in lines {

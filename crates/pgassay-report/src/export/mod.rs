@@ -52,7 +52,7 @@ pub fn export(
 ) -> Option<Vec<u8>> {
     let weighed = WeightedStacks::of(observation, stacks)?;
     Some(match format {
-        ExportFormat::Folded => folded::text(&weighed.profile).into_bytes(),
+        ExportFormat::Folded => folded::text(&weighed).into_bytes(),
         ExportFormat::Speedscope => speedscope::json(observation, &weighed).into_bytes(),
         ExportFormat::Pprof => pprof::message(observation, &weighed),
         ExportFormat::Firefox => firefox::json(observation, &weighed.profile).into_bytes(),

@@ -62,7 +62,7 @@ pub(super) fn text(observation: &Observation, weighed: &WeightedStacks<'_>) -> S
     // Writing to a String cannot fail.
     _ = writeln!(head, "# {}", stacks::title(observation));
     _ = writeln!(head, "#\n# Total Lost Samples: {}\n#", profile.quality.lost);
-    let samples = short(profile.total());
+    let samples = short(profile.total().saturating_mul(weighed.samples_per_count));
     _ = writeln!(head, "# Samples: {samples} of event '{}'", weighed.event);
     let whole_us = profile.total() as f64 * weighed.us_per_sample;
     let whole_ns = whole_us * 1000.0;

@@ -19,6 +19,8 @@ pub(super) struct WeightedStacks<'a> {
     pub(super) stacks: ExportedStacks,
     pub(super) profile: Cow<'a, Profile>,
     pub(super) us_per_sample: f64,
+    /// How many samples each count of the profile stands for.
+    pub(super) samples_per_count: u64,
     /// The name in a heading.
     pub(super) noun: &'static str,
     /// The name of the event in `perf`.
@@ -34,15 +36,18 @@ impl<'a> WeightedStacks<'a> {
                 stacks,
                 profile: Cow::Borrowed(observation.sampled()?),
                 us_per_sample: observation.cpu_us_per_sample(),
+                samples_per_count: 1,
                 noun: "CPU",
                 event: "cpu-clock",
                 value: "cpu",
             },
             ExportedStacks::OffCpu => {
-                let profile = observation.seen_blocked()?;
+                let (recorded, profile) =
+                    (observation.profile.as_ref(), observation.seen_blocked()?);
                 Self {
                     stacks,
                     us_per_sample: observation.blocked_us() / profile.total() as f64,
+                    samples_per_count: recorded.map_or(1, Profile::off_cpu_unit_us),
                     profile: Cow::Owned(profile),
                     noun: "Off-CPU time",
                     event: "off-cpu",

@@ -349,6 +349,13 @@ fn hours_of_blocked_time_keep_their_shares() {
     let weights = file["threads"][0]["samples"]["weight"].as_array().unwrap();
     let weights: Vec<f64> = weights.iter().filter_map(Value::as_f64).collect();
     assert!((weights[0] / weights[1] - 3.0).abs() < 1e-6, "{weights:?}");
+    // Regression: the unit of folded stacks was then no longer 1 µs.
+    let folded = export(&observation, ExportedStacks::OffCpu, ExportFormat::Folded).unwrap();
+    let folded = String::from_utf8(folded).unwrap();
+    let counts = folded.lines().filter_map(|it| it.rsplit(' ').next());
+    let counts: Vec<f64> = counts.map(|it| it.parse().unwrap()).collect();
+    let sum_s: f64 = counts.iter().sum::<f64>() / 1e6;
+    assert!((sum_s - 4.0 * 3600.0).abs() < 0.001, "{folded}");
 }
 
 #[test]
