@@ -63,7 +63,7 @@ impl ConnectError {
         };
         let lines = tried.iter().map(|(address, error)| {
             let what = match error {
-                ExchangeError::Stream(error) => refused(address, error),
+                ExchangeError::Stream(error) => return not_connected(address, error),
                 other => of_exchange(other),
             };
             format!("{}{}", failed_at(address), what.trim_end_matches('\n'))
@@ -191,6 +191,9 @@ fn open_tcp(
 }
 
 fn open_unix(address: &Address) -> io::Result<UnixStream> {
+    if let Some(what) = address.path_error() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
     let path = address.socket_path().unwrap_or_default();
     match path.as_os_str().as_encoded_bytes().strip_prefix(b"@") {
         Some(name) => UnixStream::connect_addr(&UnixAddress::from_abstract_name(name)?),
@@ -206,8 +209,15 @@ pub fn failed_at(address: &Address) -> String {
     }
 }
 
+/// The whole message for a failed connection.
+pub fn not_connected(address: &Address, error: &io::Error) -> String {
+    // libpq finds this before it has an address to name.
+    let unconnected = address.path_error();
+    unconnected.unwrap_or_else(|| failed_at(address) + &refused(address, error))
+}
+
 /// The message for a failed connection, with libpq's hint.
-pub fn refused(address: &Address, error: &io::Error) -> String {
+fn refused(address: &Address, error: &io::Error) -> String {
     let what = os_error_text(error);
     match (address, error.kind()) {
         (_, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => "timeout expired".into(),
@@ -276,5 +286,25 @@ mod tests {
             os_error_text(&refused),
             "setsockopt(TCP_KEEPIDLE) failed: Invalid argument"
         );
+    }
+
+    /// Regression: it was "path must be shorter than SUN_LEN".
+    #[test]
+    fn a_socket_path_that_is_too_long_has_the_message_of_libpq() {
+        // 14 bytes of the path are the file's name and the slash before it.
+        for (letters, is_too_long) in [(92, false), (93, true)] {
+            let directory = format!("/{}", "x".repeat(letters));
+            let target = Target::unix(&directory, 5432, "me", "me");
+            let error = connect(&target, None).err().expect("there is no server");
+            let path = format!("{directory}/.s.PGSQL.5432");
+            let expected = if is_too_long {
+                format!("Unix-domain socket path \"{path}\" is too long (maximum 107 bytes)")
+            } else {
+                format!(
+                    "connection to server on socket \"{path}\" failed: No such file or directory"
+                )
+            };
+            assert_eq!(error.to_string().lines().next(), Some(&*expected));
+        }
     }
 }

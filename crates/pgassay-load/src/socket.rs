@@ -135,7 +135,10 @@ fn set_option(
 }
 
 fn open_unix(address: &Address) -> io::Result<OwnedFd> {
-    open_path(&address.socket_path().unwrap_or_default())
+    match address.path_error() {
+        Some(what) => Err(io::Error::new(io::ErrorKind::InvalidInput, what)),
+        None => open_path(&address.socket_path().unwrap_or_default()),
+    }
 }
 
 /// As [`open`], the Unix socket with this path.

@@ -7,6 +7,9 @@ use super::methods::Methods;
 use crate::password::Password;
 use crate::tls::TlsSettings;
 
+/// The longest path of a Unix socket on Linux, in bytes (`sun_path` in `sys/un.h` without the final zero).
+const SOCKET_PATH_MAX: usize = 107;
+
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
@@ -37,6 +40,17 @@ impl Address {
             }
             Self::Tcp { .. } => None,
         }
+    }
+
+    /// libpq's error if the path of the Unix socket does not fit into a socket's address.
+    pub fn path_error(&self) -> Option<String> {
+        let path = self.socket_path()?;
+        (path.as_os_str().len() > SOCKET_PATH_MAX).then(|| {
+            format!(
+                "Unix-domain socket path \"{}\" is too long (maximum {SOCKET_PATH_MAX} bytes)",
+                path.display()
+            )
+        })
     }
 }
 

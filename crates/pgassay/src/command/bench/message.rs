@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pgassay_lab::connector::{failed_at, refused};
+use pgassay_lab::connector::{failed_at, not_connected};
 use pgassay_load::LoadError;
 use pgassay_wire::{ExchangeError, ServerMessage};
 
@@ -186,7 +186,7 @@ pub fn of_load(error: &LoadError) -> String {
         }
         LoadError::Connect {
             address, source, ..
-        } => format!("{}{}", failed_at(address), refused(address, source)),
+        } => not_connected(address, source),
         other => other.to_string(),
     }
 }
