@@ -170,19 +170,16 @@ impl Report<'_> {
             share(time.asleep_us),
             share(time.between_us)
         )?;
-        let elapsed_us: u64 = measurement.threads.iter().map(|it| it.elapsed_us).sum();
-        let cpu_us: u64 = measurement.threads.iter().map(|it| it.cpu_us).sum();
-        let busy = 100.0 / elapsed_us.max(1) as f64;
-        let waits = measurement.threads.iter().map(|it| it.run_queue_wait_us);
-        let waited = match waits.sum::<Option<u64>>() {
-            Some(us) => format!(", in run queue {:.1}%", us as f64 * busy),
+        let (on_cpu, in_run_queue) = shares_of_threads(&measurement.threads);
+        let waited = match in_run_queue {
+            Some(share) => format!(", in run queue {:.1}%", 100.0 * share),
             None => String::new(),
         };
         write!(
             out,
             "client: {:.2} us of CPU per transaction, on CPU {:.1}%{waited} of the time",
             measurement.client_cpu_us_per_transaction(),
-            cpu_us as f64 * busy
+            100.0 * on_cpu
         )?;
         let lag = measurement.timer_lag;
         if lag.wakeups > 0 {
@@ -200,8 +197,8 @@ impl Report<'_> {
 
     /// Everything as JSON.
     pub fn json(&self) -> Value {
-        let total = self.total();
-        let measurement = self.measurement;
+        let (total, measurement) = (self.total(), self.measurement);
+        let (on_cpu_mean, run_queue_mean) = shares_of_threads(&measurement.threads);
         let fraction = |least: bool| {
             let clients = measurement.clients.iter();
             let count = if least { clients.min() } else { clients.max() };
@@ -224,8 +221,7 @@ impl Report<'_> {
             "skipped": total.skipped,
             "unserved": measurement.unserved,
             "late": total.late,
-            "retried": total.retried,
-            "retries": total.retries,
+            "retried": total.retried, "retries": total.retries,
             "aborted_clients": measurement.aborted,
             "interrupted": measurement.interrupted,
             "tps": self.tps(),
@@ -249,6 +245,7 @@ impl Report<'_> {
                 "cpu_us_per_transaction": measurement.client_cpu_us_per_transaction(),
                 "busy": self.busiest_thread().demand(),
                 "on_cpu": self.busiest_thread().on_cpu(),
+                "on_cpu_mean": on_cpu_mean, "run_queue_mean": run_queue_mean,
                 "limited": self.client_limit == ClientLimit::Client,
                 "competes_for_cpus": self.client_limit == ClientLimit::Competition,
                 "run_queue_wait_us": measurement.threads.iter()
@@ -316,6 +313,15 @@ impl Report<'_> {
     }
 }
 
+/// The shares of all threads' time that they were on CPU, and in the run queue if that is known.
+fn shares_of_threads(threads: &[ThreadUsage]) -> (f64, Option<f64>) {
+    let elapsed_us: u64 = threads.iter().map(|it| it.elapsed_us).sum();
+    let cpu_us: u64 = threads.iter().map(|it| it.cpu_us).sum();
+    let waited_us: Option<u64> = threads.iter().map(|it| it.run_queue_wait_us).sum();
+    let share = |us: u64| us as f64 / elapsed_us.max(1) as f64;
+    (share(cpu_us), waited_us.map(share))
+}
+
 /// Whether more transactions were not begun than those that are always pending at the end, and after a stall.
 fn is_behind(unserved: u64, served: u64, rate_per_s: f64) -> bool {
     unserved * UNSTABLE_ONE_IN > served + unserved && unserved as f64 > STALL_S * rate_per_s
@@ -377,5 +383,19 @@ mod tests {
         assert!(!is_late(0.26, 0.01, 0.5));
         assert!(!is_late(0.01, 0.5, 2.0));
         assert!(!is_late(0.26, 0.27, 100.0));
+    }
+
+    /// Regression: only the text had them; the JSON had those of the busiest thread.
+    #[test]
+    fn shares_are_of_the_time_of_all_threads() {
+        let thread = |elapsed_us, cpu_us, run_queue_wait_us| ThreadUsage {
+            elapsed_us,
+            cpu_us,
+            run_queue_wait_us,
+        };
+        let threads = [thread(1_000, 800, Some(100)), thread(3_000, 200, Some(0))];
+        assert_eq!(shares_of_threads(&threads), (0.25, Some(0.025)));
+        assert_eq!(shares_of_threads(&[thread(8, 2, None)]), (0.25, None));
+        assert_eq!(shares_of_threads(&[]), (0.0, Some(0.0)));
     }
 }
