@@ -65,8 +65,8 @@ pub enum StatsError {
     },
     /// Too few numbers of clients for the Universal Scalability Law, or fewer than 3 repeated rounds.
     #[error(
-        "numbers of clients: {loads}, rounds: {rounds}; the law needs at least 3 numbers of clients, and \
-         3 more rounds than numbers of clients"
+        "numbers of clients: {loads}, measurements: {rounds}; the law needs at least 3 numbers of clients, and \
+         3 more measurements than numbers of clients"
     )]
     TooFewLoads {
         /// Different numbers of clients.

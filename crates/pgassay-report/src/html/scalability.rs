@@ -293,7 +293,7 @@ fn table(curve: &ScalabilityCurve) -> Markup {
                 thead { tr {
                     th { "clients" }
                     @if paced { th { "rate" } }
-                    th { "rounds" } th { "tps" } th { "95% CI" } th { "law" }
+                    th { "measurements" } th { "tps" } th { "95% CI" } th { "law" }
                     th { "mean" } th { "p50" } th { "p95" } th { "p99" } th { "limit" }
                     th { "of growth" }
                 } }

@@ -312,7 +312,7 @@ fn too_little_is_an_error_that_says_what_is_missing() {
     // Regression: it began with "1 numbers of clients in 1 rounds".
     let one = fit_scalability(&two[..1]).unwrap_err().to_string();
     assert!(
-        one.starts_with("numbers of clients: 1, rounds: 1; "),
+        one.starts_with("numbers of clients: 1, measurements: 1; "),
         "{one}"
     );
     let once = [at(1, 10.0), at(2, 19.0), at(4, 30.0)];
@@ -327,7 +327,8 @@ fn too_little_is_an_error_that_says_what_is_missing() {
     let interrupted = [at(1, 10.0), at(2, 19.0), at(4, 30.0), at(4, 30.0)];
     let few = fit_scalability(&interrupted).unwrap_err().to_string();
     assert!(
-        few.starts_with("numbers of clients: 3, rounds: 4; ") && few.contains("3 more rounds"),
+        few.starts_with("numbers of clients: 3, measurements: 4; ")
+            && few.contains("3 more measurements"),
         "{few}"
     );
     let zero = [at(1, 0.0), at(2, 19.0), at(4, 30.0), at(4, 31.0)];
