@@ -189,6 +189,16 @@ pub trait Observer: Send {
     fn begun(&mut self, _begin_ns: u64) {}
     /// A transaction ended or was skipped.
     fn transaction(&mut self, transaction: &Transaction);
+    /// Whether each skipped transaction has to be reported, however many there are, and not only their number.
+    fn wants_each_skipped(&self) -> bool {
+        true
+    }
+    /// This many transactions were skipped at once, the first of which is this one.
+    fn skipped(&mut self, first: &Transaction, count: u64) {
+        for _ in 0..count {
+            self.transaction(first);
+        }
+    }
     /// A try failed.
     fn failed_try(&mut self, failed: &FailedTry<'_>);
     /// A client was aborted.

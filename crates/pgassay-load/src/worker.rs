@@ -7,6 +7,7 @@
 
 mod account;
 mod failing;
+mod pacing;
 mod steps;
 mod thread_time;
 

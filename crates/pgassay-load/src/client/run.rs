@@ -9,6 +9,7 @@ use pgassay_wire::{Event, ServerMessage};
 
 use super::{Abort, ClientStage, TOKEN_PREPARE, TOKEN_ROLLBACK};
 use crate::capture::Captured;
+use crate::client_options::{Transaction, TransactionOutcome};
 use crate::command_times::CommandTimes;
 use crate::config::DebugSink;
 use crate::error::{AbortCause, DUPLICATE_STATEMENT, ScriptLocation};
@@ -123,6 +124,20 @@ impl ClientRun {
             prepared: vec![Preparation::Missing; program.statements.len()],
             captured: Captured::default(),
             failure: None,
+        }
+    }
+
+    /// Returns the transaction that the client is about to begin, as one that is skipped now.
+    pub fn skipped_transaction(&self, now_ns: u64) -> Transaction {
+        Transaction {
+            client: self.id,
+            ended_before: self.ended,
+            script: self.script,
+            outcome: TransactionOutcome::Skipped,
+            scheduled_ns: self.scheduled_ns,
+            begin_ns: now_ns,
+            end_ns: now_ns,
+            tries: 1,
         }
     }
 

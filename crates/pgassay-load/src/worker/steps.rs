@@ -1,4 +1,4 @@
-//! A client's steps between two waits: beginning, pacing, retrying and ending transactions.
+//! A client's steps between two waits: beginning, retrying and ending transactions.
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
@@ -7,6 +7,7 @@ use pgassay_wire::Session;
 use pgassay_wire::conninfo::AttemptFailure;
 
 use super::failing::FailureStep;
+use super::pacing::Pace;
 use super::{Worker, WorkerShared, aborted};
 use crate::client::{ClientRun, ClientStage, ClientStep, RunProgress};
 use crate::client_options::{FailureKind, OnAbort, Transaction, TransactionOutcome};
@@ -15,21 +16,6 @@ use crate::error::LoadError;
 use crate::measurement::record;
 use crate::reconnecting::Connector;
 use crate::recorder::{Doing, Ended};
-
-/// Of the unserved transactions, draw at most this many one by one. The relative standard deviation of the number of
-/// the others is below 0.1%.
-const UNSERVED_DRAWN_MAX: u32 = 1_000_000;
-/// Maximum number of the others, so that sums fit.
-const UNSERVED_MAX: f64 = 1e12;
-/// After how many skipped transactions to see whether the run is over.
-const SKIPS_BETWEEN_CHECKS: u64 = 256;
-
-/// When a client's next transaction begins under pacing.
-enum Pace {
-    Now,
-    At(u64),
-    Over,
-}
 
 impl<D: Driver> Worker<D> {
     /// Begins a client's next transaction, or finishes the client.
@@ -113,79 +99,6 @@ impl<D: Driver> Worker<D> {
         if shared.options.closes_finished {
             self.close(index);
         }
-    }
-
-    /// Draws when the client's transaction is due, skipping any that are already late.
-    fn pace(&mut self, index: usize, now_ns: u64, shared: &WorkerShared<'_>) -> Pace {
-        let Some((throttle, mean_us)) = &mut self.pace else {
-            return Pace::Now;
-        };
-        let end_ns = shared.end_ns.load(Ordering::Relaxed);
-        let limit_ns = shared
-            .options
-            .latency_limit
-            .map(|limit| limit.as_nanos() as u64);
-        loop {
-            let gap_us = throttle.poisson_gap(*mean_us).max(0).cast_unsigned();
-            self.due_ns += gap_us * 1000;
-            let run = &mut self.clients[index].run;
-            run.scheduled_ns = self.due_ns;
-            let is_late = limit_ns.is_some_and(|limit_ns| self.due_ns + limit_ns < now_ns);
-            if !is_late {
-                break;
-            }
-            self.recorder.skipped += 1;
-            if let Some(observer) = &mut self.observer {
-                observer.transaction(&Transaction {
-                    client: run.id,
-                    ended_before: run.ended,
-                    script: run.script,
-                    outcome: TransactionOutcome::Skipped,
-                    scheduled_ns: run.scheduled_ns,
-                    begin_ns: now_ns,
-                    end_ns: now_ns,
-                    tries: 1,
-                });
-            }
-            run.ended += 1;
-            let limit = shared.transactions_per_client;
-            // At rates above one per µs the gaps are 0, so that skipping may not reach the end by itself.
-            let is_over = self.recorder.skipped.is_multiple_of(SKIPS_BETWEEN_CHECKS)
-                && (self.driver.now_ns() >= end_ns || shared.stop.load(Ordering::Relaxed));
-            if is_over || limit.is_some_and(|limit| run.ended >= limit) || self.due_ns >= end_ns {
-                return Pace::Over;
-            }
-        }
-        if self.due_ns > end_ns {
-            Pace::Over
-        } else if self.due_ns > now_ns {
-            Pace::At(self.due_ns)
-        } else {
-            Pace::Now
-        }
-    }
-
-    /// Counts the transactions that were due before the end of a timed run, in ns of the clock, but
-    /// found no client free. A run by count has no such end: `end_ns` is [`u64::MAX`].
-    pub(crate) fn count_unserved(&mut self, end_ns: u64) {
-        if end_ns == u64::MAX {
-            return;
-        }
-        let Some((throttle, mean_us)) = &mut self.pace else {
-            return;
-        };
-        for _ in 0..UNSERVED_DRAWN_MAX {
-            let gap_us = throttle.poisson_gap(*mean_us).max(0).cast_unsigned();
-            self.due_ns += gap_us * 1000;
-            if self.due_ns > end_ns {
-                return;
-            }
-            self.recorder.unserved += 1;
-        }
-        // At rates above one per µs, most rounded gaps are 0, so that drawing may never reach the end.
-        let left_us = (end_ns - self.due_ns) as f64 / 1e3;
-        self.recorder.unserved += (left_us / *mean_us).min(UNSERVED_MAX) as u64;
-        self.due_ns = end_ns;
     }
 
     /// Performs a client's steps until it has to wait.

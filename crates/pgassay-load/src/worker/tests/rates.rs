@@ -124,6 +124,34 @@ fn unserved_transactions_of_a_rate_that_cannot_be_reached_are_not_all_drawn() {
     bench.worker.pace = Some((Rng::from_seed(7), 1e-4));
     assert_eq!(bench.run(1..1_000_001, None, false).unwrap(), 0);
     let unserved = bench.worker.recorder.unserved;
-    assert!((9_900_000..11_100_000).contains(&unserved), "{unserved}");
+    assert!((9_900_000..10_000_001).contains(&unserved), "{unserved}");
     assert_eq!(bench.worker.recorder.transactions_total, 1_000);
+    // Drawn in part.
+    bench.worker.pace = Some((Rng::from_seed(7), 2.0));
+    bench.worker.recorder.reset(1, u64::MAX);
+    bench.worker.due_ns = 1;
+    bench.worker.count_unserved(10_000_000_001);
+    let unserved = bench.worker.recorder.unserved;
+    assert!((4_900_000..5_100_000).contains(&unserved), "{unserved}");
+}
+
+/// Regression: nothing was executed. All of the time was spent with drawing when transactions were due, and skipping them.
+#[test]
+fn late_transactions_of_a_rate_that_cannot_be_reached_are_skipped_at_once() {
+    for (counted, end_ns) in [(None, 1_000_001), (Some(5_000_000), u64::MAX)] {
+        let mut bench = Bench::new(1, QueryProtocol::Simple, &[("select 1;", 1)]);
+        // Ten million in 1 ms.
+        bench.worker.pace = Some((Rng::from_seed(7), 1e-4));
+        bench.options.latency_limit = Some(std::time::Duration::from_micros(10));
+        assert_eq!(bench.run(1..end_ns, counted, false).unwrap(), 0);
+        let recorder = &bench.worker.recorder;
+        let (done, skipped) = (recorder.transactions_total, recorder.skipped);
+        match counted {
+            Some(counted) => assert_eq!(done + skipped, counted),
+            None => {
+                assert_eq!(done, 1_000);
+                assert!((9_800_000..9_910_000).contains(&skipped), "{skipped}");
+            }
+        }
+    }
 }

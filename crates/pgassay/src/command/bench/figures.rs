@@ -69,7 +69,7 @@ impl Cells {
     /// Counts a transaction; it is late if its latency exceeds `limit_us`.
     pub fn count(&self, transaction: &Transaction, limit_us: Option<u64>) {
         if transaction.outcome == TransactionOutcome::Skipped {
-            count(&self.skipped, 1);
+            self.skip(1);
             return;
         }
         if transaction.tries > 1 {
@@ -100,6 +100,11 @@ impl Cells {
         if limit_us.is_some_and(|limit_us| latency_us > limit_us as f64) {
             count(&self.late, 1);
         }
+    }
+
+    /// Counts transactions that were skipped.
+    pub fn skip(&self, more: u64) {
+        count(&self.skipped, more);
     }
 
     /// Sets all cells to zero.

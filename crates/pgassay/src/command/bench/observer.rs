@@ -109,6 +109,14 @@ impl Observer for Watcher {
         }
     }
 
+    fn wants_each_skipped(&self) -> bool {
+        self.log.is_some()
+    }
+
+    fn skipped(&mut self, first: &Transaction, count: u64) {
+        self.common.board.of_thread(self.thread)[first.script].skip(count);
+    }
+
     fn failed_try(&mut self, failed: &FailedTry<'_>) {
         let settings = &self.common.settings;
         if !settings.verbose_errors {
