@@ -152,14 +152,14 @@ pub(super) fn common(
     scripts: &ParsedScripts,
     part: Option<PoolPart>,
 ) -> Result<Arc<Common>, Exit> {
-    let scripts = scripts.weighted.len();
+    let threads = settings.threads.unsigned_abs() as usize;
     Ok(Arc::new(Common {
         settings: settings.clone(),
-        board: Board::new(settings.threads.unsigned_abs() as usize, scripts),
+        board: Board::new(threads, scripts.weighted.len()),
         hdr_log: settings
             .hdr_log
             .as_ref()
-            .map(|path| HdrLog::create(path, scripts))
+            .map(|path| HdrLog::create(path, &scripts.weighted))
             .transpose()?,
         progress_label: match part {
             None => "progress",
@@ -473,14 +473,24 @@ pub(super) fn measure(
     };
     let cpus = CpuWatch::start();
     let (running, done) = mpsc::channel();
+    let (logging, logged) = mpsc::channel();
     let ran = std::thread::scope(|scope| {
         if let Some(every_s) = settings.progress_s {
             let report = move || progress::report_progress(common, begin_ns, every_s, &done);
             let thread = std::thread::Builder::new().spawn_scoped(scope, report);
             thread.map_err(|error| fatal(&format!("cannot start a thread: {error}")))?;
         }
+        if let Some(log) = &common.hdr_log {
+            let write = move || {
+                if !log.write_meanwhile(&logged) {
+                    common.has_incomplete_log.store(true, Ordering::Relaxed);
+                }
+            };
+            let thread = std::thread::Builder::new().spawn_scoped(scope, write);
+            thread.map_err(|error| fatal(&format!("cannot start a thread: {error}")))?;
+        }
         let ran = pool.run(&window);
-        drop(running);
+        drop((running, logging));
         Ok::<_, Exit>(ran)
     })?;
     let ran = ran.map(|measurement| {
