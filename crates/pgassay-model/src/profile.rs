@@ -368,8 +368,8 @@ impl Profile {
         }
     }
 
-    /// Blocked time as a call tree whose counts are of [`Self::off_cpu_unit_us`] within the observed slices. The leaf of
-    /// a stack is its wait event, as a frame of the object `[wait]`.
+    /// Blocked time within the observed slices as a call tree, in [`Self::off_cpu_unit_us`]. The leaf of a stack is its
+    /// wait event, as a frame of the object `[wait]`.
     #[must_use]
     pub fn off_cpu(&self) -> Self {
         let mut builder = ProfileBuilder::new(1);

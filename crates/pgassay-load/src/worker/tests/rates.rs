@@ -116,7 +116,7 @@ fn a_rate_at_which_all_transactions_are_late_goes_on_until_the_end_only() {
     }
 }
 
-/// Regression: after a run with a rate far beyond what the server can do, 100 million gaps were drawn, which took seconds.
+/// Regression: after a run with a rate far beyond what the server can do, 100 million gaps were drawn, for seconds.
 #[test]
 fn unserved_transactions_of_a_rate_that_cannot_be_reached_are_not_all_drawn() {
     let mut bench = Bench::new(1, QueryProtocol::Simple, &[("select 1;", 1)]);
@@ -135,7 +135,7 @@ fn unserved_transactions_of_a_rate_that_cannot_be_reached_are_not_all_drawn() {
     assert!((4_900_000..5_100_000).contains(&unserved), "{unserved}");
 }
 
-/// Regression: nothing was executed. All of the time was spent with drawing when transactions were due, and skipping them.
+/// Regression: nothing was executed. All of the time was spent with drawing when transactions were due.
 #[test]
 fn late_transactions_of_a_rate_that_cannot_be_reached_are_skipped_at_once() {
     for (counted, end_ns) in [(None, 1_000_001), (Some(5_000_000), u64::MAX)] {

@@ -2,8 +2,8 @@
 //! for the whole run, in the log format of `HdrHistogram`'s tools (version 1.3, V2 histograms
 //! deflated; values in ns, maxima in ms).
 //!
-//! During a run, each thread keeps the histograms of the current second, and packs them, a few kB each, when it is over.
-//! Another thread merges and writes them once per second.
+//! During a run, each thread keeps the histograms of the current second, and packs them, a few kB each, when it is
+//! over. Another thread merges and writes them once per second.
 
 use std::collections::BTreeMap;
 use std::fs::File;
