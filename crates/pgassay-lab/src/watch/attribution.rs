@@ -7,9 +7,13 @@
 //! share of the time. (Giving an execution the exact time since its start, and dividing only the rest,
 //! would favor statements whose executions are long.)
 
+mod lock_waits;
+
 use std::collections::{BTreeMap, HashMap};
 
 use pgassay_record::activity::{Activity, LoadInterval, SessionStatus};
+
+use lock_waits::LockWaits;
 
 /// Sums that are kept for each session and what it did; with those for the rest, at most twice as many: 11 MB.
 /// Sessions and statements have limits of their own, but not their combinations.
@@ -28,6 +32,8 @@ pub(super) struct Sighting {
     /// It is a parallel worker, whose statement its leader executes.
     pub is_worker: bool,
     pub activity: SessionActivity,
+    /// The kind of lock that it waits for; `None` if it waits for none.
+    pub lock: Option<u32>,
     /// Start of its current or last statement.
     pub activity_started_us: i64,
     /// Start of its transaction; 0 outside of one.
@@ -44,6 +50,8 @@ pub(super) struct SessionActivity {
     pub wait: u32,
     /// The class of the wait, for the timeline.
     pub wait_kind: u32,
+    /// Index of the relation whose lock it waits for; `None` if it is not known.
+    pub relation: Option<u32>,
 }
 
 /// A session and what it did.
@@ -97,6 +105,7 @@ pub(super) struct LoadAttribution {
     previous: Option<(f64, Vec<Sighting>)>,
     /// Statements of each session's current transaction.
     transactions: HashMap<u32, SeenTransaction>,
+    lock_waits: LockWaits,
 }
 
 #[derive(Debug, Default)]
@@ -108,10 +117,12 @@ struct SeenTransaction {
 
 impl LoadAttribution {
     /// Adds one reading of all sessions. Times must not decrease.
-    pub fn add(&mut self, at_us: f64, sightings: Vec<Sighting>) {
+    pub fn add(&mut self, at_us: f64, mut sightings: Vec<Sighting>) {
         self.sums.sweeps += 1;
-        for sighting in &sightings {
+        for sighting in &mut sightings {
+            self.lock_waits.complete(sighting);
             self.sums.cell((sighting.session, sighting.activity)).1 += 1;
+            self.lock_waits.note(sighting, (0.0, 1));
             self.count_execution(sighting);
         }
         let previous = self.previous.replace((at_us, sightings));
@@ -122,14 +133,17 @@ impl LoadAttribution {
         let start_us = self.sums.window_us.map_or(before_us, |window| window.0);
         self.sums.window_us = Some((start_us, at_us));
         let middle_us = f64::midpoint(before_us, at_us);
-        let sums = &mut self.sums;
+        let (sums, lock_waits) = (&mut self.sums, &mut self.lock_waits);
         for sighting in &earlier {
             sums.add_time(sighting, before_us, middle_us);
+            lock_waits.note(sighting, (middle_us - before_us, 0));
         }
         let later = self.previous.as_ref().map_or(&[][..], |(_, later)| later);
         for sighting in later {
             sums.add_time(sighting, middle_us, at_us);
+            lock_waits.note(sighting, (at_us - middle_us, 0));
         }
+        lock_waits.prune(later);
         if self.transactions.len() > 4 * later.len() + 1024 {
             let present = |session: &u32| later.iter().any(|it| it.session == *session);
             self.transactions.retain(|session, _| present(session));
@@ -152,6 +166,7 @@ impl LoadAttribution {
     pub fn take(&mut self) -> LoadSums {
         let sums = std::mem::take(&mut self.sums);
         self.sums.window_us = sums.window_us.map(|(_, end_us)| (end_us, end_us));
+        self.lock_waits.forget_sums();
         sums
     }
 
@@ -196,6 +211,7 @@ impl LoadSums {
         let of_rest = (REST, key.1);
         let anonymous = SessionActivity {
             statement: None,
+            relation: None,
             ..key.1
         };
         let has = |key| self.cells.contains_key(key);
@@ -322,7 +338,9 @@ mod tests {
                 state: SessionStatus::Active,
                 wait: 0,
                 wait_kind: 0,
+                relation: None,
             },
+            lock: None,
             activity_started_us: started_us,
             transaction_started_us: 1,
             state_changed_us: started_us,

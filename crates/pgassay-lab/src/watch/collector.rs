@@ -8,10 +8,11 @@ use pgassay_profile::{
     NamedWait, SessionIdentity, SessionReading, SessionState, SessionSweep, SessionWait,
 };
 use pgassay_record::activity::{
-    Activity, ActivitySession, ActivityWait, LoadCell, RootBlocker, SessionStatus,
+    Activity, ActivitySession, ActivityWait, LoadCell, RelationName, RootBlocker, SessionStatus,
 };
 
 use super::attribution::{LoadAttribution, LoadSums, REST, SessionActivity, Sighting, limited};
+use super::catalog::AwaitedRelation;
 use super::names::ObjectNames;
 use super::reading_log::ReadingLog;
 use super::session_status::status;
@@ -35,6 +36,8 @@ pub(super) struct Collector {
     sessions: Vec<Arc<SessionIdentity>>,
     session_index: HashMap<(u32, i64), u32>,
     waits: WaitBook,
+    /// Those whose locks were waited for.
+    relations: Vec<RelationName>,
     pub statements: StatementBook,
     pub attribution: LoadAttribution,
     idle: IdleSessions,
@@ -54,6 +57,8 @@ pub(super) struct Collector {
     pub unreadable: u64,
 }
 
+/// Relations that are told apart at most.
+const RELATIONS_MAX: usize = 1000;
 /// Ended sessions that are remembered at most.
 const ENDED_MAX: usize = 10_000;
 
@@ -104,6 +109,7 @@ impl Collector {
             sessions: Vec::new(),
             session_index: HashMap::new(),
             waits: WaitBook::default(),
+            relations: Vec::new(),
             statements: StatementBook::default(),
             attribution: LoadAttribution::default(),
             idle: IdleSessions::default(),
@@ -206,7 +212,9 @@ impl Collector {
                 state,
                 wait,
                 wait_kind,
+                relation: None,
             },
+            lock: self.waits.locks[wait as usize],
             activity_started_us: reading.activity_started_us,
             transaction_started_us: reading.transaction_started_us.unwrap_or(0),
             state_changed_us: reading.state_changed_us,
@@ -243,6 +251,25 @@ impl Collector {
         self.sessions.push(Arc::clone(identity));
         self.session_index.insert(key, index);
         index
+    }
+
+    /// Takes the relations that a reading of the locks showed.
+    pub fn name_locks(&mut self, awaited: Vec<AwaitedRelation>) {
+        for it in awaited {
+            let known = self
+                .relations
+                .iter()
+                .position(|known| *known == it.relation);
+            let index = known.unwrap_or(self.relations.len());
+            if index == self.relations.len() {
+                if index == RELATIONS_MAX {
+                    continue;
+                }
+                self.relations.push(it.relation);
+            }
+            let started_us = it.statement_started_us;
+            self.attribution.name_lock(it.pid, started_us, index as u32);
+        }
     }
 
     /// The first reading, in microseconds; `None` before it.
@@ -292,6 +319,7 @@ impl Collector {
         let mut sessions = Renumbering::default();
         let mut statements = Renumbering::default();
         let mut waits = Renumbering::default();
+        let mut relations = Renumbering::default();
         waits.number(0);
         let is_own = |session: u32| self.is_own(&self.identity(session));
         // Readings may see a backend of ours before its PID is known.
@@ -302,7 +330,8 @@ impl Collector {
         let mut cells: Vec<_> = cells.collect();
         // In the order of their first appearance, so that the result is reproducible.
         cells.sort_by_key(|((session, activity), _)| {
-            (*session, activity.statement, activity.wait, activity.state)
+            let SessionActivity { wait, relation, .. } = *activity;
+            (*session, activity.statement, wait, activity.state, relation)
         });
         let cells = cells
             .into_iter()
@@ -311,7 +340,7 @@ impl Collector {
                 statement: activity.statement.map(|it| statements.number(it)),
                 state: activity.state,
                 wait: waits.number(activity.wait),
-                relation: None,
+                relation: activity.relation.map(|it| relations.number(it)),
                 time_us: *time_us,
                 samples: *samples,
             });
@@ -337,11 +366,8 @@ impl Collector {
                 .map(|&at| described_session(&self.identity(at), names))
                 .collect(),
             statements: statements.order.iter().map(described).collect(),
-            waits: waits
-                .order
-                .iter()
-                .map(|&at| self.waits.waits[at as usize].clone())
-                .collect(),
+            waits: waits.of(&self.waits.waits),
+            relations: relations.of(&self.relations),
             cells,
             timeline: sums.timeline(|kind| self.waits.kinds[kind as usize].clone()),
             ..Activity::default()
@@ -365,6 +391,14 @@ impl Renumbering {
             self.order.push(index);
         }
         number
+    }
+
+    /// Those that have numbers, in their order.
+    fn of<T: Clone>(&self, all: &[T]) -> Vec<T> {
+        self.order
+            .iter()
+            .map(|&at| all[at as usize].clone())
+            .collect()
     }
 }
 
@@ -392,12 +426,17 @@ fn described_session(identity: &SessionIdentity, names: &ObjectNames) -> Activit
     }
 }
 
+/// Of [`WaitBook::locks`]: a row.
+const ROW_LOCK: u32 = u32::MAX;
+
 /// The wait events that were seen.
 struct WaitBook {
     waits: Vec<ActivityWait>,
     /// The class of each wait: index into `kinds`.
     kind_of: Vec<u32>,
     kinds: Vec<String>,
+    /// The kind of lock that each wait is for.
+    locks: Vec<Option<u32>>,
     by_number: HashMap<u32, u32>,
     by_name: HashMap<NamedWait, u32>,
 }
@@ -408,6 +447,7 @@ impl Default for WaitBook {
             waits: vec![ActivityWait::default()],
             kind_of: vec![0],
             kinds: vec![String::new()],
+            locks: vec![None],
             by_number: HashMap::new(),
             by_name: HashMap::new(),
         }
@@ -458,6 +498,12 @@ impl WaitBook {
             name: name.name.clone(),
         });
         self.kind_of.push(kind as u32);
+        let lock = match name.name.as_str() {
+            // A row is waited for in two steps.
+            "tuple" | "transactionid" => ROW_LOCK,
+            _ => index,
+        };
+        self.locks.push((name.kind == "Lock").then_some(lock));
         self.by_name.insert(name, index);
         index
     }

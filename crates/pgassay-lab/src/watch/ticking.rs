@@ -70,5 +70,6 @@ pub(super) fn tick(
     if let Err(error) = asked {
         tracing::debug!(%error, "cannot ask who blocks whom");
     }
+    locked(context.collector).name_locks(catalog.take_awaited());
     new
 }

@@ -345,6 +345,53 @@ fn a_terminated_connection_is_said_and_blockers_are_seen_again() {
     }
 }
 
+/// Regression: the load by relation was empty, although sessions waited for a table.
+#[test]
+fn sessions_that_wait_for_a_lock_have_the_relation_that_they_wait_for() {
+    for (version, is_local) in [("12", is_root()), ("18", false)] {
+        let Some(server) = start(version) else {
+            continue;
+        };
+        let mut holder = server.connect().expect("a connection");
+        execute(&mut holder, "create table busy (n int)");
+        execute(
+            &mut holder,
+            "create table hot (n int); insert into hot values (1)",
+        );
+        execute(&mut holder, "begin; lock table busy; update hot set n = 2");
+        let of_table = [(); 2].map(|()| Waiter::start(&server, "", "select n from busy"));
+        // The second one waits behind the first.
+        let of_row = [(); 2].map(|()| Waiter::start(&server, "", "update hot set n = 3"));
+        let advisory = "select pg_advisory_xact_lock(1)";
+        execute(&mut holder, advisory);
+        let other = Waiter::start(&server, "", advisory);
+        let mut watch = watch_of(&server, is_local, &WatchOptions::default());
+        run(&mut watch, Duration::from_millis(700));
+        let part = watch.take();
+        let whole = watch.finish();
+        for activity in [&part, &whole] {
+            let of = |name: &str| {
+                activity.load_of(|cell| {
+                    let relation = cell.relation.map(|it| &activity.relations[it as usize]);
+                    relation.is_some_and(|it| (&*it.schema, &*it.name) == ("public", name))
+                })
+            };
+            for name in ["busy", "hot"] {
+                let load = of(name);
+                assert!((load - 2.0).abs() < 0.05, "{version} {name}: {load}");
+            }
+            assert_eq!(activity.relations.len(), 2, "{version}");
+            let locks = activity.load_of(|it| activity.waits[it.wait as usize].kind == "Lock");
+            assert!((locks - 5.0).abs() < 0.1, "{version}: {locks}");
+        }
+        execute(&mut holder, "rollback");
+        for waiter in of_table.into_iter().chain(of_row).chain([other]) {
+            waiter.finish().expect("it goes on");
+        }
+        server.stop().expect("the server stops");
+    }
+}
+
 mod slow {
     use super::*;
 

@@ -27,6 +27,17 @@ pub(super) struct BlockingWatch {
     ended: Vec<BlockingEpisode>,
     /// What each session waits for and since when, by our own readings.
     waits_since: BTreeMap<u32, (String, f64)>,
+    /// By the last reading.
+    awaited: Vec<AwaitedRelation>,
+}
+
+/// A session that waits for a lock on a relation, or on a row of it.
+#[derive(Debug)]
+pub(in crate::watch) struct AwaitedRelation {
+    pub pid: u32,
+    /// When its statement started, in microseconds since 1970; `None` if hidden.
+    pub statement_started_us: Option<i64>,
+    pub relation: RelationName,
 }
 
 /// A root and its transaction's start.
@@ -89,7 +100,13 @@ impl BlockingWatch {
             episodes: BTreeMap::new(),
             ended: Vec::new(),
             waits_since: BTreeMap::new(),
+            awaited: Vec::new(),
         }
+    }
+
+    /// The relations that sessions waited for at the last reading; empty if they were taken before.
+    pub fn take_awaited(&mut self) -> Vec<AwaitedRelation> {
+        std::mem::take(&mut self.awaited)
     }
 
     /// Reads who blocks these sessions. Returns how many wait, and a description of the largest tree.
@@ -124,6 +141,7 @@ impl BlockingWatch {
             keys.insert(self.add(reader, &reading, tree, at_us));
         }
         self.end_all_but(&keys);
+        self.awaited = self.awaited(&reading);
         let largest = self
             .episodes
             .values()
@@ -210,6 +228,21 @@ impl BlockingWatch {
         let by_server = reading.awaited.get(&owner).and_then(|lock| lock.waited_us);
         let by_us = || self.waits_since.get(&owner.pid()).map(|it| at_us - it.1);
         by_server.or_else(by_us).unwrap_or(0.0)
+    }
+
+    /// What the sessions of a reading wait for, now that it is in the episodes.
+    fn awaited(&self, reading: &LockReading) -> Vec<AwaitedRelation> {
+        let open = self.episodes.values();
+        let blocked = open.flat_map(|open| &open.episode.blocked);
+        let awaited = blocked.filter_map(|it| {
+            let started = reading.sessions.get(&it.pid)?.statement_started.as_ref();
+            Some(AwaitedRelation {
+                pid: it.pid,
+                statement_started_us: started.and_then(|it| it.parse().ok()),
+                relation: it.waits_for.relation.clone()?,
+            })
+        });
+        awaited.collect()
     }
 
     fn add(

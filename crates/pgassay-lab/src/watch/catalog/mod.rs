@@ -53,6 +53,7 @@ use pgassay_wire::Exchange;
 
 use super::own_transactions::OwnTransactions;
 use autovacuum::AutovacuumWatch;
+pub(super) use blocking::AwaitedRelation;
 use blocking::BlockingWatch;
 pub use blocking::{session_ended_by, waits_within};
 use counted_statements::StatementWatch;
@@ -229,6 +230,11 @@ impl CatalogWatch {
     /// Who blocked whom so far, longest total wait first; of episodes that last, the sessions that wait now.
     pub fn blocking(&self) -> Vec<BlockingEpisode> {
         self.blocking.present()
+    }
+
+    /// The relations that sessions waited for at the last tick, if it read the locks.
+    pub(super) fn take_awaited(&mut self) -> Vec<AwaitedRelation> {
+        self.blocking.take_awaited()
     }
 
     /// Checkpoints, vacuums and lock storms that last, or were found to have ended since the last call.
