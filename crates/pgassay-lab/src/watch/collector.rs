@@ -57,7 +57,7 @@ pub(super) struct Collector {
     pub unreadable: u64,
 }
 
-/// Relations that are told apart at most.
+/// Relations with an index at most.
 const RELATIONS_MAX: usize = 1000;
 /// Ended sessions that are remembered at most.
 const ENDED_MAX: usize = 10_000;

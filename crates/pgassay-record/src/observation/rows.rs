@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pgassay_knowledge::{FrameName, Phase, Subsystem, Symbols};
-use pgassay_model::profile::{Frame, Profile};
+use pgassay_model::profile::{Frame, Node, Profile};
 
 use super::Observation;
 
@@ -35,14 +35,21 @@ impl Observation {
     /// Functions, highest self time first.
     pub fn functions(&self) -> Vec<CpuRow> {
         self.sampled().map_or_else(Vec::new, |profile| {
-            functions(profile, self.cpu_us_per_sample())
+            functions(profile, None, self.cpu_us_per_sample())
+        })
+    }
+
+    /// Functions of the samples in one column of the profile, such as those of a statement; highest self time first.
+    pub fn functions_of(&self, column: u32) -> Vec<CpuRow> {
+        self.sampled().map_or_else(Vec::new, |profile| {
+            functions(profile, Some(column), self.cpu_us_per_sample())
         })
     }
 
     /// Functions by blocked time, longest first; a wait event counts as a function.
     pub fn blocked_functions(&self) -> Vec<CpuRow> {
         self.seen_blocked().map_or_else(Vec::new, |profile| {
-            functions(&profile, self.blocked_us() / profile.total() as f64)
+            functions(&profile, None, self.blocked_us() / profile.total() as f64)
         })
     }
 
@@ -50,20 +57,29 @@ impl Observation {
     pub fn subsystems(&self) -> Vec<CpuRow> {
         let major = self.subject.major.as_deref().unwrap_or("devel");
         let symbols = Symbols::for_major(major);
-        self.by_name(|stack| Subsystem::of(&symbols, stack).to_string())
+        self.by_name(None, |stack| Subsystem::of(&symbols, stack).to_string())
     }
 
     /// Phases of a statement, highest CPU time first.
     pub fn phases(&self) -> Vec<CpuRow> {
-        self.by_name(|stack| Phase::of(stack).to_string())
+        self.by_name(None, |stack| Phase::of(stack).to_string())
     }
 
-    fn by_name(&self, name: impl Fn(&[FrameName<'_>]) -> String) -> Vec<CpuRow> {
+    /// The same of the samples in one column of the profile.
+    pub fn phases_of(&self, column: u32) -> Vec<CpuRow> {
+        self.by_name(Some(column), |stack| Phase::of(stack).to_string())
+    }
+
+    fn by_name(
+        &self,
+        column: Option<u32>,
+        name: impl Fn(&[FrameName<'_>]) -> String,
+    ) -> Vec<CpuRow> {
         let Some(profile) = self.sampled() else {
             return Vec::new();
         };
         let mut counts: BTreeMap<String, Count> = BTreeMap::new();
-        for (stack, samples) in stacks(profile) {
+        for (stack, samples) in stacks(profile, column) {
             let names: Vec<FrameName<'_>> = stack.into_iter().map(frame_name).collect();
             let count = counts.entry(name(&names)).or_default();
             count.own += samples;
@@ -78,9 +94,9 @@ impl Observation {
 }
 
 /// Functions of a profile, highest self time first.
-fn functions(profile: &Profile, us_per_sample: f64) -> Vec<CpuRow> {
+fn functions(profile: &Profile, column: Option<u32>, us_per_sample: f64) -> Vec<CpuRow> {
     let mut counts: BTreeMap<&Frame, Count> = BTreeMap::new();
-    for (stack, samples) in stacks(profile) {
+    for (stack, samples) in stacks(profile, column) {
         if let Some(leaf) = stack.last() {
             counts.entry(leaf).or_default().own += samples;
         }
@@ -109,12 +125,20 @@ fn row(count: &Count, us_per_sample: f64) -> CpuRow {
     }
 }
 
-/// Every stack with samples of its own, outermost frame first.
-fn stacks(profile: &Profile) -> impl Iterator<Item = (Vec<&Frame>, u64)> {
+/// Every stack in which samples end, those of all columns or of one, outermost frame first.
+fn stacks(profile: &Profile, column: Option<u32>) -> impl Iterator<Item = (Vec<&Frame>, u64)> {
+    let samples = move |node: &Node| match column {
+        Some(column) => node
+            .samples
+            .get(column as usize)
+            .map_or(0, |it| u64::from(*it)),
+        None => node.total(),
+    };
     (0u32..)
         .zip(&profile.nodes)
-        .filter(|(_, node)| node.total() > 0)
-        .map(|(index, node)| (profile.stack(index), node.total()))
+        .map(move |(index, node)| (index, samples(node)))
+        .filter(|(_, samples)| *samples > 0)
+        .map(|(index, samples)| (profile.stack(index), samples))
 }
 
 fn frame_name(frame: &Frame) -> FrameName<'_> {
@@ -216,6 +240,24 @@ pub(super) mod tests {
             .map(|row| row.name)
             .collect();
         assert_eq!(phases, ["execute", "plan"]);
+    }
+
+    #[test]
+    fn a_column_has_its_samples_only() {
+        let mut observation = observation();
+        let mut builder = ProfileBuilder::new(2);
+        builder.add(0, [frame("PostgresMain"), frame("ExecScan")], 6);
+        builder.add(1, [frame("PostgresMain"), frame("standard_planner")], 4);
+        observation.profile = Some(builder.finish());
+        let names = |rows: Vec<CpuRow>| {
+            let rows = rows.into_iter().filter(|it| it.samples > 0);
+            rows.map(|it| (it.name, it.samples)).collect::<Vec<_>>()
+        };
+        let functions = names(observation.functions_of(1));
+        assert_eq!(functions, [("standard_planner".to_owned(), 4)]);
+        let phases = names(observation.phases_of(0));
+        assert_eq!(phases, [("execute".to_owned(), 6)]);
+        assert!(observation.functions_of(2).is_empty());
     }
 
     #[test]

@@ -3,11 +3,13 @@
 mod blind_spots;
 mod figures;
 mod headline;
+mod named_tables;
 mod ready_sessions;
 mod relations;
 mod sentences;
 mod short_blockers;
 mod statement;
+mod statement_cpu;
 mod stretches;
 mod wait_class;
 mod waits_in_queue;
@@ -17,7 +19,9 @@ pub use blind_spots::{
 };
 pub use figures::{age, load, rate, relation_size, share, size};
 pub use headline::{headline, headline_of_seen};
+pub(crate) use named_tables::NamedTables;
 pub(crate) use ready_sessions::ready_but_idle;
+pub(crate) use relations::index_writes;
 pub use relations::{busy_tables, dead_share, index_remarks, server_lines, table_writes};
 pub use sentences::{
     blocked_name, blocked_waits, blocks, cost, known_wait, relation_name, root_describes,
@@ -27,6 +31,8 @@ pub use short_blockers::{divided, waits_in_turn};
 pub use statement::{
     Executions, counted_over, executions, mean, one_line, statement_text, tables_counted,
 };
+pub(crate) use statement::{other_locks, per_call};
+pub(crate) use statement_cpu::StatementCpu;
 pub use stretches::{TimeStretch, stretches};
 pub use wait_class::{ClassLoads, WaitClass};
 pub(crate) use waits_in_queue::waits_in_run_queue;

@@ -17,6 +17,16 @@ pub fn table_writes(table: &TableActivity) -> u64 {
     changed.saturating_add(table.inserted)
 }
 
+/// Row versions written in the window of an index's table that got an entry in it: all but HOT updates. Those of a
+/// partial index are fewer.
+pub(crate) fn index_writes(catalog: &CatalogActivity, index: &IndexActivity) -> u64 {
+    let table = catalog.tables.iter().find(|it| it.relation == index.table);
+    table.filter(|_| !index.is_unmaintained).map_or(0, |it| {
+        let moved = it.updated.saturating_sub(it.hot_updated);
+        it.inserted.saturating_add(moved)
+    })
+}
+
 /// What is wrong with an index; `None` if nothing is.
 pub fn index_remarks(index: &IndexActivity) -> Option<String> {
     if index.is_being_built {

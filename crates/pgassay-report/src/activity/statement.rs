@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use pgassay_record::activity::{Activity, ActivityStatement, LoadCell, LoadRow};
+use pgassay_record::activity::{Activity, ActivityStatement, LoadCell, LoadRow, SessionStatus};
 
-use super::age;
+use super::{age, size};
 use crate::number;
 
 /// Text on one line: every run of white space is one space.
@@ -66,6 +66,38 @@ pub fn executions(statement: &ActivityStatement) -> Executions {
         Some(counters) if counters.calls > 0 => Executions::Exact(counters.calls),
         _ => Executions::AtLeast(statement.executions_seen),
     }
+}
+
+/// What `pg_stat_statements` counted of each call, in words: rows, shared and temporary blocks, and WAL; `None`
+/// without counters.
+pub(crate) fn per_call(statement: &ActivityStatement) -> Option<String> {
+    let counted = statement.counters.filter(|it| it.calls > 0)?;
+    let each = |count: u64| count as f64 / counted.calls as f64;
+    let parts = [
+        (counted.rows, "rows"),
+        (counted.shared_hit, "blocks hit"),
+        (counted.shared_read, "blocks read"),
+        (counted.temp_read, "temp blocks read"),
+        (counted.temp_written, "temp blocks written"),
+    ];
+    // Less would be printed as zero.
+    let seen = parts.into_iter().filter(|(count, _)| each(*count) >= 0.001);
+    let words = seen.map(|(count, what)| format!("{} {what}", number::plain(each(count))));
+    let wal = counted.wal_bytes.map(|it| each(it) as u64);
+    let wal = wal.filter(|it| *it > 0).map(|it| size(it) + " of WAL");
+    let words: Vec<String> = words.chain(wal).collect();
+    (!words.is_empty()).then(|| format!("per call: {}", words.join(", ")))
+}
+
+/// The load of sessions that waited for a lock of which no relation is known: it has none, such as an advisory lock, or
+/// the wait was between two readings of the locks.
+pub(crate) fn other_locks(activity: &Activity) -> f64 {
+    activity.load_of(|cell| {
+        let wait = activity.waits.get(cell.wait as usize);
+        cell.state == SessionStatus::Active
+            && cell.relation.is_none()
+            && wait.is_some_and(|it| it.kind == "Lock")
+    })
 }
 
 /// A longer time between the readings of counters than this multiple of the window, or a shorter one than its inverse,
@@ -131,9 +163,34 @@ pub fn mean(activity: &Activity, row: &LoadRow) -> Option<(f64, bool)> {
 
 #[cfg(test)]
 mod tests {
-    use pgassay_record::activity::{ActivitySession, LoadBy, SessionStatus, StatementCounters};
+    use pgassay_record::activity::{ActivitySession, LoadBy, StatementCounters};
 
     use super::*;
+
+    /// Regression: blocks, WAL and temporary files were on the page only.
+    #[test]
+    fn counters_are_those_of_each_call() {
+        let counters = StatementCounters {
+            calls: 200,
+            rows: 50,
+            shared_hit: 1_000_000,
+            temp_written: 100,
+            wal_bytes: Some(48_000),
+            ..StatementCounters::default()
+        };
+        let text = |counters| {
+            let statement = ActivityStatement {
+                counters,
+                ..ActivityStatement::default()
+            };
+            per_call(&statement).map(|it| it.replace('\u{a0}', " "))
+        };
+        let expected =
+            "per call: 0.250 rows, 5,000 blocks hit, 0.500 temp blocks written, 240 B of WAL";
+        assert_eq!(text(Some(counters)).as_deref(), Some(expected));
+        assert_eq!(text(Some(StatementCounters::default())), None);
+        assert_eq!(text(None), None);
+    }
 
     /// Regression: a statement that only parallel workers show had "≥ 0" calls.
     #[test]

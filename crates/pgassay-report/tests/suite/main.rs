@@ -14,4 +14,5 @@ mod html;
 mod json;
 mod outlook;
 mod scalability;
+mod statement_cpu;
 mod terminal;

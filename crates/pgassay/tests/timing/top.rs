@@ -103,7 +103,7 @@ fn profile_an_outage() {
         finished.stdout
     };
     let text = profile(&["--html", page.to_str().unwrap()]);
-    let page = std::fs::read_to_string(&page).unwrap();
+    let page = std::fs::read_to_string(&page).unwrap().replace("</b>", "");
     let observation: Observation = serde_json::from_str(&profile(&["--json"])).unwrap();
     outage.end();
     let words = collapse_whitespace(&text.replace('\u{a0}', " "));

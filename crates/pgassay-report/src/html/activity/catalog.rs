@@ -1,11 +1,11 @@
 //! Tables, indexes, and the state of the server.
 
 use maud::{Markup, html};
-use pgassay_record::activity::{CatalogActivity, IndexActivity};
+use pgassay_record::activity::{Activity, CatalogActivity, IndexActivity};
 
 use crate::activity::{
-    age, busy_tables, dead_share, index_remarks, relation_name, relation_size, server_lines,
-    table_writes,
+    NamedTables, age, busy_tables, dead_share, index_remarks, index_writes, load, relation_name,
+    relation_size, server_lines, table_writes, tables_counted,
 };
 use crate::number;
 
@@ -13,9 +13,14 @@ const TABLES_MAX: usize = 100;
 const INDEXES_MAX: usize = 100;
 
 /// Tables that were scanned or written, or have dead rows; busiest first.
-pub(super) fn tables(catalog: &CatalogActivity, counted: &str) -> Markup {
+pub(super) fn tables(activity: &Activity, catalog: &CatalogActivity) -> Markup {
     let rows = busy_tables(catalog);
     let seconds = (catalog.window_us / 1e6).max(f64::MIN_POSITIVE);
+    let per_s = |count: u64| match count {
+        0 => String::new(),
+        some => number::plain(some as f64 / seconds),
+    };
+    let named = NamedTables::of(activity);
     let ago = |us: Option<f64>| us.map_or_else(|| "never".to_owned(), age);
     html! {
         @if !rows.is_empty() {
@@ -23,22 +28,25 @@ pub(super) fn tables(catalog: &CatalogActivity, counted: &str) -> Markup {
                 h2 { "Tables" }
                 div.scroll { table {
                     caption {
-                        "Of database " (catalog.database) ": scans and writes " (counted) "; dead rows, "
-                        "sizes and ages at its end."
+                        "Of database " (catalog.database) ": scans and writes " (tables_counted(activity))
+                        "; dead rows, sizes and ages at its end. Load is that of the statements whose "
+                        "texts name the table."
                     }
                     thead { tr {
                         th scope="col" { "table" }
                         @for title in [
-                            "size", "sequential scans", "rows per scan", "index scans", "writes/s",
-                            "HOT", "live rows", "dead rows", "vacuumed", "analyzed",
+                            "load", "size", "seq. scans/s", "rows per scan", "rows read/s",
+                            "index scans/s", "writes/s", "HOT", "live rows", "dead rows", "vacuumed", "analyzed",
                         ] { th.n scope="col" { (title) } }
                     } }
                     tbody {
                         @for it in rows.iter().take(TABLES_MAX) {
                             tr {
                                 th scope="row" { (relation_name(&it.relation.schema, &it.relation.name)) }
+                                @let load_of = named.load(&it.relation);
+                                td.n { @if load_of > 0.0 { (load(load_of)) } }
                                 td.n { (relation_size(it.size_bytes)) }
-                                td.n { (count(it.sequential_scans)) }
+                                td.n { (per_s(it.sequential_scans)) }
                                 td.n {
                                     @if it.sequential_scans > 0 {
                                         (number::whole(
@@ -46,8 +54,9 @@ pub(super) fn tables(catalog: &CatalogActivity, counted: &str) -> Markup {
                                         ))
                                     }
                                 }
-                                td.n { (count(it.index_scans)) }
-                                td.n { (number::plain(table_writes(it) as f64 / seconds)) }
+                                td.n { (per_s(it.sequential_rows)) }
+                                td.n { (per_s(it.index_scans)) }
+                                td.n { (per_s(table_writes(it))) }
                                 td.n {
                                     @if it.updated > 0 {
                                         (number::percent(it.hot_updated as f64 / it.updated as f64))
@@ -87,6 +96,11 @@ pub(super) fn indexes(catalog: &CatalogActivity) -> Markup {
         .filter_map(|it| Some((it, index_remarks(it)?)))
         .collect();
     rows.sort_by_key(|(it, _)| std::cmp::Reverse(it.size_bytes));
+    let seconds = (catalog.window_us / 1e6).max(f64::MIN_POSITIVE);
+    let writes = |it: &IndexActivity| match index_writes(catalog, it) {
+        0 => String::new(),
+        some => number::plain(some as f64 / seconds),
+    };
     let since = catalog.statistics_age_us.map_or_else(
         || "since the server was set up".to_owned(),
         |us| format!("for {}", age(us)),
@@ -98,12 +112,14 @@ pub(super) fn indexes(catalog: &CatalogActivity) -> Markup {
                 div.scroll { table {
                     caption {
                         "Unused, redundant or invalid. Scans are counted " (since)
-                        ", on this server only: a standby may use an index that is unused here."
+                        ", on this server only: a standby may use an index that is unused here. Writes are entries "
+                        "for new row versions of the table."
                     }
                     thead { tr {
                         th scope="col" { "index" } th scope="col" { "table" }
                         th scope="col" { "columns" }
-                        th.n scope="col" { "size" } th.n scope="col" { "scans" }
+                        th.n scope="col" { "size" } th.n scope="col" { "writes/s" }
+                        th.n scope="col" { "scans" }
                         th scope="col" { "" }
                     } }
                     tbody {
@@ -115,6 +131,7 @@ pub(super) fn indexes(catalog: &CatalogActivity) -> Markup {
                                 td { (relation_name(&it.table.schema, &it.table.name)) }
                                 td { (it.method) " (" (it.columns.join(", ")) ")" }
                                 td.n { (relation_size(it.size_bytes)) }
+                                td.n { (writes(it)) }
                                 td.n { (number::whole(it.scans_ever as f64)) }
                                 td { (remark) }
                             }

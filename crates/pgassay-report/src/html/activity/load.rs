@@ -7,14 +7,15 @@ use pgassay_record::observation::Observation;
 use super::super::flame;
 use super::bars::{bar, legend};
 use crate::activity::{
-    ClassLoads, age, counted_over, executions, load, mean, relation_name, share, size,
-    statement_text, wait_name, waits_in_run_queue,
+    ClassLoads, StatementCpu, age, counted_over, executions, load, mean, other_locks,
+    relation_name, share, size, statement_text, wait_name, waits_in_run_queue,
 };
 use crate::number;
 use crate::terminal::cut;
 
 const STATEMENTS_MAX: usize = 50;
 const NAMES_MAX: usize = 20;
+const FUNCTIONS_MAX: usize = 10;
 /// The whole text is a click away.
 const TEXT_WIDTH: usize = 120;
 /// PostgreSQL's default; only another build has another.
@@ -53,7 +54,8 @@ pub(super) fn statements(observation: &Observation, activity: &Activity) -> Mark
                     tbody {
                         @for (row, loads) in shown.iter().zip(&loads) {
                             @let flame = row.index.and_then(|it| flames.get(&it)).copied();
-                            (statement(activity, row, &bar(loads, highest), flame))
+                            @let cpu = StatementCpu::of(observation, row.index);
+                            (statement(activity, row, &bar(loads, highest), (flame, cpu)))
                         }
                     }
                 } }
@@ -68,7 +70,12 @@ pub(super) fn statements(observation: &Observation, activity: &Activity) -> Mark
     }
 }
 
-fn statement(activity: &Activity, row: &LoadRow, bar: &Markup, flame: Option<usize>) -> Markup {
+fn statement(
+    activity: &Activity,
+    row: &LoadRow,
+    bar: &Markup,
+    (flame, cpu): (Option<usize>, Option<StatementCpu>),
+) -> Markup {
     let text = statement_text(activity, row.index);
     let short = cut(&text, TEXT_WIDTH);
     let found = row
@@ -86,6 +93,12 @@ fn statement(activity: &Activity, row: &LoadRow, bar: &Markup, flame: Option<usi
                 @if let Some(condition) = flame {
                     " " a.to-flame href="#flame" data-condition=(condition) data-variant="0" {
                         "flame graph"
+                    }
+                }
+                @if let Some(cpu) = cpu {
+                    p.faint {
+                        "CPU (" (number::count(cpu.samples, "sample")) ") by phase: " (cpu.phases())
+                        "; by function: " (cpu.functions(FUNCTIONS_MAX))
                     }
                 }
             }
@@ -169,6 +182,13 @@ pub(super) fn names(activity: &Activity) -> Markup {
                             (rows_of(activity, &format!("By {title}."), rows, &|row| {
                                 name_of(activity, *by, row)
                             }))
+                            @let unnamed = other_locks(activity);
+                            @if *by == LoadBy::Relation && unnamed > 0.0 {
+                                p.faint {
+                                    "Locks without a relation, and waits between two readings of the "
+                                    "locks: " (load(unnamed)) " sessions."
+                                }
+                            }
                         }
                     }
                 }

@@ -11,7 +11,7 @@ use maud::{Markup, html};
 use pgassay_record::activity::Activity;
 use pgassay_record::observation::Observation;
 
-use crate::activity::{cost, headline, limitations, ready_but_idle, tables_counted};
+use crate::activity::{cost, headline, limitations, ready_but_idle};
 use crate::sentence;
 
 /// The answer, in two or three sentences, and what the load leaves out.
@@ -32,7 +32,7 @@ pub(super) fn sections(observation: &Observation, activity: &Activity) -> Markup
         (load::waits(observation, activity))
         (load::names(activity))
         @if let Some(catalog) = &activity.catalog {
-            (catalog::tables(catalog, &tables_counted(activity)))
+            (catalog::tables(activity, catalog))
             (catalog::indexes(catalog))
             (catalog::server(catalog))
         }

@@ -7,8 +7,8 @@ use super::super::style::{Style, heading};
 use super::super::table::{Alignment, Table, TextStyle, cell, cut, inked, paint, visible, wrap};
 use super::legend::legend;
 use crate::activity::{
-    ClassLoads, age, counted_over, executions, load, mean, relation_name, share, statement_text,
-    wait_name, waits_in_run_queue,
+    ClassLoads, StatementCpu, age, counted_over, executions, load, mean, other_locks, per_call,
+    relation_name, share, statement_text, wait_name, waits_in_run_queue,
 };
 use crate::number;
 
@@ -19,6 +19,7 @@ const NAMES_MAX: usize = 5;
 const BELOW_SHARE: f64 = 0.005;
 const BAR_WIDTH: usize = 24;
 const TEXT_INDENT: &str = "      ";
+const FUNCTIONS_MAX: usize = 4;
 
 /// The rows to print, and the load of the others.
 fn split(rows: &[LoadRow], most: usize) -> (&[LoadRow], usize, f64) {
@@ -31,8 +32,8 @@ fn split(rows: &[LoadRow], most: usize) -> (&[LoadRow], usize, f64) {
     (shown, rest.len(), rest.iter().map(|row| row.load).sum())
 }
 
-/// Two lines each: the figures, and the text.
-pub(super) fn statements(activity: &Activity, style: Style) -> String {
+/// Each with its figures and its text, and what is known of its calls and its CPU time.
+pub(super) fn statements(observation: &Observation, activity: &Activity, style: Style) -> String {
     let rows = activity.load_by(LoadBy::Statement);
     if rows.is_empty() {
         return String::new();
@@ -64,6 +65,10 @@ pub(super) fn statements(activity: &Activity, style: Style) -> String {
         let text = statement_text(activity, row.index);
         let text = cut(&visible(&text), style.columns() - TEXT_INDENT.len());
         table.across(cell(format!("{TEXT_INDENT}{text}")));
+        for more in more_of(observation, activity, row) {
+            let more = cut(&visible(&more), style.columns() - TEXT_INDENT.len());
+            table.across(inked(format!("{TEXT_INDENT}{more}"), TextStyle::Faint));
+        }
     }
     if others > 0 {
         table.row(vec![
@@ -80,6 +85,20 @@ pub(super) fn statements(activity: &Activity, style: Style) -> String {
         legend(loads.iter())
     );
     heading("LOAD", &why, style) + &table.render(style.color)
+}
+
+/// What each call of a statement did, and what its CPU time was spent on.
+fn more_of(observation: &Observation, activity: &Activity, row: &LoadRow) -> Vec<String> {
+    let statement = row
+        .index
+        .and_then(|it| activity.statements.get(it as usize));
+    let mut lines: Vec<String> = statement.and_then(per_call).into_iter().collect();
+    if let Some(cpu) = StatementCpu::of(observation, row.index) {
+        let samples = number::count(cpu.samples, "sample");
+        lines.push(format!("CPU by phase: {} ({samples})", cpu.phases()));
+        lines.push(format!("by function: {}", cpu.functions(FUNCTIONS_MAX)));
+    }
+    lines
 }
 
 fn loads_max(rows: &[LoadRow]) -> f64 {
@@ -182,6 +201,11 @@ pub(super) fn by_names(activity: &Activity, style: Style) -> String {
         let rest = rows.len().saturating_sub(NAMES_MAX);
         if rest > 0 {
             parts.push(number::count(rest as u64, "other"));
+        }
+        let unnamed = other_locks(activity);
+        if by == LoadBy::Relation && unnamed > 0.0 {
+            let (load, share) = (load(unnamed), share(unnamed, active));
+            parts.push(format!("no table or not read {load} ({share})"));
         }
         let first = format!("  {title:<11}  ");
         out.push_str(&wrap(

@@ -12,7 +12,7 @@ use pgassay_record::observation::Observation;
 
 use super::style::{Style, heading};
 use super::table::{TextStyle, paint, wrap};
-use crate::activity::{cost, headline, limitations, ready_but_idle, tables_counted};
+use crate::activity::{cost, headline, limitations, ready_but_idle};
 use crate::sentence;
 
 /// The answer, in two or three sentences, and what the load leaves out.
@@ -32,13 +32,13 @@ pub(super) fn sections(
     let mut found = vec![
         blocking::section(activity, style),
         blocking::idle_holders(activity, style),
-        load::statements(activity, style),
+        load::statements(observation, activity, style),
         load::waits(observation, activity, style),
         load::by_names(activity, style),
         timeline::section(activity, style),
     ];
     if let Some(catalog) = &activity.catalog {
-        found.push(catalog::tables(catalog, &tables_counted(activity), style));
+        found.push(catalog::tables(activity, catalog, style));
         found.push(catalog::indexes(catalog, style));
         found.push(catalog::server(catalog, style));
     }
