@@ -31,7 +31,8 @@ const HELP: &str = "\
 j k ↑ ↓     select;  PageUp PageDown Home End
 Enter       details of the selected row;  Esc back
 s LETTER    sort by a column
-/           filter by text, user, application, database, PID;  Esc clears
+/           filter by text, user, application, database, client, PID;
+            Esc clears
 Space       pause and continue
 + -         longer and shorter interval
 w S         save what is shown as JSON, for pgassay report and show

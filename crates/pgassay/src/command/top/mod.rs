@@ -11,6 +11,8 @@ mod feed;
 mod hangup;
 mod keys;
 #[cfg(test)]
+mod list_tests;
+#[cfg(test)]
 mod regressions;
 mod rows;
 mod saving;

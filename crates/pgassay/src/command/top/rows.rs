@@ -1,11 +1,11 @@
 //! The rows of each list, from an activity.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pgassay_record::activity::{
-    Activity, BlockedSession, BlockingEpisode, LoadBy, LoadRow, RelationName, RootBlocker,
-    SessionStatus, TableActivity,
+    Activity, ActivitySession, BlockedSession, BlockingEpisode, LoadBy, LoadRow, RelationName,
+    RootBlocker, SessionStatus, TableActivity,
 };
 use pgassay_report::activity::{
     ClassLoads, Executions, WaitClass, age, dead_share, executions, known_wait, load, mean,
@@ -72,7 +72,7 @@ pub struct TopRow {
 /// The rows of a list that contain the filter, in its order.
 pub fn rows(activity: &Activity, view: TopView, sorted_by: char, filter: &str) -> Vec<TopRow> {
     let mut rows = match view {
-        TopView::Statements => statements(activity),
+        TopView::Statements => statements(activity, !filter.is_empty()),
         TopView::Waiting => waiting(activity),
         TopView::Blocking => blocking(activity),
         TopView::Tables => tables(activity),
@@ -125,13 +125,47 @@ fn rate(value: f64) -> TopCell {
     figure(text, value)
 }
 
-fn statements(activity: &Activity) -> Vec<TopRow> {
+/// What the filter searches of a session.
+fn session_words(session: &ActivitySession) -> String {
+    format!(
+        "{} {} {} {} {}",
+        session.pid, session.user, session.application, session.database, session.client
+    )
+}
+
+fn statements(activity: &Activity, is_filtered: bool) -> Vec<TopRow> {
     let active = activity.active_sessions();
     let rows = activity.load_by(LoadBy::Statement);
     let highest = rows.first().map_or(0.0, |row| row.load);
-    rows.iter()
+    let mut found: Vec<TopRow> = rows
+        .iter()
         .map(|row| statement(activity, row, (active, highest)))
-        .collect()
+        .collect();
+    if is_filtered {
+        let sessions = sessions_by_statement(activity);
+        for row in &mut found {
+            for &session in sessions.get(&row.statement).into_iter().flatten() {
+                if let Some(session) = activity.sessions.get(session as usize) {
+                    row.searched.push(' ');
+                    row.searched.push_str(&session_words(session));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The sessions that executed each statement, by index.
+fn sessions_by_statement(activity: &Activity) -> BTreeMap<Option<u32>, BTreeSet<u32>> {
+    let mut found: BTreeMap<Option<u32>, BTreeSet<u32>> = BTreeMap::new();
+    let cells = activity.cells.iter();
+    for cell in cells.filter(|it| it.state == SessionStatus::Active) {
+        found
+            .entry(cell.statement)
+            .or_default()
+            .insert(cell.session);
+    }
+    found
 }
 
 fn statement(activity: &Activity, row: &LoadRow, (active, highest): (f64, f64)) -> TopRow {
@@ -203,14 +237,7 @@ fn waiting(activity: &Activity) -> Vec<TopRow> {
             Some(TopRow {
                 key: format!("{} {name}", session.pid),
                 urgency: Urgency::of(age_us),
-                searched: format!(
-                    "{} {} {} {} {} {name} {text}",
-                    session.pid,
-                    session.user,
-                    session.application,
-                    session.database,
-                    session.client
-                ),
+                searched: format!("{} {name} {text}", session_words(session)),
                 cells: vec![
                     TopCell {
                         sort: SortValue::Number(-f64::from(session.pid)),
@@ -343,11 +370,15 @@ fn branch(
     let text = blocked.statement.as_deref().unwrap_or_default();
     let text = pgassay_report::activity::one_line(text);
     let awaited = relation(blocked.waits_for.relation.as_ref());
+    // It has the database and the client's address, too.
+    let mut sessions = activity.sessions.iter().rev();
+    let session = sessions.find(|it| it.pid == blocked.pid);
+    let session = session.map(session_words).unwrap_or_default();
     TopRow {
         key: format!("{key} {}", blocked.pid),
         urgency,
         searched: format!(
-            "{} {} {} {awaited} {text}",
+            "{} {} {} {session} {awaited} {text}",
             blocked.pid, blocked.user, blocked.application
         ),
         cells: vec![
