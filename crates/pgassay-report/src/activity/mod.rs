@@ -1,6 +1,7 @@
 //! What the reports and `pgassay top` say of a live server's activity, in the same words.
 
 mod blind_spots;
+mod counters;
 mod figures;
 mod headline;
 mod named_tables;
@@ -17,6 +18,7 @@ mod waits_in_queue;
 pub use blind_spots::{
     blind_spot, blind_spots, limitations, unknown_blocking, unknown_tables, unseen_sessions,
 };
+pub use counters::counter_lines;
 pub use figures::{age, load, rate, relation_size, share, size};
 pub use headline::{headline, headline_of_seen};
 pub(crate) use named_tables::NamedTables;

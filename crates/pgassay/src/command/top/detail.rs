@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use pgassay_record::activity::{Activity, BlockingEpisode, SessionStatus, TableActivity};
 use pgassay_report::activity::{
-    age, blocks, index_remarks, known_wait, load, one_line, relation_name, relation_size,
+    age, blocks, counter_lines, index_remarks, known_wait, load, one_line, relation_name, relation_size,
     root_describes, root_name, root_statement_label, share, statement_text, wait_name,
 };
 
@@ -88,6 +88,7 @@ fn statement(activity: &Activity, index: Option<u32>) -> Vec<String> {
             .query_id
             .map_or_else(String::new, |it| format!(", query ID {it}"));
         lines.push(format!("fingerprint {}{query_id}", found.fingerprint));
+        lines.extend(counter_lines(activity, found));
     }
     let (mut by_wait, mut by_session) = (BTreeMap::new(), BTreeMap::new());
     let mut whole_us = 0.0;

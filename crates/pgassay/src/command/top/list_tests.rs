@@ -1,9 +1,9 @@
 //! The lists, filters, and what details say.
 
-use pgassay_record::activity::Activity;
+use pgassay_record::activity::{Activity, StatementCounters};
 
 use super::state::TopState;
-use super::tests::{READ_US, activity, press, state};
+use super::tests::{READ_US, activity, press, screen_of, state};
 
 fn with(activity: Activity, keys: &str) -> TopState {
     let mut state = state();
@@ -14,6 +14,16 @@ fn with(activity: Activity, keys: &str) -> TopState {
 
 fn after(keys: &str) -> TopState {
     with(activity(), keys)
+}
+
+/// The screen without the ends of its lines.
+fn words(state: &TopState, width: u16) -> String {
+    let screen = screen_of(state, width, 40).replace('\u{a0}', " ");
+    let words: Vec<&str> = screen
+        .lines()
+        .flat_map(|it| it.trim_matches('"').split_whitespace())
+        .collect();
+    words.join(" ")
 }
 
 fn pids(state: &TopState) -> Vec<String> {
@@ -59,4 +69,35 @@ fn trees_are_filtered_by_the_sessions_in_them() {
         let state = with(of_another.clone(), &format!("3/{filter}"));
         assert_eq!(state.rows().len(), rows, "{filter}");
     }
+}
+
+/// Counters are read at most once a second, and less often if that takes long.
+#[test]
+fn calls_and_blocks_are_counted_over_the_time_between_their_readings() {
+    let mut counted = activity();
+    counted.counters_us = Some(4e6);
+    counted.statements[0].counters = Some(StatementCounters {
+        calls: 100,
+        execution_us: 9e6,
+        shared_hit: 300,
+        temp_written: 50,
+        wal_bytes: Some(1 << 20),
+        ..StatementCounters::default()
+    });
+    let state = with(counted, "1sc");
+    let rows = state.rows();
+    let cells: Vec<&str> = rows[0].cells[2..4].iter().map(|it| &*it.text).collect();
+    assert_eq!(cells, ["25.0", "90\u{a0}ms"]);
+    let mut state = state;
+    press(&mut state, "\n");
+    let detail = words(&state, 100);
+    for part in [
+        "pg_stat_statements, over 4.0 s: 100 calls, 90 ms each",
+        "blocks 3.00 hit, 0 read, 0 dirtied",
+        "temporary blocks 0 read, 0.500 written",
+        "WAL 10 kB per call, 256 kB/s in all",
+    ] {
+        assert!(detail.contains(part), "{part} in {detail}");
+    }
+    assert!(!words(&after("1\n"), 100).contains("pg_stat_statements"));
 }

@@ -7,7 +7,7 @@ use pgassay_model::check::Check;
 use pgassay_record::activity::{
     Activity, ActivitySession, ActivityStatement, ActivityWait, BlockedSession, BlockingEpisode,
     CatalogActivity, LoadCell, LoadInterval, LoadMark, LoadMarkKind, LockTarget, RelationName,
-    RootBlocker, SessionHold, SessionStatus, StatementCounters, TableActivity, WatchCost,
+    RootBlocker, SessionHold, SessionStatus, TableActivity, WatchCost,
 };
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -16,7 +16,6 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::columns::TopView;
 use super::draw::draw;
 use super::keys::TopAction;
-use super::rows::rows;
 use super::saving;
 use super::state::{KeyMode, TopServer, TopState};
 
@@ -571,19 +570,4 @@ fn a_snapshot_is_a_private_file_that_can_be_shown() {
         text.contains("SELECT pg_terminate_backend(4711);"),
         "{text}"
     );
-}
-
-/// Counters are read at most once a second, and less often if that takes long.
-#[test]
-fn calls_are_counted_over_the_time_between_their_readings() {
-    let mut activity = activity();
-    activity.counters_us = Some(4e6);
-    activity.statements[0].counters = Some(StatementCounters {
-        calls: 100,
-        execution_us: 9e6,
-        ..StatementCounters::default()
-    });
-    let rows = rows(&activity, TopView::Statements, 'c', "");
-    let cells: Vec<&str> = rows[0].cells[2..4].iter().map(|it| &*it.text).collect();
-    assert_eq!(cells, ["25.0", "90\u{a0}ms"]);
 }
