@@ -116,7 +116,7 @@ pub enum CliCommand {
     /// that use its CPU time.
     #[command(disable_help_flag = true)]
     Profile(Box<ProfileArgs>),
-    /// Watch a running server in the terminal: its statements, waits, blockers and tables.
+    /// Watch a running server in the terminal: its statements, sessions, waits, blockers, tables and findings.
     #[command(disable_help_flag = true)]
     Top(crate::command::top::TopArgs),
     /// Count the instructions that a transaction executes, under valgrind. Counts are repeatable

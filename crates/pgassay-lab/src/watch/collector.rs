@@ -19,6 +19,7 @@ use super::session_status::status;
 use super::statements::{JoinedCounters, StatementBook};
 use super::unseen_sessions::UnseenSessions;
 use brief_sessions::BriefSessions;
+pub use present::PresentSession;
 
 /// The `application_name` of pgassay's transactions.
 const OWN_APPLICATION: &str = "pgassay";
@@ -520,6 +521,7 @@ fn named(major: &str, number: u32) -> NamedWait {
 
 mod brief_sessions;
 mod hidden_blockers;
+mod present;
 #[cfg(test)]
 mod tests;
 mod waiters;

@@ -3,6 +3,7 @@
 mod blind_spots;
 mod counters;
 mod figures;
+mod findings;
 mod headline;
 mod named_tables;
 mod ready_sessions;
@@ -20,6 +21,7 @@ pub use blind_spots::{
 };
 pub use counters::counter_lines;
 pub use figures::{age, load, rate, relation_size, share, size};
+pub use findings::{finding_confidence, finding_lines, finding_sql};
 pub use headline::{headline, headline_of_seen};
 pub(crate) use named_tables::NamedTables;
 pub(crate) use ready_sessions::ready_but_idle;

@@ -100,7 +100,20 @@ fn a_blocking_session_is_seen_and_q_leaves_a_clean_terminal() {
         let screen = terminal.screen();
         assert!(screen.contains("waits: transactionid"), "{screen}");
         assert!(screen.contains("pgassay does not run it"), "{screen}");
-        terminal.send("t");
+        terminal.send("4");
+        terminal.wait_for("the sessions", LIMIT, |screen| {
+            screen.contains("idle in tx") && screen.contains("Lock: transactionid")
+        });
+        terminal.send("f");
+        let session = format!("session {}", row.holder_pid);
+        terminal.wait_for("the finding", LIMIT, |screen| {
+            screen.contains(&session) && screen.contains(&end)
+        });
+        terminal.send("\r");
+        terminal.wait_for("the fix", LIMIT, |screen| {
+            screen.contains("Suggested fix: ")
+        });
+        terminal.send("\u{1b}t");
         let asking = RefCell::new(server.connect().unwrap());
         terminal.wait_for("the table", LIMIT, |screen| {
             let mut asking = asking.borrow_mut();

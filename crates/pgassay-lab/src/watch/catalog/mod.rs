@@ -313,6 +313,14 @@ impl CatalogWatch {
         counted
     }
 
+    /// Idle transactions that hold locks on rows or stronger ones and do not block others yet.
+    pub fn read_idle_holders(&mut self) -> Vec<IdleLockHolder> {
+        self.reader.begin();
+        let holders = self.blocking.idle_holders(&mut self.reader);
+        self.reader.end();
+        holders
+    }
+
     /// Takes the last reading.
     pub fn finish(self) -> CatalogResult {
         self.finish_with(false, || false)

@@ -76,7 +76,11 @@ impl Collector {
     }
 
     /// A session's statement and its fingerprint.
-    fn words(&self, seen: &Sighting, keeps_text: bool) -> (Option<String>, Option<String>) {
+    pub(super) fn words(
+        &self,
+        seen: &Sighting,
+        keeps_text: bool,
+    ) -> (Option<String>, Option<String>) {
         let none = JoinedCounters::default();
         let statement = seen.activity.statement;
         let statement = statement.map(|it| self.statements.describe(it, keeps_text, &none));

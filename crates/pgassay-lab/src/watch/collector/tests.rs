@@ -424,3 +424,47 @@ fn the_launcher_of_logical_replication_in_10_has_no_load() {
     assert_eq!(load("10", 0) as u32, 0);
     assert_eq!((load("10", 5) as u32, load("11", 0) as u32), (1, 1));
 }
+
+/// `pgassay top` lists them with their ages.
+#[test]
+fn present_sessions_are_those_of_the_last_reading() {
+    let mut collector = Collector::new("18", [9].into(), None);
+    let sweep = |sessions| SessionSweep {
+        sessions,
+        idle: Vec::new(),
+        unreadable: 0,
+    };
+    let active = |pid| reading(pid, SessionState::Active, SessionWait::Number(0x0300_0005));
+    let mut idle = reading(2, SessionState::IdleInTransaction, SessionWait::None);
+    (idle.state_changed_us, idle.text) = (0, b"commit".to_vec());
+    collector.add(0.0, sweep(vec![active(3)]));
+    collector.add(1e6, sweep(vec![active(9), active(1), idle]));
+    let sums = collector.take();
+    let activity = described(&collector, &sums);
+    assert_eq!(activity.sessions.len(), 3);
+    let present = collector.present(&activity, 1_000_003);
+    let pids: Vec<u32> = present
+        .iter()
+        .map(|it| activity.sessions[it.session as usize].pid)
+        .collect();
+    assert_eq!(pids, [1, 2]);
+    assert_eq!(
+        activity.waits[present[0].wait as usize].name,
+        "transactionid"
+    );
+    let ages = |it: &PresentSession| {
+        let ages = [
+            it.session_age_us,
+            it.transaction_age_us,
+            it.statement_age_us,
+        ];
+        (ages, it.state_age_us)
+    };
+    let known = [Some(1e6 + 2.0), Some(1e6 + 2.0), Some(1e6 + 1.0)];
+    assert_eq!(ages(&present[0]), (known, Some(1e6)));
+    assert_eq!(ages(&present[1]), (known, None));
+    assert_ne!(present[0].statement, present[1].statement);
+    assert_eq!(present[1].state, SessionStatus::IdleInTransaction);
+    // The server's clock was set back.
+    assert_eq!(collector.present(&activity, 1)[0].state_age_us, Some(0.0));
+}

@@ -11,7 +11,14 @@ pub enum TopView {
     Blocking,
     /// `t`: tables.
     Tables,
+    /// `4`: sessions that are active or in a transaction.
+    Sessions,
+    /// `f`: findings, what to do first at the top.
+    Findings,
 }
+
+/// How many lists there are.
+pub const VIEWS: usize = 6;
 
 /// A column.
 #[derive(Debug, Clone, Copy)]
@@ -81,6 +88,25 @@ const TABLES: [TopColumn; 8] = [
     column("SIZE", ('z', "size"), (9, true, 60)),
 ];
 
+const SESSIONS: [TopColumn; 9] = [
+    column("PID", ('p', "PID"), (7, true, 0)),
+    column("AGE", ('t', "age"), (7, true, 0)),
+    column("STATE", ('e', "state"), (10, false, 0)),
+    column("WAIT", ('w', "wait event"), (19, false, 70)),
+    column("USER", ('u', "user"), (8, false, 40)),
+    column("DB", ('d', "database"), (8, false, 90)),
+    column("APP", ('a', "application"), (12, false, 110)),
+    column("CLIENT", ('c', "client"), (15, false, 130)),
+    column("STATEMENT", ('x', "text"), (0, false, 50)),
+];
+
+const FINDINGS: [TopColumn; 4] = [
+    column("LOAD", ('l', "load, then urgency"), (5, true, 0)),
+    column("SURE", ('c', "confidence"), (6, false, 70)),
+    column("FINDING", ('n', "name"), (0, false, 0)),
+    column("OBJECT", ('o', "object"), (24, false, 60)),
+];
+
 /// The columns of a list.
 pub fn columns(view: TopView) -> &'static [TopColumn] {
     match view {
@@ -88,6 +114,8 @@ pub fn columns(view: TopView) -> &'static [TopColumn] {
         TopView::Waiting => &WAITING,
         TopView::Blocking => &BLOCKING,
         TopView::Tables => &TABLES,
+        TopView::Sessions => &SESSIONS,
+        TopView::Findings => &FINDINGS,
     }
 }
 

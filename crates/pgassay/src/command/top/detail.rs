@@ -1,17 +1,18 @@
 //! The details of the selected row: the whole statement with its waits and sessions, a
-//! blocker, or a table.
+//! session, a blocker, a table, or a finding.
 
 use std::collections::BTreeMap;
 
 use pgassay_record::activity::{Activity, BlockingEpisode, SessionStatus, TableActivity};
 use pgassay_report::activity::{
-    age, blocks, counter_lines, index_remarks, known_wait, load, one_line, relation_name, relation_size,
-    root_describes, root_name, root_statement_label, share, statement_text, wait_name,
+    age, blocks, counter_lines, finding_lines, index_remarks, known_wait, load, one_line, relation_name,
+    relation_size, root_describes, root_name, root_statement_label, share, statement_text, wait_name,
 };
 
 use super::columns::TopView;
 use super::rows::TopRow;
 use super::state::TopState;
+use super::{finding_rows, session_detail};
 
 const SESSIONS_MAX: usize = 20;
 
@@ -25,12 +26,27 @@ pub fn lines(state: &TopState) -> Vec<String> {
         lines.extend(table(activity, &row));
         return lines;
     }
+    if state.view == TopView::Findings {
+        lines.extend(finding(state, &row));
+    }
     if let Some(episode) = row.episode.and_then(|it| activity.blocking.get(it)) {
         lines.extend(blocker(episode, row.key.starts_with("root ")));
+    }
+    if let Some(pid) = row.pid {
+        lines.extend(session_detail::lines(activity, &state.present, pid));
     }
     if row.statement.is_some() || state.view == TopView::Statements {
         lines.extend(statement(activity, row.statement));
     }
+    lines
+}
+
+/// A finding, before the statement concerned.
+fn finding(state: &TopState, row: &TopRow) -> Vec<String> {
+    let mut findings = state.findings.iter();
+    let found = findings.find(|it| finding_rows::key(it) == row.key);
+    let mut lines = found.map_or_else(Vec::new, |it| finding_lines(&state.findings, it));
+    lines.push(String::new());
     lines
 }
 
@@ -141,7 +157,7 @@ fn statement(activity: &Activity, index: Option<u32>) -> Vec<String> {
 }
 
 /// The entries, largest first.
-fn largest(sums: BTreeMap<u32, f64>) -> Vec<(u32, f64)> {
+pub(super) fn largest(sums: BTreeMap<u32, f64>) -> Vec<(u32, f64)> {
     let mut sums: Vec<(u32, f64)> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.total_cmp(&a.1));
     sums

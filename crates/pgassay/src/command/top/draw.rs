@@ -2,8 +2,8 @@
 
 use pgassay_record::activity::Activity;
 use pgassay_report::activity::{
-    ClassLoads, WaitClass, age, blind_spot, blind_spots, cut, fit, headline_of_seen, load, rate,
-    share, size, unknown_blocking, unknown_tables, unseen_sessions, visible,
+    ClassLoads, WaitClass, age, blind_spot, blind_spots, cut, finding_sql, fit, headline_of_seen,
+    load, rate, share, size, unknown_blocking, unknown_tables, unseen_sessions, visible,
 };
 use ratatui::Frame;
 use ratatui::style::{Color, Modifier, Style};
@@ -13,7 +13,7 @@ use ratatui::widgets::Paragraph;
 use super::columns::{TopColumn, TopView, columns, sort_letters};
 use super::rows::{TopCell, TopRow, Urgency};
 use super::state::{KeyMode, TopState};
-use super::{detail, wrapping};
+use super::{detail, finding_rows, wrapping};
 
 /// Screens lower than this have no room for the answer and the load by class.
 const HEIGHT_FOR_HEADER: usize = 12;
@@ -27,7 +27,8 @@ const SPARKLINE_WIDTH: usize = 28;
 const HISTORY: &str = "history ";
 
 const HELP: &str = "\
-1 2 3 t     statements, waiting sessions, blocking, tables
+1 2 3       statements, waiting sessions, blocking
+4 t f       sessions, tables, findings with their fixes
 j k ↑ ↓     select;  PageUp PageDown Home End
 Enter       details of the selected row;  Esc back
 s LETTER    sort by a column
@@ -41,9 +42,14 @@ q Ctrl-C    quit
 
 Load is average active sessions. Bars: C CPU or run queue, I I/O, L lock,
 W LWLock, N client, P IPC, o other. ≥ and ≤ are bounds from samples.
-Yellow from 1 s, red from 3 s: mean times, and ages of waits and blockers.
+Yellow from 1 s, red from 3 s: mean times, and ages of sessions, waits and
+blockers.
 pgassay only reads. It shows the statement that would end a session, and
 never runs it.";
+
+const KEYS: &str = "1 statements 2 waiting 3 blocking 4 sessions t tables f findings h help q quit";
+/// For narrow screens.
+const FEW_KEYS: &str = "1 2 3 4 t f lists h help q quit";
 
 /// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, state: &TopState) {
@@ -305,6 +311,15 @@ fn empty(state: &TopState) -> String {
             (None, None) => return "Tables are read at the end of this interval …".to_owned(),
             (None, Some(_)) => ("No table was read or written", Vec::new()),
         },
+        TopView::Sessions if is_unseen => (
+            "No session that can be seen is active or in a transaction",
+            unseen,
+        ),
+        TopView::Sessions => ("No session is active or in a transaction", unseen),
+        TopView::Findings => (
+            "No known cause of lost time was found",
+            blind_spots(activity),
+        ),
     };
     let missing: Vec<String> = missing.into_iter().map(blind_spot).collect();
     if missing.is_empty() {
@@ -345,7 +360,7 @@ fn line(
 
 /// Ages are colored, as in `pg_activity`.
 fn ink(row: &TopRow, column: TopColumn, cell: &TopCell, paint: Paint) -> Style {
-    let is_age = matches!(column.title, "MEAN" | "FOR" | "BLOCKER" | "WAIT");
+    let is_age = matches!(column.title, "MEAN" | "FOR" | "BLOCKER" | "WAIT" | "AGE");
     if is_age && !cell.text.is_empty() {
         paint.urgency(row.urgency)
     } else {
@@ -369,20 +384,25 @@ fn bottom_height(height: usize) -> usize {
     if height > 3 { 2 } else { 1 }
 }
 
-/// What the selected row needs, then the keys and our own cost.
+/// What the selected row needs, with our own cost if there is room, then the keys.
 fn bottom(state: &TopState, width: usize, height: usize, paint: Paint) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     if bottom_height(height) > 1 {
         let (text, style) = hint(state, paint);
-        lines.push(Line::styled(fit(&visible(&text), width, false), style));
+        let text = visible(&text);
+        let cost = state.shown.as_ref().map_or_else(String::new, own_cost);
+        let cost = visible(&cost);
+        let left = width.saturating_sub(cost.chars().count());
+        lines.push(if Span::raw(&text).width() < left {
+            let hint = Span::styled(fit(&text, left, false), style);
+            Line::from(vec![hint, Span::raw(cost)])
+        } else {
+            Line::styled(fit(&text, width, false), style)
+        });
     }
-    let keys = "1 statements 2 waiting 3 blocking t tables h help q quit";
-    let cost = state.shown.as_ref().map_or_else(String::new, own_cost);
-    let room = width.saturating_sub(cost.chars().count() + 1);
-    let footer = format!("{} {cost}", fit(keys, room, false));
-    let footer = fit(&footer, width, false);
+    let keys = if KEYS.len() <= width { KEYS } else { FEW_KEYS };
     let style = Style::new().add_modifier(Modifier::REVERSED);
-    lines.push(Line::styled(footer, style));
+    lines.push(Line::styled(fit(keys, width, false), style));
     lines
 }
 
@@ -414,6 +434,20 @@ fn counted_us(state: &TopState) -> f64 {
     }
 }
 
+/// How the selected finding would be fixed, if one statement does it.
+fn fix(state: &TopState) -> Option<String> {
+    if state.findings.is_empty() {
+        return None;
+    }
+    let row = state.selected_row()?;
+    let mut findings = state.findings.iter();
+    let selected = findings.find(|it| finding_rows::key(it) == row.key)?;
+    Some(format!(
+        "{} (pgassay does not run it)",
+        finding_sql(selected)?
+    ))
+}
+
 /// The line above the keys: what is typed, the answer to a key, or how a blocker would be ended.
 fn hint(state: &TopState, paint: Paint) -> (String, Style) {
     let plain = Style::new();
@@ -443,8 +477,17 @@ fn hint(state: &TopState, paint: Paint) -> (String, Style) {
         let text = format!("{blocker}: {} (pgassay does not run it)", episode.ended_by);
         return (text, paint.urgency(Urgency::of(episode.root.state_age_us)));
     }
+    if let Some(fix) = fix(state) {
+        return (fix, plain);
+    }
     if !state.filter.is_empty() {
         return (format!("filter: {}  (Esc clears)", state.filter), plain);
+    }
+    let shown = state.shown.as_ref();
+    let is_unread = shown.is_some_and(|it| it.catalog.is_none() && unknown_tables(it).is_none());
+    if state.view == TopView::Findings && is_unread {
+        let text = "tables and settings are read at the end of this interval";
+        return (text.to_owned(), plain);
     }
     (format!("over the last {}", age(counted_us(state))), plain)
 }

@@ -1,28 +1,34 @@
 //! What watches the server for `pgassay top`.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use pgassay_lab::connector::TimedStream;
 use pgassay_lab::local_server;
+use pgassay_lab::system_env::unix_us;
 use pgassay_lab::watch::{LiveWatch, WatchOptions, WatchedServer};
 use pgassay_lab::{Interrupt, major_of};
-use pgassay_record::activity::{Activity, BlockingEpisode, CatalogActivity, WatchCost};
+use pgassay_record::activity::{BlockingEpisode, CatalogActivity, IdleLockHolder, WatchCost};
+use pgassay_wire::Exchange;
 
 use super::TopArgs;
-use super::state::TopServer;
+use super::state::{TopReading, TopServer};
 use crate::command::profile::connection;
 
 /// Samples for this long or until an interrupt, and returns what it saw; with tables and indexes, if
 /// they are wanted.
-pub type ActivityFeed = Box<dyn FnMut(FeedRequest<'_>) -> Result<Activity>>;
+pub type ActivityFeed = Box<dyn FnMut(FeedRequest<'_>) -> Result<TopReading>>;
 
 /// What the screen wants next.
 #[derive(Clone, Copy)]
 pub struct FeedRequest<'a> {
     pub length: Duration,
-    /// Tables are on the screen.
-    pub wants_tables: bool,
+    /// Tables are on the screen, or findings about them, at the end of the interval.
+    pub wants_tables: &'a AtomicBool,
+    /// Findings are.
+    pub wants_findings: &'a AtomicBool,
     pub interrupt: &'a Interrupt,
 }
 
@@ -42,6 +48,11 @@ pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
     let (mut exchange, place) = connection::exchange(&conninfo)?;
     let version = exchange.parameter("server_version").map(str::to_owned);
     let live = local_server::find(&mut exchange).ok().map(|it| it.0);
+    let ahead_us = if live.is_some() {
+        0
+    } else {
+        clock_ahead_us(&mut exchange)
+    };
     drop(exchange);
     let where_from = if live.is_some() {
         ""
@@ -66,20 +77,40 @@ pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
         keeps_text: !args.no_text,
         ..WatchOptions::default()
     };
-    let mut watch = LiveWatch::open(watched, &options)?;
+    let watch = LiveWatch::open(watched, &options)?;
+    Ok((server, feed(watch, ahead_us)))
+}
+
+/// How far the server's clock is ahead of this machine's, in microseconds; 0 if it does not say.
+fn clock_ahead_us(exchange: &mut Exchange<TimedStream>) -> i64 {
+    let before_us = unix_us();
+    let sql = "select extract(epoch from pg_catalog.clock_timestamp())";
+    let answer = exchange.value_read_committed(sql);
+    let middle_us = before_us + (unix_us() - before_us) / 2;
+    let seconds = answer.ok().flatten().and_then(|it| it.parse::<f64>().ok());
+    seconds.map_or(0, |it| (it * 1e6) as i64 - middle_us)
+}
+
+fn feed(mut watch: LiveWatch, ahead_us: i64) -> ActivityFeed {
     let started = Instant::now();
     let mut before = WatchCost::default();
     let mut tables: Option<CatalogActivity> = None;
     let mut tables_pause = ReadingPause::new(TABLES_EVERY);
+    let mut holders: Vec<IdleLockHolder> = Vec::new();
+    let mut holders_pause = ReadingPause::new(COUNTERS_EVERY);
     let mut counters_pause = ReadingPause::new(COUNTERS_EVERY);
     let mut waited = WaitsBefore::new();
-    let feed = move |request: FeedRequest<'_>| {
+    Box::new(move |request: FeedRequest<'_>| {
         watch.run_until(Instant::now() + request.length, request.interrupt)?;
         if counters_pause.is_over() {
             counters_pause.time(|| watch.read_counters());
         }
-        if request.wants_tables && tables_pause.is_over() {
+        if request.wants_tables.load(Ordering::Relaxed) && tables_pause.is_over() {
             tables = tables_pause.time(|| watch.read_catalog());
+        }
+        let wants_findings = request.wants_findings.load(Ordering::Relaxed);
+        if wants_findings && holders_pause.is_over() {
+            holders = holders_pause.time(|| watch.read_idle_holders());
         }
         // Afterward, because it says what of the tables could not be read.
         let mut activity = watch.take();
@@ -89,12 +120,15 @@ pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
         let episodes = waits_since(&mut waited, episodes, activity.window_us);
         activity.blocking = recent(episodes, start_us);
         activity.catalog.clone_from(&tables);
+        if wants_findings {
+            activity.idle_lock_holders.clone_from(&holders);
+        }
         let now = activity.cost;
         activity.cost = since(&now, &before);
         before = now;
-        Ok(activity)
-    };
-    Ok((server, Box::new(feed)))
+        let present = watch.present_sessions(&activity, unix_us() + ahead_us);
+        Ok(TopReading { activity, present })
+    })
 }
 
 /// The time between readings of one kind. With many tables or statements, one takes seconds of the server's time.

@@ -1,4 +1,4 @@
-//! `pgassay top`: a live server's statements, waits, blockers and tables in the terminal.
+//! `pgassay top`: a live server's statements, sessions, waits, blockers, tables and findings in the terminal.
 //!
 //! One thread watches the server, and the main one reads keys and draws: a server that does not answer
 //! leaves the screen alive. What is on the screen is a pure function of [`TopState`].
@@ -8,6 +8,7 @@ mod columns;
 mod detail;
 mod draw;
 mod feed;
+mod finding_rows;
 mod hangup;
 mod keys;
 #[cfg(test)]
@@ -17,6 +18,8 @@ mod regressions;
 mod rows;
 mod saving;
 mod screen_loop;
+mod session_detail;
+mod session_rows;
 mod state;
 mod terminal;
 #[cfg(test)]

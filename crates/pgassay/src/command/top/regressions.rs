@@ -7,10 +7,19 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::columns::TopView;
 use super::keys::TopAction;
-use super::rows::{Urgency, rows};
+use super::rows::{RowSource, TopRow, Urgency, rows};
 use super::saving;
 use super::state::{KeyMode, TopState};
 use super::tests::{READ_US, activity, press, screen_of, state};
+
+fn waiting(activity: &Activity, filter: &str) -> Vec<TopRow> {
+    let source = RowSource {
+        activity,
+        present: &[],
+        findings: &[],
+    };
+    rows(source, TopView::Waiting, ' ', filter)
+}
 
 fn press_with(state: &mut TopState, modifiers: KeyModifiers, letter: char) -> TopAction {
     state.press(KeyEvent::new(KeyCode::Char(letter), modifiers))
@@ -98,7 +107,7 @@ fn only_waits_for_locks_have_a_blocker() {
         name: "WALSync".to_owned(),
     });
     activity.cells.push(cell);
-    let found = rows(&activity, TopView::Waiting, ' ', "");
+    let found = waiting(&activity, "");
     let row = |wait: &str| {
         let mut its = found
             .iter()
@@ -126,7 +135,7 @@ fn a_session_is_not_blocked_by_what_blocked_it_before() {
     activity.blocking[0].blocked[0].waited_us = 0.2e6;
     activity.blocking.insert(0, past);
     let blocked = |activity: &Activity| {
-        let mut found = rows(activity, TopView::Waiting, ' ', "4712").into_iter();
+        let mut found = waiting(activity, "4712").into_iter();
         let row = found.next().unwrap();
         (row.cells[3].text.clone(), row.urgency, row.episode)
     };

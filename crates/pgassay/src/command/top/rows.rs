@@ -3,16 +3,20 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
+use pgassay_lab::watch::PresentSession;
 use pgassay_record::activity::{
     Activity, ActivitySession, BlockedSession, BlockingEpisode, LoadBy, LoadRow, RelationName,
     RootBlocker, SessionStatus, TableActivity,
 };
+use pgassay_record::finding::Finding;
 use pgassay_report::activity::{
     ClassLoads, Executions, WaitClass, age, dead_share, executions, known_wait, load, mean,
     relation_name, relation_size, share, statement_text, table_writes, wait_name,
 };
 
 use super::columns::{TopView, columns};
+use super::finding_rows::findings;
+use super::session_rows::sessions;
 
 /// How long something has lasted, as `pg_activity` colors it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,15 +71,30 @@ pub struct TopRow {
     pub statement: Option<u32>,
     /// Index into the activity's blocking episodes.
     pub episode: Option<usize>,
+    /// The session that it is about, if that is not the root of a tree.
+    pub pid: Option<u32>,
+}
+
+/// What the rows are made from.
+#[derive(Clone, Copy)]
+pub struct RowSource<'a> {
+    pub activity: &'a Activity,
+    /// The sessions of its last reading.
+    pub present: &'a [PresentSession],
+    /// Its findings, if they are on the screen.
+    pub findings: &'a [Finding],
 }
 
 /// The rows of a list that contain the filter, in its order.
-pub fn rows(activity: &Activity, view: TopView, sorted_by: char, filter: &str) -> Vec<TopRow> {
+pub fn rows(source: RowSource<'_>, view: TopView, sorted_by: char, filter: &str) -> Vec<TopRow> {
+    let activity = source.activity;
     let mut rows = match view {
         TopView::Statements => statements(activity, !filter.is_empty()),
         TopView::Waiting => waiting(activity),
         TopView::Blocking => blocking(activity),
         TopView::Tables => tables(activity),
+        TopView::Sessions => sessions(activity, source.present),
+        TopView::Findings => findings(activity, source.findings),
     };
     let wanted = filter.to_lowercase();
     rows.retain(|row| row.searched.to_lowercase().contains(&wanted));
@@ -95,7 +114,7 @@ fn order(a: &SortValue, b: &SortValue) -> Ordering {
     }
 }
 
-fn figure(text: String, value: f64) -> TopCell {
+pub(super) fn figure(text: String, value: f64) -> TopCell {
     TopCell {
         text,
         sort: SortValue::Number(value),
@@ -103,7 +122,7 @@ fn figure(text: String, value: f64) -> TopCell {
     }
 }
 
-fn word(text: impl Into<String>) -> TopCell {
+pub(super) fn word(text: impl Into<String>) -> TopCell {
     let text = text.into();
     TopCell {
         sort: SortValue::Name(text.to_lowercase()),
@@ -126,7 +145,7 @@ fn rate(value: f64) -> TopCell {
 }
 
 /// What the filter searches of a session.
-fn session_words(session: &ActivitySession) -> String {
+pub(super) fn session_words(session: &ActivitySession) -> String {
     format!(
         "{} {} {} {} {}",
         session.pid, session.user, session.application, session.database, session.client
@@ -207,6 +226,7 @@ fn statement(activity: &Activity, row: &LoadRow, (active, highest): (f64, f64)) 
         ],
         statement: row.index,
         episode: None,
+        pid: None,
     }
 }
 
@@ -239,10 +259,7 @@ fn waiting(activity: &Activity) -> Vec<TopRow> {
                 urgency: Urgency::of(age_us),
                 searched: format!("{} {name} {text}", session_words(session)),
                 cells: vec![
-                    TopCell {
-                        sort: SortValue::Number(-f64::from(session.pid)),
-                        ..word(session.pid.to_string())
-                    },
+                    pid(session.pid),
                     figure(share(time_us, activity.window_us), time_us),
                     word(name),
                     blocker,
@@ -252,9 +269,18 @@ fn waiting(activity: &Activity) -> Vec<TopRow> {
                 ],
                 statement,
                 episode: blocked.map(|it| it.0),
+                pid: Some(session.pid),
             })
         })
         .collect()
+}
+
+/// A PID: the lowest first.
+pub(super) fn pid(pid: u32) -> TopCell {
+    TopCell {
+        sort: SortValue::Number(-f64::from(pid)),
+        ..word(pid.to_string())
+    }
 }
 
 /// Who blocks the session: by PID, and those who are not blocked last.
@@ -269,7 +295,7 @@ fn blocker(blocked: Option<&BlockedSession>) -> TopCell {
 
 /// The session among those that are blocked now, and the index of its episode. Episodes that have ended stay on the
 /// screen for a while.
-fn blocked_now(activity: &Activity, pid: u32) -> Option<(usize, &BlockedSession)> {
+pub(super) fn blocked_now(activity: &Activity, pid: u32) -> Option<(usize, &BlockedSession)> {
     let lasting = activity.blocking.iter().enumerate();
     let mut lasting = lasting.filter(|(_, it)| it.is_lasting);
     lasting.find_map(|(at, it)| Some((at, it.blocked.iter().find(|it| it.pid == pid)?)))
@@ -298,7 +324,7 @@ fn relation(relation: Option<&RelationName>) -> String {
 }
 
 /// A statement that a session of a tree runs or ran last.
-fn known(activity: &Activity, fingerprint: Option<&str>) -> Option<u32> {
+pub(super) fn known(activity: &Activity, fingerprint: Option<&str>) -> Option<u32> {
     let mut all = activity.statements.iter();
     let at = all.position(|it| Some(&*it.fingerprint) == fingerprint)?;
     u32::try_from(at).ok()
@@ -352,6 +378,7 @@ fn root(activity: &Activity, episode: &BlockingEpisode, (at, key): (usize, &str)
         ],
         statement: known(activity, root.fingerprint.as_deref()),
         episode: Some(at),
+        pid: None,
     }
 }
 
@@ -390,6 +417,7 @@ fn branch(
         ],
         statement: known(activity, blocked.fingerprint.as_deref()),
         episode: Some(at),
+        pid: Some(blocked.pid),
     }
 }
 
@@ -420,5 +448,6 @@ fn table(table: &TableActivity, seconds: f64) -> TopRow {
         ],
         statement: None,
         episode: None,
+        pid: None,
     }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use pgassay_diagnosis::diagnose_observation;
 use pgassay_record::activity::Activity;
+use pgassay_record::finding::Finding;
 use pgassay_record::observation::{Observation, SCHEMA, Subject};
 
 use super::state::ReadingOrigin;
@@ -43,6 +44,11 @@ pub fn save(activity: &Activity, origin: &ReadingOrigin, directory: &Path) -> Re
         "{} already has {NUMBER_MAX} snapshots; remove some",
         directory.display()
     )
+}
+
+/// The findings that a snapshot of this activity has.
+pub fn findings(activity: &Activity, origin: &ReadingOrigin) -> Vec<Finding> {
+    observation(activity, origin).findings
 }
 
 /// Those of the window, by the rates on the screen. The counts of the databases are of another time: that between the

@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use pgassay_lab::Interrupt;
 use pgassay_lab::system_env::unix_us;
-use pgassay_record::activity::Activity;
 use ratatui::crossterm::event::{Event, KeyEventKind, poll, read};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::columns::TopView;
 use super::feed::{ActivityFeed, FeedRequest};
 use super::keys::TopAction;
-use super::state::{TopServer, TopState};
+use super::state::{TopReading, TopServer, TopState};
 use super::terminal::TopTerminal;
 use super::{draw, saving, terminal};
 use crate::exit;
@@ -39,7 +38,7 @@ enum WatchMessage {
     /// It has connected.
     Opened(TopServer),
     /// A reading.
-    Seen(Box<Activity>),
+    Seen(Box<TopReading>),
     /// The server is away, or still away. It connects again.
     Lost(anyhow::Error),
     /// It could not connect at all.
@@ -57,6 +56,7 @@ struct Shared {
     /// The length of the interval in progress.
     running_ms: Arc<AtomicU64>,
     wants_tables: Arc<AtomicBool>,
+    wants_findings: Arc<AtomicBool>,
     /// Before the first attempt to connect again.
     reopen_pause: Duration,
 }
@@ -69,6 +69,7 @@ impl Shared {
             interval_ms: Arc::new(AtomicU64::new(interval.as_millis() as u64)),
             running_ms: Arc::default(),
             wants_tables: Arc::default(),
+            wants_findings: Arc::default(),
             reopen_pause: REOPEN_PAUSE,
         }
     }
@@ -78,8 +79,10 @@ impl Shared {
     fn pass_on(&self, state: &TopState, since_reading: Duration) {
         let interval_ms = state.interval.as_millis() as u64;
         self.interval_ms.store(interval_ms, Ordering::Relaxed);
-        let wants_tables = state.view == TopView::Tables;
+        let wants_findings = state.view == TopView::Findings;
+        let wants_tables = wants_findings || state.view == TopView::Tables;
         self.wants_tables.store(wants_tables, Ordering::Relaxed);
+        self.wants_findings.store(wants_findings, Ordering::Relaxed);
         let is_shorter = interval_ms < self.running_ms.load(Ordering::Relaxed);
         if is_shorter && since_reading >= state.interval {
             self.interval_end.flag().store(true, Ordering::Relaxed);
@@ -154,11 +157,12 @@ where
         shared.begin(next);
         let request = FeedRequest {
             length: next,
-            wants_tables: shared.wants_tables.load(Ordering::Relaxed),
+            wants_tables: &shared.wants_tables,
+            wants_findings: &shared.wants_findings,
             interrupt: &shared.interval_end,
         };
         let message = match feed(request) {
-            Ok(activity) => WatchMessage::Seen(Box::new(activity)),
+            Ok(reading) => WatchMessage::Seen(Box::new(reading)),
             Err(error) => match reopen(&mut open, error, (shared, sender)) {
                 Some((server, opened)) => {
                     feed = opened;
@@ -226,9 +230,9 @@ fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared
             return Ok(());
         }
         match messages.try_recv() {
-            Ok(WatchMessage::Seen(activity)) => {
+            Ok(WatchMessage::Seen(reading)) => {
                 heard = Instant::now();
-                state.update(*activity, unix_us());
+                state.update(*reading, unix_us());
                 continue;
             }
             Ok(WatchMessage::Failed(error)) => return Err(error),
@@ -353,7 +357,7 @@ mod tests {
                     while request.length > FIRST_INTERVAL && !request.interrupt.is_requested() {
                         std::thread::sleep(Duration::from_millis(1));
                     }
-                    Ok(Activity::default())
+                    Ok(TopReading::default())
                 };
                 Ok((TopServer::default(), Box::new(feed) as ActivityFeed))
             };

@@ -4,10 +4,13 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use pgassay_lab::watch::PresentSession;
 use pgassay_record::activity::Activity;
+use pgassay_record::finding::Finding;
 
-use super::columns::TopView;
-use super::rows::{TopRow, rows};
+use super::columns::{TopView, VIEWS};
+use super::rows::{RowSource, TopRow, rows};
+use super::saving;
 
 /// What the next key means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +40,23 @@ pub struct TopServer {
     pub address: Option<String>,
 }
 
+/// What was seen in an interval.
+#[derive(Debug, Default)]
+pub struct TopReading {
+    pub activity: Activity,
+    /// The sessions at its end.
+    pub present: Vec<PresentSession>,
+}
+
+impl From<Activity> for TopReading {
+    fn from(activity: Activity) -> Self {
+        Self {
+            activity,
+            present: Vec::new(),
+        }
+    }
+}
+
 /// Where and when a reading was taken.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadingOrigin {
@@ -56,17 +76,21 @@ pub struct TopState {
     pub view: TopView,
     pub mode: KeyMode,
     /// The letter of the column that each view is sorted by, in the order of [`TopView`].
-    pub sorted_by: [char; 4],
+    pub sorted_by: [char; VIEWS],
     pub filter: String,
     pub is_paused: bool,
     pub interval: Duration,
     pub uses_color: bool,
     /// What is shown; while paused, an older reading than the latest.
     pub shown: Option<Activity>,
+    /// The sessions at its end.
+    pub present: Vec<PresentSession>,
+    /// Its findings, while they are on the screen.
+    pub findings: Vec<Finding>,
     /// The origin of what is shown.
     pub origin: ReadingOrigin,
     /// The latest reading, if it is not shown.
-    pub latest: Option<(Activity, ReadingOrigin)>,
+    pub latest: Option<(TopReading, ReadingOrigin)>,
     /// Average active sessions of the latest readings, oldest first.
     pub history: VecDeque<f64>,
     /// Position of the selected row among those of the view.
@@ -91,12 +115,14 @@ impl TopState {
             server: TopServer::default(),
             view: TopView::Statements,
             mode: KeyMode::Command,
-            sorted_by: ['l', 't', ' ', 'r'],
+            sorted_by: ['l', 't', ' ', 'r', 't', 'l'],
             filter: String::new(),
             is_paused: false,
             interval,
             uses_color,
             shown: None,
+            present: Vec::new(),
+            findings: Vec::new(),
             origin: ReadingOrigin::default(),
             latest: None,
             history: VecDeque::new(),
@@ -111,9 +137,10 @@ impl TopState {
     }
 
     /// A new reading, which ended at that time, in microseconds since 1970.
-    pub fn update(&mut self, activity: Activity, read_us: i64) {
+    pub fn update(&mut self, reading: impl Into<TopReading>, read_us: i64) {
+        let reading = reading.into();
         self.silent_for = None;
-        self.history.push_back(activity.active_sessions());
+        self.history.push_back(reading.activity.active_sessions());
         if self.history.len() > HISTORY_MAX {
             self.history.pop_front();
         }
@@ -122,19 +149,28 @@ impl TopState {
             read_us,
         };
         if self.is_paused && self.shown.is_some() {
-            self.latest = Some((activity, origin));
+            self.latest = Some((reading, origin));
             return;
         }
         self.latest = None;
-        self.show_reading(activity, origin);
+        self.show_reading(reading, origin);
     }
 
-    fn show_reading(&mut self, activity: Activity, origin: ReadingOrigin) {
+    fn show_reading(&mut self, reading: TopReading, origin: ReadingOrigin) {
         // The selection stays with its row.
         let key = self.selected_key();
-        self.shown = Some(activity);
+        self.shown = Some(reading.activity);
+        self.present = reading.present;
         self.origin = origin;
+        self.diagnose();
         self.select(key.as_deref());
+    }
+
+    /// Finds known causes in what is shown. That takes CPU time: only while they are on the screen.
+    fn diagnose(&mut self) {
+        let shown = self.shown.as_ref();
+        let shown = shown.filter(|_| self.view == TopView::Findings);
+        self.findings = shown.map_or_else(Vec::new, |it| saving::findings(it, &self.origin));
     }
 
     /// The rows of the view, filtered and sorted.
@@ -143,7 +179,12 @@ impl TopState {
             return Vec::new();
         };
         let sorted_by = self.sorted_by[self.view as usize];
-        rows(activity, self.view, sorted_by, &self.filter)
+        let source = RowSource {
+            activity,
+            present: &self.present,
+            findings: &self.findings,
+        };
+        rows(source, self.view, sorted_by, &self.filter)
     }
 
     /// The selected row; while details are shown, the row that they are of, unless it is gone.
@@ -175,6 +216,7 @@ impl TopState {
     pub fn show(&mut self, view: TopView) {
         self.view = view;
         self.selected = 0;
+        self.diagnose();
     }
 
     /// Stops and continues; the latest reading is shown at once.
