@@ -208,28 +208,30 @@ where
 /// The main thread. The terminal is opened only once the server has answered, so that errors of
 /// connecting are printed as usual.
 fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared) -> Result<()> {
-    state.server = loop {
-        match messages.recv_timeout(KEY_LIMIT) {
-            Ok(WatchMessage::Opened(server)) => break server,
-            Ok(WatchMessage::Failed(error)) => return Err(error),
-            Ok(WatchMessage::Seen(_) | WatchMessage::Lost(_)) => {}
-            Err(RecvTimeoutError::Timeout) => shared.interrupt.check()?,
-            Err(RecvTimeoutError::Disconnected) => return Err(ended()),
-        }
-    };
+    state.server = opened(messages, shared)?;
     let mut screen = TopTerminal::open()?;
     let mut heard = Instant::now();
+    // With thousands of sessions, drawing takes milliseconds.
+    let mut has_changed = true;
     loop {
         let silence = heard.elapsed();
-        state.silent_for = (silence > state.interval + OVERDUE).then_some(silence);
-        screen
-            .inner
-            .draw(|frame| draw::draw(frame, state))
-            .context("cannot draw on the terminal")?;
+        let silent_for = (silence > state.interval + OVERDUE).then_some(silence);
+        let seconds = |it: Option<Duration>| it.map(|it| it.as_secs());
+        has_changed |= seconds(silent_for) != seconds(state.silent_for);
+        state.silent_for = silent_for;
+        if has_changed {
+            screen
+                .inner
+                .draw(|frame| draw::draw(frame, state))
+                .context("cannot draw on the terminal")?;
+            has_changed = false;
+        }
         if shared.interrupt.is_requested() {
             return Ok(());
         }
-        match messages.try_recv() {
+        let message = messages.try_recv();
+        has_changed |= message.is_ok();
+        match message {
             Ok(WatchMessage::Seen(reading)) => {
                 heard = Instant::now();
                 state.update(*reading, unix_us());
@@ -251,6 +253,8 @@ fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared
         while left > 0 && poll(wait).context("cannot read keys")? {
             wait = Duration::ZERO;
             left -= 1;
+            // Also another size.
+            has_changed = true;
             let Event::Key(key) = read().context("cannot read keys")? else {
                 continue;
             };
@@ -268,6 +272,19 @@ fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared
             }
         }
         shared.pass_on(state, heard.elapsed());
+    }
+}
+
+/// Waits until the watch has connected.
+fn opened(messages: &Receiver<WatchMessage>, shared: &Shared) -> Result<TopServer> {
+    loop {
+        match messages.recv_timeout(KEY_LIMIT) {
+            Ok(WatchMessage::Opened(server)) => return Ok(server),
+            Ok(WatchMessage::Failed(error)) => return Err(error),
+            Ok(WatchMessage::Seen(_) | WatchMessage::Lost(_)) => {}
+            Err(RecvTimeoutError::Timeout) => shared.interrupt.check()?,
+            Err(RecvTimeoutError::Disconnected) => return Err(ended()),
+        }
     }
 }
 
