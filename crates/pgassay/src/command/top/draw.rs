@@ -13,7 +13,7 @@ use ratatui::widgets::Paragraph;
 use super::columns::{TopColumn, TopView, columns, sort_letters};
 use super::rows::{TopCell, TopRow, Urgency};
 use super::state::{KeyMode, TopState};
-use super::{detail, finding_rows, wrapping};
+use super::{ascii, detail, finding_rows, wrapping};
 
 /// Screens lower than this have no room for the answer and the load by class.
 const HEIGHT_FOR_HEADER: usize = 12;
@@ -57,6 +57,9 @@ pub fn draw(frame: &mut Frame<'_>, state: &TopState) {
     let (width, height) = (area.width as usize, area.height as usize);
     let lines = lines(state, width, height);
     frame.render_widget(Paragraph::new(lines), area);
+    if state.is_ascii {
+        ascii::replace(frame.buffer_mut());
+    }
 }
 
 /// The lines of the screen: header, list or text, and two lines at the bottom.

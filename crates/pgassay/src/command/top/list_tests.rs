@@ -89,6 +89,24 @@ fn sessions_and_findings_fit_every_screen() {
     }
 }
 
+#[test]
+fn every_screen_has_a_form_in_ascii() {
+    for keys in [
+        "1", "2", "3", "4", "t", "f", "1\n", "3\n", "4\n", "f\n", "h", "/x",
+    ] {
+        let mut state = after(keys);
+        state.is_ascii = true;
+        for width in [40, 80] {
+            // The backend puts each line into quotes.
+            let shown = screen_of(&state, width, 24);
+            assert!(shown.is_ascii(), "{keys:?}: {shown}");
+        }
+    }
+    let mut state = after("3");
+    state.is_ascii = true;
+    assert_snapshot!("ascii", screen_of(&state, 80, 12));
+}
+
 /// Regression: `/alice` emptied the list of statements, which searched nothing but their texts.
 #[test]
 fn statements_are_filtered_by_whose_sessions_execute_them() {

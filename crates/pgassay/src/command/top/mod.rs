@@ -4,6 +4,7 @@
 //! leaves the screen alive. What is on the screen is a pure function of [`TopState`].
 
 mod args;
+mod ascii;
 mod columns;
 mod detail;
 mod draw;
@@ -47,5 +48,6 @@ pub fn top(args: &TopArgs, color: ColorWhen) -> Result<()> {
     }
     hangup::exit_on_hangup()?;
     let mut state = TopState::new(args.interval.duration(), style::style(color).color);
+    state.is_ascii = ascii::is_required(|name| std::env::var(name).ok());
     screen_loop::run(&mut state, || feed::open(args))
 }

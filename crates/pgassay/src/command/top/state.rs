@@ -81,6 +81,8 @@ pub struct TopState {
     pub is_paused: bool,
     pub interval: Duration,
     pub uses_color: bool,
+    /// Only characters of ASCII are drawn.
+    pub is_ascii: bool,
     /// What is shown; while paused, an older reading than the latest.
     pub shown: Option<Activity>,
     /// The sessions at its end.
@@ -120,6 +122,7 @@ impl TopState {
             is_paused: false,
             interval,
             uses_color,
+            is_ascii: false,
             shown: None,
             present: Vec::new(),
             findings: Vec::new(),
