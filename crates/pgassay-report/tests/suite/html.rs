@@ -8,7 +8,7 @@ use insta::assert_snapshot;
 use pgassay_account::comparison::{Inconclusive, Verdict};
 use pgassay_account::ledger::{Part, TailRow};
 use pgassay_record::run::Run;
-use pgassay_report::{ExportFormat, html};
+use pgassay_report::{ExportFormat, html, observation_html, scalability_html};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -120,12 +120,28 @@ fn a_page_has_both_plans_their_difference_and_all_others() {
     assert!(price.contains("12.3\u{a0}MB") && price.contains("71.3\u{a0}MB"));
 }
 
+/// `.ci/page` opens the pages in a browser.
 #[test]
 fn every_page_is_well_formed() {
-    for (name, run) in all_runs() {
-        let page = html(&run);
-        let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.html"));
-        std::fs::write(path, &page).unwrap();
+    use crate::fixture::activity::{hostile, observation, outage, with_stacks};
+
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages");
+    std::fs::create_dir_all(&directory).unwrap();
+    let mut pages: Vec<_> = all_runs()
+        .iter()
+        .map(|(name, run)| (*name, html(run)))
+        .collect();
+    pages.extend([
+        ("outage", observation_html(&observation(outage()))),
+        ("stacks", observation_html(&with_stacks())),
+        (
+            "hostile server",
+            observation_html(&observation(hostile(crate::fixture::EVIL))),
+        ),
+        ("curve", scalability_html(&crate::scalability::curve())),
+    ]);
+    for (name, page) in pages {
+        std::fs::write(directory.join(format!("{name}.html")), &page).unwrap();
         let (tags, _) = parsed(&page);
         assert!(tags.len() > 50, "{name}: {}", tags.len());
     }
