@@ -62,6 +62,8 @@ pub struct ClientPool {
     starts: Vec<u64>,
     /// When the next run begins; at once if `None`.
     due_ns: Option<u64>,
+    /// The CPUs that the threads take in turn; if empty, the kernel chooses.
+    cpus: Vec<usize>,
     /// The number of the first client.
     first_client: usize,
     /// Whether a failed or stopped run left connections in an unknown state.
@@ -124,6 +126,7 @@ impl ClientPool {
             keeps_account: false,
             starts: Vec::new(),
             due_ns: None,
+            cpus: Vec::new(),
             first_client: config.part().first_client as usize,
             is_spent: false,
         };
@@ -231,6 +234,11 @@ impl ClientPool {
         self.due_ns = Some(due_ns);
     }
 
+    /// Pins the threads of the next runs to these CPUs, in turn. Without any, the kernel chooses.
+    pub fn pin_threads(&mut self, cpus: Vec<usize>) {
+        self.cpus = cpus;
+    }
+
     /// Turns the account of delays in the client threads ([`thread_busy_us`](crate::measurement::ClientTime::thread_busy_us) and
     /// [`client_run_queue_us`](crate::measurement::ClientTime::client_run_queue_us)) on or off. It costs the threads a clock reading per
     /// reply, and a system call for most waits.
@@ -277,6 +285,7 @@ impl ClientPool {
         let start = Start {
             begin_ns: AtomicU64::new(0),
             due_ns: self.due_ns.take(),
+            cpus: self.cpus.clone(),
             settle_ns: nanoseconds(settle),
             measure_ns: measure.map(nanoseconds),
             counts_late_ends: matches!(window, RunLength::Whole { .. }),

@@ -62,7 +62,7 @@ pub use proc::cpu::{CpuUse, MachineCpu, ProcessCpu, ProcessTotals};
 pub use proc::cpu_log::{CpuLog, LoggedProcess, RoleCpu};
 pub use proc::live::{LiveError, LiveProcess, LiveServer};
 pub use proc::machine_processes::MachineProcesses;
-pub use proc::peak_memory::{own_peak_bytes, peak_pss_bytes};
+pub use proc::peak_memory::{own_peak_bytes, own_resident_bytes, peak_pss_bytes};
 pub use proc::priority::raise_thread_priority;
 pub use proc::process_list::ProcessList;
 pub use proc::process_states::ProcessStates;

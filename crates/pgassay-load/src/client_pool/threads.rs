@@ -18,6 +18,8 @@ pub(super) struct Start {
     pub begin_ns: AtomicU64,
     /// When to begin; at once if `None`.
     pub due_ns: Option<u64>,
+    /// The CPUs that the threads take in turn; if empty, the kernel chooses.
+    pub cpus: Vec<usize>,
     pub settle_ns: u64,
     pub measure_ns: Option<u64>,
     /// Whether transactions that end after the window are measured too.
@@ -41,9 +43,11 @@ pub(super) fn run_all(
     let ran = std::thread::scope(|scope| {
         let threads: Result<Vec<_>, _> = workers
             .iter_mut()
-            .map(|worker| {
-                let run = || match start.all_exist.wait() {
-                    true => run_one(worker, shared, start),
+            .enumerate()
+            .map(|(thread, worker)| {
+                let cpu = start.cpus.get(thread % start.cpus.len().max(1)).copied();
+                let run = move || match start.all_exist.wait() {
+                    true => run_pinned(worker, shared, start, cpu),
                     false => Ok((ThreadUsage::default(), 0)),
                 };
                 std::thread::Builder::new().spawn_scoped(scope, run)
@@ -73,6 +77,42 @@ pub(super) fn no_thread(source: io::Error) -> LoadError {
         what: "start a client thread",
         source,
     }
+}
+
+/// Runs a thread on its CPU, if it has one. The other threads wait for it, so it takes part if that is refused.
+fn run_pinned(
+    worker: &mut Worker<Io>,
+    shared: &WorkerShared<'_>,
+    start: &Start,
+    cpu: Option<usize>,
+) -> Result<(ThreadUsage, u32), LoadError> {
+    let pinned = cpu.map_or(Ok(()), pin_to);
+    if pinned.is_err() {
+        shared.failed.store(true, Ordering::Relaxed);
+    }
+    let ran = run_one(worker, shared, start);
+    pinned.and(ran)
+}
+
+/// Moves the calling thread to a CPU.
+fn pin_to(cpu: usize) -> Result<(), LoadError> {
+    let refused = |source| LoadError::System {
+        what: "move a client thread to its CPU",
+        source,
+    };
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(refused(io::Error::from_raw_os_error(libc::EINVAL)));
+    }
+    // SAFETY: all zeroes is an empty set, the number is below its size, and the call reads it.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    Err(refused(io::Error::last_os_error()))
 }
 
 fn run_one(

@@ -32,6 +32,12 @@ pub fn own_peak_bytes() -> u64 {
     kib(&status, "VmHWM:").unwrap_or(0) * KIB
 }
 
+/// The present resident set of this process, in bytes; 0 if `/proc` is not readable.
+pub fn own_resident_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    kib(&status, "VmRSS:").unwrap_or(0) * KIB
+}
+
 fn peak_bytes(status: &str, rollup: &str) -> Option<u64> {
     let [peak, now] = [kib(status, "VmHWM:")?, kib(status, "VmRSS:")?];
     let returned = peak.saturating_sub(now);
@@ -68,6 +74,7 @@ mod tests {
         assert_eq!(std::hint::black_box(&filled)[BYTES - 1], 1);
         drop(filled);
         assert!(own_peak_bytes() > BYTES as u64);
+        assert!((1..own_peak_bytes()).contains(&own_resident_bytes()));
         let peak = peak_pss_bytes(own).unwrap();
         // The kernel's counters lag behind by some pages per CPU.
         assert!(peak > BYTES as u64 * 9 / 10, "{peak}");

@@ -407,3 +407,34 @@ mod slow {
         run.has(2, &[], &[died, "Run was aborted"]);
     }
 }
+
+#[test]
+fn threads_run_on_the_cpus_of_their_list_and_unusable_ones_are_refused() {
+    let Some(server) = BareServer::trusting() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    // A process has the CPUs of the thread that starts it.
+    scratch.script(
+        "where.sql",
+        "\\shell grep Cpus_allowed_list /proc/self/status\n",
+    );
+    let allowed = pgassay_profile::allowed_cpus();
+    let (first, last) = (allowed[0], allowed[allowed.len() - 1]);
+    let arguments = format!("-n -f where.sql -c 2 -j 2 -t 1 --cpus={last},{first}");
+    let run = scratch.ours(Some(&server), &arguments);
+    for cpu in [first, last] {
+        run.has(0, &[&format!("Cpus_allowed_list:\t{cpu}\n")], &[]);
+    }
+    scratch.script("s.sql", "select 1;\n");
+    let run = scratch.ours(Some(&server), "-n -f s.sql -t 9 --json --cpus=0-1023");
+    run.has(1, &[], &["this machine has no CPU", "--cpus"]);
+    let arguments = format!("-n -f s.sql -c 4 -t 9 --json --cpus={first}");
+    let json = json(&scratch.ours(Some(&server), &arguments));
+    assert_eq!(json["cpus"], serde_json::json!([first]));
+    let memory = |key: &str| json["client"][key].as_f64().unwrap();
+    assert!(
+        memory("memory_bytes_per_client") * 4.0 < memory("memory_bytes"),
+        "{json}"
+    );
+}

@@ -192,13 +192,13 @@ impl Report<'_> {
         }
         let refusal = measurement.io.refusal.as_deref();
         let why = refusal.map_or(String::new(), |reason| format!(" ({reason})"));
-        writeln!(out, "; I/O by {}{why}", measurement.io.name())
+        let memory = self.memory.words(measurement.clients.len());
+        writeln!(out, "{memory}; I/O by {}{why}", measurement.io.name())
     }
 
     /// Everything as JSON.
     pub fn json(&self) -> Value {
         let (total, measurement) = (self.total(), self.measurement);
-        let (on_cpu_mean, run_queue_mean) = shares_of_threads(&measurement.threads);
         let fraction = |least: bool| {
             let clients = measurement.clients.iter();
             let count = if least { clients.min() } else { clients.max() };
@@ -209,6 +209,7 @@ impl Report<'_> {
             "schema": "pgassay.bench/1",
             "clients": self.settings.clients,
             "threads": self.settings.threads,
+            "cpus": self.settings.cpus,
             "protocol": self.settings.protocol.name(),
             "scale": self.scale,
             "seed": self.settings.seed,
@@ -239,22 +240,7 @@ impl Report<'_> {
                 "first_query_ms": self.distribution(&openings.first_query_ns),
             })),
             "initial_connection_ms": self.connecting_us as f64 / 1e3,
-            "client": {
-                "io": measurement.io.name(),
-                "io_uring_refused": measurement.io.refusal,
-                "cpu_us_per_transaction": measurement.client_cpu_us_per_transaction(),
-                "busy": self.busiest_thread().demand(),
-                "on_cpu": self.busiest_thread().on_cpu(),
-                "on_cpu_mean": on_cpu_mean, "run_queue_mean": run_queue_mean,
-                "limited": self.client_limit == ClientLimit::Client,
-                "competes_for_cpus": self.client_limit == ClientLimit::Competition,
-                "run_queue_wait_us": measurement.threads.iter()
-                    .map(|thread| thread.run_queue_wait_us).collect::<Option<Vec<_>>>(),
-                "timer_lag_us_max": measurement.timer_lag.max_us,
-                "timer_lag_us_mean": (measurement.timer_lag.wakeups > 0).then(|| {
-                    measurement.timer_lag.sum_us as f64 / measurement.timer_lag.wakeups as f64
-                }),
-            },
+            "client": self.client_as_json(),
             "client_time_us": {
                 "in_transaction": measurement.time.in_transaction_us,
                 "asleep": measurement.time.asleep_us,
@@ -263,6 +249,29 @@ impl Report<'_> {
             "fairness": { "slowest_client": fraction(true), "fastest_client": fraction(false) },
             "transactions_by_client": measurement.clients,
             "scripts": self.scripts_as_json(),
+        })
+    }
+
+    fn client_as_json(&self) -> Value {
+        let measurement = self.measurement;
+        let (on_cpu_mean, run_queue_mean) = shares_of_threads(&measurement.threads);
+        json!({
+            "io": measurement.io.name(),
+            "io_uring_refused": measurement.io.refusal,
+            "cpu_us_per_transaction": measurement.client_cpu_us_per_transaction(),
+            "memory_bytes": Some(self.memory.peak_bytes).filter(|bytes| *bytes > 0),
+            "memory_bytes_per_client": self.memory.bytes_per_client(measurement.clients.len()),
+            "busy": self.busiest_thread().demand(),
+            "on_cpu": self.busiest_thread().on_cpu(),
+            "on_cpu_mean": on_cpu_mean, "run_queue_mean": run_queue_mean,
+            "limited": self.client_limit == ClientLimit::Client,
+            "competes_for_cpus": self.client_limit == ClientLimit::Competition,
+            "run_queue_wait_us": measurement.threads.iter()
+                .map(|thread| thread.run_queue_wait_us).collect::<Option<Vec<_>>>(),
+            "timer_lag_us_max": measurement.timer_lag.max_us,
+            "timer_lag_us_mean": (measurement.timer_lag.wakeups > 0).then(|| {
+                measurement.timer_lag.sum_us as f64 / measurement.timer_lag.wakeups as f64
+            }),
         })
     }
 

@@ -33,9 +33,14 @@ pub struct CpuWatch {
 }
 
 impl CpuWatch {
-    /// Begins to watch.
-    pub fn start() -> Self {
-        let cpus = allowed_cpus();
+    /// Begins to watch the CPUs that the threads are pinned to, or else all that they may use.
+    pub fn start(pinned: &[usize]) -> Self {
+        let mut cpus = pinned.to_vec();
+        if cpus.is_empty() {
+            cpus = allowed_cpus();
+        }
+        cpus.sort_unstable();
+        cpus.dedup();
         let begin = MachineCpu::read_of(&cpus).ok();
         Self { cpus, begin }
     }

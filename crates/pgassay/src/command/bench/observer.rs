@@ -18,6 +18,7 @@ use pgassay_wire::ServerMessage;
 
 use super::figures::{Board, Cells, latency_and_lag_us};
 use super::hdr_log::{HdrLog, Second};
+use super::memory::MemoryBefore;
 use super::message;
 use super::settings::Settings;
 
@@ -33,6 +34,8 @@ pub struct Common {
     pub part: Option<PoolPart>,
     /// Added to the load generator's clock to get the time since 1970.
     pub epoch_shift_us: u64,
+    /// The memory of this process without clients.
+    pub memory_before: MemoryBefore,
     /// Whether something could not be written to a log.
     pub has_incomplete_log: AtomicBool,
 }

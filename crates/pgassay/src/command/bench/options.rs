@@ -57,6 +57,7 @@ pub enum Opt {
     ExitOnAbort,
     ContinueOnError,
     Compat,
+    Cpus,
     HdrLog,
     Json,
     LatencyPercentiles,
@@ -105,7 +106,7 @@ const fn own(opt: Opt, long: &'static str, takes: Takes) -> Known {
 use Takes::{MaybeValue, Nothing, Value};
 
 /// In pgbench's order, which determines the order in messages about ambiguity.
-const KNOWN: [Known; 51] = [
+const KNOWN: [Known; 52] = [
     known(Opt::Builtin, "builtin", 'b', Value),
     known(Opt::Client, "client", 'c', Value),
     known(Opt::Connect, "connect", 'C', Nothing),
@@ -152,6 +153,7 @@ const KNOWN: [Known; 51] = [
     known(Opt::Debug, "debug", ' ', Nothing),
     own(Opt::Compat, "compat", Value),
     own(Opt::ContinueOnError, "continue-on-error", Nothing),
+    own(Opt::Cpus, "cpus", Value),
     own(Opt::HdrLog, "hdr-log", Value),
     own(Opt::Json, "json", Nothing),
     own(Opt::LatencyPercentiles, "latency-percentiles", MaybeValue),

@@ -12,6 +12,7 @@ use pgassay_script::{Compat, ParsedScript};
 
 use super::client_limit::ClientLimit;
 use super::figures::BenchFigures;
+use super::memory::ClientMemory;
 use super::settings::{PartitionMethod, Settings};
 
 /// The contents of a report.
@@ -25,6 +26,7 @@ pub struct Report<'a> {
     pub partitioning: Option<(PartitionMethod, i32)>,
     pub connecting_us: u64,
     pub client_limit: ClientLimit,
+    pub memory: ClientMemory,
 }
 
 /// A share in percent; for 0/0, what PostgreSQL's printf prints.

@@ -24,12 +24,13 @@ use super::client_limit::{ClientLimit, CpuWatch};
 use super::connection::{self, Setup, sqlstate};
 use super::figures::Board;
 use super::hdr_log::HdrLog;
+use super::memory::MemoryBefore;
 use super::message::{self, Exit, fatal};
 use super::observer::{Common, Watcher};
 use super::report::Report;
 use super::settings::{PartitionMethod, Settings, check_open_files};
 use super::system::epoch_shift_us;
-use super::{progress, shell};
+use super::{cpus, progress, shell};
 use crate::exit::{INTERRUPTED, PARTIAL};
 use crate::interrupt;
 use crate::output::shown;
@@ -62,6 +63,7 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
         ));
     }
     check_files(settings)?;
+    cpus::check(&settings.cpus)?;
     let scripts = parse(settings, message::warning)?;
     let mut target = connection::target(settings, application).map_err(without_setup)?;
     let tables = prepare(settings, &mut target, !settings.json)?;
@@ -81,6 +83,7 @@ pub fn run(settings: &Settings, application: &str) -> Result<(), Exit> {
         partitioning: tables.partitioning,
         connecting_us,
         client_limit,
+        memory: common.memory_before.with_clients(),
     };
     let printed = if settings.json {
         print_json(&report.json())
@@ -168,6 +171,7 @@ pub(super) fn common(
         },
         part,
         epoch_shift_us: epoch_shift_us(),
+        memory_before: MemoryBefore::now(),
         has_incomplete_log: AtomicBool::new(false),
     }))
 }
@@ -471,7 +475,10 @@ pub(super) fn measure(
             transactions_per_client: settings.transactions.unwrap_or_default().into(),
         },
     };
-    let cpus = CpuWatch::start();
+    let first_thread = common.part.map_or(0, |part| part.first_thread);
+    let pinned = cpus::of_threads(&settings.cpus, first_thread as usize, pool.threads());
+    let cpus = CpuWatch::start(&pinned);
+    pool.pin_threads(pinned);
     let (running, done) = mpsc::channel();
     let (logging, logged) = mpsc::channel();
     let ran = std::thread::scope(|scope| {

@@ -4,6 +4,7 @@
 use pgassay_load::IoChoice;
 use pgassay_script::{Compat, ParseOptions, QueryProtocol, SCRIPTS_MAX, VariableNames};
 
+use super::cpus;
 use super::message::{self, Exit, fatal};
 use super::number::{integer, leading_double, leading_integer};
 use super::options::{Found, Opt, OptionReader};
@@ -108,6 +109,8 @@ pub struct Settings {
     pub percentiles: Option<Vec<f64>>,
     pub json: bool,
     pub io: IoChoice,
+    /// The CPUs of the threads, which take them in turn; if empty, the kernel chooses.
+    pub cpus: Vec<usize>,
     pub hdr_log: Option<String>,
     /// The connection strings of ranks: rank `r` uses number `r` modulo their number.
     pub rank_dsns: Vec<String>,
@@ -163,6 +166,7 @@ impl Settings {
             percentiles: None,
             json: false,
             io: IoChoice::Auto,
+            cpus: Vec::new(),
             hdr_log: None,
             rank_dsns: Vec::new(),
             prints_additions: false,
@@ -370,6 +374,7 @@ impl Settings {
             Opt::LatencyPercentiles => self.percentiles = Some(percentiles(value)?),
             Opt::Json => self.json = true,
             Opt::HdrLog => self.hdr_log = Some(value.to_owned()),
+            Opt::Cpus => self.cpus = cpus::parse(value)?,
             Opt::RankDsn => self.rank_dsns.push(value.to_owned()),
             _ => unreachable!("{opt:?} is taken elsewhere"),
         }

@@ -219,6 +219,11 @@ const SECTIONS: &[(&str, &[UsageLine])] = &[
                 "continue running after an SQL error (added to pgbench after 18)",
             ),
             all(
+                "--cpus=LIST",
+                "run thread 1, 2, ... on these CPUs in turn, such as 0-3,8\n\
+                 (default: the kernel chooses)",
+            ),
+            all(
                 "--hdr-log=FILE",
                 "write latency histograms, one per second, as HdrHistogram log\n\
                  (after the run; until then, they are in memory)",

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::command::bench::client_limit::ClientLimit;
 use crate::command::bench::figures::BenchFigures;
+use crate::command::bench::memory::ClientMemory;
 
 /// What a rank reports.
 #[derive(Serialize, Deserialize)]
@@ -23,6 +24,7 @@ pub struct RankReport {
     /// On its own clock.
     pub measurement: Measurement,
     pub client_limit: ClientLimit,
+    pub memory: ClientMemory,
     /// Whether something could not be written to a log.
     pub has_incomplete_log: bool,
 }
@@ -50,6 +52,8 @@ pub struct MergedRanks {
     pub connecting_us: u64,
     /// Of the rank that was limited most.
     pub client_limit: ClientLimit,
+    /// Of all ranks.
+    pub memory: ClientMemory,
     /// Whether a rank could not write something to a log.
     pub has_incomplete_log: bool,
     rows: Vec<RankRow>,
@@ -72,6 +76,7 @@ impl MergedRanks {
                     merged = Some(Self {
                         measurement: report.measurement,
                         client_limit: report.client_limit,
+                        memory: report.memory,
                         has_incomplete_log: report.has_incomplete_log,
                         figures: report.figures,
                         connecting_us: report.connecting_us,
@@ -88,6 +93,7 @@ impl MergedRanks {
         self.measurement.merge(report.measurement);
         self.has_incomplete_log |= report.has_incomplete_log;
         self.client_limit = self.client_limit.max(report.client_limit);
+        self.memory = self.memory.plus(report.memory);
         for (sum, more) in self.figures.iter_mut().zip(&report.figures) {
             *sum = sum.plus(more);
         }

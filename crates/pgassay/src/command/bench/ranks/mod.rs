@@ -23,6 +23,7 @@ use pgassay_ranks::{ClockOffset, RankShare, World, shares};
 use super::cancellation;
 use super::client_limit::ClientLimit;
 use super::connection;
+use super::cpus;
 use super::message::{self, Exit, fatal};
 use super::observer::Common;
 use super::report::Report;
@@ -177,6 +178,7 @@ impl<'a> RankedRun<'a> {
     /// Inspects and vacuums the tables of each database once.
     fn set_up(&self, target: &mut pgassay_wire::conninfo::Target) -> Result<Option<Tables>, Exit> {
         run::check_files(&self.settings)?;
+        cpus::check(&self.settings.cpus)?;
         let rank = self.world.rank();
         if rank >= self.whole.rank_dsns.len().max(1) {
             return Ok(None);
@@ -275,6 +277,7 @@ impl<'a> RankedRun<'a> {
             figures: common.board.by_script(),
             measurement,
             client_limit,
+            memory: common.memory_before.with_clients(),
             has_incomplete_log: common.has_incomplete_log(),
         })
     }
@@ -296,6 +299,7 @@ impl<'a> RankedRun<'a> {
             partitioning: tables.partitioning,
             connecting_us: merged.connecting_us,
             client_limit: merged.client_limit,
+            memory: merged.memory,
         };
         let printed = if self.whole.json {
             let mut json = report.json();
