@@ -3,6 +3,7 @@
 //! Source: MPI 3.1, chapters 3 (point-to-point) and 8 (environment). Collective calls are not used:
 //! they wait without a limit for ranks that are stopped.
 
+use std::num::NonZero;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ use mpi::Threading;
 use mpi::environment::Universe;
 use mpi::topology::{Communicator as _, SimpleCommunicator};
 
-use crate::clock_offset::{ClockOffset, ClockReading};
+use crate::clock_offset::ClockOffset;
+use crate::clock_rounds::{ClockRounds, ROUND_TRIPS, at_once};
 use crate::transfer::{Transfer, process};
 
 /// How often to look for messages. MPI would spin instead, and take CPU time from the load.
@@ -21,8 +23,6 @@ const BEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(5);
 /// How often to say for whom rank 0 waits.
 const NOTE: Duration = Duration::from_secs(10);
-/// Round trips per clock.
-const ROUND_TRIPS: usize = 64;
 
 /// What a message is.
 #[derive(Clone, Copy)]
@@ -181,29 +181,47 @@ impl World {
     }
 
     /// Measures how much more the clock of each rank shows than that of rank 0; the others call
-    /// [`World::show_clock`]. The first offset is rank 0's own, zero.
+    /// [`World::show_clock`]. The first offset is rank 0's own, zero. Asks several ranks at a time, if this machine has
+    /// the CPUs.
     ///
     /// # Errors
     /// If a rank does not answer.
     pub fn measure_clocks(&self, now_ns: fn() -> u64) -> Result<Vec<ClockOffset>, RankError> {
-        let mut offsets = vec![ClockOffset::default()];
-        for rank in 1..self.size {
-            let mut readings = Vec::new();
-            for _ in 0..ROUND_TRIPS {
-                let sent_ns = now_ns();
-                drop(self.send(rank, Topic::Clock, &[]));
-                let answer = self.spin_for(rank)?;
-                let received_ns = now_ns();
-                let shown_ns = answer.try_into().map_or(0, u64::from_le_bytes);
-                readings.push(ClockReading {
-                    sent_ns,
-                    shown_ns,
-                    received_ns,
-                });
+        let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let mut rounds = ClockRounds::new(self.size, at_once(cpus));
+        let mut arriving: Vec<Option<Transfer>> = (0..self.size).map(|_| None).collect();
+        let ask = |rounds: &mut ClockRounds, rank| {
+            let sent_ns = now_ns();
+            drop(self.send(rank, Topic::Clock, &[]));
+            rounds.asked(rank, sent_ns);
+        };
+        loop {
+            while let Some(rank) = rounds.begin_next() {
+                ask(&mut rounds, rank);
             }
-            offsets.push(ClockOffset::of(&readings).unwrap_or_default());
+            if rounds.is_complete() {
+                return Ok(rounds.offsets());
+            }
+            for (rank, sent_ns) in rounds.waiting().to_vec() {
+                let slot = &mut arriving[rank];
+                if slot.is_none() {
+                    *slot = self.begin_receive(rank, Topic::Clock);
+                }
+                if let Some(answer) = slot.take_if(Transfer::has_ended) {
+                    let received_ns = now_ns();
+                    let shown_ns = answer.arrived().try_into().map_or(0, u64::from_le_bytes);
+                    if rounds.answered(rank, shown_ns, received_ns) {
+                        ask(&mut rounds, rank);
+                    }
+                } else if u128::from(now_ns().saturating_sub(sent_ns)) > SILENCE.as_nanos() {
+                    return Err(RankError::Silent {
+                        ranks: vec![rank],
+                        silent: SILENCE,
+                    });
+                }
+            }
+            std::thread::yield_now();
         }
-        Ok(offsets)
     }
 
     /// Shows rank 0 this rank's clock; called by the others.

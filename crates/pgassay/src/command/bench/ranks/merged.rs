@@ -60,14 +60,15 @@ pub struct MergedRanks {
 }
 
 impl MergedRanks {
-    /// Merges the reports of all ranks, in their order; `None` without any.
+    /// Merges the reports of all ranks, in their order; `None` without any. Takes one at a time, because
+    /// its histograms take far more memory than their encoded form.
     pub fn of(
-        reports: Vec<RankReport>,
+        reports: impl Iterator<Item = RankReport>,
         shares: &[RankShare],
         clocks: &[ClockOffset],
     ) -> Option<Self> {
         let mut merged: Option<Self> = None;
-        for ((mut report, share), clock) in reports.into_iter().zip(shares).zip(clocks) {
+        for ((mut report, share), clock) in reports.zip(shares).zip(clocks) {
             let row = RankRow::of(&report, *share, *clock);
             let instants = &mut report.measurement.instants;
             *instants = instants.on_clock(clock.offset_ns);

@@ -17,7 +17,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use pgassay_lab::system_env::monotonic_ns;
-use pgassay_load::{ClientPool, Measurement, PoolPart};
+use pgassay_load::{ClientPool, Measurement, PoolPart, raise_open_files};
 use pgassay_ranks::{ClockOffset, RankShare, World, shares};
 
 use super::cancellation;
@@ -41,6 +41,10 @@ const NOTICE_NS: u64 = 200_000_000;
 /// always success: one exit code is enough for the launcher.
 pub fn run(application: &str, read: impl FnOnce() -> Result<Settings, Exit>) -> Result<(), Exit> {
     let world = World::join().map_err(|error| fatal(&error.to_string()))?;
+    // Rank 0 has a connection to each of the others. If there cannot be as many, MPI reports it.
+    if world.rank() == 0 {
+        _ = raise_open_files(world.size() as u64, 0);
+    }
     let ran = run_together(&world, application, read);
     if world.rank() == 0 { ran } else { Ok(()) }
 }
@@ -97,7 +101,7 @@ fn run_together(
     if world.rank() > 0 {
         return Ok(());
     }
-    run.conclude(reports, &clocks, &tables)
+    run.conclude(&reports, &clocks, &tables)
 }
 
 /// Refuses what several ranks cannot do.
@@ -202,18 +206,18 @@ impl<'a> RankedRun<'a> {
         (due_ns, clocks)
     }
 
-    /// Runs the clients; on rank 0, returns the reports of all ranks.
+    /// Runs the clients; on rank 0, returns the reports of all ranks, encoded.
     fn measure(
         &self,
         pool: &mut ClientPool,
         common: &Arc<Common>,
         due_ns: u64,
         connecting_us: u64,
-    ) -> Vec<RankReport> {
+    ) -> Vec<Vec<u8>> {
         pool.begin_at(due_ns);
         let duration = self.whole.duration_s.map(u64::from);
         let end_ns = duration.map(|seconds| due_ns + seconds * 1_000_000_000);
-        let reports = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let (running, ended) = mpsc::channel::<()>();
             let scripts = &self.scripts;
             let measured = move || {
@@ -249,9 +253,7 @@ impl<'a> RankedRun<'a> {
             };
             // Before the scope ends: it waits for the clients.
             or_abort(self.world, self.world.report(end, report, note_waiting))
-        });
-        let decoded = reports.iter().map(|bytes| decode(self.world, bytes));
-        decoded.collect()
+        })
     }
 
     /// This rank's report; the end of all ranks if there is none.
@@ -285,10 +287,11 @@ impl<'a> RankedRun<'a> {
     /// Prints the results; on rank 0.
     fn conclude(
         &self,
-        reports: Vec<RankReport>,
+        reports: &[Vec<u8>],
         clocks: &[ClockOffset],
         tables: &Tables,
     ) -> Result<(), Exit> {
+        let reports = reports.iter().map(|bytes| decode(self.world, bytes));
         let merged = MergedRanks::of(reports, &self.shares, clocks).ok_or(Exit(PARTIAL))?;
         let report = Report {
             settings: &self.whole,
