@@ -176,11 +176,13 @@ impl Reason {
                 Self::blocked(Think, &format!("Timeout {event}"))
             }
             "Timeout" if event == "SpinDelay" => Self::blocked(Queueing, "spinlock delay"),
-            // 19 has locks of contents there, too.
-            "BufferPin" if event.starts_with("BufferShare") || event == "BufferExclusive" => {
+            // 19 has locks of contents there, too, and names the type `Buffer`.
+            "BufferPin" | "Buffer"
+                if event.starts_with("BufferShare") || event == "BufferExclusive" =>
+            {
                 Self::blocked(Queueing, "LWLock BufferContent")
             }
-            "BufferPin" => Self::blocked(Queueing, "buffer pin"),
+            "BufferPin" | "Buffer" => Self::blocked(Queueing, "buffer pin"),
             // For the read of another backend: a lightweight lock up to 13, and `BufferIo` from 17 on.
             _ if matches!(
                 event,
@@ -315,6 +317,20 @@ mod tests {
             of("Timeout", "RegisterSyncRequest").nature,
             Nature::Queueing
         );
+    }
+
+    /// Regression: of 19, waits for pages were "Buffer BufferExclusive" and "Buffer BufferCleanup", which no finding knows.
+    #[test]
+    fn a_page_that_is_locked_or_pinned_has_one_name_in_all_releases() {
+        let of = |kind, event| Reason::of_event(kind, event).mechanism;
+        for kind in ["BufferPin", "Buffer"] {
+            for event in ["BufferShared", "BufferShareExclusive", "BufferExclusive"] {
+                assert_eq!(of(kind, event), of("LWLock", "BufferContent"));
+            }
+            for event in ["BufferPin", "BufferCleanup"] {
+                assert_eq!(of(kind, event), "buffer pin");
+            }
+        }
     }
 
     /// Regression: 12 vs 13 showed the same wait as one row that is gone and another that is new.

@@ -29,10 +29,13 @@ impl WaitMeaning {
 
     /// Whether it is about this wait event.
     pub fn is_of(&self, kind: &str, name: &str) -> bool {
-        let kind = if kind.starts_with("LWLock") {
-            "LWLock"
-        } else {
-            kind
+        let (kind, name) = match (kind, name) {
+            // Since 19, such a lock is no lightweight lock.
+            ("Buffer" | "BufferPin", "BufferShared" | "BufferShareExclusive" | "BufferExclusive") => {
+                ("LWLock", "BufferContent")
+            }
+            _ if kind.starts_with("LWLock") => ("LWLock", name),
+            _ => (kind, name),
         };
         let bare = name.strip_suffix("Lock").filter(|bare| !bare.is_empty());
         kind == self.kind && self.names.iter().any(|it| *it == name || Some(*it) == bare)
@@ -212,11 +215,13 @@ mod tests {
         assert_eq!(group("LWLockNamed", "ProcArrayLock"), Some("ProcArray"));
         assert_eq!(group("LWLock", "CLogControlLock"), Some("XactSLRU"));
         assert_eq!(group("Lock", "extend"), Some("extend"));
+        assert_eq!(group("Buffer", "BufferExclusive"), Some("BufferContent"));
         for (kind, name) in [
             ("LWLock", "WALWrite"),
             ("Lock", "transactionid"),
             ("Lock", "relation"),
             ("IO", "extend"),
+            ("Buffer", "BufferCleanup"),
             ("LWLock", "Lock"),
             ("", ""),
         ] {

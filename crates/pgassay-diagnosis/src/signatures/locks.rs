@@ -75,7 +75,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     Signature {
         id: "buffer-pin",
         title: "A process waits for a pinned buffer",
-        manual: "Monitoring: Wait Events of Type BufferPin",
+        manual: "Monitoring: Wait Events of Type BufferPin (from 19 on Buffer)",
         measure: buffer_pin,
     },
     Signature {

@@ -17,7 +17,7 @@ pub enum WaitClass {
     Client,
     /// `IPC`.
     Ipc,
-    /// `BufferPin`, `Timeout`, `Extension`, `Activity`, and types of later versions.
+    /// `BufferPin` (`Buffer` from 19 on), `Timeout`, `Extension`, `Activity`, and types of later versions.
     Other,
 }
 
