@@ -2,8 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
+
+/// How soon [`Interrupt::sleep_until`] notices a request.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// Whether the user requested a stop, or suspended this process meanwhile. The program that owns the flags sets them,
 /// for example in signal handlers.
@@ -56,11 +61,37 @@ impl Interrupt {
         }
     }
 
+    /// Sleeps until then, or until a stop is requested.
+    pub fn sleep_until(&self, until: Instant) {
+        let left = || until.saturating_duration_since(Instant::now());
+        while !left().is_zero() && !self.is_requested() {
+            thread::sleep(left().min(CHECK_EVERY));
+        }
+    }
+
     /// A result, or [`Interrupted`] if it failed after a stop was requested, which cancels statements.
     pub fn or<T>(&self, result: Result<T>) -> Result<T> {
         if result.is_err() {
             self.check()?;
         }
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_ends_in_time_or_when_a_stop_is_requested() {
+        let interrupt = Interrupt::default();
+        let begun = Instant::now();
+        interrupt.sleep_until(begun + Duration::from_millis(20));
+        assert!(begun.elapsed() >= Duration::from_millis(20));
+        let flag = Arc::clone(interrupt.flag());
+        let stopping = thread::spawn(move || flag.store(true, Ordering::Relaxed));
+        interrupt.sleep_until(begun + Duration::from_hours(1));
+        stopping.join().unwrap();
+        assert!(begun.elapsed() < Duration::from_mins(1));
     }
 }

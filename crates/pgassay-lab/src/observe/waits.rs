@@ -18,6 +18,7 @@ use pgassay_profile::{
 use pgassay_wire::Exchange;
 
 use crate::connector::TimedStream;
+use crate::interrupt::Interrupt;
 use crate::system_env::monotonic_ns;
 use crate::watch::OwnTransactions;
 
@@ -201,8 +202,9 @@ impl WaitSampler {
         Ok(())
     }
 
-    /// Samples these processes until then.
-    pub fn sample(&mut self, pids: &[u32], until: Instant) {
+    /// Samples these processes until then, or until an interrupt: with thousands of processes, the time to the next
+    /// reading is most of a minute.
+    pub fn sample(&mut self, pids: &[u32], until: Instant, interrupt: &Interrupt) {
         let before_us = self.used_us();
         if let WaitLogSource::Memory(_, states, _) = &mut self.log {
             states.keep_only(pids);
@@ -210,12 +212,12 @@ impl WaitSampler {
         let affordable = Duration::from_secs(pids.len() as u64) / self.reads_per_s_max;
         let every = self.every.max(affordable);
         let mut due = Instant::now();
-        while Instant::now() < until {
+        while Instant::now() < until && !interrupt.is_requested() {
             self.readings += 1;
             self.late += u32::from(due.elapsed() > LATE);
             self.log.look(pids);
             due = until.min(Instant::now() + every);
-            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            interrupt.sleep_until(due);
         }
         self.cpu_us += self.used_us() - before_us;
     }
@@ -369,12 +371,13 @@ impl WaitThread {
         let over = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&over);
         let thread = thread::Builder::new().spawn(move || {
+            let uninterrupted = Interrupt::default();
             let mut stretches = Vec::new();
             // Each stretch starts with a sample.
             let length = STRETCH.max(sampler.every);
             while !until.load(Ordering::Relaxed) {
                 let begin_ns = monotonic_ns();
-                sampler.sample(&pids, Instant::now() + length);
+                sampler.sample(&pids, Instant::now() + length, &uninterrupted);
                 stretches.push(WaitInterval {
                     time_ns: begin_ns..monotonic_ns(),
                     samples: sampler.log.take(),

@@ -308,9 +308,9 @@ impl ProfilingSession {
                 Some(waits) => {
                     let present = log.present().filter(|process| self.is_ours(process));
                     let pids: Vec<u32> = present.filter_map(|process| process.pid).collect();
-                    waits.sample(&pids, next);
+                    waits.sample(&pids, next, interrupt);
                 }
-                None => std::thread::sleep(next.saturating_duration_since(Instant::now())),
+                None => interrupt.sleep_until(next),
             }
         }
     }

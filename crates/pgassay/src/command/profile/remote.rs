@@ -135,9 +135,6 @@ fn sample_and_watch(
     })
 }
 
-/// How soon an interrupt is noticed.
-const CHECK_EVERY: Duration = Duration::from_millis(50);
-
 /// Begins the transaction of all samples. The server may limit how long a transaction lasts, and how long it
 /// is idle; this one lasts as long as the profile, and its connection is gone with pgassay. It keeps no snapshot
 /// between two samples, which would hold back VACUUM. Returns the PID of the backend: behind a pooler, it is known only
@@ -212,7 +209,7 @@ fn sample_activity(
     let every = Duration::from_secs(1) / ACTIVITY_HZ;
     let mut next = begun + every;
     while looked < until && interrupt.check().is_ok() {
-        sleep_until(next.min(until), interrupt);
+        interrupt.sleep_until(next.min(until));
         let asked_at = Instant::now();
         let sessions = match query(&mut asked.log) {
             Ok(sessions) => sessions,
@@ -229,14 +226,6 @@ fn sample_activity(
     }
     asked.window = looked - begun;
     asked
-}
-
-/// Sleeps, unless the user interrupts it.
-fn sleep_until(until: Instant, interrupt: &Interrupt) {
-    let left = || until.saturating_duration_since(Instant::now());
-    while !left().is_zero() && !interrupt.is_requested() {
-        thread::sleep(left().min(CHECK_EVERY));
-    }
 }
 
 fn limits(place: &str, why: &str, waits: &Waits) -> Vec<Check> {
