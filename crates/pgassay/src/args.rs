@@ -12,6 +12,7 @@ use pgassay_model::study::{HumanDuration, Percentage, limits};
 use pgassay_report::ExportFormat;
 use pgassay_wire::conninfo::ConninfoError;
 
+use crate::command::profile::overhead::OverheadLimit;
 use crate::psql_options::PsqlOptions;
 
 /// Parses a whole number within limits, which the message about anything else gives.
@@ -204,6 +205,11 @@ pub struct ProfileArgs {
     /// How long to profile. Ctrl-C stops early and prints what was collected.
     #[arg(long, value_name = "TIME", default_value = "10s")]
     pub duration: HumanDuration,
+
+    /// End early if pgassay and its backends use more than this share of the CPU time of this machine (of all its
+    /// CPUs) within 5 s, such as 1%. The start and the end, at which symbols and tables are read, do not count.
+    #[arg(long, value_name = "PERCENT")]
+    pub max_overhead: Option<OverheadLimit>,
 
     /// Samples per second of each busy CPU. In tests with two saturated CPUs, 99 reduced the server's throughput by 0%
     /// to 5%; more samples cost more.

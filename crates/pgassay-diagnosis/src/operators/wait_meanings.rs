@@ -31,9 +31,10 @@ impl WaitMeaning {
     pub fn is_of(&self, kind: &str, name: &str) -> bool {
         let (kind, name) = match (kind, name) {
             // Since 19, such a lock is no lightweight lock.
-            ("Buffer" | "BufferPin", "BufferShared" | "BufferShareExclusive" | "BufferExclusive") => {
-                ("LWLock", "BufferContent")
-            }
+            (
+                "Buffer" | "BufferPin",
+                "BufferShared" | "BufferShareExclusive" | "BufferExclusive",
+            ) => ("LWLock", "BufferContent"),
             _ if kind.starts_with("LWLock") => ("LWLock", name),
             _ => (kind, name),
         };

@@ -180,6 +180,11 @@ impl WaitSampler {
         }
     }
 
+    /// Connections that it holds.
+    pub fn connections(&self) -> u32 {
+        u32::from(matches!(self.log, WaitLogSource::Server(..)))
+    }
+
     /// Transactions on the connection that it samples with, if there is one.
     pub fn own_transactions(&self) -> Option<OwnTransactions> {
         match &self.log {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// What each backend has used for the watch, by PID. One that has ended keeps what it had when it was last read.
 #[derive(Debug, Default)]
-pub(super) struct BackendCpu(BTreeMap<u32, UsedCpu>);
+pub struct BackendCpu(BTreeMap<u32, UsedCpu>);
 
 /// In nanoseconds.
 #[derive(Debug)]

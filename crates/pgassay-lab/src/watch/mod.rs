@@ -46,7 +46,7 @@ use pgassay_record::activity::{
 use crate::interrupt::Interrupt;
 use crate::system_env::{monotonic_ns, unix_us};
 use attribution::LoadSums;
-use backend_cpu::BackendCpu;
+pub use backend_cpu::BackendCpu;
 use catalog::{CatalogWatch, CountedStatements, TransactionRates};
 pub use collector::PresentSession;
 use collector::{Collector, locked};
@@ -396,6 +396,7 @@ impl LiveWatch {
         }
         let (mut activity, statements) = self.describe(&sums, &counters);
         if let Some(read) = read {
+            cost.connections += 1;
             cost.statements_sent += read.statements_sent;
             activity.blocking = catalog::waits_within(read.blocking, activity.window_us);
             self.show_hidden(&mut activity.blocking);
@@ -471,6 +472,7 @@ impl LiveWatch {
             own_cpu_us: used_ns as f64 / 1e3,
             backend_cpu_us: is_known.then_some(of_backends_ns as f64 / 1e3),
             peak_memory_bytes: own_peak_bytes(),
+            connections: self.source.connections() + u32::from(catalog.is_some()),
             statements_sent: self.statements_sent + of_catalog,
         }
     }

@@ -53,9 +53,14 @@ impl SessionSource {
         }
     }
 
+    /// Connections that are held.
+    pub fn connections(&self) -> u32 {
+        u32::from(self.kind() == ActivitySource::PgStatActivity)
+    }
+
     /// Statements for one reading.
     pub fn statements(&self) -> u64 {
-        u64::from(self.kind() == ActivitySource::PgStatActivity)
+        u64::from(self.connections())
     }
 
     pub fn sweep(&mut self) -> Result<SessionSweep> {

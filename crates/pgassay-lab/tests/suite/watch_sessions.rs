@@ -164,6 +164,8 @@ fn check_five(activity: &Activity, is_local: bool) {
     assert_eq!(blocking.len(), 1, "{blocking:?}");
     assert_eq!(blocking[0].blocked.len(), 1);
     assert!(activity.catalog.is_some() && activity.cost.statements_sent > 0);
+    let of_sessions = u32::from(expected == ActivitySource::PgStatActivity);
+    assert_eq!(activity.cost.connections, of_sessions + 1);
 }
 
 #[test]

@@ -351,6 +351,10 @@ pub struct WatchCost {
     pub backend_cpu_us: Option<f64>,
     /// Peak resident memory of pgassay, in bytes.
     pub peak_memory_bytes: u64,
+    /// Connections to the server that pgassay held at the same time; those with which it began are closed before the
+    /// window. 0 if unknown.
+    #[serde(default)]
+    pub connections: u32,
     /// Statements that pgassay sent to the server.
     pub statements_sent: u64,
 }

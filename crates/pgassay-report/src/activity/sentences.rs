@@ -199,8 +199,12 @@ pub fn cost(activity: &Activity) -> String {
     let backend = cost.backend_cpu_us.map_or_else(String::new, |us| {
         format!(", its backends {}", share(us, activity.window_us))
     });
+    let connections = match cost.connections {
+        0 => String::new(),
+        held => format!(" over {}", number::count(u64::from(held), "connection")),
+    };
     format!(
-        "pgassay used {} of one CPU{backend}, {} of memory, and sent {}; all sessions were sampled {} \
+        "pgassay used {} of one CPU{backend}, {} of memory, and sent {}{connections}; all sessions were sampled {} \
          times ({}/s), from {source}",
         share(cost.own_cpu_us, activity.window_us),
         size(cost.peak_memory_bytes),

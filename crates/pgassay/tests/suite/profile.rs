@@ -302,6 +302,7 @@ fn statements_have_their_load_and_their_stacks() {
     working.stop();
     let activity = seen.activity.expect("the sessions were watched");
     assert!(activity.cost.peak_memory_bytes > 0 && activity.cost.own_cpu_us > 0.0);
+    assert!((2..=4).contains(&activity.cost.connections));
     let top = activity.load_by(LoadBy::Statement).remove(0);
     let statement = &activity.statements[top.index.expect("a statement") as usize];
     let text = statement.text.as_deref().unwrap_or_default();

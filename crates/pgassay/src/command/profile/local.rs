@@ -20,7 +20,8 @@ use pgassay_profile::{
 use pgassay_record::observation::{self, Observation, SCHEMA};
 
 use super::connection::{self, EndedTransactions, LocalConnection, lost_connection};
-use super::sessions::{SessionsToWatch, result_of, suspension};
+use super::overhead::{OverheadGuard, OverheadLimit};
+use super::sessions::{SessionsToWatch, result_of, suspension, with_connections};
 use crate::checks;
 
 /// How often the server's processes and their CPU totals are read. What a process uses between the
@@ -43,6 +44,8 @@ pub struct ProfiledProcesses {
 pub struct ProfilingSession {
     pub subject: ProfiledProcesses,
     pub duration: Duration,
+    /// What pgassay may use until it ends early.
+    pub overhead_max: Option<OverheadLimit>,
     /// Samples per second of each busy CPU.
     pub frequency_hz: u32,
     /// Whether to also trace where backends are blocked.
@@ -106,14 +109,8 @@ impl ProfilingSession {
             sampler.start()?;
         }
         interrupt.take_suspended();
-        let until = Instant::now() + self.duration;
-        let (ended_cpu, incomplete) = thread::scope(|scope| {
-            let watching = watch.as_mut().map(|watch| {
-                thread::Builder::new().spawn_scoped(scope, || watch.run_until(until, interrupt))
-            });
-            let ended_cpu = self.keep_reading(&mut log, waits.as_mut(), until, interrupt);
-            (ended_cpu, watching.and_then(result_of))
-        });
+        let readers = (waits.as_mut(), watch.as_mut());
+        let (ended_cpu, incomplete) = self.gather(&mut log, readers, interrupt)?;
         let samples = sampler.as_ref().map(Sampler::stop).transpose()?;
         let (after, no_count) = self.transactions_at_end(&own);
         if log.processes().is_empty() {
@@ -123,14 +120,7 @@ impl ProfilingSession {
             );
         }
         let pause = suspension(interrupt);
-        let refusals = [
-            no_stacks,
-            no_waits,
-            no_sessions,
-            incomplete,
-            no_count,
-            pause,
-        ];
+        let refusals = [no_stacks, no_waits, no_sessions, no_count, pause];
         Ok(self.describe(Gathered {
             started_us,
             tier,
@@ -142,8 +132,34 @@ impl ProfilingSession {
             transactions: before
                 .zip(after)
                 .map(|(before, after)| before.others_until(after)),
-            refusals: refusals.into_iter().flatten().collect(),
+            refusals: incomplete.into_iter().chain(refusals).flatten().collect(),
         }))
+    }
+
+    /// Reads until the time is over, or it ends early. Returns as [`Self::keep_reading`], and why it ended early.
+    fn gather(
+        &self,
+        log: &mut CpuLog,
+        (waits, watch): (Option<&mut WaitSampler>, Option<&mut LiveWatch>),
+        interrupt: &Interrupt,
+    ) -> Result<(Option<Duration>, [Option<Check>; 2])> {
+        let own_pids = || self.own_pids.iter().copied();
+        let limit = self.overhead_max;
+        let mut guard = limit.map(|it| OverheadGuard::new(it, own_pids()));
+        let begun = Instant::now();
+        let until = begun + self.duration;
+        let (gathered, exceeded) = OverheadGuard::run(guard.as_mut(), interrupt, |ending| {
+            thread::scope(|scope| {
+                let watching = watch.map(|watch| {
+                    thread::Builder::new().spawn_scoped(scope, || watch.run_until(until, ending))
+                });
+                let ended_cpu = self.keep_reading(log, waits, until, ending);
+                (ended_cpu, watching.and_then(result_of))
+            })
+        })?;
+        let (ended_cpu, incomplete) = gathered;
+        let exceeded = exceeded.map(|it| it.limitation(begun.elapsed(), self.duration));
+        Ok((ended_cpu, [exceeded, incomplete]))
     }
 
     /// The observation, with its findings.
@@ -174,6 +190,7 @@ impl ProfilingSession {
             .watch
             .map(|watch| watch.finish_with(samples.as_ref(), |pid| pids.has(pid)));
         let (activity, columns) = watched.unzip();
+        let connections = self.connections(gathered.waits.as_ref());
         let columns = columns.flatten().unwrap_or_default();
         let mut observation = Observation {
             schema: SCHEMA.to_owned(),
@@ -206,7 +223,7 @@ impl ProfilingSession {
                 let selection = samples.select(|it| pids.has_sampled(it, subject));
                 profile(&samples, &selection, &pids, major, &columns)
             }),
-            activity,
+            activity: activity.map(|it| with_connections(it, connections)),
             findings: Vec::new(),
         };
         connection::discard_incomplete_count(&mut observation);
@@ -214,6 +231,11 @@ impl ProfilingSession {
         connection::note_workers(&mut observation);
         observation.findings = diagnose_observation(&observation);
         observation
+    }
+
+    /// Connections that are held in addition to those of the watch.
+    fn connections(&self, waits: Option<&WaitSampler>) -> u32 {
+        waits.map_or(0, WaitSampler::connections) + u32::from(self.connection.is_some())
     }
 
     /// The watch of all sessions; none for a single backend, or without a connection.

@@ -2,6 +2,7 @@
 
 pub mod connection;
 mod local;
+pub mod overhead;
 mod remote;
 mod sessions;
 
@@ -86,7 +87,8 @@ fn observe(
         Some(Reached::RemoteServer(server)) => {
             let conninfo = conninfo.unwrap_or_default();
             let sessions = sessions::options(args, conninfo, server.own_pid(), patience);
-            remote::observe(server, &sessions, args.duration.duration(), interrupt)
+            let limits = (args.duration.duration(), args.max_overhead);
+            remote::observe(server, &sessions, limits, interrupt)
         }
         Some(Reached::Here(connection)) => {
             watch(args, conninfo, Some(connection), patience)?.observe(interrupt)
@@ -123,6 +125,7 @@ fn watch(
     Ok(ProfilingSession {
         subject: subject(args.pid, connection.as_ref())?,
         duration: args.duration.duration(),
+        overhead_max: args.max_overhead,
         frequency_hz: args.frequency,
         off_cpu: args.off_cpu,
         dsn: conninfo,

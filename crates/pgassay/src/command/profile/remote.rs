@@ -25,7 +25,8 @@ use super::connection::{
     EndedTransactions, INCOMPLETE, RemoteServer, TransactionCounter, discard_incomplete_count,
     leave_out_autovacuum, note_workers,
 };
-use super::sessions::{SessionsToWatch, result_of, suspension};
+use super::overhead::{OverheadGuard, OverheadLimit};
+use super::sessions::{SessionsToWatch, result_of, suspension, with_connections};
 use crate::checks;
 use crate::exit::text_of;
 
@@ -33,7 +34,7 @@ use crate::exit::text_of;
 pub fn observe(
     server: RemoteServer,
     sessions: &SessionsToWatch,
-    duration: Duration,
+    limits_of_time: (Duration, Option<OverheadLimit>),
     interrupt: &Interrupt,
 ) -> Result<Observation> {
     let (exchange, place) = (server.exchange, server.place);
@@ -52,7 +53,7 @@ pub fn observe(
     }
     let sampler = (&mut activity, &own_pids);
     interrupt.take_suspended();
-    let (asked, incomplete) = sample_and_watch(sampler, watch.as_mut(), duration, interrupt);
+    let (asked, incomplete) = sample_and_watch(sampler, watch.as_mut(), limits_of_time, interrupt)?;
     let after = match asked.failed {
         Some(error) => Err(error),
         None => end(&mut activity, &counter, &own),
@@ -64,7 +65,6 @@ pub fn observe(
     }
     let cut_off = |error| cut_off(error, asked.window);
     let not_sampled = after.as_ref().err().map(cut_off);
-    let ended = |after| before.others_until(after);
     let waits = waits_of(WaitSource::PgStatActivity, asked.log, 0.0);
     let mut observation = Observation {
         schema: SCHEMA.to_owned(),
@@ -79,7 +79,7 @@ pub fn observe(
             backend_pid: None,
             major,
         },
-        transactions: after.ok().map(ended),
+        transactions: after.ok().map(|after| before.others_until(after)),
         backends: None,
         sessions: asked.sessions.len() as u32,
         backends_present_us: micros(asked.present),
@@ -88,16 +88,23 @@ pub fn observe(
         profile: None,
         waits: Some(waits),
         tier: Some(checks::tier(&Access::without_processes())),
-        activity: watch.map(LiveWatch::finish),
+        // Samples and transactions have one connection.
+        activity: watch.map(|it| with_connections(it.finish(), 1)),
         findings: Vec::new(),
     };
-    let missing = [not_sampled, no_sessions, incomplete, suspension(interrupt)].into_iter();
-    observation.limitations.extend(missing.flatten());
+    let suspended = suspension(interrupt);
+    add(&mut observation, [not_sampled, no_sessions, suspended]);
+    add(&mut observation, incomplete);
     discard_incomplete_count(&mut observation);
     leave_out_autovacuum(&mut observation);
     note_workers(&mut observation);
     observation.findings = diagnose_observation(&observation);
     Ok(observation)
+}
+
+fn add(observation: &mut Observation, missing: impl IntoIterator<Item = Option<Check>>) {
+    let missing = missing.into_iter().flatten();
+    observation.limitations.extend(missing);
 }
 
 /// See [`TransactionCounter::settle`]. Returns the transactions on the connections of the watch.
@@ -121,18 +128,25 @@ fn settle(
 fn sample_and_watch(
     (activity, own_pids): (&mut ActivitySampler<TimedStream>, &BTreeSet<u32>),
     watch: Option<&mut LiveWatch>,
-    duration: Duration,
+    (duration, overhead_max): (Duration, Option<OverheadLimit>),
     interrupt: &Interrupt,
-) -> (ActivityRecord, Option<Check>) {
+) -> Result<(ActivityRecord, [Option<Check>; 2])> {
     let until = Instant::now() + duration;
-    thread::scope(|scope| {
-        let watching = watch.map(|watch| {
-            thread::Builder::new().spawn_scoped(scope, move || watch.run_until(until, interrupt))
-        });
-        let query = |log: &mut WaitLog<_>| Ok(log.query_all_sessions(activity, own_pids)?);
-        let asked = sample_activity(query, duration, interrupt);
-        (asked, watching.and_then(result_of))
-    })
+    // The backends are on another machine.
+    let mut guard = overhead_max.map(|it| OverheadGuard::new(it, []));
+    let (sampled, exceeded) = OverheadGuard::run(guard.as_mut(), interrupt, |ending| {
+        thread::scope(|scope| {
+            let watching = watch.map(|watch| {
+                thread::Builder::new().spawn_scoped(scope, move || watch.run_until(until, ending))
+            });
+            let query = |log: &mut WaitLog<_>| Ok(log.query_all_sessions(activity, own_pids)?);
+            let asked = sample_activity(query, duration, ending);
+            (asked, watching.and_then(result_of))
+        })
+    })?;
+    let (asked, incomplete) = sampled;
+    let exceeded = exceeded.map(|it| it.limitation(asked.window, duration));
+    Ok((asked, [exceeded, incomplete]))
 }
 
 /// Begins the transaction of all samples. The server may limit how long a transaction lasts, and how long it

@@ -9,6 +9,7 @@ use pgassay_lab::watch::{LiveWatch, WatchOptions, WatchedServer};
 use pgassay_lab::{Interrupt, Patience};
 use pgassay_model::check::Check;
 use pgassay_profile::LiveServer;
+use pgassay_record::activity::Activity;
 
 use super::connection;
 use crate::args::ProfileArgs;
@@ -102,6 +103,12 @@ fn not_watched(error: &anyhow::Error) -> Check {
         )),
         fix: None,
     }
+}
+
+/// Counts connections that the caller held during the watch.
+pub fn with_connections(mut activity: Activity, more: u32) -> Activity {
+    activity.cost.connections += more;
+    activity
 }
 
 /// Says that this process was suspended since the last call.

@@ -7,6 +7,7 @@ use clap::Args;
 use pgassay_model::study::HumanDuration;
 
 use crate::args::within;
+use crate::command::profile::overhead::OverheadLimit;
 use crate::psql_options::PsqlOptions;
 
 /// Below it, an interval has too few readings, and `top` would do little but draw.
@@ -41,6 +42,11 @@ pub struct TopArgs {
     /// `pg_stat_activity`. (CPU stacks are not sampled.)
     #[arg(long, value_name = "HZ", default_value_t = 40, value_parser = within::<u32>(1..=100_000))]
     pub frequency: u32,
+
+    /// Stop reading if pgassay and its backends use more than this share of the CPU time of this machine (of all its
+    /// CPUs) within 5 s, such as 1%. The line above the keys says so.
+    #[arg(long, value_name = "PERCENT")]
+    pub max_overhead: Option<OverheadLimit>,
 
     /// Show fingerprints instead of the texts of statements.
     #[arg(long)]

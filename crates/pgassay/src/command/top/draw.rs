@@ -467,6 +467,12 @@ fn hint(state: &TopState, paint: Paint) -> (String, Style) {
     if let Some(message) = &state.message {
         return (message.clone(), plain);
     }
+    if let Some(why) = &state.stopped {
+        return (
+            format!("the watch has ended: {why}"),
+            paint.of(Color::Yellow),
+        );
+    }
     if let Some(why) = &state.lost {
         let text = format!("no connection, trying again: {why}");
         return (text, paint.of(Color::Yellow));

@@ -1,6 +1,6 @@
 //! What watches the server for `pgassay top`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use pgassay_wire::Exchange;
 use super::TopArgs;
 use super::state::{TopReading, TopServer};
 use crate::command::profile::connection;
+use crate::command::profile::overhead::{OverheadExceeded, OverheadGuard};
 
 /// Samples for this long or until an interrupt, and returns what it saw; with tables and indexes, if
 /// they are wanted.
@@ -77,8 +78,14 @@ pub fn open(args: &TopArgs) -> Result<(TopServer, ActivityFeed)> {
         keeps_text: !args.no_text,
         ..WatchOptions::default()
     };
+    let is_local = watched.live.is_some();
     let watch = LiveWatch::open(watched, &options)?;
-    Ok((server, feed(watch, ahead_us)))
+    let limit = CostLimit {
+        guard: args.max_overhead.map(|it| OverheadGuard::new(it, [])),
+        is_local,
+        exceeded: None,
+    };
+    Ok((server, feed(watch, limit, ahead_us)))
 }
 
 /// How far the server's clock is ahead of this machine's, in microseconds; 0 if it does not say.
@@ -91,7 +98,7 @@ fn clock_ahead_us(exchange: &mut Exchange<TimedStream>) -> i64 {
     seconds.map_or(0, |it| (it * 1e6) as i64 - middle_us)
 }
 
-fn feed(mut watch: LiveWatch, ahead_us: i64) -> ActivityFeed {
+fn feed(mut watch: LiveWatch, mut limit: CostLimit, ahead_us: i64) -> ActivityFeed {
     let started = Instant::now();
     let mut before = WatchCost::default();
     let mut tables: Option<CatalogActivity> = None;
@@ -101,7 +108,7 @@ fn feed(mut watch: LiveWatch, ahead_us: i64) -> ActivityFeed {
     let mut counters_pause = ReadingPause::new(COUNTERS_EVERY);
     let mut waited = WaitsBefore::new();
     Box::new(move |request: FeedRequest<'_>| {
-        watch.run_until(Instant::now() + request.length, request.interrupt)?;
+        limit.run(&mut watch, &request)?;
         if counters_pause.is_over() {
             counters_pause.time(|| watch.read_counters());
         }
@@ -129,6 +136,35 @@ fn feed(mut watch: LiveWatch, ahead_us: i64) -> ActivityFeed {
         let present = watch.present_sessions(&activity, unix_us() + ahead_us);
         Ok(TopReading { activity, present })
     })
+}
+
+/// What the watch may cost.
+struct CostLimit {
+    guard: Option<OverheadGuard>,
+    /// The backends of the watch run on this machine.
+    is_local: bool,
+    exceeded: Option<OverheadExceeded>,
+}
+
+impl CostLimit {
+    /// Watches for the interval, or until it uses too much. The next time, that is an error: what was seen until then
+    /// has been shown.
+    fn run(&mut self, watch: &mut LiveWatch, request: &FeedRequest<'_>) -> Result<()> {
+        self.exceeded.map_or(Ok(()), Err)?;
+        let backends = if self.is_local {
+            watch.own_pids()
+        } else {
+            BTreeSet::new()
+        };
+        if let Some(guard) = &mut self.guard {
+            guard.add_backends(backends);
+        }
+        let until = Instant::now() + request.length;
+        let run = |ending: &Interrupt| watch.run_until(until, ending);
+        let (ran, exceeded) = OverheadGuard::run(self.guard.as_mut(), request.interrupt, run)?;
+        self.exceeded = exceeded;
+        ran
+    }
 }
 
 /// The time between readings of one kind. With many tables or statements, one takes seconds of the server's time.
@@ -210,6 +246,7 @@ fn since(now: &WatchCost, before: &WatchCost) -> WatchCost {
             .backend_cpu_us
             .map(|us| us - before.backend_cpu_us.unwrap_or(0.0)),
         peak_memory_bytes: now.peak_memory_bytes,
+        connections: now.connections,
         statements_sent: now.statements_sent - before.statements_sent,
     }
 }

@@ -203,6 +203,16 @@ fn a_server_that_is_away_is_named_with_the_reason() {
     assert!(!shown.contains("pg_terminate_backend"), "{shown}");
 }
 
+#[test]
+fn a_watch_that_used_too_much_says_so() {
+    let mut state = state();
+    let why = "it used 2.3% of the CPUs; --max-overhead is 1%";
+    state.stopped = Some(why.to_owned());
+    let shown = screen_of(&state, 80, 24);
+    let expected = format!("the watch has ended: {why}");
+    assert!(shown.contains(&expected), "{shown}");
+}
+
 /// Regression: the line below a list of tables named the time of the sessions.
 #[test]
 fn the_time_below_a_list_is_that_of_its_figures() {

@@ -17,6 +17,7 @@ use super::keys::TopAction;
 use super::state::{TopReading, TopServer, TopState};
 use super::terminal::TopTerminal;
 use super::{draw, saving, terminal};
+use crate::command::profile::overhead::OverheadExceeded;
 use crate::exit;
 
 /// How long the loop waits for a key before it asks for readings and signals.
@@ -41,6 +42,8 @@ enum WatchMessage {
     Seen(Box<TopReading>),
     /// The server is away, or still away. It connects again.
     Lost(anyhow::Error),
+    /// It uses more CPU time than permitted, and has ended.
+    Stopped(OverheadExceeded),
     /// It could not connect at all.
     Failed(anyhow::Error),
 }
@@ -163,6 +166,11 @@ where
         };
         let message = match feed(request) {
             Ok(reading) => WatchMessage::Seen(Box::new(reading)),
+            Err(error) if error.is::<OverheadExceeded>() => {
+                drop(feed);
+                stop(&error, (shared, sender));
+                return;
+            }
             Err(error) => match reopen(&mut open, error, (shared, sender)) {
                 Some((server, opened)) => {
                     feed = opened;
@@ -175,6 +183,16 @@ where
             return;
         }
         next = Duration::from_millis(shared.interval_ms.load(Ordering::Relaxed));
+    }
+}
+
+/// Says why there are no more readings, and waits for the user to quit.
+fn stop(error: &anyhow::Error, (shared, sender): (&Shared, &SyncSender<WatchMessage>)) {
+    let exceeded = error.downcast_ref::<OverheadExceeded>();
+    if exceeded.is_some_and(|it| sender.send(WatchMessage::Stopped(*it)).is_ok()) {
+        while !shared.interrupt.is_requested() {
+            std::thread::sleep(KEY_LIMIT);
+        }
     }
 }
 
@@ -215,7 +233,8 @@ fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared
     let mut has_changed = true;
     loop {
         let silence = heard.elapsed();
-        let silent_for = (silence > state.interval + OVERDUE).then_some(silence);
+        let is_overdue = silence > state.interval + OVERDUE && state.stopped.is_none();
+        let silent_for = is_overdue.then_some(silence);
         let seconds = |it: Option<Duration>| it.map(|it| it.as_secs());
         has_changed |= seconds(silent_for) != seconds(state.silent_for);
         state.silent_for = silent_for;
@@ -238,6 +257,7 @@ fn show(state: &mut TopState, messages: &Receiver<WatchMessage>, shared: &Shared
                 continue;
             }
             Ok(WatchMessage::Failed(error)) => return Err(error),
+            Ok(WatchMessage::Stopped(exceeded)) => state.stopped = Some(exceeded.brief()),
             Ok(WatchMessage::Lost(error)) => state.lost = Some(exit::text_of(&error)),
             Ok(WatchMessage::Opened(server)) => {
                 state.server = server;
@@ -281,7 +301,7 @@ fn opened(messages: &Receiver<WatchMessage>, shared: &Shared) -> Result<TopServe
         match messages.recv_timeout(KEY_LIMIT) {
             Ok(WatchMessage::Opened(server)) => return Ok(server),
             Ok(WatchMessage::Failed(error)) => return Err(error),
-            Ok(WatchMessage::Seen(_) | WatchMessage::Lost(_)) => {}
+            Ok(WatchMessage::Seen(_) | WatchMessage::Lost(_) | WatchMessage::Stopped(_)) => {}
             Err(RecvTimeoutError::Timeout) => shared.interrupt.check()?,
             Err(RecvTimeoutError::Disconnected) => return Err(ended()),
         }
@@ -313,6 +333,7 @@ fn save(state: &mut TopState) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::profile::overhead::OverheadGuard;
 
     /// The time until a hang is a failure.
     const HANG: Duration = Duration::from_mins(1);
@@ -343,7 +364,9 @@ mod tests {
             match messages.recv_timeout(HANG).unwrap() {
                 WatchMessage::Opened(_) => opened += 1,
                 WatchMessage::Lost(error) => lost.push(error.to_string()),
-                WatchMessage::Seen(_) | WatchMessage::Failed(_) => panic!("nothing to see"),
+                WatchMessage::Seen(_) | WatchMessage::Failed(_) | WatchMessage::Stopped(_) => {
+                    panic!("nothing to see")
+                }
             }
         }
         let attempts = (2..=6).map(|it| format!("attempt {it}"));
@@ -355,6 +378,31 @@ mod tests {
         // It may be about to say once more why it is not connected.
         while messages.recv_timeout(HANG).is_ok() {}
         watching.join().unwrap();
+    }
+
+    #[test]
+    fn a_watch_that_uses_too_much_ends_and_does_not_connect_again() {
+        let shared = Shared::new(Interrupt::default(), Duration::from_secs(1));
+        let (sender, messages) = sync_channel(1);
+        let of_thread = shared.clone();
+        let watching = std::thread::spawn(move || {
+            let open = || {
+                let feed = |_: FeedRequest<'_>| {
+                    let mut guard = OverheadGuard::new("0.01%".parse().unwrap(), []);
+                    let busy = |ending: &Interrupt| while !ending.is_requested() {};
+                    let ran = OverheadGuard::run(Some(&mut guard), &Interrupt::default(), busy);
+                    Err(ran?.1.unwrap().into())
+                };
+                Ok((TopServer::default(), Box::new(feed) as ActivityFeed))
+            };
+            watch(open, &of_thread, &sender);
+        });
+        let next = || messages.recv_timeout(HANG).unwrap();
+        assert!(matches!(next(), WatchMessage::Opened(_)));
+        assert!(matches!(next(), WatchMessage::Stopped(_)));
+        shared.end();
+        watching.join().unwrap();
+        assert!(messages.recv().is_err(), "nothing more");
     }
 
     /// Regression: "no answer from the server for 8 s", because an interval of 30 s had become one of 0.5 s, which was

@@ -109,6 +109,8 @@ pub struct TopState {
     pub silent_for: Option<Duration>,
     /// Why there is no connection, while the server is away.
     pub lost: Option<String>,
+    /// Why there are no more readings.
+    pub stopped: Option<String>,
 }
 
 impl TopState {
@@ -136,6 +138,7 @@ impl TopState {
             message: None,
             silent_for: None,
             lost: None,
+            stopped: None,
         }
     }
 
