@@ -1,7 +1,10 @@
 """A temporary server for the benchmarks of watching a live server."""
 import os
 import pathlib
+import resource
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -43,3 +46,37 @@ class Server:
     def stop(self):
         self.run([self.bin / "pg_ctl", "-D", self.data, "-m", "immediate", "stop"])
         self.directory.cleanup()
+
+
+class IdleConnections:
+    """Sessions that do nothing."""
+
+    def __init__(self, server, number):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        self.sockets = []
+        for _ in range(number):
+            connection = socket.socket(socket.AF_UNIX)
+            connection.connect(f"{server.env['PGHOST']}/.s.PGSQL.{server.env['PGPORT']}")
+            # The protocol's version 3.0, and parameters.
+            body = struct.pack("!i", 196608) + b"user\0postgres\0database\0postgres\0\0"
+            connection.sendall(struct.pack("!i", len(body) + 4) + body)
+            self.sockets.append(connection)
+        for connection in self.sockets:
+            wait_until_ready(connection)
+
+    def close(self):
+        for connection in self.sockets:
+            connection.close()
+
+
+def wait_until_ready(connection):
+    """Reads messages up to ReadyForQuery."""
+    with connection.makefile("rb") as stream:
+        while True:
+            kind = stream.read(1)
+            if kind not in (b"R", b"S", b"K", b"Z"):
+                raise RuntimeError(f"the server refuses a connection: {stream.read(200)!r}")
+            stream.read(struct.unpack("!i", stream.read(4))[0] - 4)
+            if kind == b"Z":
+                return
