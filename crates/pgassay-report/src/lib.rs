@@ -6,6 +6,7 @@
 //! was assessed.
 
 pub mod activity;
+mod benchstat;
 mod calibration;
 mod comparisons;
 mod consistency;
@@ -33,6 +34,7 @@ mod statement;
 mod tail;
 mod terminal;
 
+pub use benchstat::benchstat;
 pub use calibration::{false_positives, identical_variants};
 pub use comparisons::{comparisons_csv, comparisons_markdown};
 pub use export::{ExportFormat, ExportedStacks, export, export_instruction_counts};

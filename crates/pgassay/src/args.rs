@@ -92,7 +92,8 @@ pub struct RunFlags {
 /// How a result is printed.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
-    /// What to print: text, markdown or csv (the comparisons), or json (the complete result).
+    /// What to print: text, markdown or csv (the comparisons), json (the complete result), or benchstat (one line per
+    /// timed trial).
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: ResultFormat,
 
@@ -123,6 +124,8 @@ pub enum ResultFormat {
     Csv,
     /// The complete result.
     Json,
+    /// For Go's benchstat.
+    Benchstat,
 }
 
 /// Shown after the options of `pgassay resume`.

@@ -19,6 +19,7 @@ pub fn printed(run: &Run, format: ResultFormat, color: ColorWhen) -> String {
         ResultFormat::Markdown => pgassay_report::comparisons_markdown(run),
         ResultFormat::Csv => pgassay_report::comparisons_csv(run),
         ResultFormat::Json => pgassay_report::json(run),
+        ResultFormat::Benchstat => pgassay_report::benchstat(run),
     }
 }
 
@@ -28,7 +29,7 @@ pub fn show(args: &ShowArgs, color: ColorWhen, out: &mut impl Write) -> Result<(
         let text = match args.output.chosen() {
             ResultFormat::Text => pgassay_report::observation_text(&observation, &style(color)),
             ResultFormat::Json => pgassay_report::observation_json(&observation),
-            ResultFormat::Markdown | ResultFormat::Csv => bail!(
+            ResultFormat::Markdown | ResultFormat::Csv | ResultFormat::Benchstat => bail!(
                 "{} is an observation of a live server, which has no comparisons: use --format text \
                  or json",
                 args.run

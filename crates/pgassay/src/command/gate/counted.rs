@@ -119,6 +119,10 @@ fn refuse_flags_of_time(asked: &CompareArgs) -> Result<()> {
             "--format csv",
             asked.run.output.chosen() == ResultFormat::Csv,
         ),
+        (
+            "--format benchstat",
+            asked.run.output.chosen() == ResultFormat::Benchstat,
+        ),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((flag, _)) => bail!("a gate on instructions measures no times: leave out {flag}"),
@@ -351,7 +355,7 @@ fn print(
             let text = text::answer(&counts, text::ROWS, columns());
             write!(out, "{}", folded(&text))?;
         }
-        ResultFormat::Markdown | ResultFormat::Csv => {
+        ResultFormat::Markdown | ResultFormat::Csv | ResultFormat::Benchstat => {
             write!(out, "{}", markdown::tables(&counts))?;
         }
         ResultFormat::Json => {

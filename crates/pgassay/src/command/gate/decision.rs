@@ -163,7 +163,7 @@ impl GateDecision {
             ResultFormat::Markdown => {
                 write!(out, "{}", gate::markdown(&self.results, &self.sentence))?;
             }
-            ResultFormat::Csv | ResultFormat::Json => {}
+            ResultFormat::Csv | ResultFormat::Json | ResultFormat::Benchstat => {}
         }
         Ok(())
     }
@@ -223,7 +223,7 @@ impl GateDecision {
         };
         let reason = match format {
             ResultFormat::Text | ResultFormat::Markdown => String::new(),
-            ResultFormat::Csv | ResultFormat::Json => self.sentence,
+            ResultFormat::Csv | ResultFormat::Json | ResultFormat::Benchstat => self.sentence,
         };
         Err(Gate { code, reason }.into())
     }
