@@ -37,6 +37,8 @@ pub(crate) fn slower(verdict: Verdict) -> Comparison {
         variant: 1,
         verdict,
         inconclusive_reason: None,
+        tps_uncorrected_95: None,
+        tps_sequential_p_value: None,
         basis: None,
         tps: ratio(0.3),
         latency_mean: ratio(3.0),

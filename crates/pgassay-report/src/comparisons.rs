@@ -7,7 +7,7 @@ use pgassay_record::run::{Run, Warning, WarningKind};
 use crate::gate::in_markdown;
 use crate::outline::{baseline_name, condition_title, variant_name};
 use crate::reliability::is_of_question;
-use crate::{calibration, failures, printable, sentence};
+use crate::{calibration, failures, number, printable, sentence};
 
 /// One line per comparison, with a header. Ratios are those of the variant to the baseline; an empty field is
 /// unknown, such as the interval of a single pair. Shares of transactions that failed are 0 to 1. Quoted as in RFC
@@ -29,6 +29,9 @@ pub fn comparisons_csv(run: &Run) -> String {
             "latency_mean_ratio",
             "latency_p99_ratio",
             "server_cpu_ratio",
+            "tps_uncorrected_95_low",
+            "tps_uncorrected_95_high",
+            "tps_sequential_p_value",
             "failed_share",
             "baseline_failed_share",
         ]
@@ -47,6 +50,7 @@ pub fn comparisons_csv(run: &Run) -> String {
         };
         let of_pairs = |figure| given(tps.by_pair.len() >= 2, figure);
         let of_interval = |figure| given(it.has_interval(), figure);
+        let alone = |end: usize| known(it.tps_uncorrected_95.map(|ends| ends[end]));
         let [failed, baseline_failed] = failures::shares(run, it);
         records.push(vec![
             in_spreadsheet(&condition_title(run, it.condition)),
@@ -61,9 +65,10 @@ pub fn comparisons_csv(run: &Run) -> String {
             of_pairs(tps.pair_sd),
             it.latency_mean.ratio.to_string(),
             it.latency_p99.ratio.to_string(),
-            it.server_cpu
-                .as_ref()
-                .map_or_else(String::new, |cpu| cpu.ratio.to_string()),
+            known(it.server_cpu.as_ref().map(|cpu| cpu.ratio)),
+            alone(0),
+            alone(1),
+            known(it.tps_sequential_p_value),
             failed.to_string(),
             baseline_failed.to_string(),
         ]);
@@ -76,6 +81,10 @@ pub fn comparisons_csv(run: &Run) -> String {
     String::from_utf8_lossy(&writer.into_inner().unwrap_or_default()).into_owned()
 }
 
+fn known(figure: Option<f64>) -> String {
+    figure.map_or_else(String::new, |it| it.to_string())
+}
+
 /// A name that a spreadsheet does not take for a formula (OWASP, "CSV Injection"): a run may come from someone else.
 fn in_spreadsheet(name: &str) -> String {
     let name = printable(name);
@@ -83,6 +92,18 @@ fn in_spreadsheet(name: &str) -> String {
         return format!("'{name}");
     }
     name.into_owned()
+}
+
+/// A sequential p-value with two digits; 1 is any above 0.1.
+fn p_value(value: f64) -> String {
+    if value > 0.1 {
+        return "> 0.1".to_owned();
+    }
+    if value < 0.00001 {
+        return "< 0.00001".to_owned();
+    }
+    let decimals = (1.0 - value.log10().floor()) as usize;
+    number::decimals(value, decimals)
 }
 
 /// The answers in sentences and a table of the comparisons.
@@ -96,15 +117,19 @@ pub fn comparisons_markdown(run: &Run) -> String {
     for warning in run.warnings.iter().filter(is_shown) {
         _ = writeln!(text, "- **Warning:** {}", in_markdown(&warning.message));
     }
-    text += "\n| condition | variant | verdict | throughput | pairs |\n|---|---|---|--:|--:|\n";
+    text += "\n| condition | variant | verdict | throughput | uncorrected 95% CI | sequential p | pairs |\n\
+             |---|---|---|--:|--:|--:|--:|\n";
     for it in &run.comparisons {
         _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} |",
             in_markdown(&condition_title(run, it.condition)),
             in_markdown(variant_name(run, it.variant)),
             sentence::verdict_word(it.verdict),
             sentence::throughput_in_words(it),
+            it.tps_uncorrected_95
+                .map_or_else(String::new, |[low, high]| number::interval(low, high)),
+            it.tps_sequential_p_value.map_or_else(String::new, p_value),
             it.tps.by_pair.len(),
         );
     }

@@ -96,6 +96,17 @@ pub struct Comparison {
     /// intervals were corrected only for the variants of one condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<Basis>,
+    /// The interval of throughput's ratio at 95% for this comparison alone, without a correction for the others. The
+    /// verdict does not come from it. In a sequential comparison it is valid wherever the comparison ended. `None`
+    /// without an interval that has two ends, and in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tps_uncorrected_95: Option<[f64; 2]>,
+    /// The sequential p-value of throughput against a ratio of 1, of this comparison alone: at most α exactly if the
+    /// sequential interval at the level 1 − α excludes 1. It is not that of a t-test, which would be too small. 1 is
+    /// any value above 0.1. `None` if the comparison is not sequential or was not analyzed, and in results of older
+    /// versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tps_sequential_p_value: Option<f64>,
     /// Throughput, in the study's unit if it has one; above 1 is better.
     pub tps: Ratio,
     /// Mean latency; below 1 is better.

@@ -121,11 +121,16 @@ impl PendingComparison<'_> {
         let ratio = |metric: usize| ratio(&self.pairs(metric), judged.level, factors);
         let verdict = verdict(judged.verdict);
         let reason = judged.inconclusive.map(inconclusive);
-        self.judged(
+        let found = self.judged(
             (verdict, reason),
             estimate.map(|it| basis(it, family)),
             ratio,
-        )
+        )?;
+        Some(Comparison {
+            // `rate` is at this level.
+            tps_uncorrected_95: estimate.and_then(|it| two_ends(&it.interval)),
+            ..found
+        })
     }
 
     /// The comparison with this verdict, given the ratio of each metric; `None` without one of throughput or
@@ -142,6 +147,8 @@ impl PendingComparison<'_> {
             verdict,
             inconclusive_reason,
             basis,
+            tps_uncorrected_95: None,
+            tps_sequential_p_value: None,
             tps: ratio(TPS)?,
             latency_mean: ratio(1)?,
             latency_p50: ratio(2)?,
@@ -214,6 +221,12 @@ pub(super) fn ratio(
             }
         }
     })
+}
+
+/// The ends of an interval; `None` if it has not two.
+pub(super) fn two_ends(interval: &stats::Interval) -> Option<[f64; 2]> {
+    let ends = [interval.low, interval.high];
+    ends.iter().all(|it| it.is_finite()).then_some(ends)
 }
 
 fn basis(estimate: &stats::Estimate, family: u32) -> Basis {

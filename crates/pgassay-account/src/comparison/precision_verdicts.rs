@@ -8,7 +8,7 @@ use pgassay_stats as stats;
 use stats::sequential::{PrecisionComparison, PrecisionEstimate};
 
 use super::figures::{BlockSummary, TPS};
-use super::pairing::{PendingComparison, ratio};
+use super::pairing::{PendingComparison, ratio, two_ends};
 use super::precision::{RunningPrecision, first_stage, precision_plan};
 use super::units::{blocks_per_unit, compared};
 use super::{Basis, Comparison, Inconclusive, Ratio, UnitOfAnalysis, Verdict};
@@ -42,7 +42,12 @@ pub(super) fn compare_precisely(
             };
             let verdict = verdict(estimate.as_ref());
             let of_metric = |metric: usize| of_metric(plan, &draft, metric);
-            found.extend(draft.judged(verdict, Some(basis), of_metric));
+            let judged = draft.judged(verdict, Some(basis), of_metric);
+            found.extend(judged.map(|it| Comparison {
+                // Those of two stages have no correction for the other comparisons.
+                tps_uncorrected_95: estimate.as_ref().and_then(|it| two_ends(&it.interval)),
+                ..it
+            }));
         }
     }
     Some(found)

@@ -209,6 +209,13 @@ impl<'a> RunningComparisons<'a> {
         Some(interval.map_or(last.ratio(), |it| it.clamped(last.ratio())))
     }
 
+    /// A comparison without a correction for the others, at 95%; `None` before its first analysis.
+    pub(super) fn alone(&self, condition: usize, variant: usize) -> Option<&SequentialComparison> {
+        let index = self.index(condition, variant)?;
+        let running = &self.matrix.comparisons()[index];
+        (!running.analyses().is_empty()).then_some(running)
+    }
+
     /// How many units a comparison without a verdict would take, with the noise so far.
     pub(super) fn units_needed(&self, condition: usize, variant: usize) -> Option<usize> {
         let index = self.index(condition, variant)?;

@@ -8,7 +8,7 @@ use pgassay_stats as stats;
 use stats::sequential::{MatrixCell, SequentialComparison, SequentialVerdict};
 
 use super::figures::{BlockSummary, TPS};
-use super::pairing::{MetricPairs, PendingComparison, ratio};
+use super::pairing::{MetricPairs, PendingComparison, ratio, two_ends};
 use super::sequential::{RunningComparisons, sequential_plan};
 use super::units::blocks_per_unit;
 use super::{Basis, Comparison, Inconclusive, Ratio, UnitOfAnalysis, Verdict};
@@ -63,7 +63,13 @@ impl SequentialJudgment<'_> {
         let ratio = |metric: usize| self.ratio(metric, &cell);
         let widened = ratio(TPS)?.widened;
         let verdict = verdict(&cell, widened);
-        self.draft.judged(verdict, Some(self.basis(used)), ratio)
+        let found = self.draft.judged(verdict, Some(self.basis(used)), ratio)?;
+        let alone = self.running.alone(condition, variant);
+        Some(Comparison {
+            tps_uncorrected_95: alone.and_then(|it| two_ends(&it.interval()?)),
+            tps_sequential_p_value: alone.map(|it| it.p_value().or_one()),
+            ..found
+        })
     }
 
     fn basis(&self, used: &BTreeSet<u32>) -> Basis {

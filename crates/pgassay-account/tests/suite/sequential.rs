@@ -136,6 +136,24 @@ fn a_large_effect_ends_after_four_server_starts_and_an_unclear_one_says_what_it_
     assert!(needed.is_some_and(|it| it > 12), "{needed:?}");
 }
 
+/// Regression: neither the sequential p-value nor the interval of a comparison alone was in a result.
+#[test]
+fn a_sequential_p_value_agrees_with_the_interval_of_its_comparison_alone() {
+    let plan = planned(SERVER, 1, None);
+    for (seed, effect, noise) in [(1, 0.3, 0.01), (2, 0.01, 0.06), (3, 0.0, 0.01)] {
+        let trials = World::new(seed, &[effect], noise, 0.02).run(&plan);
+        let [found] = &assessed(&plan, &trials)[..] else {
+            panic!("one comparison");
+        };
+        let [low, high] = found.tps_uncorrected_95.expect("an interval");
+        let p_value = found.tps_sequential_p_value.expect("it was analyzed");
+        assert_eq!(p_value <= 0.05, low > 1.0 || high < 1.0, "{found:?}");
+        // A single comparison has no correction.
+        assert!((low - found.tps.low).abs() < 1e-9, "{found:?}");
+        assert!((high - found.tps.high).abs() < 1e-9, "{found:?}");
+    }
+}
+
 /// Regression: a run that a time limit had ended after four server starts, with a standard deviation of 35%, needed
 /// "at least 5 server starts".
 #[test]
