@@ -31,6 +31,7 @@ mod reliability;
 mod scalability;
 mod sentence;
 mod statement;
+mod step_cause;
 mod tail;
 mod terminal;
 

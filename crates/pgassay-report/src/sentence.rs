@@ -18,7 +18,7 @@ pub(crate) use crate::evidence::{
 };
 use crate::ledger::group_name;
 use crate::outline::{EQUIVALENCE_MARGIN, baseline_name, condition_title, variant_name};
-use crate::{failures, number, outlook, reliability};
+use crate::{failures, number, outlook, reliability, step_cause};
 
 /// How many log entries were lost, if the log's format shows it.
 pub(crate) fn log_entries(run: &Run) -> Option<String> {
@@ -111,8 +111,10 @@ pub(crate) fn answers(run: &Run) -> Vec<VariantAnswer> {
             } else {
                 answer_over_many(run, variant, &of_variant)
             };
-            if let Some(caution) = failures::caution(run, &of_variant) {
-                text = format!("{text} {caution}");
+            let cause = step_cause::of(run, &of_variant);
+            let caution = failures::caution(run, &of_variant);
+            for sentence in [cause, caution].into_iter().flatten() {
+                text = format!("{text} {sentence}");
             }
             Some(VariantAnswer {
                 verdict: uniform.then_some(first.verdict),

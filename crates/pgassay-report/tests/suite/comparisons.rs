@@ -1,8 +1,11 @@
 //! The comparisons as CSV and as Markdown.
 
 use pgassay_account::calibration::CalibrationSummary;
+use pgassay_account::comparison::Verdict;
+use pgassay_account::cost_row::Change;
+use pgassay_model::trial::TrialKind;
 use pgassay_record::run::Run;
-use pgassay_report::{comparisons_csv, comparisons_markdown};
+use pgassay_report::{benchstat, comparisons_csv, comparisons_markdown};
 
 use crate::fixture;
 
@@ -118,4 +121,81 @@ fn an_answer_says_that_most_transactions_of_a_variant_failed() {
     let text = comparisons_markdown(&run);
     let many = "But in 5 conditions, transactions failed unequally: with ";
     assert!(text.contains(many), "{text}");
+}
+
+/// Regression: neither was in any report.
+#[test]
+fn the_sequential_p_value_and_the_uncorrected_interval_are_in_csv_and_markdown() {
+    let mut run = fixture::small_run();
+    run.comparisons[0].tps_uncorrected_95 = Some([1.25, 1.5]);
+    run.comparisons[0].tps_sequential_p_value = Some(0.003_21);
+    let csv = comparisons_csv(&run);
+    assert!(csv.contains(",1.25,1.5,0.00321,"), "{csv}");
+    let shown = |run: &Run| comparisons_markdown(run).contains("| [1.250, 1.500] | 0.0032 |");
+    assert!(shown(&run), "{}", comparisons_markdown(&run));
+    for (p_value, text) in [(1.0, "| > 0.1 |"), (1e-7, "| < 0.00001 |")] {
+        run.comparisons[0].tps_sequential_p_value = Some(p_value);
+        assert!(comparisons_markdown(&run).contains(text));
+    }
+}
+
+#[test]
+fn benchstat_gets_a_line_of_five_or_more_fields_for_each_timed_trial() {
+    let mut run = fixture::small_run();
+    run.plan.variants[1] = "work_mem = 64 MB".to_owned();
+    let text = benchstat(&run);
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("Unit tx/s better=higher"));
+    let timed = run.trials.iter().filter(|it| it.kind == TrialKind::Timed);
+    assert_eq!(lines.clone().count(), timed.count());
+    for line in lines.clone() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [name, iterations, ns, "ns/op", tps, "tx/s"] = fields[..] else {
+            panic!("{line}");
+        };
+        assert!(name.starts_with("Benchmark"), "{line}");
+        assert!(iterations.parse::<u64>().is_ok_and(|it| it > 0), "{line}");
+        assert!(ns.parse::<f64>().is_ok() && tps.parse::<f64>().is_ok());
+    }
+    assert!(text.contains("/variant=work_mem_=_64_MB "), "{text}");
+}
+
+/// Regression: `--stepwise` said that a release was slower, and not where its time went.
+#[test]
+fn a_step_of_a_chain_names_its_largest_significant_change() {
+    let mut run = fixture::small_run();
+    let cause = "Largest change: ";
+    assert!(!comparisons_markdown(&run).contains(cause));
+    run.plan.stepwise = true;
+    run.comparisons[0].verdict = Verdict::Faster;
+    run.comparisons[0].ledger = None;
+    let cost = run.comparisons[0]
+        .cost
+        .as_mut()
+        .expect("the fixture has it");
+    for row in &mut cost.subsystems {
+        row.change = Change::Inconclusive;
+    }
+    assert!(!comparisons_markdown(&run).contains(cause));
+    let cost = run.comparisons[0]
+        .cost
+        .as_mut()
+        .expect("the fixture has it");
+    let row = &mut cost.subsystems[0];
+    "locks".clone_into(&mut row.name);
+    row.change = Change::Decreased;
+    (row.low_us, row.difference_us, row.high_us) = (-4.0, -3.1, -2.2);
+    let text = comparisons_markdown(&run).replace('\u{a0}', " ");
+    let expected = "Largest change: CPU in locks, −3.10 µs per transaction.";
+    assert!(text.contains(expected), "{text}");
+    // A saving is no cause of a slowdown, and neither is a row whose interval contains 0.
+    run.comparisons[0].verdict = Verdict::Slower;
+    assert!(!comparisons_markdown(&run).contains(cause));
+    run.comparisons[0].verdict = Verdict::Faster;
+    let cost = run.comparisons[0]
+        .cost
+        .as_mut()
+        .expect("the fixture has it");
+    cost.subsystems[0].high_us = 0.5;
+    assert!(!comparisons_markdown(&run).contains(cause));
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use pgassay_record::activity::{Activity, BlockingEpisode, SessionStatus, TableActivity};
 use pgassay_report::activity::{
-    age, blocks, counter_lines, finding_lines, index_remarks, known_wait, load, one_line, relation_name,
-    relation_size, root_describes, root_name, root_statement_label, share, statement_text, wait_name,
+    age, blocks, counter_lines, finding_lines, index_remarks, known_wait, load, one_line,
+    relation_name, relation_size, root_describes, root_name, root_statement_label, share,
+    statement_text, wait_name,
 };
 
 use super::columns::TopView;
