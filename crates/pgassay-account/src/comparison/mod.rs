@@ -30,7 +30,7 @@ pub use gate::{earlier_ratios, gate_power};
 pub use pgassay_stats::sequential::GateAnswer;
 pub use pooled::{PooledRate, PooledTrials};
 pub use precision::RunningPrecision;
-pub use sequential::{GatedComparison, RunningComparisons, decidable_effects};
+pub use sequential::{GatedComparison, RunningComparisons, decidable_effects, units_to_sign};
 pub use units::{blocks_per_unit, ends_unit};
 
 use crate::ledger::LedgerDifference;

@@ -299,6 +299,21 @@ pub fn decidable_effects(plan: &Plan) -> Option<String> {
     Some(effects.ok()?.to_string())
 }
 
+/// About how many units a sequential plan takes until it knows the sign of a difference of this many percent, with the
+/// same noise; `None` if it rarely finds it, with a gate, or with a fixed number of pairs.
+pub fn units_to_sign(plan: &Plan, percent: f64) -> Option<usize> {
+    let schedule = &plan.schedule;
+    let comparisons = plan.conditions.len() * (plan.variants.len() - 1);
+    let is_gate = schedule.gate_limit_percent.is_some();
+    if schedule.stopping != StoppingRule::Sequential || comparisons == 0 || is_gate {
+        return None;
+    }
+    let strictest = sequential_plan(plan, ALPHA / comparisons as f64);
+    let effect_log = (percent / 100.0).ln_1p();
+    let found = stats::sequential::Prospect::new(&strictest, UNIT_SD_USUAL, effect_log);
+    found.ok()?.units_median
+}
+
 /// The standard deviation of units that the announcement of a run assumes, and its effects in percent.
 pub(super) const UNIT_SD_USUAL: f64 = 0.02;
 const EFFECTS: [f64; 4] = [20.0, 5.0, 2.0, 1.0];

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use pgassay_account::comparison::{
     Comparison, GateAnswer, Inconclusive, RunningComparisons, UnitOfAnalysis, Verdict, assess,
-    decidable_effects, earlier_ratios, gate_power,
+    decidable_effects, earlier_ratios, gate_power, units_to_sign,
 };
 use pgassay_model::plan::{Overrides, Plan, plan};
 use pgassay_model::study::StudySource;
@@ -306,6 +306,8 @@ fn a_gate_passes_what_is_slower_by_less_than_its_limit() {
 #[test]
 fn what_can_be_decided_is_said_before_the_run() {
     let one = decidable_effects(&planned(SERVER, 1, None)).expect("the plan is sequential");
+    // Regression: the time of a run was announced as from the least to the most, without what is usual.
+    assert_eq!(units_to_sign(&planned(SERVER, 1, None), 5.0), Some(4));
     assert!(
         one.starts_with(
             "assuming that ratios vary by 2% (SD) between server starts: 20% and 5% after about 4 server starts, "

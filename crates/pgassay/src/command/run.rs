@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use pgassay_account::calibration::CalibrationSummary;
-use pgassay_account::comparison::{decidable_effects, gate_power};
+use pgassay_account::comparison::{decidable_effects, gate_power, units_to_sign};
 use pgassay_account::instructions::InstructionCosts;
 use pgassay_lab::requirements::{self, NothingToCompare, Unmet};
 use pgassay_lab::system_env::unix_us;
@@ -331,6 +331,9 @@ pub fn exit_with(id: &str, to_continue: &str, ended_early: Option<anyhow::Error>
     .into())
 }
 
+/// The difference for which the usual time of a run is announced.
+const USUAL_PERCENT: f64 = 5.0;
+
 /// Tells what will run, and what a sequential run can decide.
 fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
     let limit_s = plan.schedule.max_time_us.map(|it| it as f64 / 1e6);
@@ -346,7 +349,14 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
             let least_s = within(planned_s * (FIRST_ANALYSIS / units(plan).0).min(1.0));
             let until = "ends when each comparison has a verdict".to_owned();
             let [least, most] = [least_s, most_s].map(estimated_time);
-            (until, format!("after about {least} to {most}"))
+            // Usual for differences that matter, and assumed in the sentence that follows.
+            let usual = units_to_sign(plan, USUAL_PERCENT).map(|usual| {
+                let usual_s = within(planned_s * (usual as f64 / units(plan).0).min(1.0));
+                let usual = estimated_time(usual_s);
+                format!(" (about {usual} if differences are {USUAL_PERCENT}%)")
+            });
+            let usual = usual.unwrap_or_default();
+            (until, format!("after about {least} to {most}{usual}"))
         }
         StoppingRule::Precision => (
             two_stages(plan),
