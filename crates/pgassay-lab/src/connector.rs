@@ -288,7 +288,7 @@ mod tests {
         );
     }
 
-    /// Regression: it was "path must be shorter than SUN_LEN".
+    /// Regression: it was "path must be shorter than `SUN_LEN`".
     #[test]
     fn a_socket_path_that_is_too_long_has_the_message_of_libpq() {
         // 14 bytes of the path are the file's name and the slash before it.

@@ -44,9 +44,12 @@ fn largest_change(comparison: &Comparison) -> Option<(String, f64)> {
     let groups = groups
         .filter(|it| !(has_subsystems && it.part == Part::OnCpu))
         .map(|it| (group_name(it.part, &it.cost.name), &it.cost));
-    let excludes_zero = |row: &CostRow| match is_slower {
-        true => row.low_us > 0.0,
-        false => row.high_us < 0.0,
+    let excludes_zero = |row: &CostRow| {
+        if is_slower {
+            row.low_us > 0.0
+        } else {
+            row.high_us < 0.0
+        }
     };
     subsystems
         .chain(groups)

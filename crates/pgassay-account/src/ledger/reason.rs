@@ -319,7 +319,7 @@ mod tests {
         );
     }
 
-    /// Regression: of 19, waits for pages were "Buffer BufferExclusive" and "Buffer BufferCleanup", which no finding knows.
+    /// Regression: of 19, waits for pages were `Buffer BufferExclusive` and `Buffer BufferCleanup`, which no finding knows.
     #[test]
     fn a_page_that_is_locked_or_pinned_has_one_name_in_all_releases() {
         let of = |kind, event| Reason::of_event(kind, event).mechanism;

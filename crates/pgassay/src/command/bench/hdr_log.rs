@@ -51,7 +51,7 @@ pub struct HdrLog {
 
 /// A thread's histograms of the current second, by script.
 pub struct Second {
-    second: u64,
+    since_1970_s: u64,
     /// The same, for the thread that writes.
     reached: Arc<AtomicU64>,
     latency_ns: Vec<Histogram<u64>>,
@@ -69,9 +69,9 @@ impl Second {
             return;
         }
         let second = (transaction.end_ns / 1000 + epoch_shift_us) / 1_000_000;
-        if second != self.second {
+        if second != self.since_1970_s {
             self.pack(log);
-            self.second = second;
+            self.since_1970_s = second;
             self.reached.store(second, Ordering::Release);
         }
         let latency_ns = transaction.end_ns.saturating_sub(transaction.scheduled_ns);
@@ -97,7 +97,7 @@ impl Second {
                 .serialize(latency_ns, &mut packed)
                 .expect("writing to memory cannot fail, and counts fit");
             let mut all = log.packed.lock().unwrap_or_else(PoisonError::into_inner);
-            all.entry((self.second, script)).or_default().push(packed);
+            all.entry((self.since_1970_s, script)).or_default().push(packed);
             latency_ns.reset();
         }
     }
@@ -135,7 +135,7 @@ impl HdrLog {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.push(Arc::clone(&reached));
         Second {
-            second: 0,
+            since_1970_s: 0,
             reached,
             latency_ns: self.scripts.iter().map(|_| growing()).collect(),
         }
