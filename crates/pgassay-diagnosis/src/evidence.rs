@@ -13,7 +13,7 @@ use pgassay_record::run::Run;
 use pgassay_script::{CommandKind, ParseOptions, ParsedScript, VariableNames};
 
 use super::stacks::Stacks;
-use super::stalled::WRITES;
+use super::write_waits::WRITES;
 
 /// Data about one point or one live server; times are µs per transaction.
 #[derive(Debug, Clone, Default)]

@@ -56,6 +56,7 @@ mod side;
 mod signatures;
 mod stacks;
 mod stalled;
+mod write_waits;
 
 pub use diagnosis::{confirm, diagnose, diagnose_observation};
 pub use evaluation::{Evaluation, Signature};

@@ -9,25 +9,10 @@ use pgassay_record::activity::{Activity, ActivityWait, LoadCell, SessionStatus};
 use pgassay_record::finding::{FactUnit, Finding};
 
 use super::operators::is_bulk_text;
+use super::write_waits::WRITES;
 
 /// A session that waits for writes for less of its active time does work whose writes they are.
 const STUCK_MIN: f64 = 0.9;
-
-/// Waits for the WAL and for data files to be written, as in the evidence.
-pub(super) const WRITES: [&str; 12] = [
-    "WAL sync",
-    "IO WALSync",
-    "IO WalSync",
-    "WAL write",
-    "IO WALWrite",
-    "IO WalWrite",
-    "LWLock WALWrite",
-    "data file write",
-    "IO DataFileWrite",
-    "IO DataFileFlush",
-    "data file extension",
-    "IO DataFileExtend",
-];
 
 fn is_write(wait: &ActivityWait) -> bool {
     let name = match wait.kind.as_str() {

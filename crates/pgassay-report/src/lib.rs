@@ -34,6 +34,7 @@ mod statement;
 mod step_cause;
 mod tail;
 mod terminal;
+mod time_measured;
 
 pub use benchstat::benchstat;
 pub use calibration::{false_positives, identical_variants};

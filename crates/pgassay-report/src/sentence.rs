@@ -18,6 +18,7 @@ pub(crate) use crate::evidence::{
 };
 use crate::ledger::group_name;
 use crate::outline::{EQUIVALENCE_MARGIN, baseline_name, condition_title, variant_name};
+use crate::time_measured::time_measured;
 use crate::{failures, number, outlook, reliability, step_cause};
 
 /// How many log entries were lost, if the log's format shows it.
@@ -359,32 +360,6 @@ fn trial_us(run: &Run) -> f64 {
     let planned_us = run.plan.schedule.trial_us as f64;
     let median_us = lengths.get(lengths.len() / 2).copied();
     median_us.unwrap_or(planned_us)
-}
-
-/// A run's time, without setup, and what of it was measured: inside the windows of its trials. Verdicts are those of
-/// timed trials alone.
-fn time_measured(run: &Run) -> String {
-    let elapsed_us = run.elapsed_us();
-    let in_windows = |is_of: fn(TrialKind) -> bool| -> f64 {
-        let trials = run.trials.iter().filter(|it| is_of(it.kind));
-        trials.map(|it| it.window_us).sum()
-    };
-    let measured_us = in_windows(|_| true);
-    if elapsed_us <= 0.0 || measured_us <= 0.0 {
-        return String::new();
-    }
-    let share = |us: f64| format!("{} ({:.0}%)", number::duration(us), 100.0 * us / elapsed_us);
-    let timed_us = in_windows(|kind| kind == TrialKind::Timed);
-    let timed = if timed_us < measured_us {
-        format!(", {} in timed trials", share(timed_us))
-    } else {
-        String::new()
-    };
-    format!(
-        "; {} in total, {} of it measuring{timed}",
-        number::duration(elapsed_us),
-        share(measured_us)
-    )
 }
 
 /// The number of blocks: of the plan, or those that a run without a fixed number of pairs took.

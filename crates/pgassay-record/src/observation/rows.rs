@@ -246,7 +246,7 @@ pub(super) mod tests {
     fn a_column_has_its_samples_only() {
         let mut observation = observation();
         let mut builder = ProfileBuilder::new(2);
-        builder.add(0, [frame("PostgresMain"), frame("ExecScan")], 6);
+        builder.add(0, [frame("PostgresMain"), frame("PortalRun")], 6);
         builder.add(1, [frame("PostgresMain"), frame("standard_planner")], 4);
         observation.profile = Some(builder.finish());
         let names = |rows: Vec<CpuRow>| {

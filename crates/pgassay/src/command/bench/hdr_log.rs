@@ -97,7 +97,9 @@ impl Second {
                 .serialize(latency_ns, &mut packed)
                 .expect("writing to memory cannot fail, and counts fit");
             let mut all = log.packed.lock().unwrap_or_else(PoisonError::into_inner);
-            all.entry((self.since_1970_s, script)).or_default().push(packed);
+            all.entry((self.since_1970_s, script))
+                .or_default()
+                .push(packed);
             latency_ns.reset();
         }
     }

@@ -14,6 +14,7 @@ mod hangup;
 mod keys;
 #[cfg(test)]
 mod list_tests;
+mod lists;
 #[cfg(test)]
 mod regressions;
 mod rows;

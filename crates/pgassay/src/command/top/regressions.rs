@@ -7,7 +7,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::columns::TopView;
 use super::keys::TopAction;
-use super::rows::{RowSource, TopRow, Urgency, rows};
+use super::lists::{RowSource, rows};
+use super::rows::{TopRow, Urgency};
 use super::saving;
 use super::state::{KeyMode, TopState};
 use super::tests::{READ_US, activity, press, screen_of, state};

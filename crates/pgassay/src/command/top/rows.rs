@@ -1,22 +1,15 @@
 //! The rows of each list, from an activity.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use pgassay_lab::watch::PresentSession;
 use pgassay_record::activity::{
     Activity, ActivitySession, BlockedSession, BlockingEpisode, LoadBy, LoadRow, RelationName,
     RootBlocker, SessionStatus, TableActivity,
 };
-use pgassay_record::finding::Finding;
 use pgassay_report::activity::{
     ClassLoads, Executions, WaitClass, age, dead_share, executions, known_wait, load, mean,
     relation_name, relation_size, share, statement_text, table_writes, wait_name,
 };
-
-use super::columns::{TopView, columns};
-use super::finding_rows::findings;
-use super::session_rows::sessions;
 
 /// How long something has lasted, as `pg_activity` colors it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,45 +68,6 @@ pub struct TopRow {
     pub pid: Option<u32>,
 }
 
-/// What the rows are made from.
-#[derive(Clone, Copy)]
-pub struct RowSource<'a> {
-    pub activity: &'a Activity,
-    /// The sessions of its last reading.
-    pub present: &'a [PresentSession],
-    /// Its findings, if they are on the screen.
-    pub findings: &'a [Finding],
-}
-
-/// The rows of a list that contain the filter, in its order.
-pub fn rows(source: RowSource<'_>, view: TopView, sorted_by: char, filter: &str) -> Vec<TopRow> {
-    let activity = source.activity;
-    let mut rows = match view {
-        TopView::Statements => statements(activity, !filter.is_empty()),
-        TopView::Waiting => waiting(activity),
-        TopView::Blocking => blocking(activity),
-        TopView::Tables => tables(activity),
-        TopView::Sessions => sessions(activity, source.present),
-        TopView::Findings => findings(activity, source.findings),
-    };
-    let wanted = filter.to_lowercase();
-    rows.retain(|row| row.searched.to_lowercase().contains(&wanted));
-    let column = columns(view).iter().position(|it| it.letter == sorted_by);
-    if let Some(column) = column.filter(|_| sorted_by != ' ') {
-        rows.sort_by(|a, b| order(&a.cells[column].sort, &b.cells[column].sort));
-    }
-    rows
-}
-
-fn order(a: &SortValue, b: &SortValue) -> Ordering {
-    match (a, b) {
-        (SortValue::Number(a), SortValue::Number(b)) => b.total_cmp(a),
-        (SortValue::Name(a), SortValue::Name(b)) => a.cmp(b),
-        (SortValue::Number(_), SortValue::Name(_)) => Ordering::Less,
-        (SortValue::Name(_), SortValue::Number(_)) => Ordering::Greater,
-    }
-}
-
 pub(super) fn figure(text: String, value: f64) -> TopCell {
     TopCell {
         text,
@@ -152,7 +106,7 @@ pub(super) fn session_words(session: &ActivitySession) -> String {
     )
 }
 
-fn statements(activity: &Activity, is_filtered: bool) -> Vec<TopRow> {
+pub(super) fn statements(activity: &Activity, is_filtered: bool) -> Vec<TopRow> {
     let active = activity.active_sessions();
     let rows = activity.load_by(LoadBy::Statement);
     let highest = rows.first().map_or(0.0, |row| row.load);
@@ -231,7 +185,7 @@ fn statement(activity: &Activity, row: &LoadRow, (active, highest): (f64, f64)) 
 }
 
 /// Active sessions that waited, with what they waited for most.
-fn waiting(activity: &Activity) -> Vec<TopRow> {
+pub(super) fn waiting(activity: &Activity) -> Vec<TopRow> {
     let mut found: BTreeMap<(u32, u32), (f64, Option<u32>)> = BTreeMap::new();
     for cell in &activity.cells {
         let wait = activity.waits.get(cell.wait as usize);
@@ -302,7 +256,7 @@ pub(super) fn blocked_now(activity: &Activity, pid: u32) -> Option<(usize, &Bloc
 }
 
 /// The trees: each root and what is behind it. A filter keeps or drops a whole tree.
-fn blocking(activity: &Activity) -> Vec<TopRow> {
+pub(super) fn blocking(activity: &Activity) -> Vec<TopRow> {
     let mut rows = Vec::new();
     for (at, episode) in activity.blocking.iter().enumerate() {
         let from = rows.len();
@@ -421,7 +375,7 @@ fn branch(
     }
 }
 
-fn tables(activity: &Activity) -> Vec<TopRow> {
+pub(super) fn tables(activity: &Activity) -> Vec<TopRow> {
     let Some(catalog) = &activity.catalog else {
         return Vec::new();
     };

@@ -9,7 +9,8 @@ use pgassay_record::activity::Activity;
 use pgassay_record::finding::Finding;
 
 use super::columns::{TopView, VIEWS};
-use super::rows::{RowSource, TopRow, rows};
+use super::lists::{RowSource, rows};
+use super::rows::TopRow;
 use super::saving;
 
 /// What the next key means.
