@@ -51,7 +51,7 @@ impl NothingToCompare {
         let reasons = reasons.collect::<Vec<_>>().join("; ");
         Self(format!(
             "nothing to compare with \"{baseline}\", because no other variant can run here: {reasons}. To measure \
-             \"{baseline}\" alone, choose it with --variant"
+             \"{baseline}\" alone, choose it with --variant of pgassay run"
         ))
     }
 }
@@ -213,7 +213,7 @@ mod tests {
             NothingToCompare::new("off", &all).to_string(),
             "nothing to compare with \"off\", because no other variant can run here: variants \"default costs\", \
              \"always\": PostgreSQL 18 was built without llvm; use another with --binaries DIR; variant \"redis\": \
-             redis-server is not on PATH. To measure \"off\" alone, choose it with --variant"
+             redis-server is not on PATH. To measure \"off\" alone, choose it with --variant of pgassay run"
         );
         assert_eq!(
             all[2].sentence(),

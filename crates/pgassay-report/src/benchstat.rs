@@ -17,7 +17,10 @@ pub fn benchstat(run: &Run) -> String {
         let Some(variant) = run.plan.variants.get(trial.variant) else {
             continue;
         };
-        let mean_ns = trial.latency.histogram().map_or(0.0, |it| it.mean());
+        let Ok(latency) = trial.latency.histogram() else {
+            continue;
+        };
+        let mean_ns = latency.mean();
         _ = writeln!(
             text,
             "Benchmark{}/condition={}/variant={} {} {mean_ns:.0} ns/op {:.3} tx/s",

@@ -103,7 +103,9 @@ fn p_value(value: f64) -> String {
         return "< 0.00001".to_owned();
     }
     let decimals = (1.0 - value.log10().floor()) as usize;
-    number::decimals(value, decimals)
+    // Rounded up: it is the smallest α that excludes 1.
+    let scale = 10_f64.powf(decimals as f64);
+    number::decimals((value * scale - 1e-6).ceil() / scale, decimals)
 }
 
 /// The answers in sentences and a table of the comparisons.

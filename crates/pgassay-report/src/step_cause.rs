@@ -7,11 +7,18 @@ use pgassay_record::run::Run;
 
 use crate::ledger::group_name;
 use crate::number;
+use crate::outline::yields;
 
 /// `Largest change: lock manager, +3.10 µs per transaction.` For a step of a chain that is faster or slower under all
 /// of its conditions, if the same row changed most under all of them; the interval of each row excludes 0.
 pub(crate) fn of(run: &Run, comparisons: &[&Comparison]) -> Option<String> {
     let (first, rest) = comparisons.split_first().filter(|_| run.plan.stepwise)?;
+    let is_opposite = rest.iter().any(|it| it.verdict != first.verdict);
+    // CPU time by subsystem is then per unit, and the ledger per transaction.
+    let has_units = comparisons.iter().any(|it| !yields(run, it).is_empty());
+    if is_opposite || has_units {
+        return None;
+    }
     let (name, first_us) = largest_change(first)?;
     let (mut least_us, mut most_us) = (first_us, first_us);
     for comparison in rest {
@@ -39,7 +46,10 @@ fn largest_change(comparison: &Comparison) -> Option<(String, f64)> {
     };
     let subsystems = comparison.cost.iter().flat_map(|it| &it.subsystems);
     let subsystems = subsystems.map(|row| (format!("CPU in {}", row.name), row));
-    let has_subsystems = comparison.cost.is_some();
+    let has_subsystems = comparison
+        .cost
+        .as_ref()
+        .is_some_and(|it| !it.subsystems.is_empty());
     let groups = comparison.ledger.iter().flat_map(|it| &it.groups);
     let groups = groups
         .filter(|it| !(has_subsystems && it.part == Part::OnCpu))

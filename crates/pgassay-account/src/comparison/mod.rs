@@ -103,8 +103,8 @@ pub struct Comparison {
     pub tps_uncorrected_95: Option<[f64; 2]>,
     /// The sequential p-value of throughput against a ratio of 1, of this comparison alone: at most α exactly if the
     /// sequential interval at the level 1 − α excludes 1. It is not that of a t-test, which would be too small. 1 is
-    /// any value above 0.1. `None` if the comparison is not sequential or was not analyzed, and in results of older
-    /// versions.
+    /// any value above 0.1. `None` if the comparison is not sequential, was not analyzed or is unstable, and in results
+    /// of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tps_sequential_p_value: Option<f64>,
     /// Throughput, in the study's unit if it has one; above 1 is better.

@@ -67,7 +67,9 @@ impl SequentialJudgment<'_> {
         let alone = self.running.alone(condition, variant);
         Some(Comparison {
             tps_uncorrected_95: alone.and_then(|it| two_ends(&it.interval()?)),
-            tps_sequential_p_value: alone.map(|it| it.p_value().or_one()),
+            tps_sequential_p_value: alone
+                .filter(|it| it.verdict() != SequentialVerdict::Unstable)
+                .map(|it| it.p_value().or_one()),
             ..found
         })
     }

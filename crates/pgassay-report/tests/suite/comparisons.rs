@@ -131,7 +131,7 @@ fn the_sequential_p_value_and_the_uncorrected_interval_are_in_csv_and_markdown()
     run.comparisons[0].tps_sequential_p_value = Some(0.003_21);
     let csv = comparisons_csv(&run);
     assert!(csv.contains(",1.25,1.5,0.00321,"), "{csv}");
-    let shown = |run: &Run| comparisons_markdown(run).contains("| [1.250, 1.500] | 0.0032 |");
+    let shown = |run: &Run| comparisons_markdown(run).contains("| [1.250, 1.500] | 0.0033 |");
     assert!(shown(&run), "{}", comparisons_markdown(&run));
     for (p_value, text) in [(1.0, "| > 0.1 |"), (1e-7, "| < 0.00001 |")] {
         run.comparisons[0].tps_sequential_p_value = Some(p_value);

@@ -349,11 +349,14 @@ fn announce(planned: &PlannedStudy, plan: &Plan, context: &RunContext<'_>) {
             let least_s = within(planned_s * (FIRST_ANALYSIS / units(plan).0).min(1.0));
             let until = "ends when each comparison has a verdict".to_owned();
             let [least, most] = [least_s, most_s].map(estimated_time);
+            // Of several comparisons, the last one decides.
+            let is_single = plan.conditions.len() * (plan.variants.len() - 1) == 1;
             // Usual for differences that matter, and assumed in the sentence that follows.
-            let usual = units_to_sign(plan, USUAL_PERCENT).map(|usual| {
-                let usual_s = within(planned_s * (usual as f64 / units(plan).0).min(1.0));
+            let usual = units_to_sign(plan, USUAL_PERCENT).filter(|_| is_single);
+            let usual_s = usual.map(|usual| planned_s * usual as f64 / units(plan).0);
+            let usual = usual_s.filter(|usual_s| *usual_s <= most_s).map(|usual_s| {
                 let usual = estimated_time(usual_s);
-                format!(" (about {usual} if differences are {USUAL_PERCENT}%)")
+                format!(" (about {usual} if the difference is {USUAL_PERCENT}%)")
             });
             let usual = usual.unwrap_or_default();
             (until, format!("after about {least} to {most}{usual}"))

@@ -120,8 +120,13 @@ fn counted(args: &CountArgs, earlier: Option<&Counts>, context: &RunContext<'_>)
     {
         return Err(files::no_such_variant(name, &plan.variants));
     }
-    // Counts that are to be saved are wanted, whatever they are compared with.
-    if let Some(earlier) = earlier.filter(|_| args.save.is_none()) {
+    // Counts that are to be saved or exported are wanted, whatever they are compared with.
+    let is_wanted = args.save.is_some()
+        || args.json
+        || args.markdown
+        || args.html.is_some()
+        || !args.export.is_empty();
+    if let Some(earlier) = earlier.filter(|_| !is_wanted) {
         check_comparable(earlier, &plan)?;
     }
     let segments_of = |condition: &str, variant: &str| {
