@@ -8,9 +8,9 @@ use super::missing_index::KEPT_CERTAIN_MAX;
 use super::names;
 use super::signature::OperatorSignature;
 use super::sql_text::{self, TableFilter};
-use super::sql_tokens::{StatementToken, TokenKind};
 use super::table_indexes::fitting;
 use super::table_scans::{self, TableScan, whole_tables};
+use pgassay_script::statement_tokens::{StatementToken, TokenKind};
 
 /// Types to which comparing with them converts an integer column, which its index does not serve.
 const NOT_INTEGER: [&str; 6] = ["numeric", "decimal", "real", "float4", "float8", "double"];

@@ -10,9 +10,9 @@ use pgassay_record::activity::{
 
 use super::names;
 use super::session_settings::RoleInDatabase;
-use super::sql_text::{self, RelationMention};
-use super::sql_tokens::{self, StatementToken};
 use crate::evidence::Evidence;
+use pgassay_script::named_relations::{RelationMention, named_relations};
+use pgassay_script::statement_tokens::{self, StatementToken};
 
 /// A problem that would give back less than this share of the active sessions' time is not a finding …
 const SHARE_MIN: f64 = 0.05;
@@ -372,9 +372,9 @@ fn serves_client(session: &ActivitySession) -> bool {
 }
 
 fn words(statement: &ActivityStatement) -> StatementLoad {
-    let tokens = sql_tokens::tokens(statement.text.as_deref().unwrap_or_default());
+    let tokens = statement_tokens::tokens(statement.text.as_deref().unwrap_or_default());
     StatementLoad {
-        relations: sql_text::relations(&tokens),
+        relations: named_relations(&tokens),
         tokens,
         ..StatementLoad::default()
     }

@@ -38,7 +38,6 @@ mod sql_expressions;
 mod sql_joins;
 mod sql_order;
 mod sql_text;
-mod sql_tokens;
 mod statements;
 mod table_indexes;
 mod table_queues;
@@ -140,7 +139,7 @@ fn findings_of(view: &LiveView<'_>, transactions: Option<u64>) -> Vec<Finding> {
 
 /// Whether it is the text of a command for many rows, which writes them past the buffer cache or in a ring of buffers.
 pub(super) fn is_bulk_text(text: &str) -> bool {
-    sql_text::is_bulk(&sql_tokens::tokens(text))
+    sql_text::is_bulk(&pgassay_script::statement_tokens::tokens(text))
 }
 
 /// What gives back most comes first; then what is most urgent, then the largest.

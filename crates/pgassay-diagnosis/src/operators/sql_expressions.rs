@@ -1,7 +1,7 @@
 //! What a condition compares: a value that is the same for all rows, or an expression of one column.
 
 use super::sql_text;
-use super::sql_tokens::{StatementToken, TokenKind};
+use pgassay_script::statement_tokens::{StatementToken, TokenKind};
 
 /// Functions whose result is the same for all rows if their arguments are. Volatile ones are not: no index serves a
 /// comparison with them.
@@ -136,8 +136,8 @@ fn without_key_words(tokens: &[StatementToken]) -> Option<&[StatementToken]> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sql_tokens::tokens;
     use super::*;
+    use pgassay_script::statement_tokens::tokens;
 
     #[test]
     fn values_are_constants_and_functions_of_them_that_are_not_volatile() {

@@ -1,7 +1,8 @@
 //! Which columns of one table a join compares with values.
 
-use super::sql_text::{self, RelationMention, TableFilter};
-use super::sql_tokens::StatementToken;
+use super::sql_text::{self, TableFilter};
+use pgassay_script::named_relations::RelationMention;
+use pgassay_script::statement_tokens::StatementToken;
 
 /// Words that may follow a table in a list of tables, and are no alias.
 const NOT_ALIASES: [&str; 14] = [
@@ -59,8 +60,8 @@ fn qualifier(tokens: &[StatementToken], table: &RelationMention) -> Option<Strin
 
 #[cfg(test)]
 mod tests {
-    use super::super::sql_tokens::tokens;
     use super::*;
+    use pgassay_script::statement_tokens::tokens;
 
     #[test]
     fn columns_of_a_join_are_those_that_begin_with_the_name_of_the_table() {

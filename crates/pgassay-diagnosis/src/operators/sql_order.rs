@@ -2,7 +2,7 @@
 
 use super::names;
 use super::sql_text;
-use super::sql_tokens::StatementToken;
+use pgassay_script::statement_tokens::StatementToken;
 
 /// What ends an ORDER BY clause.
 const AFTER_ORDER: [&str; 5] = ["limit", "offset", "fetch", "for", ";"];
@@ -83,8 +83,8 @@ pub(super) fn order_columns(tokens: &[StatementToken]) -> Option<Vec<OrderColumn
 
 #[cfg(test)]
 mod tests {
-    use super::super::sql_tokens::tokens;
     use super::*;
+    use pgassay_script::statement_tokens::tokens;
 
     #[test]
     fn columns_of_an_order_keep_their_directions() {

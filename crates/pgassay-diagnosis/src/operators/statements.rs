@@ -11,7 +11,7 @@ use super::names;
 use super::session_settings::RoleInDatabase;
 use super::signature::OperatorSignature;
 use super::sql_text;
-use super::sql_tokens::StatementToken;
+use pgassay_script::statement_tokens::StatementToken;
 
 /// Executions of one statement in one transaction …
 const REPEATS_MIN: f64 = 10.0;

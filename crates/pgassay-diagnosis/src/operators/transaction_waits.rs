@@ -4,7 +4,7 @@
 
 use pgassay_record::activity::{Activity, LoadCell, SessionStatus};
 
-use super::sql_tokens::{self, StatementToken};
+use pgassay_script::statement_tokens::{self, StatementToken};
 
 /// Commands that wait until the transactions before them have ended: those of the replication protocol for the
 /// first snapshot of a slot (`snapbuild.c`), and CREATE INDEX for the rows that it meets.
@@ -44,7 +44,7 @@ pub(crate) fn share_without_rows(activity: &Activity) -> f64 {
             .statement
             .and_then(|it| activity.statements.get(it as usize));
         let text = statement.and_then(|it| it.text.as_deref());
-        if text.is_some_and(|it| waits_for_all(&sql_tokens::tokens(it))) {
+        if text.is_some_and(|it| waits_for_all(&statement_tokens::tokens(it))) {
             others_us += cell.time_us;
         }
     }

@@ -7,7 +7,7 @@ use super::detection::Detection;
 use super::live_view::{LiveView, StatementLoad, statement_name};
 use super::names;
 use super::sql_text;
-use super::sql_tokens::StatementToken;
+use pgassay_script::statement_tokens::StatementToken;
 
 /// A statement with this share of its database's load is probably the one that reads the table.
 const DOMINANT_MIN: f64 = 0.8;
@@ -223,7 +223,7 @@ mod tests {
             ("select count(*) from v where id in ($1, $2)", false),
             ("select * from v where id = any ($1)", false),
         ] {
-            let tokens = super::super::sql_tokens::tokens(text);
+            let tokens = pgassay_script::statement_tokens::tokens(text);
             assert_eq!(calls_function(&tokens), expected, "{text}");
         }
     }

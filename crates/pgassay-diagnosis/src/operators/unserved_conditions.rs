@@ -10,7 +10,7 @@ use super::live_view::LiveView;
 use super::names;
 use super::sql_expressions::{computed_from, is_value, sides};
 use super::sql_text;
-use super::sql_tokens::{StatementToken, TokenKind};
+use pgassay_script::statement_tokens::{StatementToken, TokenKind};
 
 /// Comparisons that an index could serve.
 const COMPARISONS: [&str; 7] = ["=", "<", ">", "<=", ">=", "in", "between"];
@@ -339,8 +339,8 @@ fn without_cast(
 
 #[cfg(test)]
 mod tests {
-    use super::super::sql_tokens::tokens;
     use super::*;
+    use pgassay_script::statement_tokens::tokens;
 
     fn found(text: &str) -> Option<(UnservedKind, String)> {
         unserved(&tokens(text)).map(|it| (it.kind, it.column))

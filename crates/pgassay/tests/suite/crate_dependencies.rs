@@ -69,6 +69,7 @@ const MAY_KNOW: [(&str, &[&str]); 20] = [
             "pgassay-account",
             "pgassay-record",
             "pgassay-explain",
+            "pgassay-script",
         ],
     ),
     (

@@ -1,6 +1,6 @@
 //! The lexical elements of a statement.
 
-use pgassay_script::{SqlLexeme, lexemes};
+use crate::sql_scanner::{SqlLexeme, lexemes};
 
 /// Characters of operators (`scan.l`, `op_chars`).
 const OPERATOR: &str = "+-*/<>=~!@#%^&|`?";
@@ -49,9 +49,26 @@ const VALUE_WORDS: [&str; 38] = [
 /// Operators and punctuation of such values.
 const VALUE_SYMBOLS: [&str; 12] = ["(", ")", ",", "::", "+", "-", "*", "/", "||", "[", "]", "."];
 
+/// Words that end a WHERE clause.
+const AFTER_WHERE: [&str; 13] = [
+    "group",
+    "order",
+    "limit",
+    "offset",
+    "fetch",
+    "for",
+    "union",
+    "intersect",
+    "except",
+    "returning",
+    "having",
+    "window",
+    ";",
+];
+
 /// A lexical element.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct StatementToken {
+pub struct StatementToken {
     /// What it is.
     pub kind: TokenKind,
     /// Key words and plain identifiers in lower case; quoted identifiers without their quotes.
@@ -60,7 +77,7 @@ pub(crate) struct StatementToken {
 
 /// Kinds of [`StatementToken`]s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TokenKind {
+pub enum TokenKind {
     /// A key word or a plain identifier.
     Word,
     /// An identifier in quotes.
@@ -87,6 +104,11 @@ impl StatementToken {
         matches!(self.kind, TokenKind::Word | TokenKind::Quoted)
     }
 
+    /// Whether it ends a WHERE clause.
+    pub fn ends_where(&self) -> bool {
+        self.is_any(&AFTER_WHERE)
+    }
+
     /// Whether it can be a part of a value that does not depend on the row: constants, casts, arithmetic and the
     /// functions of the current time.
     pub fn is_of_value(&self) -> bool {
@@ -100,7 +122,7 @@ impl StatementToken {
 }
 
 /// The lexical elements of a statement, without comments.
-pub(super) fn tokens(text: &str) -> Vec<StatementToken> {
+pub fn tokens(text: &str) -> Vec<StatementToken> {
     let mut tokens: Vec<StatementToken> = Vec::new();
     let mut follows_operator = false;
     for (lexeme, own) in lexemes(text) {
