@@ -99,14 +99,7 @@ fn a_vacuum_that_has_run_for_long_is_throttled_however_short_the_window() {
             autovacuum_us,
             ..table("orders")
         };
-        let mut server = ExampleServer::new().table(orders);
-        server.activity.marks.push(LoadMark {
-            at_us: 0.0,
-            length_us: 0.0,
-            kind: LoadMarkKind::Vacuum,
-            text: "autovacuum of public.orders".to_owned(),
-            count: None,
-        });
+        let server = ExampleServer::new().table(orders).autovacuum_of_orders();
         of_id("dead-rows", &server.activity).len()
     };
     assert_eq!(found(Some(3600e6)), 1);

@@ -3,8 +3,8 @@
 use pgassay_record::activity::{
     Activity, ActivitySession, ActivityStatement, ActivityWait, BlockedSession, BlockingEpisode,
     CatalogActivity, ConnectionUse, DatabaseActivity, DatabaseAge, IndexActivity, LoadCell,
-    LockTarget, RelationName, RootBlocker, SessionHold, SessionStatus, StatementCounters,
-    TableActivity,
+    LoadMark, LoadMarkKind, LockTarget, RelationName, RootBlocker, SessionHold, SessionStatus,
+    StatementCounters, TableActivity,
 };
 
 /// Length of the windows, in microseconds.
@@ -19,6 +19,18 @@ pub(super) struct ExampleServer {
 }
 
 impl ExampleServer {
+    /// Autovacuum works on the table `orders`.
+    pub fn autovacuum_of_orders(mut self) -> Self {
+        self.activity.marks.push(LoadMark {
+            at_us: 0.0,
+            length_us: 0.0,
+            kind: LoadMarkKind::Vacuum,
+            text: "autovacuum of public.orders".to_owned(),
+            count: None,
+        });
+        self
+    }
+
     /// A healthy server: one session executes lookups by primary key.
     pub fn new() -> Self {
         let catalog = CatalogActivity {

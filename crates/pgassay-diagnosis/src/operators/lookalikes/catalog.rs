@@ -1,7 +1,7 @@
 //! Servers with tables and indexes that need attention.
 
 use pgassay_record::activity::{
-    IndexActivity, LoadMark, LoadMarkKind, StatementCounters, TableActivity, UncoveredForeignKey,
+    IndexActivity, StatementCounters, TableActivity, UncoveredForeignKey,
 };
 use pgassay_record::finding::Confidence;
 
@@ -511,15 +511,8 @@ fn an_invalid_index_is_built_again_where_the_version_can() {
 
 /// A table with many dead rows that autovacuum vacuums throughout the window, while so many rows per second are updated.
 fn being_vacuumed(per_s: f64) -> ExampleServer {
-    let mut server = ExampleServer::new().table(dead(900_000.0, per_s));
-    server.activity.marks.push(LoadMark {
-        at_us: 0.0,
-        length_us: 0.0,
-        kind: LoadMarkKind::Vacuum,
-        text: "autovacuum of public.orders".to_owned(),
-        count: None,
-    });
-    server
+    let server = ExampleServer::new().table(dead(900_000.0, per_s));
+    server.autovacuum_of_orders()
 }
 
 #[test]
