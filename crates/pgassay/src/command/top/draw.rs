@@ -494,7 +494,8 @@ fn hint(state: &TopState, paint: Paint) -> (String, Style) {
     }
     let shown = state.shown.as_ref();
     let is_unread = shown.is_some_and(|it| it.catalog.is_none() && unknown_tables(it).is_none());
-    if state.view == TopView::Findings && is_unread {
+    let is_still = state.is_paused || state.stopped.is_some();
+    if state.view == TopView::Findings && is_unread && !is_still {
         let text = "tables and settings are read at the end of this interval";
         return (text.to_owned(), plain);
     }

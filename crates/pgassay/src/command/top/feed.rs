@@ -37,6 +37,8 @@ pub struct FeedRequest<'a> {
 const SHOWN_AFTER_END_US: f64 = 60e6;
 /// Reading tables and indexes costs more than reading sessions.
 const TABLES_EVERY: Duration = Duration::from_secs(5);
+/// Findings on tables that were last read before this would not be those of now.
+const TABLES_KEPT: Duration = Duration::from_mins(1);
 /// Counters of statements are read at the end of an interval, but not more often.
 const COUNTERS_EVERY: Duration = Duration::from_millis(900);
 /// Likewise, as a multiple of what a reading takes.
@@ -104,19 +106,25 @@ fn feed(mut watch: LiveWatch, mut limit: CostLimit, ahead_us: i64) -> ActivityFe
     let mut tables: Option<CatalogActivity> = None;
     let mut tables_pause = ReadingPause::new(TABLES_EVERY);
     let mut holders: Vec<IdleLockHolder> = Vec::new();
-    let mut holders_pause = ReadingPause::new(COUNTERS_EVERY);
+    let mut holders_pause = ReadingPause::new(TABLES_EVERY);
     let mut counters_pause = ReadingPause::new(COUNTERS_EVERY);
     let mut waited = WaitsBefore::new();
     Box::new(move |request: FeedRequest<'_>| {
         limit.run(&mut watch, &request)?;
-        if counters_pause.is_over() {
+        // That of the last reading of the sessions. What follows can take seconds.
+        let read_us = unix_us() + ahead_us;
+        let may_read = limit.exceeded.is_none();
+        if may_read && counters_pause.is_over() {
             counters_pause.time(|| watch.read_counters());
         }
-        if request.wants_tables.load(Ordering::Relaxed) && tables_pause.is_over() {
+        let wants_tables = request.wants_tables.load(Ordering::Relaxed);
+        if may_read && wants_tables && tables_pause.is_over() {
             tables = tables_pause.time(|| watch.read_catalog());
+        } else if !wants_tables && tables_pause.is_longer_than(TABLES_KEPT) {
+            tables = None;
         }
         let wants_findings = request.wants_findings.load(Ordering::Relaxed);
-        if wants_findings && holders_pause.is_over() {
+        if may_read && wants_findings && holders_pause.is_over() {
             holders = holders_pause.time(|| watch.read_idle_holders());
         }
         // Afterward, because it says what of the tables could not be read.
@@ -133,7 +141,7 @@ fn feed(mut watch: LiveWatch, mut limit: CostLimit, ahead_us: i64) -> ActivityFe
         let now = activity.cost;
         activity.cost = since(&now, &before);
         before = now;
-        let present = watch.present_sessions(&activity, unix_us() + ahead_us);
+        let present = watch.present_sessions(&activity, read_us);
         Ok(TopReading { activity, present })
     })
 }
@@ -162,8 +170,13 @@ impl CostLimit {
         let until = Instant::now() + request.length;
         let run = |ending: &Interrupt| watch.run_until(until, ending);
         let (ran, exceeded) = OverheadGuard::run(self.guard.as_mut(), request.interrupt, run)?;
-        self.exceeded = exceeded;
-        ran
+        match exceeded {
+            Some(exceeded) if ran.is_err() => Err(exceeded.into()),
+            exceeded => {
+                self.exceeded = exceeded;
+                ran
+            }
+        }
     }
 }
 
@@ -183,6 +196,11 @@ impl ReadingPause {
         let pause = |cost: Duration| self.every.max(cost * READING_PAUSE);
         self.last
             .is_none_or(|(at, cost)| at.elapsed() >= pause(cost))
+    }
+
+    /// Whether the last one is longer ago than this.
+    fn is_longer_than(&self, age: Duration) -> bool {
+        self.last.is_some_and(|(at, _)| at.elapsed() > age)
     }
 
     fn time<T>(&mut self, read: impl FnOnce() -> T) -> T {

@@ -172,9 +172,12 @@ fn the_details_of_a_session_have_the_statement_that_ends_it() {
         state.update(reading, READ_US);
         press(&mut state, &format!("4/{pid}\n\n"));
         let shown = words(&state, 160);
-        let from = shown.find("To end it: ").expect(&shown) + "To end it: ".len();
-        let rest = &shown[from..];
-        rest[..rest.find(" pgassay does not").expect(&shown)].to_owned()
+        if let Some((_, sql)) = shown.split_once("To end it: ") {
+            let end = sql.find(" pgassay does not").expect(&shown);
+            return sql[..end].to_owned();
+        }
+        let advice = shown.split_once("How it ends: ");
+        advice.map_or_else(String::new, |(_, advice)| format!("How it ends: {advice}"))
     };
     let unchanged = |_: &mut TopReading| {};
     assert_eq!(
@@ -189,12 +192,20 @@ fn the_details_of_a_session_have_the_statement_that_ends_it() {
             name: "SyncRep".to_owned(),
         });
     });
-    assert!(committing.starts_with("-- bring the"), "{committing}");
+    assert!(
+        committing.starts_with("How it ends: bring the"),
+        "{committing}"
+    );
     let vacuum = end("4714", &|reading| {
         reading.activity.sessions[3].backend_type = "autovacuum worker".to_owned();
         reading.present[3].prevents_wraparound = true;
     });
-    assert!(vacuum.starts_with("-- let it finish"), "{vacuum}");
+    assert!(vacuum.starts_with("How it ends: let it finish"), "{vacuum}");
+    // Regression: to end the checkpointer, it was to be canceled.
+    let checkpointer = end("4714", &|reading| {
+        reading.activity.sessions[3].backend_type = "checkpointer".to_owned();
+    });
+    assert_eq!(checkpointer, "");
 }
 
 /// The details of a blocked session say how to end its blocker, and how to end the session.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use pgassay_lab::watch::PresentSession;
 use pgassay_lab::watch::catalog::session_ended_by;
-use pgassay_record::activity::{Activity, ActivitySession, RootBlocker, SessionStatus};
+use pgassay_record::activity::{
+    Activity, ActivitySession, BlockedSession, RootBlocker, SessionStatus,
+};
 use pgassay_report::activity::{age, root_describes, share, wait_name};
 
 use super::detail::largest;
@@ -62,10 +64,30 @@ fn now(activity: &Activity, session: &ActivitySession, present: &PresentSession)
         1 => Some("It blocks 1 session: key 3.".to_owned()),
         more => Some(format!("It blocks {more} sessions: key 3.")),
     });
-    let ended_by = session_ended_by(pid, &as_root, behind);
-    lines.push(format!("To end it: {ended_by}"));
-    lines.push("pgassay does not run it.".to_owned());
+    lines.extend(ending(session, &as_root, behind));
     lines
+}
+
+/// What would end it.
+fn ending(session: &ActivitySession, root: &RootBlocker, behind: &[BlockedSession]) -> Vec<String> {
+    let kind = session.backend_type.as_str();
+    if kind == "parallel worker" {
+        return vec!["It works for another session, and ends with its statement.".to_owned()];
+    }
+    let is_of_work = matches!(kind, "" | "client backend" | "startup")
+        || kind == RootBlocker::AUTOVACUUM
+        || kind.starts_with(RootBlocker::REPLICATION);
+    if !is_of_work {
+        return Vec::new();
+    }
+    let ended_by = session_ended_by(session.pid, root, behind);
+    match ended_by.strip_prefix("-- ") {
+        Some(advice) => vec![format!("How it ends: {advice}.")],
+        None => vec![
+            format!("To end it: {ended_by}"),
+            "pgassay does not run it.".to_owned(),
+        ],
+    }
 }
 
 /// What it did in the last interval.
