@@ -8,6 +8,7 @@ use pgassay_account::ledger::{BackgroundRow, Divider, Ledger, Nature, Part, Row}
 use pgassay_model::plan::PlannedScript;
 use pgassay_model::study::{Network, Protocol};
 use pgassay_model::trial::{Trial, TrialKind};
+use pgassay_record::activity::Activity;
 use pgassay_record::observation::Observation;
 use pgassay_record::run::Run;
 use pgassay_script::{CommandKind, ParseOptions, ParsedScript, VariableNames};
@@ -227,7 +228,11 @@ impl Evidence {
     pub fn of_observation(observation: &Observation) -> Option<Self> {
         let counted = observation.transactions.filter(|count| *count > 0);
         let is_stalled = counted.is_none();
-        if is_stalled && observation.activity.is_none() {
+        let has_ended =
+            |it: &Activity| it.transactions_seen > 0 || it.transactions_min_per_s() > 0.0;
+        let activity = observation.activity.as_ref();
+        let is_uncounted = observation.transactions.is_none() && activity.is_some_and(has_ended);
+        if is_stalled && (is_uncounted || activity.is_none()) {
             return None;
         }
         let transactions = counted.unwrap_or(1) as f64;

@@ -151,6 +151,12 @@ mod tests {
             &[("Client", "ClientRead", 75), ("Timeout", "PgSleep", 25)],
         );
         assert_eq!(ids(&asleep), Vec::<String>::new());
+        // Regression: a server whose transactions could not be counted was one on which none ended.
+        let mut uncounted = window(None, &[("Lock", "transactionid", 100)]);
+        if let Some(activity) = &mut uncounted.activity {
+            activity.transactions_seen = 5000;
+        }
+        assert_eq!(ids(&uncounted), Vec::<String>::new());
         // One backend is profiled, or there is no connection: what the others do is not known.
         let mut alone = window(None, &[("Lock", "transactionid", 100)]);
         alone.activity = None;

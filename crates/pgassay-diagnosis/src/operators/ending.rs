@@ -101,14 +101,19 @@ pub(super) fn rewrites_at_once(statement: Option<&str>) -> bool {
 /// The state of a root, in words before its age: `idle in transaction for`.
 pub(super) fn state_of(root: &RootBlocker) -> String {
     match &*root.state {
-        RootBlocker::UNTRACKED => {
-            "its state is not known, because it has track_activities off; it has blocked others for"
-                .to_owned()
-        }
-        RootBlocker::UNKNOWN => {
-            "the server hides its state from this user; it has blocked others for".to_owned()
+        RootBlocker::UNTRACKED | RootBlocker::UNKNOWN => {
+            "it has blocked others for at least".to_owned()
         }
         state => format!("{state} for"),
+    }
+}
+
+/// Why the state of a root is not known.
+pub(super) fn unknown_state(root: &RootBlocker) -> Option<&'static str> {
+    match &*root.state {
+        RootBlocker::UNTRACKED => Some("its state is not known: it has track_activities off"),
+        RootBlocker::UNKNOWN => Some("its state is not known: the server hides it from this user"),
+        _ => None,
     }
 }
 

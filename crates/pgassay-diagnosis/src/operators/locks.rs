@@ -10,7 +10,7 @@ use pgassay_record::finding::{FactUnit, ObjectKind};
 use super::detection::Detection;
 use super::ending::{
     REPLICATED, STALLED_WAL, end_at_client, end_session, is_concurrent, rewrites_at_once,
-    risk_of_cancel, state_of, waiting,
+    risk_of_cancel, state_of, unknown_state, waiting,
 };
 use super::live_view::{LiveView, statement_name};
 use super::names;
@@ -96,6 +96,7 @@ fn blocker(view: &LiveView<'_>, episode: &BlockingEpisode) -> Detection {
             episode.blocked.len() as f64,
             FactUnit::Count,
         )
+        .with(unknown_state(root), Detection::state)
         .figure(&state_of(root), root.state_age_us, FactUnit::Micros)
         .with(root.transaction_age_us, |it, age| {
             it.figure("age of its transaction", age, FactUnit::Micros)

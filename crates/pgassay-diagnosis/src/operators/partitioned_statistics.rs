@@ -37,10 +37,10 @@ fn rows_of(table: &TableActivity) -> f64 {
 
 /// Whether the planner needs to know how the values of all partitions are distributed.
 fn is_estimated(load: &StatementLoad) -> bool {
-    let groups = load
-        .tokens
-        .iter()
-        .any(|it| it.is_any(&["group", "distinct"]));
+    // Not IS DISTINCT FROM, nor WITHIN GROUP.
+    let groups = load.tokens.windows(2).any(|it| {
+        (it[0].is("distinct") && !it[1].is("from")) || (it[0].is("group") && it[1].is("by"))
+    });
     let is_insert = sql_text::command(&load.tokens) == "insert";
     !is_insert && (groups || load.relations.len() >= 2)
 }

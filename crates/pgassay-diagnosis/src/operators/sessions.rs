@@ -20,6 +20,8 @@ const IDLE_LONG_US: f64 = 60e6;
 const STARTS_MIN: f64 = 10.0;
 /// Connections per transaction; with a pool there is one in thousands.
 const STARTS_PER_TRANSACTION_MIN: f64 = 0.1;
+/// Readings see few of the sessions that last for milliseconds.
+const BRIEF_PER_TRANSACTION_MIN: f64 = 0.005;
 /// Of the connections that clients may have.
 const CONNECTIONS_MAX: f64 = 0.9;
 
@@ -122,7 +124,8 @@ fn connection_storm(view: &LiveView<'_>) -> Vec<Detection> {
     let brief = brief.filter(|_| counted.is_none());
     let brief_rate = brief.map_or(0.0, |it| it as f64 / view.window_s);
     let is_frequent = rate >= STARTS_MIN && each >= STARTS_PER_TRANSACTION_MIN;
-    if !is_frequent && brief_rate < STARTS_MIN {
+    let brief_each = brief.map_or(0.0, |it| it as f64) / transactions.max(1.0);
+    if !is_frequent && (brief_rate < STARTS_MIN || brief_each < BRIEF_PER_TRANSACTION_MIN) {
         return Vec::new();
     }
     let (client, load) = busiest_client(view);

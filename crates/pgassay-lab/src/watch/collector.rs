@@ -163,7 +163,10 @@ impl Collector {
             }
             if reading.identity.backend_type == "client backend" {
                 others += 1;
-                clients.push((reading.identity.pid, reading.identity.started_us));
+                // The type of a worker may be hidden. It has no client.
+                if !reading.identity.client.is_empty() {
+                    clients.push((reading.identity.pid, reading.identity.started_us));
+                }
             }
             if let Some(sighting) = self.sighting(&reading) {
                 sightings.push(sighting);
@@ -179,7 +182,7 @@ impl Collector {
         self.unseen_max.hidden = self.unseen_max.hidden.max(unseen.hidden);
         self.unseen_max.disabled = self.unseen_max.disabled.max(unseen.disabled);
         self.others = self.others.max(others);
-        self.note_brief(at_us, &sweep.idle, &clients);
+        self.note_brief((at_us, sweep.unreadable), &sweep.idle, &clients);
         self.idle.add(at_us, sweep.idle, &sightings);
         self.attribution.add(at_us, sightings);
     }

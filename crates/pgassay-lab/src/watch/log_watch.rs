@@ -37,6 +37,11 @@ impl LogWatch {
         }
     }
 
+    /// Errors since the last call, of each row of them.
+    pub fn take_marks(&mut self) -> Vec<LoadMark> {
+        self.errors.take()
+    }
+
     /// All errors so far.
     pub fn marks(&self) -> impl Iterator<Item = LoadMark> {
         self.errors.bursts.iter().map(ErrorBurst::mark)
@@ -88,6 +93,8 @@ struct ErrorBurst {
     began_us: f64,
     last_us: f64,
     count: u64,
+    /// Of which were taken.
+    taken: u64,
     /// They refused connections because there was no free one.
     is_refusal: bool,
     /// The first one's severity and message.
@@ -96,7 +103,12 @@ struct ErrorBurst {
 
 impl ErrorBurst {
     fn mark(&self) -> LoadMark {
-        let more = match self.count - 1 {
+        self.mark_of(self.count)
+    }
+
+    /// That of so many of them.
+    fn mark_of(&self, count: u64) -> LoadMark {
+        let more = match count.saturating_sub(1) {
             0 => String::new(),
             more => format!(" (and {more} more)"),
         };
@@ -105,7 +117,7 @@ impl ErrorBurst {
             length_us: self.last_us - self.began_us,
             kind: LoadMarkKind::LogError,
             text: format!("{}{more}", self.first),
-            count: Some(self.count),
+            count: Some(count),
         }
     }
 }
@@ -114,6 +126,17 @@ impl ErrorBursts {
     fn new(keeps_text: bool) -> Self {
         let bursts = Vec::new();
         Self { keeps_text, bursts }
+    }
+
+    /// Those since the last call.
+    fn take(&mut self) -> Vec<LoadMark> {
+        let new = self.bursts.iter_mut().filter(|it| it.count > it.taken);
+        let marks = new.map(|it| {
+            let mark = it.mark_of(it.count - it.taken);
+            it.taken = it.count;
+            mark
+        });
+        marks.collect()
     }
 
     fn add(&mut self, at_us: f64, error: &LoggedError, own_pids: &BTreeSet<u32>) {
@@ -132,6 +155,7 @@ impl ErrorBursts {
                 began_us: at_us,
                 last_us: at_us,
                 count: 1,
+                taken: 0,
                 is_refusal,
                 // A refusal has no text of the client.
                 first: if self.keeps_text || is_refusal {
@@ -196,6 +220,29 @@ mod tests {
             .collect();
         let refused = "FATAL: sorry, too many clients already (and 1 more)";
         assert_eq!(found, [("ERROR (and 1 more)", false), (refused, true)]);
+    }
+
+    /// Regression: `top` counted the refused connections of all earlier intervals again.
+    #[test]
+    fn errors_are_taken_once() {
+        let mut errors = ErrorBursts::new(true);
+        let error = LoggedError::parse(
+            LogFormat::Stderr,
+            "[13] FATAL:  sorry, too many clients already",
+        );
+        let error = error.expect("an error");
+        let mut add = |times: u32, at_us: f64| {
+            for _ in 0..times {
+                errors.add(at_us, &error, &BTreeSet::new());
+            }
+            let taken = errors.take().into_iter().map(|it| (it.count, it.text));
+            taken.collect::<Vec<_>>()
+        };
+        let text = "FATAL: sorry, too many clients already";
+        assert_eq!(add(3, 1e6), [(Some(3), format!("{text} (and 2 more)"))]);
+        assert_eq!(add(1, 2e6), [(Some(1), text.to_owned())]);
+        assert_eq!(add(0, 3e6), []);
+        assert_eq!(errors.bursts[0].mark().count, Some(4));
     }
 
     /// Regression: in a container, where PIDs are small, all errors of minute 45 were left out with those of pgassay's

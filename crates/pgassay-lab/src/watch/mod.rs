@@ -87,8 +87,6 @@ pub struct LiveWatch {
     /// Time 0 of the readings, on `CLOCK_MONOTONIC`.
     epoch_ns: u64,
     ticked: Option<Instant>,
-    /// Time of the last [`LiveWatch::take`] since the first reading.
-    taken_us: f64,
     statements_sent: u64,
     /// CPU time of pgassay before.
     own_cpu_before_ns: u64,
@@ -119,7 +117,6 @@ impl LiveWatch {
         collector.is_pooled = opened.is_pooled;
         collector.reads_memory = opened.source.kind() == ActivitySource::Memory;
         Ok(Self {
-            taken_us: 0.0,
             own_cpu_before_ns,
             backend_cpu,
             collector: Mutex::new(collector),
@@ -303,8 +300,7 @@ impl LiveWatch {
     /// What lasts or was noticed since the last call, on the time axis that begins at `since_us`.
     fn take_marks(&mut self, since_us: f64) -> Vec<LoadMark> {
         let seen = self.catalog.iter_mut().flat_map(CatalogWatch::take_marks);
-        let errors = self.log.iter().flat_map(LogWatch::marks);
-        let errors = errors.filter(|it| it.at_us + it.length_us > self.taken_us);
+        let errors = self.log.iter_mut().flat_map(LogWatch::take_marks);
         let mut marks: Vec<LoadMark> = seen
             .chain(errors)
             .map(|it| {
@@ -318,7 +314,6 @@ impl LiveWatch {
             })
             .collect();
         marks.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
-        self.taken_us = at_us(&self.collector, self.epoch_ns);
         marks
     }
 

@@ -109,7 +109,8 @@ impl RootBlocker {
     pub const REPLICATION: &str = EndingSignal::REPLICATION;
 
     /// Its state and its statement are not known, nor since when it is in that state: then
-    /// [`Self::state_age_us`] says for how long at least it has blocked others.
+    /// [`Self::state_age_us`] says for how long at least it has blocked others: the longest wait directly behind it for
+    /// its transaction, or for another lock since a reading found it as the blocker.
     pub fn is_unknown(&self) -> bool {
         self.state == Self::UNKNOWN || self.state == Self::UNTRACKED
     }

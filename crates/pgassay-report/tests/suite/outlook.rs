@@ -281,7 +281,7 @@ fn totals_of_fewer_blocks_than_all_are_said_to_be_that() {
     assert!(words(&with(1.05)).contains(said) && html(&with(1.05)).contains(said));
 }
 
-/// Regression: the time of profiled trials, on which no verdict rests, was not told apart from that of timed ones.
+/// Regression: the time of profiled trials, on which no verdict rests, counted like that of timed ones.
 #[test]
 fn the_time_in_profiled_trials_is_not_that_of_timed_ones() {
     let mut run = small_run();

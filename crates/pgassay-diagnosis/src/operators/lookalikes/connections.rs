@@ -65,3 +65,14 @@ fn refused_connections_are_a_lack_of_them() {
         assert!(found(other).is_empty(), "{other}");
     }
 }
+
+/// Regression: before version 14, 12 short sessions per second were a storm among 20,000 transactions per second.
+#[test]
+fn a_few_short_sessions_among_many_transactions_are_no_storm() {
+    let found = |committed: u64| {
+        let server = brief_sessions(None, 120).catalog(|it| it.databases[0].committed = committed);
+        of_id("connection-storm", &server.activity).len()
+    };
+    assert_eq!(found(200_000), 0);
+    assert_eq!(found(10_000), 1);
+}

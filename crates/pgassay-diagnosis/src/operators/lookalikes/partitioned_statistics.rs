@@ -66,6 +66,13 @@ fn a_partitioned_table_without_statistics_is_a_hint_to_analyze_it() {
         let server = partitioned(true, 1e6, text, 1.0);
         of_id("stale-statistics", &server.activity)
     };
+    // Regression: these counted as grouping.
+    for of_one in [
+        "select total from orders where note is distinct from $1",
+        "select percentile_cont($1) within group (order by total) from orders where id = $2",
+    ] {
+        assert!(found(of_one).is_empty(), "{of_one}");
+    }
     let join = found(JOIN).remove(0);
     assert_eq!(join.confidence, Confidence::Hint);
     assert_eq!(join.fix_sql.as_deref(), Some("analyze public.orders"));

@@ -33,6 +33,8 @@ impl LockWaits {
     /// Gives a sighting the relation that it waits for, if it is known.
     pub fn complete(&mut self, sighting: &mut Sighting) {
         let Some(of) = identity(sighting) else {
+            // Its next wait may be for another relation, even in the same execution, such as that of a function.
+            self.waits.remove(&sighting.pid);
             return;
         };
         let new = || LockWait {
@@ -196,6 +198,21 @@ mod tests {
         assert_eq!(waited(&sums, None), (4.0, 5));
         let in_cells: f64 = sums.cells.values().map(|it| it.0).sum();
         assert!((in_cells - 8e6).abs() < 1.0, "{in_cells}");
+    }
+
+    /// Regression: of a function that updates two tables, all waits were for the first one.
+    #[test]
+    fn an_execution_that_worked_since_may_wait_for_another_relation() {
+        let mut attribution = LoadAttribution::default();
+        for (second, sighting) in (0..).zip([waiting(1, 5), waiting(1, 5), working(1, 5)]) {
+            attribution.add(f64::from(second) * 1e6, vec![sighting]);
+            attribution.name_lock(1, Some(5), 4);
+        }
+        attribution.add(3e6, vec![waiting(1, 5)]);
+        attribution.add(4e6, vec![waiting(1, 5)]);
+        attribution.name_lock(1, Some(5), 9);
+        assert_eq!(waited(&attribution.sums, None), (0.0, 0));
+        assert!(waited(&attribution.sums, Some(9)).1 >= 2);
     }
 
     #[test]

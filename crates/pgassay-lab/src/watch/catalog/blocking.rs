@@ -261,6 +261,8 @@ impl BlockingWatch {
             .iter()
             .filter_map(|it| it.waits_for.relation.clone())
             .collect();
+        let session = reading.sessions.get(&tree.root.pid());
+        let key = (tree.root, session.and_then(|it| it.transaction_started_us));
         let mut root = self.root(reading, tree.root, &awaited);
         root.is_deadlocked = tree.is_cycle;
         if root.is_recovery() {
@@ -268,12 +270,8 @@ impl BlockingWatch {
             let waits = blocked.iter().map(|it| it.waited_us);
             root.state_age_us = waits.fold(0.0, f64::max);
         } else if root.is_unknown() && root.transaction_age_us.is_none() {
-            // It has had what they wait for since they wait.
-            let directly = blocked.iter().filter(|it| it.depth == 1);
-            root.state_age_us = directly.map(|it| it.waited_us).fold(0.0, f64::max);
+            root.state_age_us = self.blocked_for_us(key, &blocked, at_us);
         }
-        let session = reading.sessions.get(&tree.root.pid());
-        let key = (tree.root, session.and_then(|it| it.transaction_started_us));
         let ended_by = ended_by(reader, reading, tree.root, &root, &blocked);
         let open = self.episodes.entry(key);
         let open = open.or_insert_with(|| OpenEpisode::new(at_us));
@@ -281,6 +279,26 @@ impl BlockingWatch {
         open.episode.ended_by = ended_by;
         open.update(at_us, blocked);
         key
+    }
+
+    /// For how long at least a session has blocked others of which nothing else is known. What belongs to a
+    /// transaction, it has had since they wait. Another lock may have passed to it from session to session.
+    fn blocked_for_us(&self, key: EpisodeKey, blocked: &[BlockedSession], at_us: f64) -> f64 {
+        let open = self.episodes.get(&key);
+        let seen_us = open.map_or(0.0, |it| at_us - it.episode.first_seen_us);
+        let kinds = ["transactionid", "virtualxid", LockTarget::SAFE_SNAPSHOT];
+        let directly = blocked.iter().filter(|it| it.depth == 1);
+        let waits = directly.map(|it| {
+            let is_its = kinds.contains(&&*it.waits_for.kind);
+            let most_us = if is_its { f64::INFINITY } else { seen_us };
+            it.waited_us.min(most_us)
+        });
+        waits.fold(0.0, f64::max)
+    }
+
+    /// Whether a session blocked others at the last reading.
+    pub fn has_open(&self) -> bool {
+        !self.episodes.is_empty()
     }
 
     /// Those that are not among these have ended.
@@ -517,6 +535,31 @@ mod tests {
         };
         assert_eq!(watch.present(), watch.whole());
         assert_eq!(watch.whole(), [ended]);
+    }
+
+    /// Regression: the last of a queue waited 5 s for an advisory lock that each session held for 50 ms; the holder,
+    /// whose state was hidden, "had blocked others for 5 s".
+    #[test]
+    fn a_lock_that_passes_from_session_to_session_was_not_held_for_the_whole_wait() {
+        let mut watch = BlockingWatch::new(true);
+        let key = (LockOwner::Session(4711), None);
+        let behind = |kind: &str| {
+            let mut waiting = BlockedSession {
+                pid: 1,
+                waited_us: 5e6,
+                depth: 1,
+                ..BlockedSession::default()
+            };
+            waiting.waits_for.kind = kind.to_owned();
+            [waiting]
+        };
+        let seconds = |watch: &BlockingWatch, kind: &str| {
+            (watch.blocked_for_us(key, &behind(kind), 9e6) / 1e5).round() / 10.0
+        };
+        assert!(seconds(&watch, "advisory") < 0.1);
+        assert!(seconds(&watch, "transactionid") > 4.9);
+        watch.episodes.insert(key, OpenEpisode::new(7e6));
+        assert!((seconds(&watch, "relation") - 2.0).abs() < 0.1);
     }
 
     /// Regression: "average sessions waiting for it 2.03; most sessions waiting at once 2".

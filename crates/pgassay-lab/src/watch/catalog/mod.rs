@@ -73,6 +73,8 @@ const READING_US_MIN: f64 = 0.9e6;
 /// Time between readings of locks, as a multiple of what one takes: a server with thousands of locks
 /// must not spend its time on telling them.
 const LOCKS_PAUSE: f64 = 10.0;
+/// How often to ask about sessions without wait events, if nothing else waits.
+const UNTRACKED_PAUSE_US: f64 = 5e6;
 /// The same for marks, which matter less.
 const MARKS_PAUSE: f64 = 100.0;
 
@@ -100,6 +102,7 @@ pub struct CatalogWatch {
     refreshed: Option<CatalogReading>,
     /// Not before these times.
     next_locks_us: f64,
+    next_untracked_us: f64,
     next_marks_us: f64,
     /// The last tick by both clocks.
     last_tick: (f64, Instant),
@@ -153,6 +156,7 @@ impl CatalogWatch {
             first,
             refreshed: None,
             next_locks_us: 0.0,
+            next_untracked_us: 0.0,
             next_marks_us: 0.0,
             last_tick: (0.0, Instant::now()),
         })
@@ -171,7 +175,8 @@ impl CatalogWatch {
     pub fn tick(&mut self, at_us: f64, lock_waiters: &[u32]) -> Result<()> {
         self.last_tick = (at_us, Instant::now());
         self.reader.set_moment(at_us);
-        if at_us >= self.next_locks_us {
+        let is_due = at_us >= self.next_locks_us;
+        if is_due && !self.waits_for_untracked(at_us, lock_waiters) {
             let began = Instant::now();
             let waiters = (lock_waiters, &self.other_waiters);
             let read = self.blocking.read(&mut self.reader, at_us, waiters);
@@ -190,6 +195,21 @@ impl CatalogWatch {
             self.next_marks_us = at_us + pause_us(began, MARKS_PAUSE);
         }
         Ok(())
+    }
+
+    /// Whether there is only a session without wait events to ask about, which rarely waits. Reading the locks takes
+    /// all of the server's lock partitions.
+    fn waits_for_untracked(&mut self, at_us: f64, lock_waiters: &[u32]) -> bool {
+        let others = &self.other_waiters;
+        let is_only = lock_waiters.is_empty() && others.for_snapshots.is_empty();
+        if !is_only || others.untracked.is_empty() || self.blocking.has_open() {
+            return false;
+        }
+        let is_too_early = at_us < self.next_untracked_us;
+        if !is_too_early {
+            self.next_untracked_us = at_us + UNTRACKED_PAUSE_US;
+        }
+        is_too_early
     }
 
     /// Sets which sessions the next ticks ask about besides those that wait for locks.
@@ -224,6 +244,7 @@ impl CatalogWatch {
     /// As [`Self::tick`].
     pub fn last_tick(&mut self, at_us: f64, lock_waiters: &[u32]) -> Result<()> {
         self.next_locks_us = 0.0;
+        self.next_untracked_us = 0.0;
         self.tick(at_us, lock_waiters)
     }
 

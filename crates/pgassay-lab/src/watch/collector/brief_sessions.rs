@@ -40,8 +40,12 @@ const AGE_MIN_US: f64 = 500.0;
 const AGED_MIN: u64 = 5;
 
 impl BriefSessions {
-    /// Adds a reading with the sessions of clients and their ages.
-    fn add(&mut self, at_us: f64, clients: impl Iterator<Item = (u32, Option<f64>)>) {
+    /// Adds a reading with the sessions of clients and their ages. It could not read so many, which are missing.
+    fn add(
+        &mut self,
+        (at_us, unreadable): (f64, u32),
+        clients: impl Iterator<Item = (u32, Option<f64>)>,
+    ) {
         let [before_us, last_us] = self.readings_us;
         let seen = |(pid, age_us)| {
             let is_new = last_us.is_some() && !self.last.contains_key(&pid);
@@ -51,6 +55,7 @@ impl BriefSessions {
         if before_us.is_some_and(|it| at_us - it <= BRIEF_US) {
             let last = self.last.iter();
             let ended = last.filter(|(pid, it)| it.is_new && !now.contains_key(*pid));
+            let ended = ended.skip(unreadable as usize);
             self.readings += 1;
             for (_, client) in ended {
                 self.count += 1;
@@ -79,7 +84,7 @@ impl BriefSessions {
 
 impl Collector {
     /// Adds a reading's sessions of clients, if the server does not count them.
-    pub(super) fn note_brief(&mut self, at_us: f64, idle: &[u32], others: &[(u32, i64)]) {
+    pub(super) fn note_brief(&mut self, reading: (f64, u32), idle: &[u32], others: &[(u32, i64)]) {
         if !self.is_before_14() {
             return;
         }
@@ -89,7 +94,7 @@ impl Collector {
         let idle = idle.iter().map(|pid| (*pid, None));
         let others = others.iter().map(|it| (it.0, age_us(it.1)));
         let all = idle.chain(others).filter(|it| !own.contains(&it.0));
-        self.brief.add(at_us, all);
+        self.brief.add(reading, all);
     }
 
     /// Sessions that were seen to last for less than [`BRIEF_US`] since the last call; `None` if the server counts all
@@ -130,10 +135,23 @@ mod tests {
             (1.025e6, &[2]),
         ];
         for (at_us, pids) in readings {
-            brief.add(at_us, pids.iter().map(|pid| (*pid, None)));
+            brief.add((at_us, 0), pids.iter().map(|pid| (*pid, None)));
         }
         assert_eq!(brief.count, 2, "3 and 5");
         assert_eq!(brief.least_within(10e6), 2);
+    }
+
+    /// Regression: with 1,000 busy sessions, those that a reading could not read seemed to come and go.
+    #[test]
+    fn sessions_that_could_not_be_read_have_not_ended() {
+        let mut brief = BriefSessions::default();
+        let readings: [(u32, &[u32]); 5] =
+            [(0, &[1, 2]), (1, &[1]), (0, &[1, 2]), (1, &[1]), (0, &[1])];
+        for ((unreadable, pids), at) in readings.into_iter().zip(0..) {
+            let at_us = f64::from(at) * 25e3;
+            brief.add((at_us, unreadable), pids.iter().map(|pid| (*pid, None)));
+        }
+        assert_eq!(brief.count, 0);
     }
 
     /// Of 100 sessions per second that last for 4 ms, two of five readings find one, on average 2 ms after its start.
@@ -142,7 +160,7 @@ mod tests {
         let mut brief = BriefSessions::default();
         for reading in 0..100_u32 {
             let found = (reading % 5 < 2).then_some((reading, Some(2e3)));
-            brief.add(f64::from(reading) * 25e3, found.into_iter());
+            brief.add((f64::from(reading) * 25e3, 0), found.into_iter());
         }
         let least = brief.least_within(10e6);
         assert!((700..1000).contains(&least), "{least} of 1000");

@@ -205,7 +205,7 @@ pub(super) fn by_names(activity: &Activity, style: Style) -> String {
         let unnamed = other_locks(activity);
         if by == LoadBy::Relation && unnamed > 0.0 {
             let (load, share) = (load(unnamed), share(unnamed, active));
-            parts.push(format!("no table or not read {load} ({share})"));
+            parts.push(format!("other or unidentified locks {load} ({share})"));
         }
         let first = format!("  {title:<11}  ");
         out.push_str(&wrap(

@@ -94,10 +94,17 @@ pub struct OverheadGuard {
     used: VecDeque<(Instant, u64)>,
 }
 
+/// Those of the machine, however few pgassay itself may use.
+fn processors_online() -> f64 {
+    // SAFETY: it only reads.
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    online.max(1) as f64
+}
+
 impl OverheadGuard {
     /// For a watch that begins now.
     pub fn new(limit: OverheadLimit, own_pids: impl IntoIterator<Item = u32>) -> Self {
-        let processors = thread::available_parallelism().map_or(1.0, |it| it.get() as f64);
+        let processors = processors_online();
         let mut guard = Self {
             limit,
             processors,
